@@ -1,0 +1,1 @@
+"""The TrainingRun operator, its API and its command line."""

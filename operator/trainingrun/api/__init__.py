@@ -1,0 +1,2 @@
+"""What users write and read (`v1alpha1`, `status`), and what operator and runtime tell each other
+(`contract`)."""

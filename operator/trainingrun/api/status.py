@@ -1,0 +1,220 @@
+"""What the operator writes back: where a run stands and what the losses cost.
+
+Times are RFC 3339 in UTC with whole seconds; durations are seconds.
+"""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from .base import Model
+
+
+class Phase(StrEnum):
+    """One word for where the run stands, derived from the conditions and the attempt."""
+
+    PENDING = "Pending"
+    QUEUED = "Queued"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RECOVERING = "Recovering"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class LossReason(StrEnum):
+    """Why an attempt, or a part of one, ended. `budget` says who pays for it."""
+
+    PREEMPTED = "Preempted"
+    NODE_LOST = "NodeLost"
+    HEAD_LOST = "HeadLost"
+    WORKER_LOST = "WorkerLost"
+    EVICTED = "Evicted"
+    OUT_OF_MEMORY = "OutOfMemory"
+    APPLICATION_ERROR = "ApplicationError"
+    INFRASTRUCTURE_ERROR = "InfrastructureError"
+    STORAGE_ERROR = "StorageError"
+    SUSPENDED = "Suspended"
+
+    @property
+    def budget(self) -> Literal["application", "infrastructure", "none"]:
+        """Whose retries it uses: failures.maxRestarts, failures.maxPreemptions or none."""
+        if self in (LossReason.APPLICATION_ERROR, LossReason.OUT_OF_MEMORY):
+            return "application"
+        return "none" if self is LossReason.SUSPENDED else "infrastructure"
+
+
+class ConditionType(StrEnum):
+    """The conditions of a run."""
+
+    ACCEPTED = "Accepted"
+    READY = "Ready"
+    SUSPENDED = "Suspended"
+    STALLED = "Stalled"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Condition(Model):
+    """A standard Kubernetes condition."""
+
+    type: ConditionType
+    """Accepted, Ready, Suspended, Stalled, Succeeded or Failed."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    reason: str
+    """One word for why."""
+    message: str = ""
+    """One sentence: what is so and, where something is wrong, what to do."""
+    last_transition_time: str
+    """When status last changed."""
+    observed_generation: int = 0
+    """The spec's generation that this speaks of."""
+
+
+class Attempt(Model):
+    """One RayJob of the run."""
+
+    number: int
+    """1, 2, 3 …; the RayJob is `<run>-<number>`."""
+    ray_job: str
+    """Name of the RayJob."""
+    capacity: str
+    """The workers' capacity type."""
+    outcome: Literal["Running", "Succeeded", "Failed", "Lost", "Suspended"] = "Running"
+    """How it ended; Failed is the application's fault and Lost the infrastructure's."""
+    reason: LossReason | None = None
+    """Why it ended; none while it runs and after success."""
+    message: str = ""
+    """What was seen, in a sentence."""
+    start_time: str
+    """When the attempt was begun."""
+    end_time: str | None = None
+    """When its end was seen."""
+    resumed_from_step: int | None = None
+    """Step of the checkpoint that it restored; 0 from scratch."""
+    last_step: int | None = None
+    """Last step that was reported."""
+
+
+class RunProgress(Model):
+    """How far the training is."""
+
+    step: int = 0
+    """Steps done."""
+    total_steps: int | None = None
+    """Steps wanted, where the training says so."""
+    percent: int | None = None
+    """step / totalSteps in percent, rounded down."""
+    seconds_left: int | None = None
+    """Estimated seconds of training left."""
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """Latest reported metrics."""
+    update_time: str | None = None
+    """When the training last reported."""
+
+
+class CheckpointStatus(Model):
+    """The newest committed checkpoint."""
+
+    uri: str
+    """Where it is."""
+    step: int
+    """Steps done when it was made."""
+    time: str
+    """When it was committed."""
+
+
+class Disruptions(Model):
+    """What was lost so far, by kind."""
+
+    preemptions: int = 0
+    """Workers that left after a notice."""
+    node_losses: int = 0
+    """Nodes that vanished."""
+    head_losses: int = 0
+    """Head pods that vanished."""
+    worker_failures: int = 0
+    """Worker processes or pods that died without notice."""
+    out_of_memory: int = 0
+    """Containers ended for exceeding their memory limit."""
+    application_errors: int = 0
+    """Exceptions of the training code: the only ones that use up failures.maxRestarts, with
+    outOfMemory."""
+
+
+class LostSeconds(Model):
+    """Seconds in which the run did not train, by cause."""
+
+    queue: float = 0
+    """Waiting for admission or capacity."""
+    startup: float = 0
+    """From pods to the first step of the first attempt."""
+    lost_work: float = 0
+    """Steps done again because they were after the last checkpoint."""
+    recovery: float = 0
+    """From the last step before a disruption to the first one after it."""
+    checkpoint: float = 0
+    """Training stopped for checkpoints."""
+
+
+class Goodput(Model):
+    """The share of time that went into steps that counted."""
+
+    percent: int = 0
+    """productiveSeconds of the time since the start, suspended time left out."""
+    productive_seconds: float = 0
+    """Seconds in steps that counted."""
+    lost_seconds: LostSeconds = Field(default_factory=LostSeconds)
+    """The rest, by cause."""
+
+
+class RunResult(Model):
+    """What a successful run leaves."""
+
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """Last reported metrics."""
+    checkpoint_uri: str | None = None
+    """The final checkpoint."""
+    best_checkpoint_uri: str | None = None
+    """The best checkpoint, where checkpoints.best is set."""
+
+
+class RunStatus(Model):
+    """Where the run stands."""
+
+    observed_generation: int | None = None
+    """The spec's generation that this speaks of."""
+    phase: Phase | None = None
+    """One word, derived from the conditions."""
+    conditions: list[Condition] = Field(default_factory=list)
+    """Accepted, Ready, Suspended, Stalled, Succeeded, Failed."""
+    attempt: int = 0
+    """Number of the current or last attempt."""
+    attempts: list[Attempt] = Field(default_factory=list)
+    """The newest attempts, oldest first; at most 20 are kept."""
+    restarts: int = 0
+    """Retries of failures.maxRestarts used so far."""
+    start_time: str | None = None
+    """When the run was accepted."""
+    completion_time: str | None = None
+    """When it ended."""
+    next_attempt_time: str | None = None
+    """When the backoff before the next attempt ends."""
+    suspended_seconds: float = 0
+    """Time spent suspended before now, which no deadline counts."""
+    progress: RunProgress | None = None
+    """How far the training is."""
+    checkpoint: CheckpointStatus | None = None
+    """The newest committed checkpoint."""
+    disruptions: Disruptions = Field(default_factory=Disruptions)
+    """What was lost so far, by kind."""
+    goodput: Goodput | None = None
+    """The share of time that went into steps that counted."""
+    result: RunResult | None = None
+    """What a successful run leaves."""
+    seen: dict[str, Any] = Field(default_factory=dict)
+    """Evidence already counted (pod UIDs, the runtime's record numbers), so that an event seen
+    twice, or by an operator that was restarted, is counted once."""

@@ -1,0 +1,63 @@
+"""The questions that the controller asks of a cluster, and nothing else.
+
+Absent is not unknown: a method answers None or an empty list only when the API server says so;
+403, 429, 5xx and timeouts raise.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ..api.status import RunStatus
+from ..reconciling.model import Observed, Ref
+
+
+class ClusterError(Exception):
+    """A call to the API server failed; the same call may succeed later."""
+
+
+class Rejected(ClusterError):
+    """The API server refused a manifest; the text says why and is fit for a user."""
+
+
+class Conflict(ClusterError):
+    """The object changed since it was read; look again."""
+
+
+class Cluster(Protocol):
+    """One Kubernetes cluster."""
+
+    async def observe(self, namespace: str, name: str) -> Observed | None:
+        """Everything about one run, never older than our own writes; None: it does not exist."""
+        ...
+
+    async def apply(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Server-side apply with field manager trainingrun-operator, forced; the result.
+
+        Raises:
+            Rejected: the API server refused it as invalid.
+        """
+        ...
+
+    async def create(self, manifest: Mapping[str, Any]) -> bool:
+        """Create it; False if one of that name is there already."""
+        ...
+
+    async def delete(self, ref: Ref, grace_s: int | None = None) -> None:
+        """Delete it, in the background; absent, or of another uid, is fine."""
+        ...
+
+    async def avoid_nodes(self, ray_cluster: Ref, nodes: tuple[str, ...]) -> None:
+        """Add `kubernetes.io/hostname NotIn nodes` to every worker group's required affinity."""
+        ...
+
+    async def write_status(self, run: Ref, status: RunStatus, resource_version: str) -> None:
+        """Replace the status.
+
+        Raises:
+            Conflict: the run changed since `resource_version`.
+        """
+        ...
+
+    async def emit(self, run: Ref, type_: str, reason: str, message: str) -> None:
+        """Write an Event about the run; never raises, for events are a courtesy."""
+        ...

@@ -1,0 +1,1 @@
+"""Pure: (what was observed, settings, now) -> Plan. One file per policy."""

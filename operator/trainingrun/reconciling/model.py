@@ -1,0 +1,137 @@
+"""What a reconcile looks at (`Observed`) and what it answers (`Plan`). No I/O, no clock.
+
+Kubernetes objects are plain dicts as the API server gives them; nothing here changes them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..api.contract import Progress
+from ..api.status import RunStatus
+from ..api.v1alpha1 import TrainingRun
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSight:
+    """One node as the control plane and the network show it."""
+
+    name: str
+    exists: bool = True
+    """False: its Node object is gone."""
+    ready: bool = True
+    """Condition Ready is True."""
+    lease_age_s: float | None = None
+    """Seconds since the kubelet last renewed its Lease; None: there is no Lease."""
+    taints: tuple[str, ...] = ()
+    """Keys of its taints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything about one run, read at one moment."""
+
+    run: TrainingRun
+    """The run, with the status that was last written."""
+    invalid: str | None = None
+    """Why the spec cannot be used, where an older CRD let it through; `run` then has a placeholder
+    spec and only its metadata and status count."""
+    ray_jobs: tuple[Manifest, ...] = ()
+    """RayJobs with the run's label, of whatever owner (see `owner_uid`)."""
+    ray_clusters: tuple[Manifest, ...] = ()
+    """RayClusters with the run's label."""
+    pods: tuple[Manifest, ...] = ()
+    """Pods with the run's label, terminating ones included."""
+    nodes: Mapping[str, NodeSight] = field(default_factory=dict)
+    """The nodes that those pods are on, by name."""
+    progress: Progress | None = None
+    """The runtime's last document, whichever attempt it is of."""
+    progress_age_s: float | None = None
+    """Seconds since it was fetched; None: never."""
+    progress_failing_s: float | None = None
+    """Seconds since polls began to fail; None: the last one worked, or none was tried."""
+    kuberay: Literal["ok", "missing", "too-old"] = "ok"
+    """Whether the RayJob CRD is there, and takes what is rendered."""
+    rejected: str | None = None
+    """The API server's words when it last refused this run's RayJob, for this generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One object. With `uid`, an action on it fails harmlessly if it is another by now."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of a manifest; idempotent."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureToken:
+    """Create the run's token Secret, unless it is there. Only the controller knows the token."""
+
+    secret: Manifest
+    """The Secret without its data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object. Absent is fine."""
+
+    ref: Ref
+    grace_s: int | None = None
+    """Grace period in seconds; 0: force; None: the object's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidNodes:
+    """Patch a live RayCluster so that replacement pods keep off these nodes.
+
+    KubeRay leaves running pods alone and nothing reverts the patch.
+    """
+
+    ray_cluster: Ref
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskToSuspend:
+    """POST /suspend to the runtime: checkpoint, then end. Repeated until it has."""
+
+    attempt: int
+
+
+Action = Apply | EnsureToken | Delete | AvoidNodes | AskToSuspend
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """A Kubernetes Event about the run, emitted after the status that tells the same is written."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, what to write, and when to look again."""
+
+    actions: tuple[Action, ...]
+    """Carried out in order; a failing one ends the pass, and the status is then not written."""
+    status: RunStatus
+    """The whole next status; written once, if it differs."""
+    events: tuple[RunEvent, ...] = ()
+    """Emitted after the status is written."""
+    look_again_s: float | None = None
+    """Seconds until the next look if nothing happens before; None: only when something happens."""

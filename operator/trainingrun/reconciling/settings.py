@@ -1,0 +1,21 @@
+"""The durations by which the operator decides; each can be set in the chart."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileSettings:
+    """When something counts as lost, in seconds."""
+
+    poll_s: float = 2.0
+    """Between looks at a running attempt: how stale progress in the status may be."""
+    lease_stale_s: float = 15.0
+    """Age of a node's Lease that is a sign of its loss. Kubelets renew every 10 s, so a live one
+    is hardly ever older than 12; alone it is not enough, see `node_silent`."""
+    head_silent_s: float = 5.0
+    """Failed polls of a head pod that still looks Running: the second sign for its node."""
+    startup_deadline_s: float = 600.0
+    """An attempt whose pods all run but whose driver says nothing for so long is lost. KubeRay
+    gives up on an unreachable dashboard after 300 s, without retry."""
+    suspend_deadline_s: float = 120.0
+    """How long the runtime may take to checkpoint before a suspended run's pods are freed."""

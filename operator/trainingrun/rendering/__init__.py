@@ -1,0 +1,1 @@
+"""Pure: (run, attempt, settings) -> the manifests of one attempt."""
