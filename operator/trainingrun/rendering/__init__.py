@@ -1,1 +1,14 @@
-"""Pure: (run, attempt, settings) -> the manifests of one attempt."""
+"""Pure: (run, attempt, settings) -> the manifests of one attempt.
+
+`attempt` is the RayJob of one attempt, `support` what the run needs beside it, `token_secret` the
+Secret whose data only the controller knows, `contract` what the runtime is told. `names` makes and
+reads the names and labels of all of them.
+"""
+
+from . import names
+from .attempts import attempt
+from .contracts import contract
+from .settings import RenderSettings
+from .supports import support, token_secret
+
+__all__ = ["RenderSettings", "attempt", "contract", "names", "support", "token_secret"]

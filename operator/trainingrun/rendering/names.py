@@ -1,0 +1,87 @@
+"""Names and labels of everything that a run owns: the one place where they are made and read."""
+
+from ..api.v1alpha1 import TrainingRun
+
+RUN_LABEL = "trainingrun.dev/run"
+"""Name of the run, on everything that it owns."""
+RUN_UID_LABEL = "trainingrun.dev/run-uid"
+"""UID of the run: tells the pods of two runs of one name apart."""
+ATTEMPT_LABEL = "trainingrun.dev/attempt"
+"""Number of the attempt, on its RayJob and pods."""
+ROLE_LABEL = "trainingrun.dev/role"
+"""`head` or `worker`, on pods."""
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGER = "trainingrun-operator"
+"""Value of the managed-by label, and the field manager of every server-side apply."""
+
+HEAD = "head"
+WORKER = "worker"
+
+HEAD_CONTAINER = "ray-head"
+WORKER_CONTAINER = "ray-worker"
+WORKER_GROUP = "workers"
+TOKEN_KEY = "token"  # noqa: S105 - the key in the Secret, not a token
+SCRIPT_FOLDER = "/etc/trainingrun/script"
+"""Where a script's ConfigMap is mounted."""
+
+
+def ray_job_name(run: TrainingRun, number: int) -> str:
+    """Name of the RayJob of attempt `number`, which counts from 1."""
+    return f"{run.metadata.name}-{number}"
+
+
+def token_secret_name(run: TrainingRun) -> str:
+    """Name of the Secret with the bearer token that guards the run's progress."""
+    return f"{run.metadata.name}-token"
+
+
+def network_policy_name(run: TrainingRun) -> str:
+    """Name of the run's NetworkPolicy."""
+    return run.metadata.name
+
+
+def run_folder(run: TrainingRun) -> str:
+    """URI of the run's own folder in the bucket, without a slash at its end.
+
+    The UID keeps a run that is created again under the same name away from the former one's
+    checkpoints.
+    """
+    base = run.spec.storage.uri.rstrip("/")
+    return f"{base}/{run.metadata.name}-{run.metadata.uid[:8]}"
+
+
+def labels(run: TrainingRun, number: int | None = None, role: str | None = None) -> dict[str, str]:
+    """Labels of an object of the run; with the attempt and the pod's role where it has them."""
+    found = {
+        MANAGED_BY_LABEL: MANAGER,
+        RUN_LABEL: run.metadata.name,
+        RUN_UID_LABEL: run.metadata.uid,
+    }
+    if number is not None:
+        found[ATTEMPT_LABEL] = str(number)
+    if role is not None:
+        found[ROLE_LABEL] = role
+    return found
+
+
+def selector(
+    run: TrainingRun, number: int | None = None, role: str | None = None
+) -> dict[str, str]:
+    """The labels by which the run's pods are found: `labels` without who manages them."""
+    found = labels(run, number, role)
+    del found[MANAGED_BY_LABEL]
+    return found
+
+
+def owner(run: TrainingRun) -> dict[str, object]:
+    """Owner reference to the run: what it owns is deleted with it."""
+    return {
+        "apiVersion": run.api_version,
+        "kind": run.kind,
+        "name": run.metadata.name,
+        "uid": run.metadata.uid,
+        "controller": True,
+        # True would need the right to set finalizers, and would let a foreground deletion of the
+        # run wait for pods on a dead node.
+        "blockOwnerDeletion": False,
+    }
