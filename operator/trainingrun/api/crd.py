@@ -1,0 +1,154 @@
+"""The CustomResourceDefinition, made from the models: one source for API server and Python.
+
+Pydantic's JSON schema is turned into what Kubernetes calls structural: no references, no unions,
+one type everywhere. Every field keeps its docstring as description, and every `Rule` becomes an
+`x-kubernetes-validations` entry.
+"""
+
+from typing import Any, cast
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from .base import Model, Rule
+from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
+from .status import RunStatus
+
+Schema = dict[str, Any]
+
+_INT32_MAX = 2**31 - 1
+
+COLUMNS = (
+    ("Phase", "string", ".status.phase", "Where the run stands."),
+    ("Progress%", "integer", ".status.progress.percent", "Steps done, in percent."),
+    ("Step", "integer", ".status.progress.step", "Steps done."),
+    ("Attempt", "integer", ".status.attempt", "Number of the current attempt."),
+    ("Preemptions", "integer", ".status.disruptions.preemptions", "Workers lost after a notice."),
+    ("Goodput%", "integer", ".status.goodput.percent", "Share of time in steps that counted."),
+    ("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
+)
+"""Name, type, JSONPath and description of what `kubectl get trainingruns` prints."""
+
+
+def crd() -> Schema:
+    """The CRD of TrainingRun, as the API server takes it."""
+    root = {
+        "type": "object",
+        "description": _one_line(TrainingRun.__doc__),
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": schema(RunSpec),
+            # No defaults: a status holds what the operator wrote and nothing else.
+            "status": _without_defaults(schema(RunStatus)),
+        },
+        "x-kubernetes-validations": _validations(TrainingRun.rules),
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["tr"],
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": kind, "jsonPath": path, "description": text}
+                        for name, kind, path, text in COLUMNS
+                    ],
+                    "schema": {"openAPIV3Schema": root},
+                }
+            ],
+        },
+    }
+
+
+def schema(model: type[Model]) -> Schema:
+    """The structural schema of one model."""
+    found = model.model_json_schema(by_alias=True, schema_generator=_WithRulesAndDefaults)
+    return _structural(found, found.get("$defs", {}))
+
+
+class _WithRulesAndDefaults(GenerateJsonSchema):
+    """Pydantic's generator, plus what it leaves out: our rules, and defaults made by a factory."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        found = super().model_schema(schema)
+        model = cast("type[Model]", schema["cls"])
+        if rules := _validations(model.rules):
+            found["x-kubernetes-validations"] = rules
+        for name, field in model.model_fields.items():
+            annotation = field.annotation
+            if field.default_factory and isinstance(annotation, type):  # a model, not a list
+                # The API server fills nested defaults only below an object that is there.
+                found["properties"][field.alias or name]["default"] = {}
+        return found
+
+
+def _structural(node: Schema, definitions: Schema) -> Schema:
+    """Inlines references, collapses `X | None`, and drops what structural schemas do not take."""
+    if "$ref" in node:
+        target = definitions[node["$ref"].rsplit("/", 1)[-1]]
+        # The field's own words say more than those of its type.
+        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+        return _structural(node, definitions)
+    if "anyOf" in node and "x-kubernetes-int-or-string" not in node:
+        (only,) = (option for option in node["anyOf"] if option != {"type": "null"})
+        rest = {key: value for key, value in node.items() if key != "anyOf"}
+        return _structural({**only, **rest}, definitions)
+    return _cleaned(node, definitions)
+
+
+def _cleaned(node: Schema, definitions: Schema) -> Schema:
+    clean: Schema = {}
+    for key, value in node.items():
+        if key in ("title", "$defs") or (key == "default" and value is None):
+            continue
+        if key == "additionalProperties":
+            if value is True:
+                clean["x-kubernetes-preserve-unknown-fields"] = True
+        elif key == "properties":
+            clean[key] = {name: _structural(child, definitions) for name, child in value.items()}
+        elif key == "items":
+            clean[key] = _structural(value, definitions)
+        elif key == "const":
+            clean["enum"] = [value]
+        elif key == "description":
+            clean[key] = _one_line(value)
+        else:
+            clean[key] = value
+    if clean.get("type") == "integer":
+        clean["format"] = "int32" if clean.get("maximum", _INT32_MAX + 1) <= _INT32_MAX else "int64"
+    return clean
+
+
+def _validations(rules: tuple[Rule, ...]) -> list[Schema]:
+    return [{"rule": rule.cel, "message": rule.message} for rule in rules]
+
+
+def _without_defaults(node: Schema) -> Schema:
+    found = {key: value for key, value in node.items() if key != "default"}
+    if "properties" in found:
+        found["properties"] = {k: _without_defaults(v) for k, v in found["properties"].items()}
+    if "items" in found:
+        found["items"] = _without_defaults(found["items"])
+    return found
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
