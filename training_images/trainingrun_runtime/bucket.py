@@ -1,0 +1,303 @@
+"""The run's folder in object storage: small objects, conditional creation, and a door for Ray.
+
+Lease, manifests and the result go through `obstore`, because pyarrow's filesystems have no
+conditional write; checkpoint files go through pyarrow, because Ray does. Both see the same folder.
+Every request is bounded (see `_CLIENT` and `_RETRIES`): a driver that waits for ever for a dead
+store neither trains nor fails.
+"""
+
+import os
+import shutil
+import uuid
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
+
+from .storage_error import AbsentError, DeniedError, StorageError, explain
+
+__all__ = ["Bucket", "Entry", "StorageError"]
+
+T = TypeVar("T")
+
+_CLIENT = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=10)}
+_RETRIES = {
+    "max_retries": 4,
+    "retry_timeout": timedelta(seconds=10),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=2),
+        "base": 2,
+    },
+}
+_RANGE = 8 * 1024 * 1024
+"""Bytes per read of `stream`: small enough for `timeout` on a slow line."""
+_AHEAD = 4
+"""Reads under way at once: one connection to S3 alone gives some 50 MB/s."""
+_AZURE = ("az", "abfs", "abfss")
+
+
+class Entry(NamedTuple):
+    """An object that exists."""
+
+    key: str
+    """Its name below the folder."""
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A folder in S3, Google Cloud Storage, Azure or on this machine.
+
+    Keys are relative to the folder, with `/` between parts. Every method raises `StorageError`
+    where the answer is unknown; absence is an answer, not an error.
+    """
+
+    root: str
+    """The folder's URI, without a slash at the end."""
+    endpoint: str | None
+    """URL of an S3-compatible service; none: the cloud's own."""
+    region: str | None
+    """Region of the bucket; none: the client's own rules."""
+    store: Any
+    """The obstore store, rooted in the folder."""
+
+    @classmethod
+    def open(cls, uri: str, endpoint: str | None = None, region: str | None = None) -> "Bucket":
+        """Open a folder, without a request yet; a local folder is made.
+
+        Args:
+            uri: `s3://`, `gs://`, `az://`, `abfs://` (container) or `file://`, and a path.
+            endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL, if S3.
+            region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
+
+        Raises:
+            StorageError: The URI is not one of these, or the local folder cannot be made.
+        """
+        parts = urlsplit(uri)
+        if parts.scheme == "s3":
+            endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3")
+            endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or None
+        root = uri.rstrip("/")
+        try:
+            store = _open_store(parts.scheme, parts.netloc, unquote(parts.path), endpoint, region)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise explain(error, root, endpoint) from None
+        return cls(root, endpoint, region, store)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Reopened where it arrives, so that no credential travels with a pickle.
+        return Bucket.open, (self.root, self.endpoint, self.region)
+
+    def uri(self, key: str) -> str:
+        """The full URI of a key."""
+        return f"{self.root}/{key}"
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object, over an existing one too."""
+        self._ask(lambda: obstore.put(self.store, key, content, use_multipart=False))
+
+    def create(self, key: str, content: bytes) -> bool:
+        """Write an object only if there is none.
+
+        Returns:
+            Whether the object with this content is there now because of this call. An object with
+            exactly these bytes counts as ours: it is what a repeated request finds whose first
+            answer was lost. Contenders must therefore write different bytes.
+        """
+        try:
+            self._ask(
+                lambda: obstore.put(self.store, key, content, mode="create", use_multipart=False)
+            )
+        except AlreadyExistsError:
+            return self.get(key) == content
+        return True
+
+    def get(self, key: str) -> bytes | None:
+        """The object's content, or none if the store says that there is no such object."""
+        try:
+            return bytes(self._ask(lambda: obstore.get(self.store, key).bytes()))
+        except AbsentError:
+            return None
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """All objects below a folder, at any depth, by key."""
+        found = self._ask(
+            lambda: [meta for page in obstore.list(self.store, prefix or None) for meta in page]
+        )
+        entries = sorted(Entry(meta["path"], meta["size"]) for meta in found)
+        return [entry for entry in entries if not _is_marker(entry, entries)]
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that are not there are fine."""
+        names = sorted(keys)
+        if isinstance(self.store, LocalStore):
+            for name in names:
+                with suppress(AbsentError):
+                    self._ask(lambda name=name: obstore.delete(self.store, name))
+        elif names:
+            self._ask(lambda: obstore.delete(self.store, names))
+
+    def delete_folder(self, prefix: str) -> None:
+        """Delete everything below a folder, and pyarrow's folder markers with it.
+
+        Raises:
+            ValueError: The prefix is empty or leads out of the run's folder.
+        """
+        parts = prefix.split("/")
+        if not prefix or any(part in ("", ".", "..") for part in parts):
+            raise ValueError(f"{prefix!r} is not a folder below {self.root}")
+        if isinstance(self.store, LocalStore):
+            shutil.rmtree(Path(self._path()) / prefix, ignore_errors=True)
+            return
+        self.delete(entry.key for entry in self.list(prefix))
+        filesystem, root = self.pyarrow()
+        self._ask(lambda: _delete_markers(filesystem, f"{root}/{prefix}"))
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        """The object's content in pieces, in order; for objects too large for `get`.
+
+        Raises:
+            AbsentError: There is no such object.
+        """
+        size = int(self._ask(lambda: obstore.head(self.store, key))["size"])
+        starts = iter(range(0, size, _RANGE))
+
+        def read(start: int) -> bytes:
+            end = min(start + _RANGE, size)
+            part = self._ask(lambda: obstore.get_range(self.store, key, start=start, end=end))
+            return bytes(part)
+
+        with ThreadPoolExecutor(_AHEAD) as pool:
+            under_way = deque(pool.submit(read, start) for start in islice(starts, _AHEAD))
+            while under_way:
+                yield under_way.popleft().result()
+                under_way.extend(pool.submit(read, start) for start in islice(starts, 1))
+
+    def pyarrow(self) -> tuple[Any, str]:
+        """The same folder for Ray: `storage_filesystem` and `storage_path`.
+
+        Built explicitly rather than from the URI, since Ray would echo a URI's query, and without
+        keys: each process finds its credentials in its own environment.
+        """
+        from pyarrow import fs  # heavy, and only the driver needs it
+
+        scheme = urlsplit(self.root).scheme
+        if scheme == "file":
+            return fs.LocalFileSystem(), self._path()
+        if scheme == "gs":
+            return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=10)), self._path()
+        if scheme in _AZURE:
+            return fs.AzureFileSystem(_azure_account()), self._path()
+        options: dict[str, Any] = {"region": self.region or _environment_region()}
+        if self.endpoint:
+            parts = urlsplit(self.endpoint)
+            options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+            options["region"] = options["region"] or "us-east-1"
+        return fs.S3FileSystem(**options, allow_bucket_creation=False), self._path()
+
+    def check(self) -> None:
+        """Try everything that a run will need: create, refuse to create again, read, delete.
+
+        Raises:
+            StorageError: One sentence that says what does not work and what to change.
+        """
+        key = f".probe-{uuid.uuid4().hex}"
+        try:
+            self.put(key, b"probe")
+        except DeniedError:
+            self.list("manifests")  # a bucket that cannot even be listed raises its own sentence
+            raise DeniedError(
+                f"{self.root} can be read but not written; allow the run's credentials to "
+                "write and delete objects there"
+            ) from None
+        try:
+            if self.create(key, b"second"):
+                raise StorageError(
+                    f"the store of {self.root} ignores If-None-Match, so it cannot keep two "
+                    "drivers apart; use a store that supports conditional writes"
+                )
+            self.get(key)
+        finally:
+            try:
+                self.delete([key])
+            except DeniedError:
+                raise DeniedError(
+                    f"objects in {self.root} can be written but not deleted; allow the run's "
+                    "credentials to delete objects there"
+                ) from None
+
+    def _path(self) -> str:
+        """The folder as pyarrow names it: bucket/path, or the local path."""
+        parts = urlsplit(self.root)
+        path = unquote(parts.path)
+        return path if parts.scheme == "file" else f"{parts.netloc}{path}"
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        """Make a request, with the client's errors put into words."""
+        try:
+            return request()
+        except (AlreadyExistsError, StorageError):
+            raise
+        except Exception as error:
+            raise explain(error, self.root, self.endpoint) from None
+
+
+def _open_store(scheme: str, name: str, path: str, endpoint: str | None, region: str | None) -> Any:
+    prefix = path.strip("/") or None
+    if scheme == "file":
+        return LocalStore(path, mkdir=True)
+    if not name:
+        raise StorageError(f"storage.uri names no bucket; write {scheme}://bucket/path")
+    client: dict[str, Any] = dict(_CLIENT)
+    if scheme == "s3":
+        options = {
+            key: value for key, value in (("endpoint", endpoint), ("region", region)) if value
+        }
+        client["allow_http"] = bool(endpoint and endpoint.startswith("http://"))
+        return S3Store(name, prefix=prefix, client_options=client, retry_config=_RETRIES, **options)
+    if scheme == "gs":
+        return GCSStore(name, prefix=prefix, client_options=client, retry_config=_RETRIES)
+    if scheme in _AZURE:
+        _azure_account()
+        return AzureStore(name, prefix=prefix, client_options=client, retry_config=_RETRIES)
+    raise StorageError(f"storage.uri starts with {scheme}://; use s3, gs, az, abfs or file")
+
+
+def _azure_account() -> str:
+    account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    if not account:
+        raise StorageError("AZURE_STORAGE_ACCOUNT_NAME is not set; put it into training.env")
+    return account
+
+
+def _environment_region() -> str | None:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+def _is_marker(entry: Entry, entries: list[Entry]) -> bool:
+    """Whether it is an empty object that pyarrow made for a folder, with something below it."""
+    if entry.size or not entry.key:
+        return not entry.key
+    after = bisect_right(entries, Entry(f"{entry.key}/", -1))
+    return after < len(entries) and entries[after].key.startswith(f"{entry.key}/")
+
+
+def _delete_markers(filesystem: Any, folder: str) -> None:
+    """Remove the empty objects `folder/`, which obstore cannot name; pyarrow makes them."""
+    with suppress(FileNotFoundError):
+        filesystem.delete_dir(folder)

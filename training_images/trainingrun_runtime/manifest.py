@@ -1,0 +1,214 @@
+"""The moment a checkpoint counts: its manifest, written last, and the check against it.
+
+A checkpoint is a folder of files that several machines upload in their own time; nothing about the
+folder says whether it is whole. Its manifest does: it is committed after the last file, names every
+file with size and SHA-256, and a checkpoint without one does not exist for anybody.
+"""
+
+import hashlib
+import logging
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic.dataclasses import dataclass
+
+from trainingrun.api.contract import Wire
+
+from .bucket import Bucket, StorageError
+from .progress_document import printable_metrics
+from .storage_error import AbsentError
+
+FOLDER = "manifests"
+"""Where manifests are, below the run's folder."""
+_FILES_AT_ONCE = 4
+"""Files verified at once; each is read with a few requests ahead of its own."""
+
+log = logging.getLogger(__name__)
+
+
+def _inside(path: str) -> str:
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise ValueError(f"{path!r} leads out of the run's folder")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_inside)]
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """What one file of a checkpoint must be."""
+
+    size: int
+    """Bytes."""
+    sha256: str
+    """SHA-256 of the content, as 64 hexadecimal digits."""
+
+
+class Manifest(Wire):
+    """A committed checkpoint."""
+
+    version: Literal[1] = 1
+    """Of this format. A newer one is not understood and its checkpoint is skipped."""
+    path: RelativePath
+    """The checkpoint's folder, relative to the run's."""
+    step: int
+    """Steps done when it was made."""
+    world_size: int
+    """Workers that made it."""
+    attempt: int
+    """Number of the attempt."""
+    epoch: int
+    """The lease's epoch under which it was made."""
+    index: int
+    """1, 2, 3 … within the epoch."""
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """As reported with it; NaN and infinity as strings."""
+    files: dict[RelativePath, FileDigest]
+    """Every file, relative to `path`."""
+    time: float
+    """Unix time of the commit, in seconds."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _printable(cls, metrics: dict[str, Any]) -> dict[str, Any]:
+        return printable_metrics(metrics)
+
+    @property
+    def key(self) -> str:
+        """Its own place in the bucket."""
+        return f"{FOLDER}/{self.epoch:06d}-{self.index:06d}.json"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Newer is larger. Not the step: after a fallback to an older checkpoint the steps begin
+        again from there, and what the newest driver made is what counts.
+        """
+        return self.epoch, self.index
+
+    def number(self, metric: str) -> float | None:
+        """A reported metric, if it is a finite number."""
+        value = self.metrics.get(metric)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value) if math.isfinite(value) else None
+
+
+class Skipped(NamedTuple):
+    """A checkpoint that was not taken."""
+
+    manifest: Manifest | None
+    """Its manifest; none if that itself cannot be read."""
+    reason: str
+    """What is wrong with it, in a sentence."""
+
+
+def digest_folder(path: str | Path) -> dict[str, FileDigest]:
+    """Digests of all files below a local folder, by their path relative to it."""
+    root = Path(path)
+    found = {}
+    for file in sorted(root.rglob("*")):
+        if file.is_file():
+            with file.open("rb") as content:
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+            found[file.relative_to(root).as_posix()] = FileDigest(file.stat().st_size, digest)
+    return found
+
+
+def commit(bucket: Bucket, manifest: Manifest) -> None:
+    """Make the checkpoint count. Call it after the last of its files is in the bucket.
+
+    Raises:
+        StorageError: It could not be written, or this epoch and index are taken by another one,
+            which means that two drivers believe that they hold the same epoch.
+    """
+    content = manifest.model_dump_json(by_alias=True).encode()
+    if not bucket.create(manifest.key, content):
+        raise StorageError(f"{bucket.uri(manifest.key)} is taken: another driver writes here too")
+
+
+def committed(bucket: Bucket) -> list[Manifest]:
+    """All committed checkpoints, oldest first; manifests that cannot be read are left out."""
+    return [found for _, found in _read_all(bucket) if isinstance(found, Manifest)]
+
+
+def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
+    """Compare a checkpoint's files with its manifest.
+
+    Args:
+        bucket: The run's folder.
+        manifest: What they must be.
+        deep: Also read every file and compare its SHA-256; otherwise existence and size only.
+
+    Returns:
+        None if it is intact, else a sentence that names the first wrong file.
+
+    Raises:
+        StorageError: The store did not answer, so nobody knows.
+    """
+    prefix = f"{manifest.path}/"
+    there = {entry.key.removeprefix(prefix): entry.size for entry in bucket.list(manifest.path)}
+    for name, wanted in sorted(manifest.files.items()):
+        if name not in there:
+            return f"{prefix}{name} is missing"
+        if there[name] != wanted.size:
+            return f"{prefix}{name} has {there[name]} bytes instead of {wanted.size}"
+    if not deep:
+        return None
+
+    def wrong(name: str) -> str | None:
+        digest = hashlib.sha256()
+        try:
+            for piece in bucket.stream(prefix + name):
+                digest.update(piece)
+        except AbsentError:
+            return f"{prefix}{name} is missing"
+        if digest.hexdigest() == manifest.files[name].sha256:
+            return None
+        return f"{prefix}{name} has another content than was committed (SHA-256 differs)"
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        return next((said for said in pool.map(wrong, sorted(manifest.files)) if said), None)
+
+
+def newest_intact(bucket: Bucket) -> tuple[Manifest | None, list[Skipped]]:
+    """The checkpoint to restore.
+
+    Returns:
+        The newest checkpoint whose files are all as committed, or none; and the newer ones that
+        were passed over, newest first, with the reason. An event tells each of them to the user.
+    """
+    skipped = []
+    for key, found in reversed(_read_all(bucket)):
+        if isinstance(found, str):
+            skipped.append(Skipped(None, f"{key} cannot be read: {found}"))
+            continue
+        reason = verify(bucket, found)
+        if reason is None:
+            return found, skipped
+        skipped.append(Skipped(found, f"the checkpoint of step {found.step} is damaged: {reason}"))
+    return None, skipped
+
+
+def _read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
+    """Every manifest by key, oldest first: zero-padded numbers sort as they count."""
+    found: list[tuple[str, Manifest | str]] = []
+    for entry in bucket.list(FOLDER):
+        content = bucket.get(entry.key)
+        if content is None:
+            continue  # a sweep removed it between the two requests
+        try:
+            manifest = Manifest.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            found.append((entry.key, str(first["msg"])))
+            log.warning("%s cannot be read: %s", bucket.uri(entry.key), first["msg"])
+            continue
+        if manifest.key != entry.key:
+            found.append((entry.key, f"it says that it is {manifest.key}"))
+            continue
+        found.append((entry.key, manifest))
+    return found
