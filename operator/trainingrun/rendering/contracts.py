@@ -1,32 +1,41 @@
 """What the runtime is told about an attempt."""
 
-from typing import Literal, cast
+from typing import Literal
 
 from ..api.contract import ContractCheckpoints, ContractStorage, RunContract
-from ..api.v1alpha1 import Accelerator, TrainingRun
-from . import names
-from .quantities import number as as_number
+from ..api.v1alpha1 import TrainingRun
+from . import names, platforms, quantities
 from .settings import RenderSettings
 
-RAY_RESOURCES = {
-    "nvidia": "GPU",
-    "amd": "GPU",
-    "tpu": "TPU",
-    "gaudi": "HPU",
-    "neuron": "neuron_cores",
+Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
+
+RAY_STRATEGIES: dict[str, Strategy] = {
+    "Pack": "PACK",
+    "Spread": "SPREAD",
+    # To Ray each pod is a node, and its STRICT_PACK wants all workers in one pod. That they share
+    # a Kubernetes node is the pod affinity's matter.
+    "StrictPack": "PACK",
+    "StrictSpread": "STRICT_SPREAD",
 }
-"""What Ray calls an accelerator, by the API's kind."""
-
-NEURON_CORES_PER_DEVICE = 2
-"""The device plugin counts devices, Ray counts cores: two on each Trainium and Inferentia2."""
+"""Ray's placement strategy, by the API's."""
 
 
-def accelerators(accelerator: Accelerator | None) -> dict[str, float]:
-    """The accelerators of one worker as Ray resources; empty without any."""
+def worker_cpus(run: TrainingRun) -> int:
+    """Ray CPUs of each worker and of its pod: whole ones, at least 1.
+
+    Both are the same number, so that a pod holds exactly one worker: with half a CPU asked for
+    and one given, Ray would put two workers into the first pod and leave the second idle.
+    """
+    return max(1, quantities.whole(run.spec.workers.resources.cpu))
+
+
+def ray_devices(run: TrainingRun, settings: RenderSettings) -> dict[str, int]:
+    """The accelerators of each worker as Ray resources; empty without any."""
+    accelerator = run.spec.workers.accelerator
     if accelerator is None:
         return {}
-    per_device = NEURON_CORES_PER_DEVICE if accelerator.kind == "neuron" else 1
-    return {RAY_RESOURCES[accelerator.kind]: float(accelerator.count * per_device)}
+    device = platforms.load(settings.platform).devices[accelerator.kind]
+    return {device.ray: accelerator.count}
 
 
 def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunContract:
@@ -34,6 +43,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
     spec = run.spec
     training = spec.training
     best = spec.checkpoints.best
+    resources = {"CPU": worker_cpus(run), **ray_devices(run, settings)}
     return RunContract(
         name=run.metadata.name,
         namespace=run.metadata.namespace,
@@ -45,19 +55,8 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         torch_backend=training.torch.backend,
         torch_timeout_seconds=training.torch.timeout_seconds,
         workers=spec.workers.count,
-        resources_per_worker={
-            "CPU": as_number(spec.workers.resources.cpu),
-            **accelerators(spec.workers.accelerator),
-        },
-        placement=cast(
-            Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"],
-            {
-                "Pack": "PACK",
-                "Spread": "SPREAD",
-                "StrictPack": "STRICT_PACK",
-                "StrictSpread": "STRICT_SPREAD",
-            }[spec.workers.placement],
-        ),
+        resources_per_worker={resource: float(count) for resource, count in resources.items()},
+        placement=RAY_STRATEGIES[spec.workers.placement],
         storage=ContractStorage(
             uri=names.run_folder(run),
             endpoint=spec.storage.endpoint,

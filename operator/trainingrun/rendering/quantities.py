@@ -1,6 +1,6 @@
 """Kubernetes quantities as numbers."""
 
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 
 _SUFFIXES = {
     "m": Decimal("0.001"),
@@ -17,9 +17,15 @@ _SUFFIXES = {
 }
 
 
-def number(quantity: str) -> float:
-    """A quantity such as `500m`, `4` or `16Gi` in its base unit: cores, or bytes."""
-    digits = quantity.rstrip("kKmMgGiTtPp")
+def whole(quantity: str) -> int:
+    """A quantity such as `500m`, `4` or `16Gi` in its base unit (cores, bytes), rounded up.
+
+    Raises:
+        ValueError: it is no quantity.
+    """
+    digits = quantity.rstrip("kKmMgGiTP")
     suffix = quantity[len(digits) :]
-    # Decimal: 0.1 * 3 cores must not become 0.30000000000000004 of them for Ray.
-    return float(Decimal(digits) * (_SUFFIXES[suffix] if suffix else 1))
+    if not digits or (suffix and suffix not in _SUFFIXES):
+        raise ValueError(f"{quantity!r} is no quantity; write one such as 500m, 4 or 16Gi")
+    exact = Decimal(digits) * (_SUFFIXES[suffix] if suffix else 1)
+    return int(exact.to_integral_value(rounding=ROUND_CEILING))

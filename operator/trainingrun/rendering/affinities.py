@@ -1,0 +1,102 @@
+"""Where pods may run: kind of capacity, nodes to avoid, and how workers lie to each other."""
+
+from typing import Any
+
+from ..api.v1alpha1 import TrainingRun
+from . import names
+from .platforms import Platform
+
+HOSTNAME = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+
+
+def head(platform: Platform, avoid_nodes: tuple[str, ...]) -> dict[str, Any]:
+    """The head's: never spot, for its loss costs more than a worker's."""
+    return {"nodeAffinity": _required([{}], [*_off_spot(platform), *_off_nodes(avoid_nodes)])}
+
+
+def worker(
+    run: TrainingRun, number: int, platform: Platform, avoid_nodes: tuple[str, ...]
+) -> dict[str, Any]:
+    """A worker's; empty where any node will do."""
+    affinity: dict[str, Any] = {}
+    everywhere = _off_nodes(avoid_nodes)
+    match run.spec.workers.capacity.type:
+        case "OnDemand":
+            node = _required([{}], [*_off_spot(platform), *everywhere])
+        case "Spot":
+            # Terms are alternatives: a cloud may label its spot nodes in more than one way.
+            node = _required(_on_spot(platform), everywhere)
+        case "PreferSpot":
+            node = _required([{}], everywhere) if everywhere else {}
+            node["preferredDuringSchedulingIgnoredDuringExecution"] = [
+                {"weight": 100, "preference": term} for term in _on_spot(platform)
+            ]
+    affinity["nodeAffinity"] = node
+    return {**affinity, **_placement(run, number)}
+
+
+def spread(run: TrainingRun, number: int) -> list[dict[str, Any]]:
+    """A worker's topologySpreadConstraints: `Spread` avoids shared nodes without insisting."""
+    if run.spec.workers.placement != "Spread":
+        return []
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": HOSTNAME,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": _attempts_workers(run, number),
+        }
+    ]
+
+
+def _placement(run: TrainingRun, number: int) -> dict[str, Any]:
+    term = {"labelSelector": _attempts_workers(run, number), "topologyKey": HOSTNAME}
+    same_zone = {
+        "weight": 100,
+        "podAffinityTerm": {**term, "topologyKey": ZONE},
+    }
+    match run.spec.workers.placement:
+        case "Pack":
+            preferred = [same_zone, {"weight": 50, "podAffinityTerm": term}]
+            return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+        case "StrictPack":
+            return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        case "StrictSpread":
+            return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        case "Spread":
+            return {}
+
+
+def _attempts_workers(run: TrainingRun, number: int) -> dict[str, Any]:
+    # Of this attempt only: the former one's pods may still be going, and are no neighbors.
+    return {"matchLabels": names.selector(run, number, names.WORKER)}
+
+
+def _required(terms: list[dict[str, Any]], everywhere: list[dict[str, Any]]) -> dict[str, Any]:
+    """Node affinity: one of the terms, and in any case all of `everywhere`."""
+    return {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [*term.get("matchExpressions", []), *everywhere]}
+                for term in terms
+            ]
+        }
+    }
+
+
+def _on_spot(platform: Platform) -> list[dict[str, Any]]:
+    return [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
+        for key, value in platform.ask_for
+    ]
+
+
+def _off_spot(platform: Platform) -> list[dict[str, Any]]:
+    return [{"key": key, "operator": "NotIn", "values": [value]} for key, value in platform.avoid]
+
+
+def _off_nodes(nodes: tuple[str, ...]) -> list[dict[str, Any]]:
+    if not nodes:
+        return []
+    return [{"key": HOSTNAME, "operator": "NotIn", "values": sorted(set(nodes))}]

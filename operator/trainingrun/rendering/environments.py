@@ -1,0 +1,112 @@
+"""Environment variables of the head and of the workers."""
+
+import json
+from typing import Any
+
+from ..api.contract import CONTRACT_ENV, NOTICE_ENV, TOKEN_ENV
+from ..api.v1alpha1 import TrainingRun
+from . import names
+from .contracts import contract
+from .platforms import Platform
+from .settings import RenderSettings
+
+CONFIG_ENV = "TRAININGRUN_CONFIG"
+"""JSON of `training.config`, for scripts."""
+
+RAY_TUNING = {
+    # Losses are noticed within seconds; Ray's own defaults are made for links that come back.
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "8",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "60",
+    "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+    # The preStop hook has waited for the checkpoint already; waiting again only costs time.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",
+    # A process group whose peer is gone never shuts down in order.
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "2",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Ray's settings on head and workers. A user's own env of the same name wins."""
+
+PRELOAD = {"RAY_preload_python_modules": "torch"}
+"""Workers import torch before they are needed, so that the first step need not wait for it."""
+PRELOAD_MAX_CPUS = 8
+"""Ray keeps one idle process per CPU; beyond this many, torch in each costs too much memory."""
+
+
+def head(
+    run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
+) -> list[dict[str, Any]]:
+    """The head's variables: the contract, the token's reference, and what all pods have."""
+    told = contract(run, number, settings).model_dump_json(by_alias=True, exclude_none=True)
+    own: list[dict[str, Any]] = [
+        {"name": CONTRACT_ENV, "value": literal(told)},
+        {"name": CONFIG_ENV, "value": literal(json.dumps(run.spec.training.config))},
+        {
+            "name": TOKEN_ENV,
+            "valueFrom": {
+                "secretKeyRef": {
+                    "name": names.token_secret_name(run),
+                    "key": names.TOKEN_KEY,
+                    "optional": False,
+                }
+            },
+        },
+    ]
+    return _together(own, _common(run, platform), _users(run))
+
+
+def worker(run: TrainingRun, platform: Platform, cpus: int) -> list[dict[str, Any]]:
+    """A worker's variables, of which none is secret."""
+    preload = PRELOAD if cpus <= PRELOAD_MAX_CPUS else {}
+    return _together(_common(run, platform), _plain(preload), _users(run))
+
+
+def credentials(run: TrainingRun) -> list[dict[str, Any]]:
+    """Where the bucket's credentials come from: a Secret, by reference only."""
+    secret = run.spec.storage.credentials_secret
+    return [{"secretRef": {"name": secret, "optional": False}}] if secret else []
+
+
+def literal(text: str) -> str:
+    """`text` so that the kubelet hands it on as it is: it would replace `$(NAME)`."""
+    return text.replace("$", "$$")
+
+
+def _common(run: TrainingRun, platform: Platform) -> list[dict[str, Any]]:
+    variables = {NOTICE_ENV: str(platform.notice_s), **RAY_TUNING, **_storage(run)}
+    if run.spec.training.script:
+        # Whatever the script imports lies beside it, and workers unpickle by import.
+        variables["PYTHONPATH"] = names.SCRIPT_FOLDER
+    return [
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        *_plain(variables),
+    ]
+
+
+def _storage(run: TrainingRun) -> dict[str, str]:
+    storage = run.spec.storage
+    variables = {}
+    if storage.endpoint:
+        variables["AWS_ENDPOINT_URL"] = literal(storage.endpoint)
+        if storage.endpoint.startswith("http://"):
+            variables["AWS_ALLOW_HTTP"] = "true"
+    if storage.region:
+        variables["AWS_REGION"] = variables["AWS_DEFAULT_REGION"] = literal(storage.region)
+    return variables
+
+
+def _plain(variables: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def _users(run: TrainingRun) -> list[dict[str, Any]]:
+    return [variable.to_dict() for variable in run.spec.training.env]
+
+
+def _together(*lists: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One variable per name, the last one wins: the API server refuses two of one name."""
+    return list({variable["name"]: variable for each in lists for variable in each}.values())

@@ -1,0 +1,110 @@
+"""How a podTemplate is merged over what is rendered.
+
+As Kubernetes' own strategic merge: maps merge by key, null removes a key, lists of named things
+merge by name, any other list replaces. Three differences, because losing what is rendered would
+break the run: tolerations and envFrom are added, pod affinity terms are added, and node selector
+terms must hold together with the rendered ones.
+
+Nothing is refused here: what has the wrong shape replaces what was rendered, and the API server
+then says what is wrong with it.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+}
+"""Lists whose items are merged with the item of the same key."""
+
+_REPLACE_KEYS = {"env": "name", "volumes": "name", "topologySpreadConstraints": "topologyKey"}
+"""Lists whose items are replaced whole: two kinds of value or of volume in one are refused."""
+
+_ADDED = {
+    "envFrom",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+    "requiredDuringSchedulingIgnoredDuringExecution",
+}
+"""Lists that are added at the end. (The required node affinity is a map, so it is not meant.)"""
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """`overlay` over `base`, as a new object that shares nothing with either."""
+    merged = {key: deepcopy(value) for key, value in base.items() if key not in overlay}
+    result: dict[str, Any] = {}
+    # In the base's order, so that an overlay does not shuffle a manifest.
+    for key in [*base, *(key for key in overlay if key not in base)]:
+        if key not in overlay:
+            result[key] = merged[key]
+        elif overlay[key] is not None:
+            result[key] = _value(key, base.get(key), overlay[key])
+    return result
+
+
+def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's podTemplate over a rendered one: tolerations are added too."""
+    result = merge(base, overlay)
+    spec, wanted = base.get("spec"), overlay.get("spec")
+    if isinstance(spec, Mapping) and isinstance(wanted, Mapping):
+        tolerations, more = spec.get("tolerations"), wanted.get("tolerations")
+        if isinstance(tolerations, list) and isinstance(more, list):
+            result["spec"]["tolerations"] = deepcopy(
+                [*tolerations, *(item for item in more if item not in tolerations)]
+            )
+    return result
+
+
+def _value(field: str, base: Any, overlay: Any) -> Any:
+    if isinstance(overlay, Mapping):
+        # An empty base still drops the overlay's nulls: they mean "no such key".
+        return merge(base if isinstance(base, Mapping) else {}, overlay)
+    if not (isinstance(base, list) and isinstance(overlay, list)):
+        return deepcopy(overlay)
+    if field in _ADDED:
+        return deepcopy([*base, *overlay])
+    if field == "nodeSelectorTerms":
+        return _both(base, overlay)
+    if field in _MERGE_KEYS:
+        return _by_key(base, overlay, _MERGE_KEYS[field], whole=False)
+    if field in _REPLACE_KEYS:
+        return _by_key(base, overlay, _REPLACE_KEYS[field], whole=True)
+    return deepcopy(overlay)
+
+
+def _by_key(base: list[Any], overlay: list[Any], key: str, *, whole: bool) -> list[Any]:
+    result = deepcopy(base)
+    places = {item.get(key): place for place, item in enumerate(result) if isinstance(item, dict)}
+    for item in overlay:
+        name = item.get(key) if isinstance(item, Mapping) else None
+        place = places.get(name) if isinstance(name, str | int) else None
+        if place is None:
+            result.append(deepcopy(item))
+        else:
+            result[place] = deepcopy(item) if whole else merge(result[place], item)
+    return result
+
+
+def _both(base: list[Any], overlay: list[Any]) -> list[Any]:
+    """Terms are alternatives, so all of both lists hold where every pair does."""
+    terms = [*base, *overlay]
+    if not base or not all(isinstance(term, Mapping) and _well_formed(term) for term in terms):
+        return deepcopy(overlay)
+    return [
+        {
+            field: deepcopy([*ours.get(field, []), *theirs.get(field, [])])
+            for field in sorted({*ours, *theirs})
+        }
+        for ours in base
+        for theirs in overlay
+    ]
+
+
+def _well_formed(term: Mapping[str, Any]) -> bool:
+    return all(isinstance(expressions, list) for expressions in term.values())

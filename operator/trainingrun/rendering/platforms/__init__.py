@@ -1,0 +1,91 @@
+"""What differs between clouds, as data: one YAML file each; `load` reads it.
+
+`generic.yaml` says what every key means; another file replaces the keys that it names.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from ..merge import merge
+
+KNOWN = ("generic", "gke", "eks", "karpenter", "aks")
+"""Names that `load` takes."""
+
+EXIT_SECONDS = 5
+"""What is left of the window, after the preStop hook, for Ray to end in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One kind of accelerator."""
+
+    resource: str
+    """Its resource name in Kubernetes."""
+    ray: str
+    """Its resource name in Ray."""
+    product_label: str
+    """Node label that holds the product's name."""
+    tolerations: tuple[dict[str, Any], ...]
+    """For the taints that keep other pods off its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """One cloud."""
+
+    window_s: int
+    """Seconds between a pod's notice and its end, preStop hook included."""
+    ask_for: tuple[tuple[str, str], ...]
+    """Labels of spot nodes; a node with any of them will do."""
+    avoid: tuple[tuple[str, str], ...]
+    """Labels of nodes that are no place for on-demand pods."""
+    spot_tolerations: tuple[dict[str, Any], ...]
+    """For the taints of spot nodes."""
+    head_annotations: dict[str, str]
+    """Keep voluntary disruptions off the head."""
+    devices: dict[str, Device]
+    """Accelerators, by the API's kind."""
+
+    @property
+    def notice_s(self) -> int:
+        """Seconds that the preStop hook may wait for a checkpoint."""
+        return self.window_s - EXIT_SECONDS
+
+
+@cache
+def load(name: str) -> Platform:
+    """The platform of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in KNOWN:
+        raise ValueError(f"platform is {name!r}; use one of {', '.join(KNOWN)}")
+    data = merge(_file("generic"), _file(name))
+    spot = data["spot"]
+    return Platform(
+        window_s=data["windowSeconds"],
+        ask_for=tuple((label["key"], label["value"]) for label in spot["askFor"]),
+        avoid=tuple((label["key"], label["value"]) for label in spot["avoid"]),
+        spot_tolerations=tuple(spot["tolerations"]),
+        head_annotations=data["headAnnotations"],
+        devices={
+            kind: Device(
+                resource=device["resource"],
+                ray=device["ray"],
+                product_label=device["productLabel"],
+                tolerations=tuple(device["tolerations"]),
+            )
+            for kind, device in data["accelerators"].items()
+        },
+    )
+
+
+def _file(name: str) -> dict[str, Any]:
+    text = resources.files(__package__).joinpath(f"{name}.yaml").read_text("utf-8")
+    data: dict[str, Any] = yaml.safe_load(text)
+    return data

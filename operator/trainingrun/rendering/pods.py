@@ -1,0 +1,153 @@
+"""The pod templates of head and workers: `templates/pod.yaml.j2`, then the user's podTemplate."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..api.contract import PROGRESS_PORT
+from ..api.v1alpha1 import TrainingRun
+from . import affinities, environments, names, platforms, quantities
+from .contracts import ray_devices, worker_cpus
+from .merge import merge, merge_pod_template
+from .queues import queueing
+from .settings import RenderSettings
+from .templating import render
+
+LOST_NODE_TOLERATION_S = 30
+"""How long pods stay on a node that is not ready or unreachable; Kubernetes' own default is 300."""
+
+MINIMUM_OBJECT_STORE = 80 * 2**20
+"""Bytes; Ray refuses to start with less than 75 MiB."""
+
+
+def head(
+    run: TrainingRun, number: int, settings: RenderSettings, avoid_nodes: tuple[str, ...]
+) -> dict[str, Any]:
+    """The head's pod template, on on-demand capacity."""
+    platform = platforms.load(settings.platform)
+    resources = run.spec.head.resources
+    return _pod(
+        run,
+        number,
+        settings,
+        role=names.HEAD,
+        container=names.HEAD_CONTAINER,
+        annotations=platform.head_annotations,
+        ports={"gcs-server": 6379, "dashboard": 8265, "progress": PROGRESS_PORT, "metrics": 8080},
+        env=environments.head(run, number, settings, platform),
+        resources={"cpu": resources.cpu, "memory": resources.memory},
+        shared_memory=shared_memory(resources.memory, None),
+        node_selector={},
+        affinity=affinities.head(platform, avoid_nodes),
+        tolerations=[],
+        spread=[],
+        overlay=run.spec.head.pod_template,
+    )
+
+
+def worker(
+    run: TrainingRun, number: int, settings: RenderSettings, avoid_nodes: tuple[str, ...]
+) -> dict[str, Any]:
+    """A worker's pod template."""
+    platform = platforms.load(settings.platform)
+    workers = run.spec.workers
+    resources = {"cpu": workers.resources.cpu, "memory": workers.resources.memory}
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    if workers.capacity.type != "OnDemand":
+        tolerations += platform.spot_tolerations
+    if workers.accelerator:
+        device = platform.devices[workers.accelerator.kind]
+        resources[device.resource] = str(workers.accelerator.count)
+        tolerations += device.tolerations
+        if workers.accelerator.product:
+            node_selector[device.product_label] = workers.accelerator.product
+    return _pod(
+        run,
+        number,
+        settings,
+        role=names.WORKER,
+        container=names.WORKER_CONTAINER,
+        annotations={},
+        ports={"metrics": 8080},
+        env=environments.worker(run, platform, worker_cpus(run)),
+        resources=resources,
+        shared_memory=shared_memory(workers.resources.memory, workers.resources.shared_memory),
+        node_selector=node_selector,
+        affinity=affinities.worker(run, number, platform, avoid_nodes),
+        tolerations=tolerations,
+        spread=affinities.spread(run, number),
+        overlay=workers.pod_template,
+    )
+
+
+def head_start(run: TrainingRun) -> dict[str, str]:
+    """`ray start` parameters of the head. No CPU: nothing of the training runs there."""
+    size = shared_memory(run.spec.head.resources.memory, None)
+    return {
+        "num-cpus": "0",
+        "dashboard-host": "0.0.0.0",  # noqa: S104 - the NetworkPolicy says who may come in
+        "object-store-memory": _object_store(size),
+    }
+
+
+def worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
+    """`ray start` parameters of a worker; its memory is left to KubeRay, which takes the limit."""
+    resources = run.spec.workers.resources
+    params = {
+        "num-cpus": str(worker_cpus(run)),
+        "object-store-memory": _object_store(
+            shared_memory(resources.memory, resources.shared_memory)
+        ),
+    }
+    custom = ray_devices(run, settings)
+    if "GPU" in custom:
+        params["num-gpus"] = str(custom.pop("GPU"))
+    if custom:
+        # Quoted for the shell, as KubeRay itself writes it.
+        params["resources"] = f"'{json.dumps(custom)}'"
+    return params
+
+
+def shared_memory(memory: str, wanted: str | None) -> str:
+    """Size of /dev/shm: the one wanted, else a quarter of the memory that it is taken from."""
+    return wanted or str(quantities.whole(memory) // 4)
+
+
+def _object_store(shared: str) -> str:
+    # Half of /dev/shm, the rest is for data loaders. Ray's own default, 30 % of the memory, may be
+    # more than all of it, and Ray then keeps its objects on disk.
+    return str(max(MINIMUM_OBJECT_STORE, quantities.whole(shared) // 2))
+
+
+def _pod(
+    run: TrainingRun,
+    number: int,
+    settings: RenderSettings,
+    *,
+    role: str,
+    overlay: Mapping[str, Any],
+    **values: Any,
+) -> dict[str, Any]:
+    queue = queueing(run, number)
+    labels = names.labels(run, number, role)
+    script = run.spec.training.script
+    rendered = render(
+        "pod",
+        role=role,
+        labels={**labels, **queue.pod_labels},
+        image=run.spec.image or settings.image,
+        image_pull_policy=settings.image_pull_policy,
+        window_s=platforms.load(settings.platform).window_s,
+        priority_class=run.spec.scheduling.priority_class_name,
+        scheduler=queue.scheduler,
+        env_from=environments.credentials(run),
+        lost_node_s=LOST_NODE_TOLERATION_S,
+        script_config_map=script.config_map if script else None,
+        script_folder=names.SCRIPT_FOLDER,
+        **values,
+    )
+    merged = merge_pod_template(rendered, overlay)
+    # Not even the user's podTemplate changes these: by them the operator finds the pod, and the
+    # NetworkPolicy guards it.
+    return merge(merged, {"metadata": {"labels": labels}})
