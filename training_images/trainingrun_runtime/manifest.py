@@ -132,7 +132,7 @@ def commit(bucket: Bucket, manifest: Manifest) -> None:
 
 def committed(bucket: Bucket) -> list[Manifest]:
     """All committed checkpoints, oldest first; manifests that cannot be read are left out."""
-    return [found for _, found in _read_all(bucket) if isinstance(found, Manifest)]
+    return [found for _, found in read_all(bucket) if isinstance(found, Manifest)]
 
 
 def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
@@ -182,7 +182,7 @@ def newest_intact(bucket: Bucket) -> tuple[Manifest | None, list[Skipped]]:
         were passed over, newest first, with the reason. An event tells each of them to the user.
     """
     skipped = []
-    for key, found in reversed(_read_all(bucket)):
+    for key, found in reversed(read_all(bucket)):
         if isinstance(found, str):
             skipped.append(Skipped(None, f"{key} cannot be read: {found}"))
             continue
@@ -193,8 +193,9 @@ def newest_intact(bucket: Bucket) -> tuple[Manifest | None, list[Skipped]]:
     return None, skipped
 
 
-def _read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
-    """Every manifest by key, oldest first: zero-padded numbers sort as they count."""
+def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
+    """Every manifest by key, oldest first, or what keeps it from being read, in a sentence."""
+    # Zero-padded numbers sort as they count.
     found: list[tuple[str, Manifest | str]] = []
     for entry in bucket.list(FOLDER):
         content = bucket.get(entry.key)

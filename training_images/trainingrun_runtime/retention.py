@@ -1,0 +1,90 @@
+"""Which checkpoints go, and how they go without leaving one that counts but is not there."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from .bucket import Bucket
+from .manifest import Manifest, read_all
+
+FOLDER = "checkpoints"
+"""Where checkpoints are, below the run's folder: `<attempt>-<epoch>/<checkpoint>/…`."""
+
+Best = tuple[str, Literal["min", "max"]]
+"""A metric's name, and whether its smallest or largest value is the best."""
+
+
+def best_of(committed: Sequence[Manifest], best: Best | None) -> Manifest | None:
+    """The best checkpoint; of equals the newest. None where none has that metric as a number."""
+    if best is None:
+        return None
+    name, order = best
+    sign = 1 if order == "max" else -1
+    rated = [(sign * value, m) for m in committed if (value := m.number(name)) is not None]
+    return max(rated, key=lambda pair: (pair[0], pair[1].order))[1] if rated else None
+
+
+def expired(committed: Sequence[Manifest], keep: int, best: Best | None) -> list[Manifest]:
+    """The checkpoints to delete: all but the newest `keep` and the best one; oldest first."""
+    by_age = sorted(committed, key=lambda m: m.order)
+    kept = by_age[-keep:] if keep > 0 else []
+    the_best = best_of(by_age, best)
+    return [m for m in by_age if m not in kept and m != the_best]
+
+
+def sweep(bucket: Bucket, current_epoch: int, keep: int, best: Best | None) -> list[Manifest]:
+    """Delete expired checkpoints, and what earlier epochs left without committing it.
+
+    Args:
+        bucket: The run's folder.
+        current_epoch: The caller's epoch. Its own uncommitted folders are left alone: they may be
+            on their way.
+        keep: Newest checkpoints to keep.
+        best: Also keep the best by this metric.
+
+    Returns:
+        The checkpoints that were deleted.
+
+    Raises:
+        StorageError: The store did not answer. Nothing is half deleted that still counts.
+    """
+    readings = read_all(bucket)
+    committed = [found for _, found in readings if isinstance(found, Manifest)]
+    # What an unreadable manifest names is unknown, so its epoch is left alone.
+    unreadable = {_epoch_of(key) for key, found in readings if isinstance(found, str)}
+    # Until this driver has committed a checkpoint of its own, the one that it restored may be the
+    # only intact one, with damaged ones before it in the row: nothing expires.
+    own = any(m.epoch == current_epoch for m in committed)
+    dropped = expired(committed, keep, best) if own else []
+
+    # Manifest first. A crash in between leaves files that the next sweep removes; the other order
+    # leaves a checkpoint that counts and cannot be restored.
+    for m in dropped:
+        bucket.delete([m.key])
+        bucket.delete_folder(m.path)
+    kept = {m.path for m in committed if m not in dropped}
+    for folder in _orphans(bucket, current_epoch, kept, unreadable):
+        bucket.delete_folder(folder)
+    return dropped
+
+
+def _orphans(bucket: Bucket, current_epoch: int, kept: set[str], spared: set[int]) -> list[str]:
+    """Folders of earlier epochs that no manifest names: a checkpoint's, or a whole epoch's."""
+    kept_parents = {path.rpartition("/")[0] for path in kept}
+    found = set()
+    for entry in bucket.list(FOLDER):
+        parts = entry.key.split("/")
+        epoch = parts[1].rpartition("-")[2]
+        if not epoch.isdigit() or int(epoch) >= current_epoch or int(epoch) in spared:
+            continue
+        parent = "/".join(parts[:2])
+        checkpoint = "/".join(parts[:3])
+        if parent not in kept_parents:
+            found.add(parent)
+        elif len(parts) > 3 and checkpoint not in kept:
+            found.add(checkpoint)
+    return sorted(found)
+
+
+def _epoch_of(manifest_key: str) -> int:
+    digits = manifest_key.rpartition("/")[2].partition("-")[0]
+    return int(digits) if digits.isdigit() else 0
