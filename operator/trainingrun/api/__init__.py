@@ -1,2 +1,3 @@
 """What users write and read (`v1alpha1`, `status`), and what operator and runtime tell each other
-(`contract`)."""
+(`contract`).
+"""

@@ -1,5 +1,6 @@
 """The common base of every API model: camelCase outside, snake_case inside, no unknown fields."""
 
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -13,12 +14,50 @@ class Rule(NamedTuple):
     The CRD carries `cel` and `message` (the API server refuses the object); `holds` says the same
     in Python, for `trainingrun validate` and for objects that an older CRD let through. A rule
     without `holds` compares with the object's former state (`oldSelf`), which only the API server
-    knows.
+    knows. A rule without `cel` speaks of something that CEL cannot see; the API server takes such
+    an object and the operator then refuses it with Accepted=False.
     """
 
-    cel: str
+    cel: str | None
     message: str
     holds: Callable[[Any], bool] | None = None
+    field: str = ""
+    """Python name of the field that is to blame; empty: the object as a whole."""
+
+    @property
+    def path(self) -> str:
+        """The field's path below the object, as users write it; empty for the whole object."""
+        return ".".join(to_camel(part) for part in self.field.split(".")) if self.field else ""
+
+
+class BrokenRuleError(ValueError):
+    """A rule that does not hold; pydantic keeps it in its own error."""
+
+    def __init__(self, rule: Rule):
+        super().__init__(rule.message)
+        self.rule = rule
+
+
+def matching(field: str, pattern: str, message: str) -> Rule:
+    """The rule that a string field, where it is set, matches a pattern as a whole.
+
+    Unlike OpenAPI's `pattern`, whose violation prints the pattern, it says what to write.
+
+    Args:
+        field: The field's Python name.
+        pattern: In the syntax that RE2 and Python share, without anchors.
+        message: What the user is told.
+    """
+    # "function" is a reserved word of CEL: unescaped, the API server cannot bound the rule's cost.
+    name = "__function__" if field == "function" else to_camel(field)
+    compiled = re.compile(pattern)
+
+    def holds(model: Any) -> bool:
+        value = getattr(model, field)
+        return value is None or compiled.fullmatch(value) is not None
+
+    cel = f"!has(self.{name}) || self.{name}.matches(r'^({pattern})$')"
+    return Rule(cel, message, holds, field)
 
 
 class Model(BaseModel):
@@ -37,9 +76,9 @@ class Model(BaseModel):
 
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:
-        broken = [rule.message for rule in self.rules if rule.holds and not rule.holds(self)]
-        if broken:
-            raise ValueError("; ".join(broken))
+        for rule in self.rules:
+            if rule.holds and not rule.holds(self):
+                raise BrokenRuleError(rule)
         return self
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ $TRAININGRUN_TOKEN. Unknown fields are ignored on reading, so that either side c
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .base import Model
 
@@ -32,7 +32,7 @@ SUSPEND_EXIT_CODE = 75
 class Wire(Model):
     """A message; fields that this side does not know yet are ignored."""
 
-    model_config = {**Model.model_config, "extra": "ignore"}
+    model_config = ConfigDict(extra="ignore")
 
 
 class ContractStorage(Wire):

@@ -11,8 +11,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from .base import Model, Rule
-from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
 from .status import RunStatus
+from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
 
 Schema = dict[str, Any]
 
@@ -39,7 +39,12 @@ def crd() -> Schema:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            # Named so that the rule about it can point there; 253 is Kubernetes' own limit, which
+            # bounds the rule's cost.
+            "metadata": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 253}},
+            },
             "spec": schema(RunSpec),
             # No defaults: a status holds what the operator wrote and nothing else.
             "status": _without_defaults(schema(RunStatus)),
@@ -138,7 +143,15 @@ def _cleaned(node: Schema, definitions: Schema) -> Schema:
 
 
 def _validations(rules: tuple[Rule, ...]) -> list[Schema]:
-    return [{"rule": rule.cel, "message": rule.message} for rule in rules]
+    return [
+        {
+            "rule": rule.cel,
+            "message": rule.message,
+            **({"fieldPath": f".{rule.path}"} if rule.path else {}),
+        }
+        for rule in rules
+        if rule.cel
+    ]
 
 
 def _without_defaults(node: Schema) -> Schema:

@@ -6,7 +6,7 @@ Times are RFC 3339 in UTC with whole seconds; durations are seconds.
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .base import Model
 
@@ -57,7 +57,15 @@ class ConditionType(StrEnum):
     FAILED = "Failed"
 
 
-class Condition(Model):
+class StatusModel(Model):
+    """A part of the status. Fields of a newer operator are ignored, so that an older one that takes
+    over again loses no more than those.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Condition(StatusModel):
     """A standard Kubernetes condition."""
 
     type: ConditionType
@@ -74,7 +82,7 @@ class Condition(Model):
     """The spec's generation that this speaks of."""
 
 
-class Attempt(Model):
+class Attempt(StatusModel):
     """One RayJob of the run."""
 
     number: int
@@ -99,7 +107,7 @@ class Attempt(Model):
     """Last step that was reported."""
 
 
-class RunProgress(Model):
+class RunProgress(StatusModel):
     """How far the training is."""
 
     step: int = 0
@@ -116,7 +124,7 @@ class RunProgress(Model):
     """When the training last reported."""
 
 
-class CheckpointStatus(Model):
+class CheckpointStatus(StatusModel):
     """The newest committed checkpoint."""
 
     uri: str
@@ -127,7 +135,7 @@ class CheckpointStatus(Model):
     """When it was committed."""
 
 
-class Disruptions(Model):
+class Disruptions(StatusModel):
     """What was lost so far, by kind."""
 
     preemptions: int = 0
@@ -145,7 +153,7 @@ class Disruptions(Model):
     outOfMemory."""
 
 
-class LostSeconds(Model):
+class LostSeconds(StatusModel):
     """Seconds in which the run did not train, by cause."""
 
     queue: float = 0
@@ -160,7 +168,7 @@ class LostSeconds(Model):
     """Training stopped for checkpoints."""
 
 
-class Goodput(Model):
+class Goodput(StatusModel):
     """The share of time that went into steps that counted."""
 
     percent: int = 0
@@ -171,7 +179,7 @@ class Goodput(Model):
     """The rest, by cause."""
 
 
-class RunResult(Model):
+class RunResult(StatusModel):
     """What a successful run leaves."""
 
     metrics: dict[str, Any] = Field(default_factory=dict)
@@ -182,18 +190,30 @@ class RunResult(Model):
     """The best checkpoint, where checkpoints.best is set."""
 
 
-class RunStatus(Model):
+class RunStatus(StatusModel):
     """Where the run stands."""
 
     observed_generation: int | None = None
     """The spec's generation that this speaks of."""
     phase: Phase | None = None
     """One word, derived from the conditions."""
-    conditions: list[Condition] = Field(default_factory=list)
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+    )
     """Accepted, Ready, Suspended, Stalled, Succeeded, Failed."""
     attempt: int = 0
     """Number of the current or last attempt."""
-    attempts: list[Attempt] = Field(default_factory=list)
+    attempts: list[Attempt] = Field(
+        default_factory=list,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["number"],
+        },
+    )
     """The newest attempts, oldest first; at most 20 are kept."""
     restarts: int = 0
     """Retries of failures.maxRestarts used so far."""

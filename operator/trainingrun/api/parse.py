@@ -1,0 +1,180 @@
+"""A manifest -> a `TrainingRun`, or one sentence that says what is wrong and what to write."""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from .base import BrokenRuleError, Model
+from .v1alpha1 import API_VERSION, KIND, TrainingRun
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "bool_type": "true or false",
+    "string_type": "a string, in quotes",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "mapping_type": "a mapping",
+}
+_SHOWN_CHARACTERS = 80
+
+Location = Sequence[int | str]
+
+
+class InvalidRunError(ValueError):
+    """A manifest that is not a TrainingRun. Its text is one sentence for the user.
+
+    Attributes:
+        problems: A sentence for each thing that is wrong, the likeliest cause first.
+    """
+
+    def __init__(self, problems: Sequence[str]):
+        self.problems = tuple(problems)
+        more = len(self.problems) - 1
+        super().__init__(self.problems[0] + (f" (and {more} more)" if more else ""))
+
+
+def parse(manifest: Any) -> TrainingRun:
+    """The TrainingRun that a manifest describes.
+
+    Raises:
+        InvalidRunError: it describes none. No secret in it is repeated in the text.
+    """
+    if not isinstance(manifest, Mapping):
+        raise InvalidRunError([f"this is no TrainingRun; write a mapping with kind: {KIND}"])
+    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if manifest.get(field) != wanted:
+            found = f"is {_shown(manifest[field])}" if field in manifest else "is missing"
+            raise InvalidRunError([f"{field} {found}; write {field}: {wanted}"])
+    try:
+        return TrainingRun.model_validate(manifest, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise InvalidRunError(explain(error)) from None
+
+
+def explain(error: ValidationError) -> list[str]:
+    """A sentence for each problem in what was validated as a TrainingRun, the cause first."""
+    # A misspelt field is usually also a missing one: the unknown name is the thing to repair.
+    found = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+    return [_sentence(detail) for detail in found]
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    kind, location, value = detail["type"], detail["loc"], detail["input"]
+    context = detail.get("ctx", {})
+    path = _path(location)
+    if kind == "extra_forbidden":
+        return f"{path} is not a field; {_known(location)}"
+    if kind == "missing":
+        return f"{path} is missing{_meaning(location)}"
+    broken = context.get("error")
+    if isinstance(broken, BrokenRuleError):
+        return _broken(broken, path, value)
+    shown = f"{path} is {'wrong' if _secret(location) else _shown(value)}"
+    if kind == "literal_error":
+        return f"{shown}; write {_choices(location) or context['expected']}"
+    if kind in _EXPECTED:
+        return f"{shown}; write {_EXPECTED[kind]}"
+    needs = {
+        "greater_than_equal": "at least {ge}",
+        "less_than_equal": "at most {le}",
+        "string_too_short": "at least {min_length} characters",
+        "string_too_long": "at most {max_length} characters",
+        "too_long": "at most {max_length} entries",
+    }
+    if kind in needs:
+        return f"{shown}; write {needs[kind].format(**context)}"
+    return f"{shown}: {detail['msg']}"
+
+
+def _broken(broken: BrokenRuleError, path: str, value: Any) -> str:
+    rule = broken.rule
+    where = ".".join(part for part in (path, rule.path) if part) or "the object"
+    for part in rule.path.split(".") if rule.path else ():
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return f"{where} is {_shown(value)}: {rule.message}"
+    return f"{where}: {rule.message}"
+
+
+def _path(location: Location) -> str:
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def _model_at(location: Location) -> type[Model] | None:
+    """The model whose fields are at a location; None where there is none."""
+    model: type[Model] | None = TrainingRun
+    for part in location:
+        if isinstance(part, int):
+            continue  # an item of a list, whose model the list's field already gave
+        field = next((f for f in _fields(model).values() if f.alias == part), None)
+        model = _inner_model(field.annotation) if field else None
+    return model
+
+
+def _fields(model: type[Model] | None) -> Mapping[str, Any]:
+    return model.model_fields if model else {}
+
+
+def _inner_model(annotation: Any) -> type[Model] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        return annotation
+    return next((model for arg in get_args(annotation) if (model := _inner_model(arg))), None)
+
+
+def _field_at(location: Location) -> Any:
+    fields = _fields(_model_at(location[:-1])).values()
+    return next((field for field in fields if field.alias == location[-1]), None)
+
+
+def _known(location: Location) -> str:
+    model = _model_at(location[:-1])
+    names = [str(field.alias) for field in _fields(model).values()]
+    lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(str(location[-1]).lower().replace("_", ""), lower, n=1)
+    if close:
+        return f"did you mean {lower[close[0]]}?"
+    return f"{_path(location[:-1]) or 'a TrainingRun'} has {', '.join(sorted(names))}"
+
+
+def _meaning(location: Location) -> str:
+    field = _field_at(location)
+    text = " ".join((field.description or "").split()) if field else ""
+    first = text.split(". ")[0].rstrip(".")
+    return f"; add it: {first[0].lower()}{first[1:]}" if first else "; add it"
+
+
+def _choices(location: Location) -> str:
+    field = _field_at(location)
+    options = [option for option in get_args(field.annotation) if isinstance(option, str)]
+    if not options:  # Literal[...] | None
+        options = [o for arg in get_args(field.annotation) for o in get_args(arg)]
+    return " or ".join(filter(None, [", ".join(options[:-1]), *options[-1:]]))
+
+
+def _secret(location: Location) -> bool:
+    return "env" in location and location[-1] != "name"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, str):
+        # A URL may carry credentials before its host or in its query.
+        value = re.sub(r"//[^/]*@", "//***@", value)
+        value = re.sub(r"[?#].*", "?***", value, flags=re.DOTALL)
+        if len(value) > _SHOWN_CHARACTERS:
+            value = value[:_SHOWN_CHARACTERS] + "…"
+    return json.dumps(value, ensure_ascii=False, default=str)

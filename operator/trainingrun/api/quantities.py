@@ -1,0 +1,90 @@
+"""Kubernetes quantities, such as `500m`, `4` or `16Gi`, as far as they are taken here."""
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import WithJsonSchema
+
+from .base import Rule
+
+PATTERN = r"[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
+MAX_LENGTH = 32
+
+_FACTORS = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{"kMGTP"[n : n + 1]: Decimal(1000) ** (n + 1) for n in range(5)},
+    **{"KMGTP"[n : n + 1] + "i": Decimal(1024) ** (n + 1) for n in range(5)},
+}
+
+
+def _from_integer(value: Any) -> Any:
+    # `cpu: 4` is what everybody writes, and what Kubernetes itself takes.
+    return str(value) if type(value) is int else value
+
+
+Quantity = Annotated[
+    str,
+    Field(max_length=MAX_LENGTH),
+    BeforeValidator(_from_integer),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "maxLength": MAX_LENGTH,
+        }
+    ),
+]
+"""A positive Kubernetes quantity, such as `500m`, `4` or `16Gi`."""
+
+
+def amount(quantity: str) -> Decimal:
+    """A quantity in its base unit: cores, or bytes.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    if not re.fullmatch(PATTERN, quantity):
+        raise ValueError(f"{quantity!r} is not a quantity such as 500m, 4 or 16Gi")
+    digits = quantity.rstrip("kKmMGTPi")
+    return Decimal(digits) * _FACTORS[quantity[len(digits) :]]
+
+
+def at_least(field: str, least: str, message: str) -> Rule:
+    """The rule that a quantity, where it is set, is well formed and not less than `least`."""
+    name = to_camel(field)
+    cel = (
+        f"!has(self.{name}) || (string(self.{name}).matches(r'^({PATTERN})$') && "
+        f"quantity(string(self.{name})).compareTo(quantity('{least}')) >= 0)"
+    )
+
+    def holds(model: Any) -> bool:
+        value = getattr(model, field)
+        return value is None or bool(
+            re.fullmatch(PATTERN, value) and amount(value) >= amount(least)
+        )
+
+    return Rule(cel, message, holds, field)
+
+
+def not_more(field: str, limit: str, message: str) -> Rule:
+    """The rule that one quantity, where it is set, is not more than another field's.
+
+    Holds where one of them is malformed: another rule says so then.
+    """
+    one, other = f"string(self.{to_camel(field)})", f"string(self.{to_camel(limit)})"
+    cel = (
+        f"!has(self.{to_camel(field)}) || !isQuantity({one}) || !isQuantity({other}) || "
+        f"quantity({one}).compareTo(quantity({other})) <= 0"
+    )
+
+    def holds(model: Any) -> bool:
+        values = getattr(model, field), getattr(model, limit)
+        if not all(value and re.fullmatch(PATTERN, value) for value in values):
+            return True
+        return amount(values[0]) <= amount(values[1])
+
+    return Rule(cel, message, holds, field)
