@@ -1,0 +1,65 @@
+{{- define "trainingrun.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainingrun.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "trainingrun.labels" -}}
+{{ include "trainingrun.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "trainingrun.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "trainingrun.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.create is false: name an existing account in serviceAccount.name" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainingrun.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "trainingrun.serviceAccountName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end -}}
+
+{{- /* RUN_RULES of operator/trainingrun/cluster/access.py; a test compares them. */ -}}
+{{- define "trainingrun.runRules" -}}
+- apiGroups: [trainingrun.dev]
+  resources: [trainingruns]
+  verbs: [get, list, watch, delete]
+- apiGroups: [trainingrun.dev]
+  resources: [trainingruns/status]
+  verbs: [update]
+- apiGroups: [ray.io]
+  resources: [rayjobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [ray.io]
+  resources: [rayclusters]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch, delete]
+# Never get or list: what users keep in Secrets stays unread.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end -}}
