@@ -1,0 +1,175 @@
+"""The board: one actor beside the driver, where workers, Ray's controller and the driver meet.
+
+It keeps the ledger, writes the progress document, and answers each of rank 0's reports with what
+is to be done (checkpoint and leave, or suspend).
+"""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from trainingrun.api.contract import (
+    Failure,
+    LastCheckpoint,
+    Progress,
+    ProgressResult,
+    RecordKind,
+    RunContract,
+)
+
+from . import progress_document, seam
+from .ledger import Ledger, StepReport
+from .manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+NOTHING, SAVE, LEAVE, SUSPEND = range(4)
+"""What rank 0 is told; the larger number wins where ranks disagree."""
+
+
+class Board:
+    """See the module. Methods are called from other processes.
+
+    Args:
+        contract: what the operator said.
+        epoch: the lease's epoch.
+        started: Unix time at which the driver started.
+        document: where the progress document is written.
+        checkpoint: the newest intact checkpoint, if there is one.
+    """
+
+    def __init__(
+        self,
+        contract: RunContract,
+        epoch: int,
+        started: float,
+        document: Path,
+        checkpoint: LastCheckpoint | None,
+    ) -> None:
+        self._ledger = Ledger(contract.attempt, epoch, started)
+        self._document = document
+        self._order = NOTHING
+        self._commits = 0
+        self._committed_step = -1
+        self._places: dict[int, tuple[str, str, str]] = {}  # rank -> (Ray node, node, pod)
+        self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
+        self._final_metrics: dict[str, Any] = {}
+        if checkpoint is not None:
+            self._ledger.committed(checkpoint)
+        self._lock = threading.Lock()
+        threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
+
+    def joined(self, rank: int, ray_node: str, node: str, pod: str) -> None:
+        """A worker began: where it is, so that losses have an address."""
+        self._places[rank] = (ray_node, node, pod)
+        # A node that came back, or got a new pod, is not lost.
+        self._lost = {dead: name for dead, name in self._lost.items() if name != node}
+
+    def group_started(self, world_size: int, resumed_step: int, skipped: list[str]) -> int:
+        """Rank 0: a worker group begins; its number."""
+        with self._lock:
+            for message in skipped:
+                self._ledger.skipped(time.time(), message)
+            if self._order == LEAVE:
+                self._order = NOTHING
+            return self._ledger.group_started(time.time(), world_size, resumed_step)
+
+    def stepped(self, report: StepReport) -> int:
+        """Rank 0: steps were done; the answer is what to do now."""
+        with self._lock:
+            self._ledger.stepped(report)
+        return self._order
+
+    def finished(self, metrics: dict[str, Any]) -> None:
+        """Rank 0: the training's final metrics."""
+        self._final_metrics = {**self._final_metrics, **metrics}
+
+    def last_step(self) -> int:
+        """Steps done."""
+        return self._ledger.step
+
+    def order(self, what: int) -> None:
+        """The driver: have the workers save and leave, or suspend."""
+        self._order = max(self._order, what)
+
+    def committed(self, manifest: Manifest, uri: str) -> None:
+        """Ray's controller: a checkpoint counts from now on."""
+        with self._lock:
+            self._commits += 1
+            self._committed_step = manifest.step
+            self._ledger.committed(LastCheckpoint(uri=uri, step=manifest.step, time=manifest.time))
+
+    def commits(self) -> tuple[int, int]:
+        """How many checkpoints this driver committed, and the step of the last one (-1: none)."""
+        return self._commits, self._committed_step
+
+    def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
+        """Ray's controller: a worker group ended before its time."""
+        place = next((self._places[rank] for rank in ranks if rank in self._places), None)
+        node, pod = (place[1], place[2]) if place else (None, None)
+        with self._lock:
+            self._ledger.disrupted(time.time(), kind, message, node=node, pod=pod)
+
+    def failed(self, failure: Failure) -> None:
+        """The driver gives up; the first reason stays."""
+        with self._lock:
+            self._ledger.failed(time.time(), failure)
+        self.write()
+
+    def suspended(self) -> None:
+        """The driver ends because it was asked to."""
+        with self._lock:
+            self._ledger.suspended()
+        self.write()
+
+    def complete(self, result: ProgressResult) -> ProgressResult:
+        """The result with the training's final metrics on top."""
+        return result.model_copy(update={"metrics": {**result.metrics, **self._final_metrics}})
+
+    def succeeded(self, result: ProgressResult) -> None:
+        """Training is done, and the bucket says so too."""
+        with self._lock:
+            self._ledger.succeeded(result)
+        self.write()
+
+    def document(self) -> Progress:
+        """The progress as it stands."""
+        with self._lock:
+            return self._ledger.document(time.time(), sorted(set(self._lost.values())))
+
+    def write(self) -> None:
+        """Write the progress document now."""
+        progress_document.write(self._document, self.document())
+
+    def _keep_writing(self) -> None:
+        turn = 0
+        while True:
+            time.sleep(0.25)
+            turn += 1
+            try:
+                if turn % 4 == 0:
+                    self._look_for_lost_nodes()
+                self.write()
+            except Exception:  # the document must go on whatever one look at Ray says
+                log.exception("the progress document could not be written")
+
+    def _look_for_lost_nodes(self) -> None:
+        places = {place[0]: place[1] for place in self._places.values()}
+        if not places:
+            return
+        for dead in seam.dead_nodes() & places.keys():
+            self._lost.setdefault(dead, places[dead])
+
+
+def start(*arguments: Any) -> Any:
+    """Start the board in a process of its own on the driver's node; its actor handle."""
+    here = ray.get_runtime_context().get_node_id()
+    return (
+        ray.remote(Board)
+        .options(num_cpus=0, max_concurrency=8, label_selector={"ray.io/node-id": here})
+        .remote(*arguments)
+    )

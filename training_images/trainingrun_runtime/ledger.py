@@ -1,0 +1,218 @@
+"""Where the driver's time went: pure bookkeeping from step reports to a `Progress`.
+
+Time is an argument everywhere, in Unix seconds, so that a test needs no clock.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainingrun.api.contract import (
+    Failure,
+    LastCheckpoint,
+    Progress,
+    ProgressResult,
+    Record,
+    RecordKind,
+    RunState,
+    Seconds,
+)
+
+MAX_RECORDS = 100
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What rank 0 tells about its steps; sums count from the start of its worker group."""
+
+    group: int
+    """Number of the worker group, from 1; a report of a former group is ignored."""
+    step: int
+    """Steps done."""
+    total: int | None
+    """Steps wanted."""
+    begun: float
+    """When the group's first step began."""
+    done: float
+    """When the last step was done."""
+    productive: float
+    """Seconds in steps."""
+    checkpoint: float
+    """Seconds in which training stood still for a checkpoint."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Latest metrics."""
+
+
+class Ledger:
+    """The account of one driver.
+
+    Args:
+        attempt: the contract's attempt.
+        epoch: the lease's epoch.
+        now: when the driver started.
+    """
+
+    def __init__(self, attempt: int, epoch: int, now: float) -> None:
+        self._attempt, self._epoch, self._started = attempt, epoch, now
+        self._state = RunState.STARTING
+        self._group = 0
+        self._world_size = 0
+        self._resumed_from: int | None = None
+        self._resumed_productive = 0.0
+        self._last: StepReport | None = None
+        self._last_done: float | None = None
+        self._step = 0
+        self._total: int | None = None
+        self._metrics: dict[str, Any] = {}
+        self._checkpoint: LastCheckpoint | None = None
+        self._records: list[Record] = []
+        self._seconds = Seconds()
+        self._samples: list[tuple[int, float]] = []  # (step, productive seconds up to it)
+        self._group_began_at = 0.0
+        self._failure: Failure | None = None
+        self._result: ProgressResult | None = None
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self._step
+
+    def group_started(self, now: float, world_size: int, resumed_step: int) -> int:
+        """A worker group begins from `resumed_step`; its number, from 1.
+
+        What was done after that step is done again: it moves from productive to lost work.
+        """
+        self._settle_group()
+        productive = self._seconds.productive
+        kept = self._productive_up_to(resumed_step) if self._samples else 0.0
+        if self._resumed_from is None:
+            self._resumed_from = resumed_step
+        self._seconds = self._seconds.model_copy(
+            update={
+                "productive": kept,
+                "lost_work": self._seconds.lost_work + max(productive - kept, 0.0),
+            }
+        )
+        self._samples = [s for s in self._samples if s[0] < resumed_step] + [(resumed_step, kept)]
+        self._group += 1
+        self._last = None
+        self._world_size = world_size
+        self._step = resumed_step
+        self._note(now, RecordKind.RESTORED, f"resumed from step {resumed_step}", step=resumed_step)
+        return self._group
+
+    def stepped(self, report: StepReport) -> None:
+        """Rank 0 did some steps."""
+        if report.group != self._group or self._state.final:
+            return  # a straggler of a group that was replaced
+        if self._last is None:
+            since = self._last_done if self._last_done is not None else self._started
+            cause = "recovery" if self._last_done is not None else "startup"
+            waited = getattr(self._seconds, cause) + max(report.begun - since, 0.0)
+            self._seconds = self._seconds.model_copy(update={cause: waited})
+            self._resumed_productive = self._seconds.productive
+        self._state = RunState.TRAINING
+        self._last, self._last_done = report, report.done
+        self._step, self._total, self._metrics = report.step, report.total, report.metrics
+        productive = self._resumed_productive + report.productive
+        self._seconds = self._seconds.model_copy(update={"productive": productive})
+        self._samples.append((report.step, productive))
+
+    def _settle_group(self) -> None:
+        if self._last is not None:
+            checkpoint = self._seconds.checkpoint + self._last.checkpoint
+            self._seconds = self._seconds.model_copy(update={"checkpoint": checkpoint})
+
+    def _productive_up_to(self, step: int) -> float:
+        """Productive seconds up to a step, between two samples by a straight line."""
+        at = bisect_right(self._samples, (step, float("inf")))
+        if at == 0:
+            return 0.0
+        low_step, low = self._samples[at - 1]
+        if at == len(self._samples):
+            return low
+        high_step, high = self._samples[at]
+        return low + (high - low) * (step - low_step) / max(high_step - low_step, 1)
+
+    def committed(self, checkpoint: LastCheckpoint) -> None:
+        """A checkpoint counts from now on."""
+        self._checkpoint = checkpoint
+        # Nothing before the newest checkpoint is ever done again by this driver, unless it is
+        # found torn later; then the straight line from zero is near enough.
+        if len(self._samples) > 10_000:
+            self._samples = self._samples[::2]
+
+    def disrupted(
+        self,
+        now: float,
+        kind: RecordKind,
+        message: str,
+        node: str | None = None,
+        pod: str | None = None,
+    ) -> None:
+        """Something was lost; training stands still until the next step."""
+        if not self._state.final:
+            self._state = RunState.RECOVERING
+        self._note(now, kind, message, node=node, pod=pod, step=self._step)
+
+    def skipped(self, now: float, message: str) -> None:
+        """A checkpoint was not intact."""
+        self._note(now, RecordKind.CHECKPOINT_SKIPPED, message)
+
+    def failed(self, now: float, failure: Failure) -> None:
+        """The driver gives up."""
+        if self._state.final:
+            return
+        if failure.kind == "Application":
+            self._note(now, RecordKind.APPLICATION_ERROR, failure.message, step=self._step)
+        self._state, self._failure = RunState.FAILED, failure
+
+    def suspended(self) -> None:
+        """The driver ends because it was asked to, after a checkpoint."""
+        self._state = RunState.SUSPENDED
+
+    def succeeded(self, result: ProgressResult) -> None:
+        """Training is done."""
+        self._state, self._result = RunState.SUCCEEDED, result
+        self._metrics = result.metrics or self._metrics
+
+    def _note(self, now: float, kind: RecordKind, message: str, **where: Any) -> None:
+        number = self._records[-1].number + 1 if self._records else 1
+        record = Record(number=number, kind=kind, time=now, message=message, **where)
+        self._records = [*self._records, record][-MAX_RECORDS:]
+
+    def _seconds_left(self) -> float | None:
+        last = self._last
+        if last is None or last.total is None or not last.productive:
+            return None
+        done = last.step - (self._samples[0][0] if self._group == 1 else self._group_first_step())
+        return last.productive / done * (last.total - last.step) if done > 0 else None
+
+    def _group_first_step(self) -> int:
+        restored = [r.step for r in self._records if r.kind is RecordKind.RESTORED]
+        return (restored[-1] if restored else 0) or 0
+
+    def document(self, now: float, lost_nodes: Sequence[str] = ()) -> Progress:
+        """All of it, as the operator reads it."""
+        stalled = self._last.checkpoint if self._last is not None else 0.0
+        checkpoint = self._seconds.checkpoint + stalled
+        return Progress(
+            attempt=self._attempt,
+            epoch=self._epoch,
+            state=self._state,
+            time=now,
+            resumed_from_step=self._resumed_from,
+            step=self._step,
+            step_time=self._last_done,
+            total_steps=self._total,
+            seconds_left=self._seconds_left(),
+            world_size=self._world_size,
+            metrics=self._metrics,
+            checkpoint=self._checkpoint,
+            records=self._records,
+            seconds=self._seconds.model_copy(update={"checkpoint": checkpoint}),
+            lost_nodes=list(lost_nodes),
+            failure=self._failure,
+            result=self._result,
+        )

@@ -1,0 +1,104 @@
+"""Ray Train's trainer, made from the contract; or a user's own one, made ours when it is fitted."""
+
+from typing import Any
+
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from trainingrun.api.contract import RunContract
+
+from . import seam
+from .bucket import Bucket
+from .committer import Committer
+from .failures import AttemptPolicy
+from .lease import Lease
+from .warm import Warmer
+from .worker import Supervised
+
+
+class Trainers:
+    """Makes trainers that restore, commit and survive as this project promises.
+
+    Args:
+        contract: what the operator said.
+        board: handle of the `Board` actor.
+        bucket: the run's folder.
+        lease: this driver's lease.
+        base_step: step of the newest checkpoint.
+    """
+
+    def __init__(
+        self, contract: RunContract, board: Any, bucket: Bucket, lease: Lease, base_step: int
+    ) -> None:
+        self._contract, self._board, self._bucket = contract, board, bucket
+        self._lease, self._base_step = lease, base_step
+        self._warmer = Warmer()
+        self._warmer.start()
+
+    def fit_function(self) -> None:
+        """Train with `contract.function` until it is done.
+
+        Raises:
+            ray.train.TrainingFailedError: it is not done.
+        """
+        contract = self._contract
+        self.intercept()
+        TorchTrainer(
+            Supervised(self._board, contract),
+            train_loop_config=contract.config,
+            torch_config=self._torch(),
+            scaling_config=self._scaling(),
+        ).fit()
+
+    def intercept(self) -> None:
+        """From now on every trainer that is fitted in this process becomes part of the run."""
+        seam.intercept_fit(self._prepare, lambda: AttemptPolicy(self._board))
+
+    def _prepare(self, trainer: Any) -> None:
+        if not isinstance(trainer.train_loop_per_worker, Supervised):
+            trainer.train_loop_per_worker = Supervised(
+                self._board, self._contract, trainer.train_loop_per_worker
+            )
+            # The YAML decides how large the run is: a script's own ScalingConfig would wait for
+            # workers that were never started.
+            trainer.scaling_config = self._scaling()
+            if isinstance(trainer.backend_config, TorchConfig):
+                trainer.backend_config = self._torch()
+        if trainer.train_loop_config is None:
+            trainer.train_loop_config = {}
+        seam.replace_run_config(trainer, self._run_config(trainer.run_config))
+
+    def _scaling(self) -> ScalingConfig:
+        resources = self._contract.resources_per_worker
+        return ScalingConfig(
+            num_workers=self._contract.workers,
+            use_gpu=resources.get("GPU", 0) > 0,
+            resources_per_worker=resources,
+            placement_strategy=self._contract.placement,
+        )
+
+    def _torch(self) -> TorchConfig:
+        backend = self._contract.torch_backend
+        return TorchConfig(
+            backend=None if backend == "auto" else backend,
+            timeout_s=int(self._contract.torch_timeout_seconds),
+        )
+
+    def _run_config(self, theirs: RunConfig) -> RunConfig:
+        filesystem, root = self._bucket.pyarrow()
+        contract, epoch = self._contract, self._lease.epoch
+        return RunConfig(
+            # A name of its own for each epoch: a straggler overwrites nothing, and a torn snapshot
+            # of Ray's checkpoint manager cannot keep the next driver from starting.
+            name=f"{contract.attempt:04d}-{epoch:06d}",
+            storage_path=f"{root}/checkpoints",
+            storage_filesystem=filesystem,
+            # Ray would delete a checkpoint that is the last intact one; see `retention`.
+            checkpoint_config=CheckpointConfig(num_to_keep=None),
+            failure_config=FailureConfig(max_failures=-1, controller_failure_limit=-1),
+            callbacks=[
+                *(theirs.callbacks or []),
+                Committer(self._board, contract, epoch, self._base_step),
+            ],
+            worker_runtime_env=theirs.worker_runtime_env,
+        )
