@@ -1,0 +1,243 @@
+"""Plain dicts to and from the API server over HTTP: requests, server-side apply and watches.
+
+`kubernetes.aio` finds and refreshes credentials; its generated models are left out, for they drop
+fields that they do not know, such as those of a newer KubeRay.
+"""
+
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import aiohttp
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from ..rendering.names import MANAGER
+from .port import ClusterError, Conflict, Rejected
+
+log = logging.getLogger(__name__)
+
+APPLY = "application/apply-patch+yaml"
+JSON_PATCH = "application/json-patch+json"
+
+WATCH_TIMEOUT_S = 300
+"""The server ends a watch after so long, and it is opened again where it stopped."""
+WATCH_SILENCE_S = 90
+"""A watch that is silent for so long is broken: bookmarks come about once a minute."""
+
+OPENED: dict[str, Any] = {"type": "OPENED"}
+"""Not an event of the server's: the watch is open, and silence from here on means quiet."""
+
+
+class NotFound(ClusterError):
+    """The API server says that it does not exist."""
+
+
+class Gone(ClusterError):
+    """The resource version is too old to go on from; list again."""
+
+
+class Forbidden(ClusterError):
+    """The operator's roles do not allow it."""
+
+
+class AlreadyExists(ClusterError):
+    """An object of that name is there already."""
+
+
+async def load_configuration() -> Configuration:
+    """The API server's address and credentials: in a pod its service account, else kubeconfig.
+
+    Raises:
+        ClusterError: neither is there.
+    """
+    configuration = Configuration()
+    try:
+        load_incluster_config(client_configuration=configuration)
+    except ConfigException:
+        try:
+            await load_kube_config(client_configuration=configuration, persist_config=False)
+        except ConfigException as error:
+            raise ClusterError(
+                f"no cluster is configured ({error}); run in a pod or set KUBECONFIG"
+            ) from None
+    return configuration
+
+
+class Connection:
+    """One API server. Made inside a running event loop; `close` it."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        timeout_s: float = 30.0,
+        count: Callable[[str, str], None] = lambda verb, code: None,
+    ):
+        """Connects lazily.
+
+        Args:
+            configuration: From `load_configuration`.
+            timeout_s: Longest wait for the answer to one request, watches aside.
+            count: Called with the HTTP method and the status code ("error" without an answer)
+                of each request.
+        """
+        self._configuration = configuration
+        self._base = configuration.host.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._count = count
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                # Reads the CA and client certificates as the generated client would.
+                ssl=RESTClientObject(configuration).ssl_context,
+                limit=200,
+                socket_factory=_keepalive_socket,
+            ),
+            read_bufsize=2**21,  # one line of a watch is one object
+            trust_env=True,
+        )
+
+    async def close(self) -> None:
+        """Ends every request and watch."""
+        await self._session.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """One request; the answer's object.
+
+        Raises:
+            NotFound, AlreadyExists, Conflict, Gone, Forbidden, Rejected: as the API server says.
+            ClusterError: any other refusal, or no answer in time.
+        """
+        try:
+            async with self._session.request(
+                method,
+                self._base + path,
+                params=query,
+                data=None if body is None else json.dumps(body),
+                headers=await self._headers(content_type),
+                timeout=self._timeout,
+            ) as answer:
+                content = await answer.read()
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self._count(method, "error")
+            raise ClusterError(f"{method} {path}: {error or type(error).__name__}") from error
+        self._count(method, str(status))
+        try:
+            found = json.loads(content)
+        except ValueError:
+            found = {"message": content[:500].decode(errors="replace")}
+        if status >= 400:
+            raise _error(status, method, path, found)
+        return dict(found)
+
+    async def create(self, path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """POST to a collection; AlreadyExists if there is one of that name."""
+        query = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
+        return await self.request("POST", path, manifest, query=query)
+
+    async def apply(self, path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Server-side apply: creates it, or changes what this manager owns of it."""
+        return await self.request(
+            "PATCH",
+            path,
+            manifest,
+            query={"fieldManager": MANAGER, "force": "true", "fieldValidation": "Strict"},
+            content_type=APPLY,
+        )
+
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+        """`OPENED`, then the events of one watch, until the server ends it.
+
+        Raises:
+            Gone: the resource version is too old.
+            ClusterError: the connection broke, or was silent for `WATCH_SILENCE_S`.
+        """
+        timeout = aiohttp.ClientTimeout(
+            total=WATCH_TIMEOUT_S + 30, sock_connect=10, sock_read=WATCH_SILENCE_S
+        )
+        asked = {**query, "watch": "true", "allowWatchBookmarks": "true"}
+        asked["timeoutSeconds"] = str(WATCH_TIMEOUT_S)
+        try:
+            async with self._session.get(
+                self._base + path,
+                params=asked,
+                headers=await self._headers("application/json"),
+                timeout=timeout,
+            ) as answer:
+                self._count("WATCH", str(answer.status))
+                if answer.status >= 400:
+                    text = await answer.text()
+                    raise _error(answer.status, "WATCH", path, {"message": text[:500]})
+                yield OPENED
+                async for line in _lines(answer.content):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        found = event["object"]
+                        raise _error(found.get("code", 500), "WATCH", path, found)
+                    yield event
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise ClusterError(f"watch {path}: {error or type(error).__name__}") from error
+
+    async def _headers(self, content_type: str) -> dict[str, str]:
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        # Read anew each time: a service account's token is rotated while the operator runs.
+        for setting in (await self._configuration.auth_settings()).values():
+            if setting["in"] == "header" and setting["value"]:
+                headers[setting["key"]] = setting["value"]
+        return headers
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length; aiohttp's own iterator gives up on long ones."""
+    rest = b""
+    async for chunk in stream.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that notices within about 25 s that the machine at the other end is gone."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):  # Linux has all three
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made
+
+
+def _error(status: int, method: str, path: str, found: Any) -> ClusterError:
+    message = found.get("message", "") if isinstance(found, dict) else str(found)
+    reason = found.get("reason", "") if isinstance(found, dict) else ""
+    text = f"{method} {path}: {status} {message}"
+    match status:
+        case 404:
+            return NotFound(text)
+        case 409 if reason == "AlreadyExists":
+            return AlreadyExists(text)
+        case 409:
+            return Conflict(text)
+        case 410:
+            return Gone(text)
+        case 400 | 422:
+            return Rejected(message)
+        case 401 | 403:
+            # A quota or an admission webhook also answers 403; only RBAC says it like this.
+            if "is forbidden: User" in message or status == 401 or method in ("GET", "WATCH"):
+                return Forbidden(text)
+            return Rejected(message)
+    return ClusterError(text)

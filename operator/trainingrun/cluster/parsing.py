@@ -1,0 +1,79 @@
+"""A TrainingRun as the API server gives it -> the model, whatever is in it.
+
+One object that an older CRD let through must not stop the others, nor lose its own history.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..api.status import RunStatus
+from ..api.v1alpha1 import ObjectMeta, RunSpec, Storage, Training, TrainingRun
+
+PLACEHOLDER = RunSpec(
+    training=Training(function="unusable:spec"), storage=Storage(uri="file:///unusable")
+)
+"""Stands for a spec that cannot be used; nothing is ever rendered from it."""
+
+
+def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
+    """The run, and why its spec cannot be used (None: it can).
+
+    A status that this version does not understand in full is read as far as it does.
+    """
+    status = _status(raw.get("status") or {})
+    try:
+        run = TrainingRun.model_validate({**raw, "status": {}})
+    except ValidationError as error:
+        metadata = raw["metadata"]
+        bare = TrainingRun.model_construct(
+            metadata=ObjectMeta.model_construct(
+                name=metadata["name"],
+                namespace=metadata["namespace"],
+                uid=metadata["uid"],
+                generation=metadata.get("generation", 0),
+                resource_version=metadata["resourceVersion"],
+                creation_timestamp=metadata.get("creationTimestamp"),
+                deletion_timestamp=metadata.get("deletionTimestamp"),
+            ),
+            spec=PLACEHOLDER,
+            status=status,
+        )
+        return bare, _sentence(error)
+    return run.model_copy(update={"status": status}), None
+
+
+def _sentence(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or 'the object'}: {problem['msg']}"
+        for problem in error.errors(include_url=False, include_input=False)[:5]
+    )
+
+
+def _status(raw: Mapping[str, Any]) -> RunStatus:
+    rest = copy.deepcopy(dict(raw))
+    for _ in range(20):
+        try:
+            return RunStatus.model_validate(rest)
+        except ValidationError as error:
+            # Last first: taking an element out of a list shifts those behind it.
+            for problem in reversed(error.errors(include_url=False, include_input=False)):
+                _drop(rest, problem["loc"])
+    return RunStatus()
+
+
+def _drop(found: Any, location: Sequence[str | int]) -> None:
+    """Takes out what is at `location`, or the innermost part of it that exists."""
+    for step in location[:-1]:
+        inner = found.get(step) if isinstance(found, dict) else found[int(step)]
+        if not isinstance(inner, dict | list):
+            break
+        found = inner
+    else:
+        step = location[-1]
+    if isinstance(found, dict):
+        found.pop(step, None) if step in found else found.clear()
+    elif isinstance(found, list) and int(step) < len(found):
+        found.pop(int(step))

@@ -1,0 +1,98 @@
+"""`python -m trainingrun.controller`: the operator as a process.
+
+kopf runs the process: signals, the order of start and clean-up, and the end of everything as soon
+as one part ends, so that the kubelet starts it afresh. It watches nothing here. All kinds, the
+TrainingRuns too, come from the caches of `trainingrun.cluster`: a decision needs RayJobs, pods and
+nodes as of one moment, with our own writes in them, and needs to know of a deletion that happened
+while the watch was down, which kopf's handlers are not told.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+import kopf
+
+from ..cluster.connection import load_configuration
+from . import logs, serving
+from .operator import Operator
+from .settings import Settings, SettingsError, from_environment
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Runs until SIGTERM or SIGINT; 0 then, 1 if a part of the operator ended by itself."""
+    try:
+        settings = from_environment(os.environ)
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    logs.configure(settings.operator.log_level)
+    return asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> int:
+    stop = asyncio.Event()
+    crashed = asyncio.Event()
+    registry = kopf.OperatorRegistry()
+    _wire(registry, settings, stop, crashed)
+    await kopf.operator(
+        registry=registry,
+        settings=_kopf_settings(),
+        clusterwide=True,
+        standalone=True,
+        stop_flag=stop,
+    )
+    return 1 if crashed.is_set() else 0
+
+
+def _wire(
+    registry: kopf.OperatorRegistry,
+    settings: Settings,
+    stop: asyncio.Event,
+    crashed: asyncio.Event,
+) -> None:
+    """Registers what kopf calls at the start and at the end."""
+    cleanups: list[Callable[[], Awaitable[None]]] = []
+
+    @kopf.on.startup(registry=registry)
+    async def start(**_: object) -> None:
+        operator = Operator(settings, await load_configuration())
+        for application, port in (
+            (serving.probes(operator), settings.operator.probe_port),
+            (serving.metrics(operator), settings.operator.metrics_port),
+        ):
+            cleanups.append((await serving.serve(application, port)).cleanup)
+        task = asyncio.create_task(operator.run(), name="operator")
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                log.critical("a part of the operator ended", exc_info=task.exception())
+                crashed.set()
+                stop.set()
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        task.add_done_callback(ended)
+        cleanups.append(end)
+
+    @kopf.on.cleanup(registry=registry)
+    async def clean_up(**_: object) -> None:
+        for cleanup in reversed(cleanups):
+            await cleanup()
+
+
+def _kopf_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True  # no watch of CRDs and namespaces: nothing is served by kopf
+    settings.posting.enabled = False  # events about runs are written after their status, not here
+    return settings
+
+
+if __name__ == "__main__":
+    sys.exit(main())

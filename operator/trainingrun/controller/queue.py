@@ -1,0 +1,104 @@
+"""Which runs to look at next: each at most once in the queue, and never by two workers at a time.
+
+What made a run be queued is not kept: a worker looks at everything anew. News that come while a
+run is being looked at queue it again, so none are lost.
+"""
+
+import asyncio
+from collections import deque
+
+Key = tuple[str, str]
+"""Namespace and name of a run."""
+
+
+class WorkQueue:
+    """Single event loop only. A worker calls `get`, looks, and then exactly one of the `done`s."""
+
+    def __init__(self, retry_initial_s: float = 0.1, retry_max_s: float = 30.0):
+        """An empty queue; the arguments bound the waits of `failed`, in seconds."""
+        self._initial_s, self._max_s = retry_initial_s, retry_max_s
+        self._ready: deque[Key] = deque()
+        self._waiting: set[Key] = set()  # in _ready, or to be put there when its worker is done
+        self._working: set[Key] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+        self._getters: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, key: Key) -> None:
+        """Queues a run, unless it is queued already."""
+        if key in self._waiting:
+            return
+        self._waiting.add(key)
+        if key not in self._working:
+            self._make_ready(key)
+
+    async def get(self) -> Key:
+        """The run that waits longest; waits until there is one."""
+        while not self._ready:
+            getter = asyncio.get_running_loop().create_future()
+            self._getters.append(getter)
+            try:
+                await getter
+            except asyncio.CancelledError:
+                # Woken and cancelled at once: hand the wake-up on, or a run would sit unseen.
+                if getter.done() and not getter.cancelled() and self._ready:
+                    self._wake_one()
+                raise
+        key = self._ready.popleft()
+        self._waiting.discard(key)
+        self._working.add(key)
+        self._cancel_timer(key)
+        return key
+
+    def done(self, key: Key, look_again_s: float | None = None) -> None:
+        """The look worked; the next one is due after `look_again_s`, or when something happens."""
+        self._failures.pop(key, None)
+        self._end(key)
+        if look_again_s is not None:
+            self._add_later(key, look_again_s)
+
+    def failed(self, key: Key) -> float:
+        """The look failed; it is tried again after a wait that doubles. Returns that wait."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        wait_s = min(self._max_s, self._initial_s * 2.0 ** min(failures - 1, 30))
+        self._end(key)
+        self._add_later(key, wait_s)
+        return wait_s
+
+    def forget(self, key: Key) -> None:
+        """The run is gone: its failures and timers go with it."""
+        self._failures.pop(key, None)
+        self._cancel_timer(key)
+
+    def _end(self, key: Key) -> None:
+        self._working.discard(key)
+        if key in self._waiting:
+            self._make_ready(key)
+
+    def _make_ready(self, key: Key) -> None:
+        self._ready.append(key)
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._getters:
+            getter = self._getters.popleft()
+            if not getter.done():
+                getter.set_result(None)
+                return
+
+    def _add_later(self, key: Key, seconds: float) -> None:
+        self._cancel_timer(key)
+        loop = asyncio.get_running_loop()
+        self._timers[key] = loop.call_later(max(0.0, seconds), self._due, key)
+
+    def _due(self, key: Key) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _cancel_timer(self, key: Key) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
