@@ -1,0 +1,209 @@
+"""The test cluster: three kind nodes, KubeRay, a bucket and the operator. Every step is idempotent.
+
+A cluster that is there already is used as it is, so that one scenario can be run again and again.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .kube import CommandError, Kubectl, run, wait_for
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ARTIFACTS = ROOT / "tests" / ".artifacts"
+
+NODE_IMAGE = "kindest/node:v1.34.4"
+KUBERAY_VERSION = "1.6.0"
+KUBERAY_IMAGE = f"quay.io/kuberay/operator:v{KUBERAY_VERSION}"
+STORAGE_IMAGE = "versity/versitygw:v1.8.0"
+OPERATOR_IMAGE = "trainingrun-operator:dev"
+TRAINING_IMAGE = "trainingrun-torch:dev"
+
+SYSTEM = "trainingrun-system"
+NAMESPACE = "e2e"
+ENDPOINT = "http://s3.storage.svc.cluster.local:7070"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "trainingrun", "AWS_SECRET_ACCESS_KEY": "trainingrun-e2e"}
+SPOT_TAINT = "trainingrun.dev/capacity=spot:NoSchedule"
+JOURNALS = "/var/trainingrun-e2e"
+"""Folder on each node that holds the step journals, one folder per run. It is in the node's own
+file system, which outlives the node's being killed."""
+
+
+@dataclass(frozen=True)
+class TestCluster:
+    """What the scenarios need to know about the cluster."""
+
+    __test__ = False
+
+    name: str
+    kubectl: Kubectl
+    """In the scenarios' namespace."""
+
+    @property
+    def on_demand_node(self) -> str:
+        """The node without the spot label and taint; the operator and the bucket are on it too."""
+        return f"{self.name}-worker"
+
+    @property
+    def spot_node(self) -> str:
+        """The node with the spot label and taint."""
+        return f"{self.name}-worker2"
+
+    @property
+    def workers(self) -> tuple[str, str]:
+        """The nodes on which training pods may be."""
+        return self.on_demand_node, self.spot_node
+
+    def on_node(self, node: str, script: str) -> str:
+        """Run a shell script on a node; its stdout."""
+        return run("docker", "exec", node, "sh", "-c", script)
+
+    def is_up(self, node: str) -> bool:
+        """Whether the machine runs at all."""
+        state = run("docker", "inspect", "--format={{.State.Running}}", node, check=False)
+        return state.strip() == "true"
+
+    def kill_node(self, node: str) -> None:
+        """Turn a machine off: nothing on it gets a word."""
+        run("docker", "kill", node)
+
+    def start_node(self, node: str) -> None:
+        """Start a machine that was killed, and wait until it is fit for pods."""
+        if not self.is_up(node):
+            run("docker", "start", node)
+        wait_for(
+            f"node {node} Ready and reachable",
+            lambda: self._fit_for_pods(node),
+            timeout=120,
+            instead=lambda: self.kubectl("describe", "node", node),
+        )
+
+    def _fit_for_pods(self, node: str) -> bool:
+        found = self.kubectl.get("node", node)
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in found["status"]["conditions"]
+        )
+        away = {taint["key"] for taint in found["spec"].get("taints", [])}
+        return ready and not any(key.startswith("node.kubernetes.io/") for key in away)
+
+
+def create_cluster(name: str) -> TestCluster:
+    """Nodes, KubeRay, the bucket and the scenarios' namespace; what is there already is kept."""
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    kubeconfig = ARTIFACTS / f"{name}.kubeconfig"
+    if name not in run("kind", "get", "clusters").split():
+        run(
+            "kind", "create", "cluster", f"--name={name}", f"--image={NODE_IMAGE}",
+            f"--config={HERE / 'kind.yaml'}", f"--kubeconfig={kubeconfig}", "--wait=120s",
+            timeout=300,
+        )  # fmt: skip
+    run("kind", "export", "kubeconfig", f"--name={name}", f"--kubeconfig={kubeconfig}")
+    cluster = TestCluster(name, Kubectl(kubeconfig, NAMESPACE))
+    for node in cluster.workers:
+        cluster.start_node(node)
+    cluster.kubectl("taint", "node", cluster.spot_node, SPOT_TAINT, "--overwrite")
+    _kuberay(cluster)
+    _storage(cluster)
+    namespace(cluster, NAMESPACE)
+    return cluster
+
+
+def delete_cluster(cluster: TestCluster) -> None:
+    """Remove the nodes and everything on them."""
+    run("kind", "delete", "cluster", f"--name={cluster.name}", timeout=120)
+
+
+def namespace(cluster: TestCluster, name: str, restricted: bool = False) -> Kubectl:
+    """A namespace with the bucket's credentials; restricted: it admits restricted pods only."""
+    kubectl = cluster.kubectl.within(name)
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"} if restricted else {}
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    )
+    kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "s3-credentials"},
+            "stringData": CREDENTIALS,
+        }
+    )
+    return kubectl
+
+
+def build_images() -> None:
+    """Both images of this project, unless E2E_SKIP_BUILD says that they are the wanted ones."""
+    if not os.environ.get("E2E_SKIP_BUILD"):
+        run("make", f"--directory={ROOT}", "images", timeout=1800)
+
+
+def load_image(cluster: TestCluster, image: str, *nodes: str) -> None:
+    """Bring an image to nodes; kind itself leaves out those that have the same one already."""
+    if not run("docker", "images", "--quiet", image).strip():
+        run("docker", "pull", image, timeout=600)
+    run(
+        "kind", "load", "docker-image", image, f"--name={cluster.name}",
+        f"--nodes={','.join(nodes)}", timeout=600,
+    )  # fmt: skip
+
+
+def image_id(image: str) -> str:
+    """The image's digest: it changes with its content, unlike its tag."""
+    return run("docker", "image", "inspect", "--format={{.Id}}", image).strip()
+
+
+@contextmanager
+def forwarded(kubectl: Kubectl, target: str, port: int) -> Iterator[str]:
+    """`host:port` on this machine that leads to a pod or service while the block runs."""
+    command = [
+        "kubectl", f"--kubeconfig={kubectl.kubeconfig}", f"--namespace={kubectl.namespace}",
+        "port-forward", target, f":{port}",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if " -> " not in line:
+                raise CommandError(f"kubectl port-forward {target} said: {line!r}")
+            yield line.removeprefix("Forwarding from ").split(" -> ")[0]
+        finally:
+            process.terminate()
+
+
+def _kuberay(cluster: TestCluster) -> None:
+    kubectl = cluster.kubectl.within("default")
+    load_image(cluster, KUBERAY_IMAGE, cluster.on_demand_node)
+    if manifest := os.environ.get("KUBERAY_MANIFEST"):
+        kubectl("apply", "--server-side", f"--filename={manifest}", timeout=120)
+    else:
+        run(
+            "helm", "upgrade", "--install", "kuberay-operator", "kuberay-operator",
+            "--repo=https://ray-project.github.io/kuberay-helm/", f"--version={KUBERAY_VERSION}",
+            f"--kubeconfig={kubectl.kubeconfig}", "--namespace=default", timeout=300,
+        )  # fmt: skip
+    available(kubectl, "kuberay-operator")
+
+
+def _storage(cluster: TestCluster) -> None:
+    load_image(cluster, STORAGE_IMAGE, cluster.on_demand_node)
+    kubectl = cluster.kubectl.within("storage")
+    kubectl.apply_text((HERE / "storage.yaml").read_text())
+    available(kubectl, "s3")
+
+
+def available(kubectl: Kubectl, deployment: str, timeout: int = 120) -> None:
+    """Wait until a deployment is rolled out."""
+    try:
+        kubectl(
+            "rollout", "status", f"deployment/{deployment}", f"--timeout={timeout}s",
+            timeout=timeout + 10,
+        )  # fmt: skip
+    except CommandError as error:
+        pods = json.dumps([pod.get("status") for pod in kubectl.list("pods")], indent=1)
+        raise CommandError(f"{error}\nPods there: {pods[-3000:]}") from None

@@ -1,0 +1,121 @@
+"""One cluster for the session, and one table of what every scenario cost.
+
+KEEP=1 keeps the cluster, and whatever cluster was there before is kept anyway. E2E_SKIP_BUILD=1
+takes the images as they are. E2E_CLUSTER names another cluster.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e import cluster as clusters
+from e2e import installing
+from e2e.cluster import TestCluster
+from e2e.diagnosing import keep_evidence, recall
+from e2e.report import Row, table
+from e2e.runs import Run, specification, with_journal
+from e2e.scenario import Scenario, keep_reference, reference_key
+
+NAME = os.environ.get("E2E_CLUSTER", "trainingrun-e2e")
+ROWS = pytest.StashKey[list[Row]]()
+REPORTS = pytest.StashKey[dict[str, pytest.TestReport]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ROWS] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A plain `pytest` at the root builds no cluster: these tests run only where they are named."""
+    if any("e2e" in argument for argument in config.args):
+        return
+    ours = [item for item in items if "e2e" in item.path.parts]
+    items[:] = [item for item in items if item not in ours]
+    config.hook.pytest_deselected(items=ours)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    item.stash.setdefault(REPORTS, {})[report.when] = report
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if rows := config.stash[ROWS]:
+        terminalreporter.section("what each disturbance cost")
+        terminalreporter.write(table(rows))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if rows := session.config.stash[ROWS]:
+        (clusters.ARTIFACTS / "e2e.md").write_text(table(rows))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[TestCluster]:
+    """Nodes, KubeRay, bucket and images; the operator is not installed yet."""
+    existed = (
+        NAME
+        in subprocess.run(
+            ["kind", "get", "clusters"], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+    clusters.build_images()
+    made = clusters.create_cluster(NAME)
+    clusters.load_image(made, clusters.TRAINING_IMAGE, *made.workers)
+    yield made
+    if not existed and not os.environ.get("KEEP"):
+        clusters.delete_cluster(made)
+
+
+@pytest.fixture(scope="session")
+def operated(cluster: TestCluster) -> TestCluster:
+    """The cluster with the operator, installed by the chart."""
+    installing.install_by_chart(cluster)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def reference(operated: TestCluster, pytestconfig: pytest.Config) -> Callable[[], str]:
+    """The undisturbed run's weights: of this session, or of an earlier one with the same image."""
+
+    def look_up() -> str:
+        key = reference_key()
+        known = recall("undisturbed")
+        if known.get("key") != key:
+            run = Run(operated, operated.kubectl, "undisturbed")
+            run.start(with_journal(specification(), run.name))
+            keep_reference(run.succeed())
+            run.remove()
+        return recall("undisturbed")["weights"]
+
+    return look_up
+
+
+@pytest.fixture
+def kubectl(operated: TestCluster) -> clusters.Kubectl:
+    """kubectl in the scenarios' namespace."""
+    return operated.kubectl
+
+
+@pytest.fixture
+def scenario(
+    request: pytest.FixtureRequest, operated: TestCluster, reference: Callable[[], str]
+) -> Iterator[Scenario]:
+    """A run named after the test, removed at its end; what is left of a failed one is kept."""
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    run = Run(operated, operated.kubectl, name)
+    rows = request.config.stash[ROWS]
+    yield Scenario(run, with_journal(specification(), name), rows, reference)
+    if failed(request.node):
+        print(f"evidence: {keep_evidence(operated, operated.kubectl, name)}")
+    run.remove()
+
+
+def failed(node: pytest.Item) -> bool:
+    """Whether the test has failed."""
+    return any(report.failed for report in node.stash.get(REPORTS, {}).values())

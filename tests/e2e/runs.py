@@ -1,0 +1,244 @@
+"""One TrainingRun of a scenario: start it, look at it, read its step journals, take parts away."""
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .cluster import ENDPOINT, JOURNALS, TRAINING_IMAGE, TestCluster
+from .kube import Kubectl, NotSeenError, wait_for
+from .report import Step, read_journals
+
+TOTAL_STEPS = 240
+STEP_SECONDS = 0.15
+CHECKPOINT_SECONDS = 5
+WORKERS = 2
+
+BURST = {"requests": {"cpu": "100m"}, "limits": {"cpu": "2"}}
+"""Three nodes share one small machine: pods ask for little and may use what is free."""
+
+
+def specification(**changes: Any) -> dict[str, Any]:
+    """A small valid spec; the changes replace whole fields."""
+    return {
+        "image": TRAINING_IMAGE,
+        "training": {
+            "function": "trainingrun_runtime.examples.digits:train",
+            "config": {"steps": TOTAL_STEPS, "step_seconds": STEP_SECONDS},
+        },
+        "workers": {
+            "count": WORKERS,
+            "resources": {"cpu": "1", "memory": "2Gi", "sharedMemory": "256Mi"},
+            "podTemplate": {"spec": {"containers": [{"name": "ray-worker", "resources": BURST}]}},
+        },
+        "head": {
+            "resources": {"cpu": "1", "memory": "3Gi"},
+            "podTemplate": {"spec": {"containers": [{"name": "ray-head", "resources": BURST}]}},
+        },
+        "storage": {
+            "uri": "s3://runs/e2e",
+            "endpoint": ENDPOINT,
+            "region": "us-east-1",
+            "credentialsSecret": "s3-credentials",
+        },
+        "checkpoints": {"everySeconds": CHECKPOINT_SECONDS},
+        **changes,
+    }
+
+
+def with_journal(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The spec, with a folder of the node in which rank 0 writes down each step that it does."""
+    workers, training = dict(spec["workers"]), dict(spec["training"])
+    mount = {"name": "journal", "mountPath": "/journal"}
+    container = {"name": "ray-worker", "resources": BURST, "volumeMounts": [mount]}
+    volume = {"name": "journal", "hostPath": {"path": f"{JOURNALS}/{name}"}}
+    workers["podTemplate"] = {"spec": {"containers": [container], "volumes": [volume]}}
+    training["env"] = [{"name": "STEP_LOG_FOLDER", "value": "/journal"}]
+    return {**spec, "workers": workers, "training": training}
+
+
+class Run:
+    """A TrainingRun on the test cluster."""
+
+    def __init__(self, cluster: TestCluster, kubectl: Kubectl, name: str) -> None:
+        self.cluster = cluster
+        self.kubectl = kubectl
+        self.name = name
+        self.applied = 0.0
+        """Unix time at which it was applied."""
+
+    def start(self, spec: Mapping[str, Any]) -> None:
+        """Create it, after whatever had its name is gone."""
+        self.remove()
+        for node in self.cluster.workers:  # training pods are nobody's root: the folder is for all
+            folder = f"{JOURNALS}/{self.name}"
+            self.cluster.on_node(node, f"rm -rf {folder} && mkdir -p -m 777 {folder}")
+        manifest = {
+            "apiVersion": "trainingrun.dev/v1alpha1",
+            "kind": "TrainingRun",
+            "metadata": {"name": self.name},
+            "spec": spec,
+        }
+        self.applied = time.time()
+        self.kubectl.apply(manifest)
+
+    def remove(self) -> None:
+        """Delete it and wait until nothing of it is left in the cluster."""
+        self.kubectl.delete("trainingrun", self.name, wait=True)
+        self.wait_until_freed()
+
+    def wait_until_freed(self, timeout: float = 90) -> None:
+        """Wait until the run holds no pod."""
+        wait_for(
+            f"no pod of {self.name} is left",
+            lambda: not self.pods(),
+            timeout,
+            instead=lambda: ", ".join(pod["metadata"]["name"] for pod in self.pods()),
+        )
+
+    def patch(self, **spec: Any) -> None:
+        """Change fields of the spec."""
+        self.kubectl.patch("trainingrun", self.name, {"spec": spec})
+
+    # What it looks like
+
+    def status(self) -> dict[str, Any]:
+        """The status, {} before the first one."""
+        return self.kubectl.get("trainingrun", self.name).get("status", {})
+
+    def conditions(self) -> dict[str, dict[str, Any]]:
+        """The conditions by type."""
+        return {entry["type"]: entry for entry in self.status().get("conditions", [])}
+
+    def holds(self, condition: str) -> bool:
+        """Whether a condition is True."""
+        return self.conditions().get(condition, {}).get("status") == "True"
+
+    def events(self) -> list[str]:
+        """`Reason: message` of its events."""
+        selector = f"involvedObject.name={self.name},involvedObject.kind=TrainingRun"
+        text = self.kubectl("get", "events", f"--field-selector={selector}", "--output=json")
+        return [f"{event['reason']}: {event['message']}" for event in json.loads(text)["items"]]
+
+    def folder(self) -> str:
+        """Its folder in the bucket, below `storage.uri`."""
+        return f"{self.name}-{self.kubectl.get('trainingrun', self.name)['metadata']['uid'][:8]}"
+
+    def pods(self, role: str = "") -> list[dict[str, Any]]:
+        """Its pods, of one role or of both."""
+        selector = f"trainingrun.dev/run={self.name}"
+        return self.kubectl.list(
+            "pods", f"{selector},trainingrun.dev/role={role}" if role else selector
+        )
+
+    def workers(self) -> dict[str, str]:
+        """Node by name of each worker pod that runs and is not about to leave."""
+        return {
+            pod["metadata"]["name"]: pod["spec"]["nodeName"]
+            for pod in self.pods("worker")
+            if pod["status"].get("phase") == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+        }
+
+    def head(self) -> str:
+        """Name of the head pod."""
+        (pod,) = self.pods("head")
+        return pod["metadata"]["name"]
+
+    def trainer(self) -> str:
+        """Name of the worker pod with rank 0, the last that wrote a journal."""
+        return max(self._journals().items(), key=lambda item: read_journals([item[1]])[-1])[0]
+
+    def steps(self) -> list[Step]:
+        """Every step that was done, oldest first; a machine that is off keeps its own."""
+        return read_journals(self._journals().values())
+
+    def _journals(self) -> dict[str, str]:
+        journals = {}
+        folder = f"{JOURNALS}/{self.name}"
+        script = f'cd {folder} && for f in $(ls); do echo "==> $f"; cat "$f"; done; true'
+        for node in self.cluster.workers:
+            if not self.cluster.is_up(node):
+                continue
+            parts = re.split(r"^==> (.*)\.log\n", self.cluster.on_node(node, script), flags=re.M)
+            journals |= dict(zip(parts[1::2], parts[2::2], strict=True))
+        return {pod: text for pod, text in journals.items() if text.strip()}
+
+    # Waiting
+
+    def wait_for_step(self, number: int, timeout: float = 180) -> None:
+        """Wait until that step was done."""
+
+        def done() -> bool:
+            self.fail_if_over("Failed")
+            return any(step.number >= number for step in self.steps())
+
+        wait_for(f"step {number} of {self.name}", done, timeout, instead=self.sentence)
+
+    def wait_for_condition(self, condition: str, timeout: float = 120) -> dict[str, Any]:
+        """Wait until a condition is True; it."""
+
+        def held() -> dict[str, Any] | None:
+            if condition != "Failed":
+                self.fail_if_over("Failed")
+            return self.conditions()[condition] if self.holds(condition) else None
+
+        return wait_for(
+            f"condition {condition} of {self.name}", held, timeout, self.sentence, every=1
+        )
+
+    def succeed(self, timeout: float = 240) -> dict[str, Any]:
+        """Wait for success; the final status."""
+        self.wait_for_condition("Succeeded", timeout)
+        return self.status()
+
+    def fail_if_over(self, condition: str) -> None:
+        """Waiting for a run that has failed is of no use."""
+        if self.holds(condition):
+            raise NotSeenError(f"{self.name} is {condition}: {self.sentence()}")
+
+    def sentence(self) -> str:
+        """Everything that its status says, in one line."""
+        said = [
+            f"{entry['type']}={entry['status']} ({entry['reason']}): {entry.get('message', '')}"
+            for entry in self.conditions().values()
+        ]
+        steps = self.steps()
+        pods = [
+            f"{pod['metadata']['name']} {pod['status'].get('phase')}"
+            f"{' leaving' if 'deletionTimestamp' in pod['metadata'] else ''}"
+            for pod in self.pods()
+        ]
+        last = f"last step {steps[-1].number} at {steps[-1].time:.0f}" if steps else "no step yet"
+        return "; ".join([*said, last, f"pods {pods}"])
+
+
+KILL_TRAINER = r"""
+for entry in /proc/[0-9]*; do
+  if tr '\0' ' ' < "$entry/cmdline" 2>/dev/null | grep -q '^ray::[^ ]*TrainWorker'; then
+    kill -9 "${entry#/proc/}" && killed=yes
+  fi
+done
+[ -n "$killed" ]
+"""
+"""Ends Ray Train's worker process in its container; it has no ps."""
+
+
+def kill_trainer(run: Run, pod: str) -> None:
+    """`kill -9` of the process that trains, inside its container: the pod itself stays."""
+    run.kubectl.execute(pod, "ray-worker", ["bash", "-c", KILL_TRAINER])
+
+
+def kill_container(run: Run, pod: str, container: str) -> None:
+    """`kill -9` of a container's main process, from its node: nothing inside gets a word."""
+    found = run.kubectl.get("pod", pod)
+    (identity,) = (
+        entry["containerID"].partition("://")[2]
+        for entry in found["status"]["containerStatuses"]
+        if entry["name"] == container
+    )
+    run.cluster.on_node(
+        found["spec"]["nodeName"],
+        f"kill -9 $(ctr --namespace=k8s.io tasks list | awk '$1 == \"{identity}\" {{print $2}}')",
+    )

@@ -1,0 +1,76 @@
+"""A run that is disturbed, what it must still end with, and the row that it adds to the table."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .cluster import TRAINING_IMAGE, image_id
+from .diagnosing import remember
+from .report import Row, gaps_in_numbers, steps_lost
+from .runs import Run, specification
+
+
+@dataclass
+class Scenario:
+    """A run that is disturbed, and what is measured of it."""
+
+    run: Run
+    spec: dict[str, Any]
+    rows: list[Row]
+    reference: Callable[[], str]
+    """SHA-256 of the undisturbed run's final weights."""
+    notes: list[str] = field(default_factory=list)
+
+    def start_and_reach(self, step: int) -> None:
+        """Apply the run and wait for a step."""
+        self.run.start(self.spec)
+        self.run.wait_for_step(step)
+
+    def disturb(self, act: Callable[..., object], *arguments: Any) -> float:
+        """Do it; the Unix time just before."""
+        self.notes.append(f"at step {self.run.steps()[-1].number}")
+        now = time.time()
+        act(*arguments)
+        return now
+
+    def went_on(self, seconds: float, what: str, target: float | None, lost_at_most: int) -> None:
+        """The run has succeeded, skipped no step, used no restart and has the reference's weights.
+
+        Args:
+            seconds: How long it did not train.
+            what: Names the row of the table.
+            target: The design's bound for the seconds. Twice that fails the test: timings on a
+                shared machine vary, and the table shows by how much the bound itself is missed.
+            lost_at_most: How many steps may have been done twice.
+        """
+        status = self.run.status()
+        steps = self.run.steps()
+        lost = steps_lost(steps)
+        equal = weights(status) == self.reference()
+        restarts = status.get("restarts", 0)
+        note = ", ".join([*self.notes, f"attempts {status.get('attempt')}"])
+        self.rows.append(Row(what, seconds, target, lost, equal, restarts, note))
+        assert gaps_in_numbers(steps) == [], "steps were skipped"
+        assert equal, f"{weights(status)} instead of {self.reference()}"
+        assert restarts == 0, "an infrastructure loss used up an application's retry"
+        assert lost <= lost_at_most
+        assert target is None or seconds <= 2 * target
+
+
+def weights(status: dict[str, Any]) -> str:
+    """SHA-256 of the final weights."""
+    return status["result"]["metrics"]["weights_sha256"]
+
+
+def reference_key() -> dict[str, Any]:
+    """What decides which weights a run ends with."""
+    return {
+        "image": image_id(TRAINING_IMAGE),
+        "training": specification()["training"],
+    }
+
+
+def keep_reference(status: dict[str, Any]) -> None:
+    """Remember the undisturbed run's weights."""
+    remember("undisturbed", {"key": reference_key(), "weights": weights(status)})

@@ -1,0 +1,225 @@
+"""Machines and pods are taken away from real training: it goes on and ends with the same weights.
+
+The targets are the design's, for two CPU workers on a small machine. The scenarios run one after
+the other, for their timings are the point.
+"""
+
+import time
+
+from e2e.cluster import HERE, SYSTEM
+from e2e.kube import wait_for
+from e2e.report import Row, gaps_in_numbers, seconds_without_training, steps_lost
+from e2e.runs import (
+    CHECKPOINT_SECONDS,
+    STEP_SECONDS,
+    TOTAL_STEPS,
+    kill_container,
+    kill_trainer,
+    specification,
+    with_journal,
+)
+from e2e.scenario import Scenario, keep_reference, weights
+
+PLAIN_SCRIPT = HERE / "plain_train.py"
+WELL_UNDER_WAY = 80
+"""Steps after which there is a checkpoint, and enough of the run left."""
+SINCE_CHECKPOINT = int(2 * CHECKPOINT_SECONDS / STEP_SECONDS)
+"""Steps that a crash may cost: one interval, and another one while its checkpoint is uploaded."""
+TO_FIRST_STEP = 33
+
+
+def test_undisturbed(scenario: Scenario):
+    run = scenario.run
+    run.start(scenario.spec)
+    run.wait_for_step(1)
+    to_first_step = run.steps()[0].time - run.applied
+    status = run.succeed()
+
+    keep_reference(status)
+    steps = run.steps()
+    note = f"apply to first step; training itself {steps[-1].time - steps[0].time:.0f} s"
+    row = Row(
+        "(a) undisturbed", to_first_step, TO_FIRST_STEP, steps_lost(steps), None,
+        status.get("restarts", 0), note,
+    )  # fmt: skip
+    scenario.rows.append(row)
+    assert len(steps) == TOTAL_STEPS
+    assert gaps_in_numbers(steps) == []
+    assert status["progress"]["step"] == TOTAL_STEPS
+    assert status["attempt"] == 1
+    assert to_first_step <= 2 * TO_FIRST_STEP
+
+
+def test_worker_deleted(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(run.kubectl.delete, "pod", run.trainer())
+    status = run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.went_on(pause, "(b) worker pod deleted", target=17, lost_at_most=0)
+    assert status["attempt"] == 1, "the head was there all the time"
+    assert status["disruptions"]["preemptions"] == 1
+
+
+def test_training_process_killed(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(kill_trainer, run, run.trainer())
+    status = run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.went_on(pause, "(c) training process kill -9", target=5, lost_at_most=SINCE_CHECKPOINT)
+    assert status["attempt"] == 1
+    assert status["disruptions"]["workerFailures"] == 1
+
+
+def test_worker_container_killed(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(kill_container, run, run.trainer(), "ray-worker")
+    run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.went_on(
+        pause, "(c) worker container kill -9", target=None, lost_at_most=SINCE_CHECKPOINT
+    )
+
+
+def test_head_force_deleted(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(run.kubectl.delete, "pod", run.head(), "--force", "--grace-period=0")
+    status = run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.went_on(pause, "(d) head pod force-deleted", target=30, lost_at_most=SINCE_CHECKPOINT)
+    assert status["disruptions"]["headLosses"] == 1
+
+
+def test_operator_and_worker_deleted(scenario: Scenario):
+    run = scenario.run
+    operator = run.kubectl.within(SYSTEM)
+    scenario.start_and_reach(WELL_UNDER_WAY)
+
+    trainer = run.trainer()
+
+    def take_both() -> None:
+        operator("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
+        run.kubectl.delete("pod", trainer)
+
+    since = scenario.disturb(take_both)
+    status = run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.went_on(pause, "(f) operator and worker pod deleted", target=17, lost_at_most=0)
+    assert status["attempt"] == 1
+    assert status["disruptions"]["preemptions"] == 1, "counted once, by whichever operator"
+
+
+def test_suspended_and_resumed(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(lambda: run.patch(suspend=True))
+    run.wait_for_condition("Suspended")
+    run.wait_until_freed()
+    scenario.notes.append(f"freed every pod after {time.time() - since:.0f} s")
+    assert run.status()["phase"] == "Suspended"
+
+    resumed = time.time()
+    run.patch(suspend=False)
+    run.succeed()
+
+    pause = next(step.time for step in run.steps() if step.time > resumed) - resumed
+    scenario.went_on(pause, "(g) suspended, resumed", target=TO_FIRST_STEP, lost_at_most=0)
+
+
+def test_newest_checkpoint_truncated(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    scenario.disturb(lambda: run.patch(suspend=True))
+    run.wait_for_condition("Suspended")
+    run.wait_until_freed()
+    storage = run.kubectl.within("storage")
+    storage("exec", "deployment/s3", "--", "sh", "-ec", TRUNCATE.replace("RUN", run.folder()))
+
+    resumed = time.time()
+    run.patch(suspend=False)
+    run.succeed()
+
+    pause = next(step.time for step in run.steps() if step.time > resumed) - resumed
+    scenario.went_on(
+        pause,
+        "(h) newest checkpoint truncated",
+        target=TO_FIRST_STEP,
+        lost_at_most=SINCE_CHECKPOINT,
+    )
+    assert steps_lost(run.steps()) > 0, "the damaged checkpoint was used"
+    assert any("checkpoint" in event.lower() and "damaged" in event for event in run.events())
+
+
+TRUNCATE = """
+cd /data/runs/e2e/RUN
+newest=$(ls manifests | sort | tail -n 1)
+folder=$(sed 's/.*"path": *"\\([^"]*\\)".*/\\1/' "manifests/$newest")
+largest=$(ls -S "$folder" | head -n 1)
+truncate -s -1 "$folder/$largest"
+"""
+"""Takes the last byte off the largest file of the newest checkpoint, behind the gateway's back."""
+
+
+def test_plain_script(scenario: Scenario):
+    run = scenario.run
+    run.kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "plain"},
+            "data": {"plain_train.py": PLAIN_SCRIPT.read_text()},
+        }
+    )
+    training = {"script": {"configMap": "plain", "file": "plain_train.py"}}
+    scenario.spec = with_journal(specification(training=training), run.name)
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(run.kubectl.delete, "pod", run.trainer())
+    status = run.succeed()
+
+    steps = run.steps()
+    pause, lost = seconds_without_training(steps, since), steps_lost(steps)
+    note = ", ".join([*scenario.notes, "it saves every 20 steps and knows no notice"])
+    scenario.rows.append(
+        Row("(i) plain script, pod deleted", pause, None, lost, None, status["restarts"], note)
+    )
+    assert gaps_in_numbers(steps) == []
+    assert lost <= 2 * 20
+    assert status["restarts"] == 0
+    assert len(weights(status)) == 64
+
+
+def test_spot_node_killed(scenario: Scenario):
+    run = scenario.run
+    nodes = run.cluster
+    scenario.spec["workers"]["capacity"] = {"type": "PreferSpot"}
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    assert nodes.spot_node in run.workers().values(), "PreferSpot took no spot node"
+    since = scenario.disturb(nodes.kill_node, nodes.spot_node)
+    try:
+        status = run.succeed()
+    finally:
+        nodes.start_node(nodes.spot_node)
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.went_on(pause, "(e) spot node docker kill", target=45, lost_at_most=SINCE_CHECKPOINT)
+    assert status["disruptions"]["nodeLosses"] == 1
+
+
+def test_nothing_is_left_when_runs_are_deleted(scenario: Scenario):
+    """After all scenarios: no pod, RayJob, Secret or NetworkPolicy of any run is left."""
+    kubectl = scenario.run.kubectl
+    kinds = "rayjobs,rayclusters,pods,secrets,networkpolicies,services"
+    wait_for(
+        "nothing that a run owned is left",
+        lambda: not kubectl.list(kinds, "trainingrun.dev/run"),
+        timeout=60,
+        instead=lambda: kubectl("get", kinds, "--selector=trainingrun.dev/run"),
+    )
