@@ -1,0 +1,142 @@
+"""`list`, `get`, `logs` and `watch`: what needs a cluster."""
+
+import time
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import yaml
+from rich.console import Console
+
+from . import views
+from .errors import CliError, one_sentence
+
+if TYPE_CHECKING:
+    from .kube import Kube
+
+_LOOK_EVERY_S = 1.0
+_SILENCE_S = 60.0
+"""How long `watch` bears an API server that does not answer."""
+
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: kubeconfig's.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+Name = Annotated[str, typer.Argument(help="Name of the TrainingRun.")]
+
+
+class Output(StrEnum):
+    """How `get` prints a run."""
+
+    TEXT = "text"
+    YAML = "yaml"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command("list")(list_runs)
+    app.command()(get)
+    app.command()(logs)
+    app.command()(watch)
+
+
+def _connect(context: str | None, namespace: str | None) -> "Kube":
+    # Imported late: the client takes a second to load, and `validate` needs no cluster.
+    from .kube import Kube
+
+    return Kube(context, namespace)
+
+
+def list_runs(
+    namespace: Namespace = None,
+    everywhere: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
+    ] = False,
+    context: Context = None,
+) -> None:
+    """List TrainingRuns and where they stand."""
+    with one_sentence():
+        kube = _connect(context, namespace)
+        found = kube.runs(everywhere)
+        if not found:
+            where = "in any namespace" if everywhere else f"in namespace {kube.namespace}"
+            raise CliError(f"there is no TrainingRun {where}")
+    _print(views.listing(found, datetime.now(UTC), everywhere))
+
+
+def get(
+    name: Name,
+    namespace: Namespace = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="text or yaml.")] = Output.TEXT,
+    context: Context = None,
+) -> None:
+    """Show where one TrainingRun stands and what the losses cost."""
+    with one_sentence():
+        found = _connect(context, namespace).run(name)
+    if output is Output.YAML:
+        found["metadata"].pop("managedFields", None)
+        typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
+    else:
+        _print(views.details(found))
+
+
+def logs(
+    name: Name,
+    namespace: Namespace = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
+    tail: Annotated[int, typer.Option(min=1, help="Lines from the end.")] = 1000,
+    context: Context = None,
+) -> None:
+    """Print the driver's log, which holds the training code's output too."""
+    with one_sentence():
+        kube = _connect(context, namespace)
+        kube.run(name)  # a wrong name gets its own sentence
+        try:
+            for piece in kube.driver_log(kube.head_pod(name), tail, follow):
+                typer.echo(piece, nl=False)
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+
+
+def watch(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Follow a TrainingRun until it ends; exit code 0 if it succeeded, 1 if it failed."""
+    with one_sentence():
+        kube = _connect(context, namespace)
+        try:
+            _follow(kube, name)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _follow(kube: "Kube", name: str) -> None:
+    from .kube import NotFoundError, UnreachableError
+
+    shown, heard = None, None
+    while True:
+        try:
+            run = kube.run(name)
+        except NotFoundError:
+            if heard is None:
+                raise
+            raise CliError(f"{name} was deleted") from None
+        except UnreachableError:
+            if heard is None or time.monotonic() - heard > _SILENCE_S:
+                raise
+        else:
+            heard = time.monotonic()
+            if (line := views.line(run)) != shown:
+                shown = line
+                typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
+            match (run.get("status") or {}).get("phase"):
+                case "Succeeded":
+                    return
+                case "Failed":
+                    raise CliError(f"{name} failed: {views.why(run)}")
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _print(table: object) -> None:
+    # A pipe has no width: rich would cut lines at 80 columns.
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=1000)
+    console.print(table)

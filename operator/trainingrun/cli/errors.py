@@ -1,0 +1,32 @@
+"""How every command fails: one sentence on stderr, and an exit code."""
+
+import contextlib
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+
+
+class CliError(Exception):
+    """A command cannot do what was asked; the text is one sentence."""
+
+
+def complain(sentence: str) -> None:
+    """Print a sentence on stderr; never wrapped, so that it can be searched for."""
+    Console(stderr=True).print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def one_sentence(*also: type[Exception]) -> Iterator[None]:
+    """Ends the command with exit code 1 and the error's own sentence instead of a traceback.
+
+    Args:
+        also: Exceptions beside CliError whose text is fit for a user.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, (CliError, *also)):
+            raise
+        complain(str(error))
+        raise typer.Exit(1) from None

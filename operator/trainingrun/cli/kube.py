@@ -1,0 +1,162 @@
+"""A cluster as the command line sees it: kubeconfig, synchronous, errors in one sentence."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.stream import stream
+from kubernetes.stream.ws_client import WSClient
+
+from ..api.v1alpha1 import GROUP, PLURAL, VERSION
+from ..rendering import names
+from .errors import CliError
+
+_DRIVER_LOG = "/tmp/ray/session_latest/logs/job-driver-*.log"  # noqa: S108 - in the pod
+_TIMEOUT_S = 30
+
+
+class UnreachableError(CliError):
+    """The API server did not answer; it may a moment later."""
+
+
+class NotFoundError(CliError):
+    """The API server says that it does not exist."""
+
+
+class Kube:
+    """One cluster and one default namespace."""
+
+    def __init__(self, context: str | None, namespace: str | None) -> None:
+        """Connect as kubectl would.
+
+        Args:
+            context: A context of the kubeconfig; default: the current one.
+            namespace: Default: the context's own.
+
+        Raises:
+            CliError: There is no usable kubeconfig.
+        """
+        try:
+            contexts, current = config.list_kube_config_contexts()
+            config.load_kube_config(context=context)
+        except (ConfigException, OSError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise CliError(
+                f"no cluster is configured ({reason}); set KUBECONFIG, or name a --context"
+            ) from None
+        chosen = next((each for each in contexts if each["name"] == context), current)
+        self.namespace: str = namespace or chosen["context"].get("namespace") or "default"
+        settings = client.Configuration.get_default_copy()
+        # The client's own three retries keep a user waiting for a cluster that is gone.
+        settings.retries = False
+        self._client = client.ApiClient(settings)
+        self._custom = client.CustomObjectsApi(self._client)
+        self._core = client.CoreV1Api(self._client)
+
+    def runs(self, everywhere: bool) -> list[dict[str, Any]]:
+        """The TrainingRuns of the namespace, or of all of them."""
+        with _one_sentence("TrainingRuns"):
+            if everywhere:
+                found = self._custom.list_cluster_custom_object(
+                    GROUP, VERSION, PLURAL, _request_timeout=_TIMEOUT_S
+                )
+            else:
+                found = self._custom.list_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, PLURAL, _request_timeout=_TIMEOUT_S
+                )
+        return list(found["items"])
+
+    def run(self, name: str) -> dict[str, Any]:
+        """One TrainingRun.
+
+        Raises:
+            NotFoundError: There is none of that name.
+        """
+        with _one_sentence(f"TrainingRun {name} in namespace {self.namespace}"):
+            return dict(
+                self._custom.get_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, PLURAL, name, _request_timeout=_TIMEOUT_S
+                )
+            )
+
+    def head_pod(self, run: str) -> str:
+        """Name of the run's newest head pod.
+
+        Raises:
+            NotFoundError: It has none now.
+        """
+        labels = f"{names.RUN_LABEL}={run},{names.ROLE_LABEL}={names.HEAD}"
+        with _one_sentence(f"the pods of {run}"):
+            pods = self._core.list_namespaced_pod(
+                self.namespace, label_selector=labels, _request_timeout=_TIMEOUT_S
+            ).items
+        if not pods:
+            raise NotFoundError(
+                f"{run} has no head pod now: it has not started, or it has ended and its log went "
+                "with the pod"
+            )
+        newest = max(pods, key=lambda pod: pod.metadata.creation_timestamp)
+        return str(newest.metadata.name)
+
+    def driver_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
+        """The driver's log in a head pod, in pieces; the pod's own log where there is none yet."""
+        tail = f"tail -n {lines} {'-F ' if follow else ''}{_DRIVER_LOG} 2>/dev/null"
+        try:
+            session: WSClient = stream(
+                self._core.connect_get_namespaced_pod_exec,
+                pod,
+                self.namespace,
+                container=names.HEAD_CONTAINER,
+                command=["sh", "-c", f"ls {_DRIVER_LOG} >/dev/null 2>&1 && {tail}"],
+                stdout=True,
+                stderr=False,
+                stdin=False,
+                _preload_content=False,
+            )
+            anything = False
+            while session.is_open():
+                session.update(timeout=1)
+                while session.peek_stdout():
+                    anything = True
+                    yield session.read_stdout()
+            if anything:
+                return
+        except ApiException:  # the container is not running: what it said is still there
+            pass
+        with _one_sentence(f"pod {pod}"):
+            answer = self._core.read_namespaced_pod_log(
+                pod,
+                self.namespace,
+                container=names.HEAD_CONTAINER,
+                tail_lines=lines,
+                follow=follow,
+                _preload_content=False,
+            )
+            for piece in answer.stream():
+                yield piece.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _one_sentence(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiException as error:
+        if error.status == 404:
+            raise NotFoundError(
+                f"{what}: not found; is the name right, and the operator installed?"
+            ) from None
+        raise CliError(f"{what}: {_message(error)}") from None
+    except urllib3.exceptions.HTTPError as error:
+        reason = getattr(error, "reason", None) or error
+        raise UnreachableError(f"the cluster does not answer: {reason}") from None
+
+
+def _message(error: ApiException) -> str:
+    with contextlib.suppress(ValueError, TypeError):
+        return str(json.loads(error.body)["message"])
+    return f"{error.status} {error.reason}"

@@ -1,0 +1,141 @@
+"""`trainingrun …`, also `kubectl trainingrun …`."""
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+
+from .. import rendering
+from ..api.v1alpha1 import TrainingRun
+from ..local import LocalError, Options, run_locally
+from . import cluster_commands, documents, durations
+from .errors import CliError, complain, one_sentence
+
+app = typer.Typer(
+    name="trainingrun",
+    help="Distributed training that goes on when machines come and go.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+_DEFAULTS = rendering.RenderSettings()
+
+_SOME_UID = "00000000-0000-0000-0000-000000000000"
+"""Stands for the UID that the API server gives."""
+
+STOPPED_EXIT_CODE = 130
+"""After Ctrl-C, as shells count it."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"trainingrun {version('trainingrun')}")
+        except PackageNotFoundError:
+            typer.echo("trainingrun, not installed: run from its source")
+        raise typer.Exit
+
+
+def _seconds(text: str) -> float:
+    try:
+        return durations.seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Distributed training that goes on when machines come and go."""
+
+
+def _with_uid(found: TrainingRun) -> TrainingRun:
+    """The run as the API server would hand it on; without a UID its manifests are not valid."""
+    metadata = found.metadata.model_copy(update={"uid": found.metadata.uid or _SOME_UID})
+    return found.model_copy(update={"metadata": metadata})
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")],
+    local: Annotated[bool, typer.Option("--local", help="Train on this machine.")] = False,
+    preempt_after: Annotated[
+        float | None,
+        typer.Option(
+            parser=_seconds,
+            metavar="DURATION",
+            help="Take a node away so long after the first step, such as 15s.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Stands in for the bucket.  [default: trainingrun-local/NAME]"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the latest run in the folder.")
+    ] = False,
+) -> None:
+    """Train a TrainingRun on this machine, without Kubernetes."""
+    with one_sentence(LocalError):
+        if not local:
+            raise CliError(
+                f"say --local to train on this machine, or use kubectl apply -f {file} for a "
+                "cluster"
+            )
+        found = documents.read(file)
+        options = Options(folder=folder, preempt_after_s=preempt_after, resume=resume)
+        try:
+            succeeded = run_locally(found.only_run(), found.config_maps, options, Console())
+        except KeyboardInterrupt:
+            raise typer.Exit(STOPPED_EXIT_CODE) from None
+    raise typer.Exit(0 if succeeded else 1)
+
+
+@app.command()
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="YAML files; - is stdin.")],
+) -> None:
+    """Say what is wrong in files, without a cluster; exit code 1 if anything is."""
+    wrong = False
+    for file in files:
+        found = documents.read(file)
+        for problem in found.problems:
+            complain(f"{found.name}: {problem}")
+        wrong = wrong or bool(found.problems)
+        if not found.problems:
+            names = ", ".join(each.metadata.name for each in found.runs)
+            typer.echo(f"{found.name}: {names} is valid")
+    raise typer.Exit(1 if wrong else 0)
+
+
+@app.command()
+def render(
+    file: Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")],
+    platform: Annotated[
+        str, typer.Option(help="generic, gke, eks, karpenter or aks.")
+    ] = _DEFAULTS.platform,
+    attempt: Annotated[int, typer.Option(min=1, help="Number of the attempt.")] = 1,
+    image: Annotated[
+        str, typer.Option(help="Training image of runs that name none.")
+    ] = _DEFAULTS.image,
+) -> None:
+    """Print the manifests of an attempt as the operator would apply them."""
+    with one_sentence(ValueError):
+        found = _with_uid(documents.read(file).only_run())
+        settings = rendering.RenderSettings(platform=platform, image=image)
+        manifests = [
+            rendering.token_secret(found),
+            *rendering.support(found, settings),
+            rendering.attempt(found, attempt, settings),
+        ]
+    typer.echo(yaml.safe_dump_all(manifests, sort_keys=False), nl=False)
+
+
+cluster_commands.add_to(app)

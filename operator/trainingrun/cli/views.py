@@ -1,0 +1,121 @@
+"""A TrainingRun's status as text. Pure; any field may be missing, as in a run seen first."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+from .durations import short
+
+Run = Mapping[str, Any]
+
+
+def listing(runs: Sequence[Run], now: datetime, with_namespace: bool) -> Table:
+    """One line per run, as kubectl shows them."""
+    heads = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
+    table = _table(["NAMESPACE", *heads] if with_namespace else heads)
+    for run in runs:
+        status, metadata = run.get("status") or {}, run["metadata"]
+        cells = [
+            metadata["name"],
+            status.get("phase", ""),
+            _percent(status.get("progress", {}).get("percent")),
+            _step(status),
+            str(status.get("attempt", "") or ""),
+            str(status.get("disruptions", {}).get("preemptions", "")),
+            _percent((status.get("goodput") or {}).get("percent")),
+            _age(metadata.get("creationTimestamp"), now),
+        ]
+        table.add_row(*([metadata["namespace"], *cells] if with_namespace else cells))
+    return table
+
+
+def details(run: Run) -> Table:
+    """Everything that the status says of one run, in two columns."""
+    status = run.get("status") or {}
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+
+    def row(name: str, value: object) -> None:
+        if value not in (None, "", {}):
+            table.add_row(name, str(value))
+
+    row("name", f"{run['metadata']['namespace']}/{run['metadata']['name']}")
+    row("phase", status.get("phase", "not seen by the operator yet"))
+    row("step", _step(status))
+    progress = status.get("progress") or {}
+    if progress.get("secondsLeft") is not None and status.get("phase") == "Running":
+        row("time left", short(progress["secondsLeft"]))
+    for name, value in (progress.get("metrics") or {}).items():
+        row(f"  {name}", value)
+    checkpoint = status.get("checkpoint") or {}
+    if checkpoint:
+        row("checkpoint", f"step {checkpoint['step']}, {checkpoint['uri']}")
+    row("restarts", status.get("restarts"))
+    for name, count in (status.get("disruptions") or {}).items():
+        row(name, count or None)
+    goodput = status.get("goodput") or {}
+    if goodput:
+        lost = ", ".join(f"{k} {v:.0f} s" for k, v in goodput.get("lostSeconds", {}).items() if v)
+        row("goodput", f"{goodput['percent']}%" + (f" (lost: {lost})" if lost else ""))
+    for attempt in status.get("attempts") or []:
+        words = [attempt.get("outcome", ""), attempt.get("reason", ""), attempt.get("message", "")]
+        row(f"attempt {attempt['number']}", " ".join(word for word in words if word))
+    for condition in status.get("conditions") or []:
+        row(
+            condition["type"],
+            f"{condition['status']} {condition['reason']}: {condition.get('message', '')}",
+        )
+    result = status.get("result") or {}
+    row("result", result.get("checkpointUri"))
+    return table
+
+
+def line(run: Run) -> str:
+    """Where a run stands, in one line for `watch`."""
+    status = run.get("status") or {}
+    parts = [status.get("phase", "Pending")]
+    if _step(status):
+        parts.append(f"step {_step(status)}")
+    loss = (status.get("progress") or {}).get("metrics", {}).get("loss")
+    if loss is not None:
+        parts.append(f"loss {loss:.4g}" if isinstance(loss, float) else f"loss {loss}")
+    if status.get("attempt"):
+        parts.append(f"attempt {status['attempt']}")
+    preemptions = (status.get("disruptions") or {}).get("preemptions")
+    if preemptions:
+        parts.append(f"preemptions {preemptions}")
+    return " · ".join(parts)
+
+
+def why(run: Run) -> str:
+    """What the operator says about a failed run."""
+    for condition in (run.get("status") or {}).get("conditions") or []:
+        if condition["type"] == "Failed" and condition["status"] == "True":
+            return f"{condition['reason']}: {condition.get('message', '')}"
+    return "no reason is given"
+
+
+def _step(status: Mapping[str, Any]) -> str:
+    progress = status.get("progress") or {}
+    if "step" not in progress:
+        return ""
+    total = progress.get("totalSteps")
+    return f"{progress['step']}/{total}" if total else str(progress["step"])
+
+
+def _percent(value: Any) -> str:
+    return "" if value is None else f"{value}%"
+
+
+def _age(created: str | None, now: datetime) -> str:
+    if not created:
+        return ""
+    return short((now - datetime.fromisoformat(created).astimezone(UTC)).total_seconds())
+
+
+def _table(heads: list[str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    return table

@@ -1,0 +1,134 @@
+"""What a local run shows: a live bar in a terminal, plain lines elsewhere, and the summary."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from ..api import contract
+from .interruptions import Interruption
+
+_LINE_EVERY_S = 5.0
+"""Where there is no terminal, as in CI's log."""
+_RATE_OVER_S = 15.0
+
+
+class Display:
+    """The run as it goes on; a context manager, so that the terminal is left as it was."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        """Show run `name` on a console."""
+        self._console = console
+        self._name = name
+        self._samples: deque[tuple[float, int]] = deque()
+        self._line_at = 0.0
+        self._line = ""
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[line]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID = self._bar.add_task(name, total=None, line="starting Ray")
+
+    def note(self, line: str, style: str = "") -> None:
+        """Print a line that stays."""
+        self._console.print(line, style=style, highlight=False, soft_wrap=True)
+
+    def waiting(self, line: str) -> None:
+        """Say what is waited for while there is no progress."""
+        self._bar.update(self._task, line=line)
+
+    def show(self, progress: contract.Progress, attempt: int, restarts: int) -> None:
+        """Show where the training is."""
+        rate = self._rate(progress)
+        parts = [progress.state.value.lower()]
+        if progress.total_steps:
+            parts.append(f"step {progress.step}/{progress.total_steps}")
+        elif progress.step:
+            parts.append(f"step {progress.step}")
+        if "loss" in progress.metrics:
+            parts.append(f"loss {_plain(progress.metrics['loss'])}")
+        if rate:
+            parts.append(f"{rate:.1f} steps/s")
+            if progress.total_steps and progress.state is contract.RunState.TRAINING:
+                left = (progress.total_steps - progress.step) / rate
+                parts.append(f"ETA {_duration(left)}")
+        parts.append(f"attempt {attempt}")
+        if restarts:
+            parts.append(f"restarts {restarts}")
+        line = " · ".join(parts)
+        self._bar.update(self._task, total=progress.total_steps, completed=progress.step, line=line)
+        now = time.monotonic()
+        if not self._console.is_terminal and now >= self._line_at and line != self._line:
+            self._line_at, self._line = now + _LINE_EVERY_S, line
+            self.note(f"{self._name}: {line}")
+
+    def _rate(self, progress: contract.Progress) -> float | None:
+        """Steps per second over the last seconds; None until it is known."""
+        if progress.state is not contract.RunState.TRAINING or progress.step_time is None:
+            self._samples.clear()
+            return None
+        if not self._samples or self._samples[-1][0] < progress.step_time:
+            self._samples.append((progress.step_time, progress.step))
+        while self._samples[-1][0] - self._samples[0][0] > _RATE_OVER_S:
+            self._samples.popleft()
+        (first_time, first), (last_time, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (last_time - first_time) if last > first else None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+def summary(
+    result: contract.ProgressResult,
+    interruptions: Sequence[Interruption],
+    elapsed_s: float,
+    folder: str,
+) -> Table:
+    """What the run left and what its interruptions cost.
+
+    Args:
+        result: What the training left.
+        interruptions: Each time that it stopped and went on.
+        elapsed_s: Seconds from the command to the result.
+        folder: The run's own folder, shown where there is no checkpoint.
+    """
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    # Accuracy before the rest: it is what a reader looks for.
+    for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
+        table.add_row(name, _plain(result.metrics[name]))
+    table.add_row("interruptions", str(len(interruptions)))
+    table.add_row("steps lost", str(sum(each.steps_lost for each in interruptions)))
+    without = sum(each.seconds for each in interruptions)
+    table.add_row("seconds without training", f"{without:.1f}")
+    table.add_row("seconds in all", f"{elapsed_s:.1f}")
+    table.add_row("checkpoint", result.checkpoint_uri or f"none; see {folder}")
+    if result.best_checkpoint_uri:
+        table.add_row("best checkpoint", result.best_checkpoint_uri)
+    return table
+
+
+def _plain(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 60}:{whole % 60:02d}" if whole < 3600 else f"{whole / 3600:.1f} h"

@@ -1,0 +1,72 @@
+"""The driver of one attempt: started on the head, followed through its progress document."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ..api.contract import CONTRACT_ENV, Progress, RunContract
+from . import processes
+from .ray_nodes import LocalRay
+
+PROGRESS_FILE = "progress.json"
+SUSPEND_FILE = "suspend"
+LEASE_LOST_EXIT_CODE = 3
+
+
+class Driver:
+    """One `python -m trainingrun_runtime`."""
+
+    def __init__(self, ray: LocalRay, contract: RunContract, log: Path) -> None:
+        """Start it.
+
+        Args:
+            ray: A running cluster.
+            contract: What the runtime is told.
+            log: File for its output, which is also that of the training code.
+        """
+        self._state = ray.head.state
+        self.log = log
+        for name in (PROGRESS_FILE, SUSPEND_FILE):  # of a former attempt
+            (self._state / name).unlink(missing_ok=True)
+        self._progress: Progress | None = None
+        self._seen_ns = 0
+        environment = {
+            **ray.environment,
+            CONTRACT_ENV: contract.model_dump_json(by_alias=True),
+            "RAY_ADDRESS": ray.address,
+            "TRAININGRUN_STATE_DIRECTORY": str(self._state),
+            "NODE_NAME": ray.head.name,
+            "POD_NAME": ray.head.name,
+        }
+        self._process = processes.start(
+            [sys.executable, "-m", "trainingrun_runtime"], environment, log
+        )
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def progress(self) -> Progress | None:
+        """Its newest progress document; None before the first."""
+        file = self._state / PROGRESS_FILE
+        try:
+            changed = file.stat().st_mtime_ns
+            if changed != self._seen_ns:
+                self._progress = Progress.model_validate_json(file.read_bytes())
+                self._seen_ns = changed
+        except FileNotFoundError:
+            pass
+        return self._progress
+
+    def suspend(self, wait_s: float) -> None:
+        """Ask it to checkpoint and end, and wait for that; it may not answer in time."""
+        (self._state / SUSPEND_FILE).touch()
+        try:
+            self._process.wait(timeout=wait_s)
+        except subprocess.TimeoutExpired:
+            return
+
+    def kill(self) -> None:
+        """End it and everything that it started."""
+        processes.kill(self._process)

@@ -1,0 +1,60 @@
+"""What each interruption cost, read off the successive progress documents. Pure."""
+
+from dataclasses import dataclass, field
+
+from ..api.contract import Progress, RecordKind
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """One time that training stopped and went on."""
+
+    stopped_step: int
+    """The last step before it."""
+    restored_step: int
+    """The step of the checkpoint from which training went on."""
+    seconds: float
+    """From the last step before it to the first one after it."""
+
+    @property
+    def steps_lost(self) -> int:
+        """Steps that were done again."""
+        return max(self.stopped_step - self.restored_step, 0)
+
+
+@dataclass(slots=True)
+class Interruptions:
+    """Collects them; feed every document that is seen, in order."""
+
+    ended: list[Interruption] = field(default_factory=list)
+    """Those after which training goes on again, oldest first."""
+    first_step_time: float | None = None
+    """Unix time at which the first step was seen done."""
+    _last_step: int = 0
+    _last_time: float = 0.0
+    _restored: int | None = None
+    _records: tuple[int, int, int] = (0, 0, 0)
+
+    def see(self, progress: Progress) -> Interruption | None:
+        """Take in one document; the interruption that is over with it, if one is."""
+        for record in progress.records:
+            number = (progress.attempt, progress.epoch, record.number)
+            if number <= self._records:
+                continue
+            self._records = number
+            if record.kind is RecordKind.RESTORED and self.first_step_time is not None:
+                # Restored again before any step was done: the earlier checkpoint no longer counts.
+                self._restored = record.step or 0
+        done = progress.step_time
+        if done is None or done <= self._last_time:
+            return None
+        over = None
+        if self._restored is not None:
+            seconds = done - self._last_time
+            over = Interruption(self._last_step, self._restored, seconds)
+            self.ended.append(over)
+            self._restored = None
+        if self.first_step_time is None:
+            self.first_step_time = done
+        self._last_step, self._last_time = progress.step, done
+        return over

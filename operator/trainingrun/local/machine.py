@@ -1,0 +1,62 @@
+"""What this machine can stand in for: its accelerators and the run's environment variables."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..api.v1alpha1 import RunSpec
+from .errors import LocalError
+
+_NVIDIA = re.compile(r"nvidia\d+")
+
+
+def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...]:
+    """The NVIDIA GPUs that the run's workers share out, as CUDA numbers them; empty for CPU runs.
+
+    Raises:
+        LocalError: The run wants accelerators that this machine lacks. CPUs and memory are not
+            looked at: workers share them, and a run that is only slow is still worth trying.
+    """
+    wanted = spec.workers.accelerator
+    if wanted is None:
+        return ()
+    if wanted.kind != "nvidia":
+        raise LocalError(
+            f"workers.accelerator.kind is {wanted.kind}, which needs a cluster; a local run has "
+            "CPUs and NVIDIA GPUs only"
+        )
+    count = sum(1 for entry in device_folder.iterdir() if _NVIDIA.fullmatch(entry.name))
+    needed = spec.workers.count * wanted.count
+    if count < needed:
+        raise LocalError(
+            f"the run wants {needed} NVIDIA GPU(s) ({spec.workers.count} worker(s) with "
+            f"{wanted.count} each) and this machine has {count}; lower workers.count, or remove "
+            "workers.accelerator to train on CPUs"
+        )
+    return tuple(str(number) for number in range(count))
+
+
+def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The run's environment variables; those from a Secret or the like come from this shell.
+
+    Args:
+        spec: What the user wants.
+        own: The shell's variables; default: this process's.
+
+    Raises:
+        LocalError: A variable with valueFrom is not set in the shell.
+    """
+    own = os.environ if own is None else own
+    found = {}
+    for variable in spec.training.env:
+        if variable.value is not None:
+            found[variable.name] = variable.value
+        elif variable.name in own:
+            found[variable.name] = own[variable.name]
+        else:
+            raise LocalError(
+                f"training.env {variable.name} has valueFrom, which only a cluster can look up; "
+                f"export {variable.name} in this shell"
+            )
+    return found

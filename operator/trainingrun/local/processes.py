@@ -1,0 +1,70 @@
+"""Processes that this run started, and nothing else: how they are found and ended."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+_END_DEADLINE_S = 10.0
+"""How long killed processes may take to vanish; longer means one hangs in the kernel."""
+
+
+def start(
+    command: list[str], environment: Mapping[str, str], log: Path
+) -> "subprocess.Popen[bytes]":
+    """Start a command as the leader of its own session, with its output appended to `log`.
+
+    A session of its own: Ctrl-C in the terminal then reaches only this process, which ends the
+    others in an order that keeps the last checkpoint.
+    """
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process of `start` and all its descendants at once, and wait until they are gone.
+
+    At once, because that is what a lost machine looks like: no process has time to say goodbye.
+    """
+    family = {process.pid}
+    deadline = time.monotonic() + _END_DEADLINE_S
+    while time.monotonic() < deadline:
+        family |= _descendants(family, process.pid)
+        alive = [pid for pid in family if _kill(pid)]
+        process.poll()  # reaps it: an unreaped child would look alive for ever
+        if not alive:
+            return
+        time.sleep(0.05)
+
+
+def _kill(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def _descendants(family: set[int], group: int) -> set[int]:
+    """The living processes of the group, and those below any of the family."""
+    table = subprocess.run(
+        ["ps", "-axo", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split() for line in table.splitlines()]
+    living = [(int(pid), int(ppid), int(pgid)) for pid, ppid, pgid, stat in rows if stat[0] != "Z"]
+    found = {pid for pid, _, pgid in living if pgid == group}
+    grew = True
+    while grew:
+        below = {pid for pid, ppid, _ in living if ppid in found | family} - found
+        found |= below
+        grew = bool(below)
+    return found

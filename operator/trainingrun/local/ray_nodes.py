@@ -1,0 +1,229 @@
+"""A private Ray cluster on this machine: a head, and one simulated node per worker.
+
+Every node has its own state folder, so that the runtime's processes on it see the notice of their
+node and of no other. Nothing is shared with another Ray on the machine: the ports are free ones,
+the session folders private, and a token keeps strangers out.
+"""
+
+import importlib.util
+import math
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..api.contract import NOTICE_ENV
+from ..rendering import environments
+from . import processes
+from .errors import LocalError
+
+NOTICE_SECONDS = 30
+"""How long before a simulated preemption the node is told: as long as the generic platform."""
+
+_START_DEADLINE_S = 120.0
+_OBJECT_STORE_BYTES = 200_000_000
+"""Per node. Ray's own default, 30 % of the memory for each node, would add up to several times the
+machine."""
+
+_SETTINGS = {
+    # As in the pods, so that a loss is noticed here as soon as there.
+    **environments.RAY_TUNING,
+    **environments.PRELOAD,
+    "RAY_AUTH_MODE": "token",
+    "RAY_ENABLE_RAY_CLUSTERS": "1",  # Ray refuses several nodes on macOS without it
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One simulated machine."""
+
+    name: str
+    """`head`, or `local-1`, `local-2` …; numbers are never used twice."""
+    state: Path
+    """Its state folder: notice, saved, watcher and, on the head, progress.json."""
+    process: "subprocess.Popen[bytes]"
+    """`ray start --block`, the leader of everything that runs on the node."""
+    devices: tuple[str, ...] = ()
+    """Its NVIDIA GPUs."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its Ray still runs."""
+        return self.process.poll() is None
+
+
+class LocalRay:
+    """The cluster; as a context manager it leaves no process and no folder behind."""
+
+    def __init__(
+        self,
+        logs: Path,
+        environment: Mapping[str, str],
+        resources: Mapping[str, float],
+        devices: tuple[str, ...] = (),
+    ) -> None:
+        """Prepare a cluster; nothing runs yet.
+
+        Args:
+            logs: Folder for the nodes' output.
+            environment: Variables of every process on every node, beside this process's own.
+            resources: Ray resources of one worker, such as {"CPU": 1, "GPU": 1}; counts may exceed
+                the machine's, since to Ray they are bookkeeping.
+            devices: The machine's NVIDIA GPUs, which the nodes share out.
+        """
+        self._logs = logs
+        self._resources = dict(resources)
+        self._free_devices = list(devices)
+        # Short, and not below $TMPDIR: a socket's path may have no more than 104 characters.
+        self._home = Path(tempfile.mkdtemp(prefix="tr-", dir="/tmp"))
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RAY_ADDRESS", "RAY_AUTH", "RAY_JOB", "TRAININGRUN_"))
+        }
+        self.environment = {
+            **inherited,
+            **_SETTINGS,
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            NOTICE_ENV: str(NOTICE_SECONDS),
+            **environment,
+        }
+        self.address = ""
+        self._head: Node | None = None
+        self._workers: list[Node] = []
+        self._started = 0
+
+    @property
+    def head(self) -> Node:
+        """The node without CPUs, on which the driver runs."""
+        if self._head is None:
+            raise LocalError("the local Ray is not running")
+        return self._head
+
+    @property
+    def workers(self) -> tuple[Node, ...]:
+        """The nodes that train, oldest first."""
+        return tuple(self._workers)
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._head is not None
+
+    def start(self, workers: int) -> None:
+        """Start the head and so many workers, and wait for the head.
+
+        Raises:
+            LocalError: Ray did not come up.
+        """
+        port = _free_port()
+        command = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
+        command += ["--no-monitor"]
+        if importlib.util.find_spec("grpc"):
+            # Its default is one fixed port, which a second cluster on this machine could not have.
+            command += [f"--ray-client-server-port={_free_port()}"]
+        self._head = self._start_node("head", command, ())
+        # The workers load Ray while the head does: they need only its control store's port.
+        self._wait(lambda: _listens(port))
+        self.address = f"127.0.0.1:{port}"
+        for _ in range(workers):
+            self.add_worker()
+        self._wait((self._home / "head" / "ray_current_cluster").exists)
+        self.address = (self._home / "head" / "ray_current_cluster").read_text().strip()
+
+    def add_worker(self) -> Node:
+        """Start one more worker node; it joins within seconds, this does not wait for it."""
+        self._started += 1
+        cpus = math.ceil(self._resources.get("CPU", 1))  # Ray's command takes whole numbers only
+        gpus = math.ceil(self._resources.get("GPU", 0))
+        devices = tuple(self._free_devices.pop(0) for _ in range(gpus))
+        command = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+        # Each node's log monitor would read the files of all of them, as they share a machine.
+        command += ["--include-log-monitor=false"]
+        node = self._start_node(f"local-{self._started}", command, devices)
+        self._workers.append(node)
+        return node
+
+    def remove(self, node: Node) -> None:
+        """Kill a worker node and everything on it, without any warning."""
+        processes.kill(node.process)
+        self._workers.remove(node)
+        self._free_devices += node.devices
+
+    def replace_dead_workers(self) -> list[tuple[Node, Node]]:
+        """Start a node for every one that died by itself; pairs of the dead and the new."""
+        dead = [node for node in self._workers if not node.alive]
+        replaced = []
+        for node in dead:
+            self.remove(node)
+            replaced.append((node, self.add_worker()))
+        return replaced
+
+    def stop(self) -> None:
+        """Kill every node; the cluster can be started again."""
+        for node in [*self._workers, *([self._head] if self._head else [])]:
+            processes.kill(node.process)
+            self._free_devices += node.devices
+            shutil.rmtree(self._home / node.name, ignore_errors=True)
+        self._workers, self._head = [], None
+
+    def _start_node(self, name: str, arguments: list[str], devices: tuple[str, ...]) -> Node:
+        home = self._home / name
+        state = home / "state"
+        state.mkdir(parents=True)
+        environment = {
+            **self.environment,
+            "TRAININGRUN_STATE_DIRECTORY": str(state),
+            "NODE_NAME": name,
+            "POD_NAME": name,
+        }
+        if devices:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *arguments]
+        command += ["--node-ip-address=127.0.0.1", f"--node-name={name}", f"--temp-dir={home}"]
+        command += [f"--object-store-memory={_OBJECT_STORE_BYTES}"]
+        # 0: any free port. Ray's fixed range would be the same for all nodes of the machine.
+        command += ["--min-worker-port=0", "--max-worker-port=0"]
+        process = processes.start(command, environment, self._logs / f"{name}.log")
+        return Node(name, state, process, devices)
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_DEADLINE_S
+        while not ready():
+            if not self.head.alive or time.monotonic() > deadline:
+                raise LocalError(f"Ray did not start; its last words are in {self._logs}/head.log")
+            time.sleep(0.05)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

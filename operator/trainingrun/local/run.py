@@ -1,0 +1,229 @@
+"""A local run from its start to its end: the loop that plays the operator's part."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from ..api.contract import Failure, Progress, RunContract
+from ..api.v1alpha1 import TrainingRun
+from ..rendering import RenderSettings, contract
+from . import machine
+from .display import Display, summary
+from .driver import LEASE_LOST_EXIT_CODE, Driver
+from .errors import LocalError
+from .folder import Folder
+from .interruptions import Interruptions
+from .preemption import Preemption
+from .ray_nodes import LocalRay
+from .retries import GiveUp, Retry, Tally, after_failure
+
+_POLL_S = 0.2
+_SUSPEND_S = 15.0
+"""How long Ctrl-C waits for a checkpoint; a second one does not wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says beside the file."""
+
+    folder: Path | None = None
+    """Stands in for the bucket; default: `trainingrun-local/<name>`."""
+    preempt_after_s: float | None = None
+    """Seconds after the first step at which a node is taken away; None: never."""
+    resume: bool = False
+    """Go on with the latest run in the folder."""
+
+
+def run_locally(
+    run: TrainingRun,
+    config_maps: Mapping[str, Mapping[str, str]],
+    options: Options,
+    console: Console,
+) -> bool:
+    """Train here, and show it; whether the run succeeded.
+
+    Raises:
+        LocalError: The run cannot be trained on this machine.
+        KeyboardInterrupt: Somebody stopped it; everything is cleaned up and it can be resumed.
+    """
+    began = time.monotonic()
+    for module in ("ray", "torch", "trainingrun_runtime"):
+        if importlib.util.find_spec(module) is None:
+            raise LocalError(
+                f"{module} is not installed here; install trainingrun[runtime] to train locally"
+            )
+    if run.spec.suspend:
+        raise LocalError("spec.suspend is true; set it to false to train")
+    devices = machine.devices(run.spec)
+    variables = machine.variables(run.spec)
+    folder = Folder.prepare(run, options.folder, options.resume)
+    script = folder.write_script(config_maps)
+    told = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
+        update={"script": str(script) if script else None}
+    )
+    environment = {
+        **variables,
+        "PYTHONPATH": _import_path(script),
+        "TRAININGRUN_CONFIG": json.dumps(run.spec.training.config),
+    }
+    ray = LocalRay(folder.logs, environment, told.resources_per_worker, devices)
+    with _terminable(), Display(console, run.metadata.name) as display, ray:
+        loop = _Loop(folder, told, ray, display, options)
+        final = loop.until_the_end()
+    if isinstance(final, Progress) and final.result is not None:
+        elapsed = time.monotonic() - began
+        console.print(f"{run.metadata.name} succeeded", style="green", highlight=False)
+        console.print(summary(final.result, loop.interruptions.ended, elapsed, folder.uri))
+        return True
+    console.print(f"{run.metadata.name} failed: {final}", style="red", soft_wrap=True)
+    console.print(f"log: {loop.log}", highlight=False, soft_wrap=True)
+    return False
+
+
+@dataclass
+class _Loop:
+    """Attempt after attempt, until the run has succeeded or failed."""
+
+    folder: Folder
+    told: RunContract
+    ray: LocalRay
+    display: Display
+    options: Options
+    interruptions: Interruptions = field(default_factory=Interruptions)
+    tally: Tally = field(default_factory=Tally)
+    preemption: Preemption | None = None
+    log: Path = field(default_factory=Path)
+
+    def until_the_end(self) -> Progress | str:
+        """The final progress document of a success, or a sentence that tells the failure."""
+        spec = self.folder.run.spec
+        if self.options.preempt_after_s is not None:
+            self.preemption = Preemption(self.ray, self.options.preempt_after_s)
+        deadline = time.monotonic() + (spec.active_deadline_seconds or float("inf"))
+        number = self.folder.first_attempt
+        while True:
+            self.folder.remember(number)
+            if not self.ray.running:
+                self.ray.start(spec.workers.count)
+            self.log = self.folder.logs / f"driver-{number}.log"
+            told = self.told.model_copy(update={"attempt": number})
+            driver = Driver(self.ray, told, self.log)
+            try:
+                ended = self._follow(driver, number, deadline)
+            except KeyboardInterrupt:
+                self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
+                driver.suspend(_SUSPEND_S)
+                self.display.note(f"stopped; --resume goes on ({self.folder.uri})")
+                raise
+            finally:
+                driver.kill()
+            if not isinstance(ended, _Broken):
+                return ended
+            match after_failure(spec.failures, self.tally, ended.failure, ended.newer_checkpoint):
+                case GiveUp(message):
+                    return f"{ended.failure.message} ({message})"
+                case Retry(tally, wait_s):
+                    self.tally = tally
+            number += 1
+            self.display.note(
+                f"attempt {number - 1} failed: {ended.failure.message}; "
+                f"attempt {number} follows in {wait_s:.0f} s",
+                style="yellow",
+            )
+            time.sleep(min(wait_s, max(deadline - time.monotonic(), 0)))
+
+    def _follow(self, driver: Driver, number: int, deadline: float) -> "Progress | str | _Broken":
+        """One attempt, until its driver has ended."""
+        while True:
+            code = driver.exit_code  # before the document, so that the last one is read
+            progress = driver.progress()
+            if progress is not None:
+                self._show(progress, number)
+            if code is not None:
+                return _judged(code, progress)
+            if not self.ray.head.alive:
+                driver.kill()
+                self.ray.stop()
+                failure = Failure(kind="Infrastructure", message="the head node died")
+                return _Broken(failure, bool(progress and progress.checkpoint))
+            if time.monotonic() > deadline:
+                return "activeDeadlineSeconds has passed"
+            for dead, new in self.ray.replace_dead_workers():
+                self.display.note(f"node {dead.name} died; {new.name} takes its place")
+            if self.preemption is not None:
+                self.preemption.poll(self.interruptions.first_step_time)
+            time.sleep(_POLL_S)
+
+    def _show(self, progress: Progress, number: int) -> None:
+        self.display.show(progress, number, self.tally.restarts)
+        over = self.interruptions.see(progress)
+        if over is None:
+            return
+        what = "training stopped"
+        if self.preemption is not None and self.preemption.node is not None:
+            what = f"node {self.preemption.node.name} preempted"
+        self.display.note(
+            f"{what} at step {over.stopped_step}; training again after {over.seconds:.1f} s; "
+            f"{over.steps_lost} steps lost"
+        )
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """An attempt that failed, and may be followed by another."""
+
+    failure: Failure
+    newer_checkpoint: bool
+
+
+def _judged(code: int, progress: Progress | None) -> Progress | str | _Broken:
+    if code == 0 and progress is not None and progress.result is not None:
+        return progress
+    if code == LEASE_LOST_EXIT_CODE:
+        return "another process trains this run now, and only one may"
+    failure = progress.failure if progress is not None else None
+    if failure is None:
+        # No word from the driver: it was killed, and no code of the user's is to blame.
+        failure = Failure(
+            kind="Infrastructure", message=f"the driver ended with exit code {code}, unexplained"
+        )
+    return _Broken(failure, bool(progress and progress.checkpoint))
+
+
+def _import_path(script: Path | None) -> str:
+    """$PYTHONPATH of the run: its script's folder, the working directory, and this project."""
+    roots = [str(script.parent)] if script else []
+    roots.append(str(Path.cwd()))
+    for module in ("trainingrun", "trainingrun_runtime"):
+        found = importlib.util.find_spec(module)
+        if found is not None and found.submodule_search_locations:
+            roots.append(str(Path(found.submodule_search_locations[0]).parent))
+    inherited = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*roots, *([inherited] if inherited else [])])
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Makes SIGTERM clean up as Ctrl-C does; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
