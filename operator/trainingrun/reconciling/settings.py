@@ -19,3 +19,9 @@ class ReconcileSettings:
     gives up on an unreachable dashboard after 300 s, without retry."""
     suspend_deadline_s: float = 120.0
     """How long the runtime may take to checkpoint before a suspended run's pods are freed."""
+    last_word_s: float = 30.0
+    """How long the driver's last document is awaited after its RayJob has ended."""
+    terminating_late_s: float = 10.0
+    """How long a pod may outstay its grace period before that is a sign that its node is gone."""
+    kuberay_retry_s: float = 30.0
+    """Between looks while KubeRay is missing or too old, or the API server refuses the RayJob."""

@@ -1,0 +1,170 @@
+"""Why a pod ended, who pays for it, and how long the next attempt waits.
+
+Exit codes alone decide nothing: 137 is preemption, drain, node loss and out of memory alike.
+"""
+
+from datetime import timedelta
+from typing import NamedTuple
+
+from ..api.status import Attempt, LossReason, RunStatus
+from ..api.v1alpha1 import Backoff, Failures
+from . import pods
+from .ledger import Ledger
+from .model import Manifest, NodeSight
+from .moments import parsed
+
+NODE_GOING = frozenset({"Terminated", "Shutdown", "NodeShutdown", "Preempting"})
+"""Pod status reasons of a kubelet that makes room or shuts down: the node gave notice."""
+
+NEVER_RAN = frozenset(
+    {"NodeAffinity", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods"}
+)
+"""Pod status reasons of a kubelet that refused the pod, often after its node was born again."""
+
+NODE_GONE_TAINTS = frozenset(
+    {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/out-of-service",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    }
+)
+"""Taints of a node that is, or is taken to be, gone."""
+
+NODE_LEAVING_TAINTS = frozenset(
+    {
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "cloud.google.com/impending-node-termination",
+        "aws-node-termination-handler/spot-itn",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        "remediator.kubernetes.azure.com/unschedulable",
+    }
+)
+"""Taints of a node that is being taken away."""
+
+KILLED = frozenset({137, 143})
+"""Exit codes of a process that was killed from outside."""
+
+
+class Over(NamedTuple):
+    """Why the whole run has failed."""
+
+    reason: str
+    message: str
+
+
+def why_pod_ended(pod: Manifest, node: NodeSight | None) -> LossReason | None:
+    """Why the pod ended or is about to; None: it goes on.
+
+    The first sign that holds decides. What the pod says of itself comes before what its node
+    looks like, which may have changed since.
+    """
+    endings = list(pods.terminations(pod))
+    if any(ending.get("reason") == "OOMKilled" for ending in endings):
+        return LossReason.OUT_OF_MEMORY
+    status_reason = pod.get("status", {}).get("reason")
+    disruption = pods.condition(pod, "DisruptionTarget")
+    if disruption and disruption.get("status") == "True":
+        if disruption.get("reason") in ("DeletionByTaintManager", "DeletionByPodGC"):
+            return LossReason.NODE_LOST
+        return LossReason.EVICTED if status_reason == "Evicted" else LossReason.PREEMPTED
+    if status_reason in NODE_GOING:
+        return LossReason.PREEMPTED
+    if status_reason == "NodeLost":
+        return LossReason.NODE_LOST
+    if status_reason == "Evicted":
+        return LossReason.EVICTED
+    if status_reason in NEVER_RAN:
+        return LossReason.INFRASTRUCTURE_ERROR
+    if pods.leaving(pod) and not _died_before_deletion(pod, endings):
+        return LossReason.PREEMPTED
+    if not pods.ended(pod) and not endings:
+        return None
+    killed = any(ending.get("exitCode") in KILLED for ending in endings) or not endings
+    if killed and node is not None and (not node.exists or not node.ready or _taken(node)):
+        return LossReason.NODE_LOST
+    # The main process of every pod is Ray's own: the training code runs below it, and what goes
+    # wrong there arrives through the driver's word, never as a pod's exit code.
+    return LossReason.HEAD_LOST if pods.is_head(pod) else LossReason.WORKER_LOST
+
+
+def _died_before_deletion(pod: Manifest, endings: list[Manifest]) -> bool:
+    """Whether KubeRay merely clears a pod away that had died by itself."""
+    asked = pods.deletion_asked(pod)
+    finished = [parsed(end["finishedAt"]) for end in endings if end.get("finishedAt")]
+    return asked is not None and bool(finished) and max(finished) <= asked
+
+
+def _taken(node: NodeSight) -> bool:
+    return any(taint in NODE_GONE_TAINTS | NODE_LEAVING_TAINTS for taint in node.taints)
+
+
+def application_failures(status: RunStatus) -> int:
+    """What counts against failures.maxRestarts."""
+    return status.disruptions.application_errors + status.disruptions.out_of_memory
+
+
+def infrastructure_losses(status: RunStatus, ledger: Ledger) -> int:
+    """What counts against failures.maxPreemptions."""
+    lost = status.disruptions
+    return (
+        lost.preemptions
+        + lost.node_losses
+        + lost.head_losses
+        + lost.worker_failures
+        + ledger.other_losses
+    )
+
+
+def exhausted(status: RunStatus, ledger: Ledger, failures: Failures) -> Over | None:
+    """Whether a budget is used up; asked within an attempt and at its end."""
+    own = application_failures(status)
+    if own > failures.max_restarts:
+        return Over(
+            "RestartsExhausted",
+            f"The training failed by itself {_times(own)} and failures.maxRestarts is "
+            f"{failures.max_restarts}",
+        )
+    losses = infrastructure_losses(status, ledger)
+    if 0 <= failures.max_preemptions < losses:
+        return Over(
+            "PreemptionsExhausted",
+            f"Infrastructure was lost {_times(losses)} and failures.maxPreemptions is "
+            f"{failures.max_preemptions}; -1 survives as many as there are",
+        )
+    return None
+
+
+def without_progress(ledger: Ledger, failures: Failures) -> Over | None:
+    """Whether too many attempts in a row ended without a newer checkpoint."""
+    if ledger.fruitless < failures.max_attempts_without_progress:
+        return None
+    return Over(
+        "NoProgress",
+        f"{ledger.fruitless} attempts in a row ended without a newer checkpoint and "
+        f"failures.maxAttemptsWithoutProgress is {failures.max_attempts_without_progress}; make "
+        "checkpoints more often (checkpoints.everySeconds) or look at why the attempts end",
+    )
+
+
+def backoff(ended: Attempt, fruitless: int, settings: Backoff) -> timedelta:
+    """The wait after an attempt.
+
+    `fruitless` counts the attempts in a row that ended without a newer checkpoint: what makes
+    progress is tried again soon. An application failure always waits; the first loss of
+    infrastructure does not, for the machine is gone and waiting would not bring it back.
+    """
+    if ended.reason is None or ended.reason.budget == "none":
+        return timedelta(0)
+    waits = fruitless if ended.reason.budget == "application" else fruitless - 1
+    if ended.reason.budget == "application":
+        waits = max(waits, 1)
+    if waits < 1:
+        return timedelta(0)
+    seconds = min(settings.initial_seconds * settings.factor ** (waits - 1), settings.max_seconds)
+    return timedelta(seconds=seconds)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

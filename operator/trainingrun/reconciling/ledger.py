@@ -1,0 +1,86 @@
+"""What was counted already: the typed view of `status.seen`.
+
+Everything here exists so that an operator that is killed between any two lines counts nothing twice
+and forgets nothing. It stays small: pods are remembered only while their attempt runs.
+"""
+
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from ..api.base import Model
+from ..api.status import LossReason
+
+
+class Charge(Model):
+    """One loss that was counted."""
+
+    reason: LossReason
+    """What it was counted as."""
+    time: str
+    """When it was first seen."""
+    collateral: bool = False
+    """True: it is known, and explained by another loss that carries the count."""
+
+
+class Spent(Model):
+    """Where one driver's or all earlier drivers' time went, in seconds."""
+
+    productive: float = 0
+    lost_work: float = 0
+    checkpoint: float = 0
+
+
+class Ledger(Model):
+    """`status.seen`."""
+
+    model_config: ClassVar[ConfigDict] = {**Model.model_config, "extra": "ignore"}
+
+    head: str | None = None
+    """UID of the current attempt's head pod, once there is one."""
+    charges: dict[str, Charge] = Field(default_factory=dict)
+    """Losses of the current attempt by pod UID, `node:<name>` or `record:<epoch>/<number>`."""
+    lost_nodes: dict[str, str] = Field(default_factory=dict)
+    """Nodes that were lost, with the time; kept across attempts, for a while."""
+    epoch: int = 0
+    """The newest driver that was heard."""
+    records: int = 0
+    """Its last record that was taken in."""
+    driver_epoch: int = 0
+    """The newest driver that told where it goes on; the next three fields are about it."""
+    first_step: int = 0
+    """Step from which that driver went on."""
+    last_step: int = 0
+    """Its last step."""
+    driver: Spent = Field(default_factory=Spent)
+    """Its time, as it last told."""
+    earlier: Spent = Field(default_factory=Spent)
+    """The time of all drivers before it."""
+    queue_seconds: float | None = None
+    """Wait for the first pods to be scheduled, once they all were."""
+    startup_seconds: float | None = None
+    """From there to the first step of the run, once it was done."""
+    fruitless: int = 0
+    """Attempts begun since the last newer checkpoint."""
+    best_step: int = -1
+    """Step of the furthest checkpoint so far: only a newer one is progress."""
+    other_losses: int = 0
+    """Attempts that infrastructure ended without a loss that `charges` knows."""
+    end_seen: str | None = None
+    """When the RayJob was first seen to have ended, while the driver's last word is awaited."""
+    suspend_asked: str | None = None
+    """When the runtime was first asked to suspend."""
+    suspended_since: str | None = None
+    """Since when every pod is gone on the user's wish."""
+
+    @classmethod
+    def read(cls, seen: dict[str, Any]) -> "Ledger":
+        """From `status.seen`; something that no ledger wrote counts as nothing seen."""
+        try:
+            return cls.model_validate(seen)
+        except ValidationError:
+            return cls()
+
+    def write(self) -> dict[str, Any]:
+        """For `status.seen`; what is as in an empty ledger is left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)

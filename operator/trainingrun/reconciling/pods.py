@@ -1,0 +1,135 @@
+"""Questions to a pod, a plain dict as the API server gives it."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..rendering import names
+from .model import Manifest, Ref
+from .moments import parsed
+
+
+def uid(item: Manifest) -> str:
+    """UID of any object."""
+    return str(item["metadata"].get("uid", ""))
+
+
+def name(item: Manifest) -> str:
+    """Name of any object."""
+    return str(item["metadata"]["name"])
+
+
+def created(item: Manifest) -> datetime | None:
+    """When any object was created."""
+    text = item["metadata"].get("creationTimestamp")
+    return parsed(text) if text else None
+
+
+def ref(item: Manifest, api_version: str, kind: str) -> Ref:
+    """The very object: its UID goes along, so that a successor of the same name is spared."""
+    metadata = item["metadata"]
+    return Ref(api_version, kind, metadata["namespace"], metadata["name"], uid(item) or None)
+
+
+def pod_ref(pod: Manifest) -> Ref:
+    """The very pod."""
+    return ref(pod, "v1", "Pod")
+
+
+def is_head(pod: Manifest) -> bool:
+    """Whether it is the head."""
+    return bool(pod["metadata"].get("labels", {}).get(names.ROLE_LABEL) == names.HEAD)
+
+
+def node_name(pod: Manifest) -> str | None:
+    """The node that it was scheduled on."""
+    found = pod.get("spec", {}).get("nodeName")
+    return str(found) if found else None
+
+
+def phase(pod: Manifest) -> str:
+    """Pending, Running, Succeeded, Failed or Unknown."""
+    return str(pod.get("status", {}).get("phase", "Unknown"))
+
+
+def ended(pod: Manifest) -> bool:
+    """Whether its containers are done for good (restartPolicy is Never)."""
+    return phase(pod) in ("Succeeded", "Failed")
+
+
+def leaving(pod: Manifest) -> bool:
+    """Whether its deletion was asked for."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def running(pod: Manifest) -> bool:
+    """Whether it runs and nobody has asked for its deletion."""
+    return phase(pod) == "Running" and not leaving(pod)
+
+
+def deletion_asked(pod: Manifest) -> datetime | None:
+    """When its deletion was asked for; Kubernetes stores that moment plus the grace period."""
+    text = pod["metadata"].get("deletionTimestamp")
+    if not text:
+        return None
+    grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0
+    return parsed(text) - timedelta(seconds=grace)
+
+
+def overdue_s(pod: Manifest, now: datetime) -> float | None:
+    """Seconds since it should have been gone; None: it is not leaving or has time left."""
+    text = pod["metadata"].get("deletionTimestamp")
+    if not text:
+        return None
+    late = (now - parsed(text)).total_seconds()
+    return late if late > 0 else None
+
+
+def container_statuses(pod: Manifest) -> Iterator[Manifest]:
+    """Of init containers and containers."""
+    status = pod.get("status", {})
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def terminations(pod: Manifest) -> Iterator[Manifest]:
+    """How its containers ended, init containers that did their work left out."""
+    status = pod.get("status", {})
+    for found in status.get("initContainerStatuses") or ():
+        ending = _ending(found)
+        if ending and ending.get("exitCode") != 0:
+            yield ending
+    for found in status.get("containerStatuses") or ():
+        ending = _ending(found)
+        if ending:
+            yield ending
+
+
+def _ending(container: Manifest) -> Manifest | None:
+    state: dict[str, Any] = container.get("state") or {}
+    last: dict[str, Any] = container.get("lastState") or {}
+    return state.get("terminated") or last.get("terminated")
+
+
+def waiting(pod: Manifest) -> Iterator[tuple[str, str]]:
+    """Reason and message of each container that cannot start."""
+    for found in container_statuses(pod):
+        state = (found.get("state") or {}).get("waiting")
+        if state:
+            yield str(state.get("reason", "")), str(state.get("message", ""))
+
+
+def condition(item: Manifest, type_: str) -> Manifest | None:
+    """One condition of a pod or RayCluster."""
+    for found in item.get("status", {}).get("conditions") or ():
+        if found.get("type") == type_:
+            return dict(found)
+    return None
+
+
+def scheduled_at(pod: Manifest) -> datetime | None:
+    """When a node was found for it."""
+    found = condition(pod, "PodScheduled")
+    if found and found.get("status") == "True" and found.get("lastTransitionTime"):
+        return parsed(found["lastTransitionTime"])
+    return None
