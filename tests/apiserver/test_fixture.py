@@ -1,4 +1,5 @@
 import pytest
+
 from support.apiserver import ApiError, ApiServer
 
 

@@ -60,6 +60,7 @@ class ApiServer:
         body: Mapping[str, Any] | str | None = None,
         content_type: str = JSON,
         as_user: str | None = None,
+        accept: str = JSON,
     ) -> dict[str, Any]:
         """One request, as the administrator or, with `as_user`, impersonating that user.
 
@@ -67,7 +68,11 @@ class ApiServer:
             ApiError: any answer but 2xx.
         """
         data = body if isinstance(body, str) or body is None else json.dumps(body)
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
+        headers = {
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": content_type,
+            "Accept": accept,
+        }
         if as_user:
             headers["Impersonate-User"] = as_user
         request = urllib.request.Request(
@@ -83,10 +88,8 @@ class ApiServer:
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read().decode()
-            try:
+            with contextlib.suppress(ValueError, KeyError):
                 text = json.loads(text)["message"]
-            except (ValueError, KeyError):
-                pass
             raise ApiError(error.code, text) from None
         return json.loads(content) if content.startswith(b"{") else {"text": content.decode()}
 
@@ -169,7 +172,7 @@ def running_apiserver() -> Iterator[ApiServer]:
     """Starts etcd and kube-apiserver, and ends them again.
 
     Raises:
-        support.binaries.Unavailable: the binaries cannot be had.
+        support.binaries.UnavailableError: the binaries cannot be had.
         RuntimeError: they did not start; the text holds the end of their logs.
     """
     binaries = apiserver_binaries()

@@ -14,7 +14,7 @@ BUILD_SCRIPT = Path(__file__).with_name("build_apiserver.sh")
 NAMES = ("etcd", "kube-apiserver")
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """Something that cannot be had on this machine; the text says what was tried."""
 
 
@@ -23,23 +23,23 @@ def apiserver_binaries() -> dict[str, Path]:
     for look in (_assets, _on_path, _from_setup_envtest, _cached, _compiled):
         if found := look():
             return found
-    raise Unavailable(
+    raise UnavailableError(
         "no etcd and kube-apiserver: KUBEBUILDER_ASSETS is not set to a folder with both, they are "
         "not on PATH, and there is neither setup-envtest nor Go to get them with"
     )
 
 
 def kuberay_crds() -> list[Path]:
-    """The CRD files that we use of KubeRay's: from the folder $KUBERAY_CRDS, else from its Go module."""
+    """The files of the KubeRay CRDs used here: from $KUBERAY_CRDS, else from its Go module."""
     folder = os.environ.get("KUBERAY_CRDS")
     if not folder:
         if not shutil.which("go"):
-            raise Unavailable("no KubeRay CRDs: KUBERAY_CRDS is not set, and there is no Go")
+            raise UnavailableError("no KubeRay CRDs: KUBERAY_CRDS is not set, and there is no Go")
         done = _run(["go", "mod", "download", "-json", KUBERAY_MODULE], cwd="/")
         folder = str(Path(json.loads(done)["Dir"]) / "config" / "crd" / "bases")
     files = [Path(folder) / f"ray.io_{plural}.yaml" for plural in KUBERAY_PLURALS]
     if missing := [file for file in files if not file.is_file()]:
-        raise Unavailable(f"no KubeRay CRDs: there is no {missing[0]}")
+        raise UnavailableError(f"no KubeRay CRDs: there is no {missing[0]}")
     return files
 
 
@@ -79,5 +79,5 @@ def _compiled() -> dict[str, Path] | None:
 def _run(command: list[str], cwd: str | None = None) -> str:
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
     if done.returncode:
-        raise Unavailable(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
+        raise UnavailableError(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
     return done.stdout

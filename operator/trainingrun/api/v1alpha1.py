@@ -55,7 +55,7 @@ def _is_small_json(value: Freeform) -> bool:
 class ScriptSource(Model):
     """A user's own Ray Train script, kept in a ConfigMap."""
 
-    config_map: str = Field(min_length=1, max_length=253)
+    config_map: str = Field(max_length=253)
     """Name of the ConfigMap, in the run's namespace, that holds the script."""
     file: str = Field(default="train.py", max_length=253)
     """Key in the ConfigMap; every key is mounted beside it and can be imported."""
@@ -261,7 +261,7 @@ class Storage(Model):
     """URL of an S3-compatible service. Default: the cloud's own."""
     region: str | None = Field(default=None, max_length=63)
     """Region of the bucket. Default: the client's own rules."""
-    credentials_secret: str | None = Field(default=None, min_length=1, max_length=253)
+    credentials_secret: str | None = Field(default=None, max_length=253)
     """Secret, in the run's namespace, whose keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, …)
     become environment variables. Default: none, the pods' service account is used."""
 
@@ -344,7 +344,7 @@ class Queue(Model):
 
     kind: Literal["Kueue", "Volcano", "YuniKorn", "KAI"]
     """Which scheduler or queue controller owns the queue."""
-    name: str = Field(min_length=1, max_length=253)
+    name: str = Field(max_length=253)
     """Name of the (local) queue."""
 
     rules: ClassVar[tuple[Rule, ...]] = (_object_name("name", "queue"),)
@@ -355,7 +355,7 @@ class Scheduling(Model):
 
     queue: Queue | None = None
     """The queue that admits the run's pods. Default: none, pods are scheduled at once."""
-    priority_class_name: str | None = Field(default=None, min_length=1, max_length=253)
+    priority_class_name: str | None = Field(default=None, max_length=253)
     """PriorityClass of every pod. Default: the cluster's."""
 
     rules: ClassVar[tuple[Rule, ...]] = (_object_name("priority_class_name", "PriorityClass"),)
@@ -379,7 +379,7 @@ class RunSpec(Model):
     activeDeadlineSeconds and ttlSecondsAfterFinished may change.
     """
 
-    image: str | None = Field(default=None, min_length=1, max_length=1024)
+    image: str | None = Field(default=None, max_length=1024)
     """Container image with the runtime. Default: the operator's setting."""
     training: Training
     """What is trained."""

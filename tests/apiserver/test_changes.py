@@ -1,0 +1,75 @@
+import copy
+from typing import Any
+
+import pytest
+
+from support.apiserver import ApiError, ApiServer
+from support.constraints import MINIMAL
+from trainingrun.api.v1alpha1 import IMMUTABLE, RunSpec
+
+FROZEN: list[tuple[str, dict[str, Any]]] = [
+    ("image", {"image": "train:2"}),
+    ("training", {"training": {"function": "other:train"}}),
+    ("training", {"training": {"function": "examples.digits:train", "config": {"lr": 2}}}),
+    ("training", {"training": {"script": {"configMap": "code"}}}),
+    ("workers", {"workers": {"count": 2}}),
+    ("workers", {"workers": {"podTemplate": {"spec": {"nodeName": "b"}}}}),
+    ("head", {"head": {"resources": {"cpu": "2"}}}),
+    ("storage", {"storage": {"uri": "s3://elsewhere"}}),
+    ("storage", {"storage": {"uri": "s3://runs/team-a", "region": "eu-west-1"}}),
+    ("scheduling", {"scheduling": {"priorityClassName": "high"}}),
+]
+FREE: list[tuple[str, dict[str, Any]]] = [
+    ("suspend", {"suspend": True}),
+    ("failures", {"failures": {"maxRestarts": 9, "backoff": {"initialSeconds": 1}}}),
+    ("checkpoints", {"checkpoints": {"keep": 5, "best": {"metric": "loss"}}}),
+    ("activeDeadlineSeconds", {"activeDeadlineSeconds": 60}),
+    ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 60}),
+]
+
+
+def a_run(namespace: str, **spec: Any) -> dict[str, Any]:
+    run = copy.deepcopy(MINIMAL)
+    run["metadata"]["namespace"] = namespace
+    run["spec"].update(spec)
+    return run
+
+
+@pytest.mark.parametrize(("field", "change"), FROZEN, ids=lambda part: str(part)[:40])
+def test_what_checkpoints_depend_on_cannot_change(
+    apiserver: ApiServer, namespace: str, field: str, change: dict[str, Any]
+):
+    apiserver.create(a_run(namespace))
+    with pytest.raises(ApiError) as refused:
+        apiserver.apply(a_run(namespace, **change))
+    assert f"{field} cannot change after creation; delete this TrainingRun" in str(refused.value)
+
+
+def test_an_optional_field_cannot_be_taken_away(apiserver: ApiServer, namespace: str):
+    run = apiserver.create(a_run(namespace, image="train:1"))
+    del run["spec"]["image"]
+    with pytest.raises(ApiError, match="image cannot change after creation"):
+        apiserver.replace(run)
+
+
+@pytest.mark.parametrize(("field", "change"), FREE, ids=lambda part: str(part)[:40])
+def test_everything_else_can_change_and_change_back(
+    apiserver: ApiServer, namespace: str, field: str, change: dict[str, Any]
+):
+    before = apiserver.create(a_run(namespace))
+    changed = apiserver.apply(a_run(namespace, **change))
+    assert changed["spec"][field] != before["spec"].get(field)
+    changed["spec"] = before["spec"]
+    assert apiserver.replace(changed)["spec"] == before["spec"]
+
+
+def test_the_same_manifest_can_be_applied_again(apiserver: ApiServer, namespace: str):
+    run = a_run(namespace, workers={"count": 2}, image="train:1")
+    first = apiserver.apply(run)
+    assert apiserver.apply(run)["metadata"]["generation"] == first["metadata"]["generation"]
+
+
+def test_every_field_is_known_to_be_frozen_or_free():
+    tried = {field for field, _ in FROZEN + FREE}
+    assert tried == {field.alias for field in RunSpec.model_fields.values()}
+    assert {field for field, _ in FROZEN} == set(IMMUTABLE)

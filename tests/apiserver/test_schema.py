@@ -1,0 +1,154 @@
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.apiserver import MERGE, ApiError, ApiServer
+from support.constraints import MINIMAL
+from trainingrun.api.parse import parse
+from trainingrun.api.status import Condition, RunStatus
+
+
+def a_run(namespace: str, **spec: Any) -> dict[str, Any]:
+    run = copy.deepcopy(MINIMAL)
+    run["metadata"]["namespace"] = namespace
+    run["spec"].update(spec)
+    return run
+
+
+def test_the_api_server_fills_in_the_same_defaults_as_the_models(
+    apiserver: ApiServer, namespace: str
+):
+    served = parse(apiserver.create(a_run(namespace)))
+    assert served.spec == parse(MINIMAL).spec
+
+
+def test_a_partly_given_object_gets_the_other_defaults(apiserver: ApiServer, namespace: str):
+    run = apiserver.create(
+        a_run(namespace, workers={"count": 3}, failures={"backoff": {"factor": 3}})
+    )
+    assert run["spec"]["workers"]["resources"] == {"cpu": "1", "memory": "2Gi"}
+    assert run["spec"]["failures"]["backoff"] == {
+        "initialSeconds": 10,
+        "factor": 3,
+        "maxSeconds": 600,
+    }
+
+
+def test_free_form_objects_keep_every_field(apiserver: ApiServer, namespace: str):
+    config = {"lr": 0.1, "layers": [1, {"deep": None}], "nested": {"a": True}}
+    run = apiserver.create(
+        a_run(
+            namespace,
+            training={"function": "a:b", "config": config},
+            workers={"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}},
+        )
+    )
+    assert run["spec"]["training"]["config"] == config
+    assert run["spec"]["workers"]["podTemplate"]["spec"]["nodeSelector"] == {"a": "b"}
+
+
+@pytest.mark.parametrize("path", ["spec.wrokers", "spec.workers.replicas", "spec.storage.secret"])
+def test_an_unknown_field_is_refused_by_name(apiserver: ApiServer, namespace: str, path: str):
+    run = a_run(namespace, workers={})
+    *parents, last = path.split(".")
+    place: Any = run
+    for part in parents:
+        place = place[part]
+    place[last] = {}
+    with pytest.raises(ApiError, match=f'unknown field "{path}"'):
+        apiserver.create(run)
+
+
+def test_a_repeated_environment_variable_is_named(apiserver: ApiServer, namespace: str):
+    twice = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
+    with pytest.raises(ApiError, match=r'spec.training.env\[1\]: Duplicate value: {"name":"A"}'):
+        apiserver.create(a_run(namespace, training={"function": "a:b", "env": twice}))
+
+
+def test_credentials_in_a_url_are_refused_without_being_repeated(
+    apiserver: ApiServer, namespace: str
+):
+    with pytest.raises(ApiError) as refused:
+        apiserver.create(a_run(namespace, storage={"uri": "s3://key:hunter2@runs"}))
+    assert "hunter2" not in str(refused.value)
+    assert "credentialsSecret" in str(refused.value)
+
+
+def test_the_status_is_a_subresource_that_users_do_not_write(apiserver: ApiServer, namespace: str):
+    run = a_run(namespace)
+    created = apiserver.create({**run, "status": {"phase": "Succeeded"}})
+    assert "status" not in created
+
+
+def test_a_status_comes_back_as_it_was_written(apiserver: ApiServer, namespace: str):
+    created = apiserver.create(a_run(namespace))
+    condition = Condition(
+        type="Ready", status="True", reason="Training", last_transition_time="2026-01-01T00:00:00Z"
+    )
+    status = RunStatus(
+        phase="Running",
+        conditions=[condition],
+        seen={"pods": ["a"]},
+        goodput={"productive_seconds": 1.5},
+    )
+    written = apiserver.replace({**created, "status": status.to_dict()}, "status")
+    assert written["status"] == status.to_dict()
+    assert RunStatus.model_validate(written["status"]) == status
+
+
+def test_a_status_write_with_an_old_version_is_refused(apiserver: ApiServer, namespace: str):
+    created = apiserver.create(a_run(namespace))
+    apiserver.replace({**created, "status": {"phase": "Running"}}, "status")
+    with pytest.raises(ApiError) as refused:
+        apiserver.replace({**created, "status": {"phase": "Failed"}}, "status")
+    assert refused.value.code == 409
+
+
+def test_a_rule_of_the_spec_does_not_stand_in_the_way_of_a_patch(
+    apiserver: ApiServer, namespace: str
+):
+    path = apiserver.path(apiserver.create(a_run(namespace)))
+    changed = apiserver.request("PATCH", path, {"spec": {"suspend": True}}, MERGE)
+    assert changed["spec"]["suspend"] is True
+
+
+def test_a_list_shows_where_each_run_stands(apiserver: ApiServer, namespace: str):
+    created = apiserver.create(a_run(namespace))
+    status = RunStatus(
+        phase="Running",
+        attempt=2,
+        progress={"step": 480, "percent": 80},
+        disruptions={"preemptions": 3},
+        goodput={"percent": 91},
+    )
+    apiserver.replace({**created, "status": status.to_dict()}, "status")
+    table = apiserver.request(
+        "GET",
+        f"/apis/trainingrun.dev/v1alpha1/namespaces/{namespace}/trainingruns",
+        accept="application/json;as=Table;g=meta.k8s.io;v=v1",
+    )
+    shown = [column["name"] for column in table["columnDefinitions"] if not column["priority"]]
+    assert shown[1:] == [
+        "Phase",
+        "Progress%",
+        "Step",
+        "Attempt",
+        "Preemptions",
+        "Goodput%",
+        "Age",
+    ]
+    assert table["rows"][0]["cells"][1:7] == ["Running", 80, 480, 2, 3, 91]
+
+
+def test_the_short_name_and_the_category_are_served(apiserver: ApiServer):
+    resources = apiserver.request("GET", "/apis/trainingrun.dev/v1alpha1")["resources"]
+    (run,) = (resource for resource in resources if resource["name"] == "trainingruns")
+    assert run["shortNames"] == ["tr"]
+    assert run["categories"] == ["all"]
+
+
+def test_the_generated_file_can_be_applied(apiserver: ApiServer):
+    file = Path(__file__).parents[2] / "manifests" / "crd" / "trainingruns.yaml"
+    apiserver.install_crd(file.read_text())

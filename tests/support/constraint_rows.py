@@ -1,0 +1,256 @@
+"""The table: for every constraint of the spec a value that is accepted and one that is refused."""
+
+from typing import Any
+
+from support.constraints import MISSING, Row
+
+OBJECT_NAME = "lower-case letters, digits, hyphens and dots"
+FUNCTION = "must be module:function, such as"
+FOLDER = "must be a folder in a bucket, such as s3://bucket/folder"
+ENDPOINT = "must be the http or https URL of an S3-compatible service"
+CORES = "must be a quantity of cores of at least 1m, such as 500m or 4"
+BYTES = "must be a quantity of bytes of at least 64Mi with its unit, such as 16Gi"
+SHARED = "must be a quantity of bytes of at least 1Mi, such as 8Gi"
+RUN_NAME = "must have at most 41 characters, begin with a lower-case letter"
+ONE_SOURCE = "set exactly one of training.function (module:function in the image) and"
+ENV_NAME = "must be letters, digits and underscores"
+LABEL_VALUE = "must be the value of a node label, such as NVIDIA-A100-SXM4-80GB"
+IMAGE = "must be the reference of an image, such as ghcr.io/acme/train:1.0"
+NCCL = "nccl needs workers.accelerator of kind nvidia or amd; use auto, or gloo"
+
+_STORAGE = {"uri": "s3://runs/team-a"}
+_NCCL = {"function": "a:b", "torch": {"backend": "nccl"}}
+_GPU = {"accelerator": {"kind": "nvidia"}}
+
+
+def _range(path: str, least: int, most: int) -> list[Row]:
+    lower = f"should be greater than or equal to {least}"
+    upper = f"should be less than or equal to {most}"
+    return [
+        Row(path, "minimum", least, least - 1, lower),
+        Row(path, "maximum", most, most + 1, upper),
+    ]
+
+
+def _enum(path: str, bad: str, *options: str) -> list[Row]:
+    says = ", ".join(f'"{option}"' for option in options)
+    return [Row(path, "enum", option, bad, f"supported values: {says}") for option in options]
+
+
+def _length(path: str, most: int, start: str = "") -> Row:
+    good = start + "a" * (most - len(start))
+    return Row(path, "maxLength", good, good + "a", f"may not be more than {most} bytes")
+
+
+def _digits(path: str, quantity: str) -> Row:
+    longest, too_long = quantity.rjust(32, "0"), quantity.rjust(33, "0")
+    return Row(path, "maxLength", longest, too_long, "may not be more than 32 bytes")
+
+
+def _required(path: str, good: Any) -> Row:
+    return Row(path, "required", good, MISSING, "Required value")
+
+
+def _rule(path: str, says: str, good: list[Any], bad: list[Any], at: str = "") -> list[Row]:
+    longest = max(len(good), len(bad))
+    pad = [*good, *good[-1:] * (longest - len(good))], [*bad, *bad[-1:] * (longest - len(bad))]
+    return [Row(path, "rule", ok, wrong, says, at) for ok, wrong in zip(*pad, strict=True)]
+
+
+def _env(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
+    return Row(path, keyword, good, bad, says, "spec.training.env")
+
+
+def _variable(name: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"name": name, **(more or {"value": "1"})}]
+
+
+ROWS: list[Row] = [
+    *_rule(
+        "metadata.name",
+        RUN_NAME,
+        ["a", "a" * 41, "run-2"],
+        ["1a", "a" * 42, "a.b"],
+    ),
+    _required("spec", {"training": {"function": "a:b"}, "storage": _STORAGE}),
+    _required("spec.training", {"function": "a:b"}),
+    _required("spec.storage", _STORAGE),
+    *_rule(
+        "spec.image",
+        IMAGE,
+        ["train", "localhost:5000/train:1.0", f"ghcr.io/acme/train@sha256:{'0' * 64}"],
+        ["", "two words", "train@latest"],
+    ),
+    _length("spec.image", 1024),
+    *_rule(
+        "spec.training",
+        ONE_SOURCE,
+        [{"function": "a:b"}, {"script": {"configMap": "code"}}],
+        [{}, {"function": "a:b", "script": {"configMap": "code"}}],
+    ),
+    *_rule(
+        "spec.training.function",
+        FUNCTION,
+        ["train:main", "a.b.c:d_1", "_a:_b"],
+        ["train", "train.main", "a/b:c", "a..b:c", "a b:c", ":c", "a:", "a:b.c", "1a:b", ""],
+    ),
+    _length("spec.training.function", 253, "a:"),
+    _required("spec.training.script.configMap", "code"),
+    *_rule("spec.training.script.configMap", OBJECT_NAME, ["code.v1"], ["Code", "", "-a", "a/b"]),
+    _length("spec.training.script.configMap", 253),
+    *_rule(
+        "spec.training.script.file",
+        "must be a key of the ConfigMap, such as train.py",
+        ["main.py", "a-b_c"],
+        ["../main.py", "a/b.py", "", "a b"],
+    ),
+    _length("spec.training.script.file", 253),
+    *_enum("spec.training.torch.backend", "mpi", "auto", "gloo", "nccl")[:2],
+    *_rule(
+        "spec.training.torch.backend",
+        NCCL,
+        [{"training": _NCCL, "storage": _STORAGE, "workers": _GPU}],
+        [
+            {"training": _NCCL, "storage": _STORAGE},
+            {"training": _NCCL, "storage": _STORAGE, "workers": {"accelerator": {"kind": "tpu"}}},
+        ],
+        "spec",
+    ),
+    *_range("spec.training.torch.timeoutSeconds", 1, 86400),
+    _env(
+        "spec.training.env",
+        "maxItems",
+        [{"name": f"A{number}", "value": "1"} for number in range(100)],
+        [{"name": f"A{number}", "value": "1"} for number in range(101)],
+        "must have at most 100 items",
+    ),
+    _env(
+        "spec.training.env",
+        "unique",
+        _variable("A") + _variable("B"),
+        _variable("A") + _variable("A", value="2"),
+        'Duplicate value: {"name":"A"}',
+    ),
+    _env("spec.training.env[]", "rule", _variable("A"), [{"name": "A"}], "set exactly one of"),
+    _env(
+        "spec.training.env[]",
+        "rule",
+        _variable("A", valueFrom={"secretKeyRef": {"name": "s", "key": "k"}}),
+        _variable("A", value="1", valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}),
+        "set exactly one of value and valueFrom",
+    ),
+    _env(
+        "spec.training.env[].name", "required", _variable("A"), [{"value": "1"}], "Required value"
+    ),
+    _env("spec.training.env[].name", "rule", _variable("_a1"), _variable("1A"), ENV_NAME),
+    _env("spec.training.env[].name", "rule", _variable("NCCL_DEBUG"), _variable("A-B"), ENV_NAME),
+    _env(
+        "spec.training.env[].name",
+        "rule",
+        _variable("MY_TRAININGRUN_X"),
+        _variable("TRAININGRUN_TOKEN"),
+        "names that begin with TRAININGRUN_ are the operator's own; choose another name",
+    ),
+    _length("spec.training.env[].name", 253),
+    _length("spec.training.env[].value", 16384),
+    *_range("spec.workers.count", 1, 1000),
+    *[
+        row
+        for group in ("workers", "head")
+        for row in (
+            *_rule(
+                f"spec.{group}.resources.cpu",
+                CORES,
+                ["4", 4, "500m", "0.5", "1m", "1k"],
+                ["0", 0, "-1", -1, "four", "1.", "4 cores", "1e3", ""],
+            ),
+            *_rule(
+                f"spec.{group}.resources.memory",
+                BYTES,
+                ["64Mi", "16Gi", "16G", "1.5Gi", 2**30],
+                ["63Mi", "16", 16, "16GB", "16gb", "16 Gi", "-1Gi", ""],
+            ),
+            _digits(f"spec.{group}.resources.cpu", "4"),
+            _digits(f"spec.{group}.resources.memory", "1Gi"),
+        )
+    ],
+    *_rule("spec.workers.resources.sharedMemory", SHARED, ["1Mi", "2Gi"], ["0", "1", "big"]),
+    *_rule(
+        "spec.workers.resources.sharedMemory",
+        "must not be more than memory",
+        [{"memory": "4Gi", "sharedMemory": "4Gi"}, {"sharedMemory": "2Gi"}],
+        [{"memory": "4Gi", "sharedMemory": "4097Mi"}, {"sharedMemory": "3Gi"}],
+        "spec.workers.resources",
+    ),
+    _digits("spec.workers.resources.sharedMemory", "1Gi"),
+    _required("spec.workers.accelerator.kind", "nvidia"),
+    *_enum("spec.workers.accelerator.kind", "NVIDIA", "nvidia", "amd", "tpu", "gaudi", "neuron"),
+    *_rule(
+        "spec.workers.accelerator.product",
+        LABEL_VALUE,
+        ["NVIDIA-A100-SXM4-80GB", "v5e_1.2"],
+        ["A100 80GB", "-a", ""],
+    ),
+    _length("spec.workers.accelerator.product", 63),
+    *_range("spec.workers.accelerator.count", 1, 64),
+    *_enum("spec.workers.placement", "PACK", "Pack", "Spread", "StrictPack", "StrictSpread"),
+    *_enum("spec.workers.capacity.type", "spot", "OnDemand", "Spot", "PreferSpot"),
+    _required("spec.storage.uri", "s3://runs"),
+    *_rule(
+        "spec.storage.uri",
+        FOLDER,
+        ["s3://runs", "gs://runs/", "abfss://runs/team-a", "file:///data/runs"],
+        [
+            "runs/team-a",
+            "s3:/runs",
+            "s3://",
+            "s3:///team-a",
+            "http://runs/team-a",
+            "s3://key:secret@runs/team-a",
+            "s3://runs/team-a?token=1",
+            "s3://runs/team a",
+            "file://host/runs",
+            "",
+        ],
+    ),
+    _length("spec.storage.uri", 1024, "s3://"),
+    *_rule(
+        "spec.storage.endpoint",
+        ENDPOINT,
+        ["http://minio:9000", "https://s3.example.com/path"],
+        ["minio:9000", "s3://minio", "http://key:secret@minio:9000", "http://minio?a=b", ""],
+    ),
+    _length("spec.storage.endpoint", 1024, "http://"),
+    *_rule("spec.storage.region", "such as eu-west-1", ["eu-west-1"], ["eu west", ""]),
+    _length("spec.storage.region", 63),
+    *_rule("spec.storage.credentialsSecret", OBJECT_NAME, ["s3.keys-1"], ["S3", "", "a/b", "a-"]),
+    _length("spec.storage.credentialsSecret", 253),
+    *_range("spec.checkpoints.keep", 2, 1000),
+    _required("spec.checkpoints.best.metric", "loss"),
+    Row("spec.checkpoints.best.metric", "minLength", "a", "", "should be at least 1 chars long"),
+    _length("spec.checkpoints.best.metric", 253),
+    *_enum("spec.checkpoints.best.order", "maximum", "min", "max"),
+    *_range("spec.checkpoints.everySeconds", 1, 86400),
+    *_range("spec.failures.maxRestarts", 0, 10000),
+    *_range("spec.failures.maxPreemptions", -1, 100000),
+    *_range("spec.failures.backoff.initialSeconds", 0, 86400),
+    *_range("spec.failures.backoff.factor", 1, 10),
+    *_range("spec.failures.backoff.maxSeconds", 0, 86400),
+    *_rule(
+        "spec.failures.backoff.maxSeconds",
+        "must not be less than initialSeconds; raise it or lower initialSeconds",
+        [{"maxSeconds": 10}, {"initialSeconds": 600}],
+        [{"maxSeconds": 9}, {"initialSeconds": 601}],
+        "spec.failures.backoff",
+    ),
+    *_range("spec.failures.maxAttemptsWithoutProgress", 1, 1000),
+    *_rule("spec.scheduling.priorityClassName", OBJECT_NAME, ["high"], ["High", ""]),
+    _length("spec.scheduling.priorityClassName", 253),
+    _required("spec.scheduling.queue.kind", "Kueue"),
+    _required("spec.scheduling.queue.name", "team-a"),
+    *_enum("spec.scheduling.queue.kind", "kueue", "Kueue", "Volcano", "YuniKorn", "KAI"),
+    *_rule("spec.scheduling.queue.name", OBJECT_NAME, ["team-a", "root.a"], ["Team A", ""]),
+    _length("spec.scheduling.queue.name", 253),
+    *_range("spec.activeDeadlineSeconds", 1, 31536000),
+    *_range("spec.ttlSecondsAfterFinished", 0, 31536000),
+]
