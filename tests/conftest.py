@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.apiserver import ApiServer, running_apiserver
-from support.binaries import UnavailableError, kuberay_crds
+from support.binaries import Unavailable, kuberay_crds
 from trainingrun.api.crd import crd
 
 
@@ -22,7 +22,7 @@ def apiserver() -> Iterator[ApiServer]:
                 server.install_crd(file.read_text())
             server.install_crd(crd())
             yield server
-    except UnavailableError as reason:
+    except Unavailable as reason:
         if os.environ.get("CI") == "true":
             pytest.fail(str(reason))
         pytest.skip(str(reason))

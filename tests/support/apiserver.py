@@ -172,7 +172,7 @@ def running_apiserver() -> Iterator[ApiServer]:
     """Starts etcd and kube-apiserver, and ends them again.
 
     Raises:
-        support.binaries.UnavailableError: the binaries cannot be had.
+        support.binaries.Unavailable: the binaries cannot be had.
         RuntimeError: they did not start; the text holds the end of their logs.
     """
     binaries = apiserver_binaries()

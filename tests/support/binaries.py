@@ -14,7 +14,7 @@ BUILD_SCRIPT = Path(__file__).with_name("build_apiserver.sh")
 NAMES = ("etcd", "kube-apiserver")
 
 
-class UnavailableError(Exception):
+class Unavailable(Exception):  # noqa: N818 - it is a state of the machine, not a fault
     """Something that cannot be had on this machine; the text says what was tried."""
 
 
@@ -23,7 +23,7 @@ def apiserver_binaries() -> dict[str, Path]:
     for look in (_assets, _on_path, _from_setup_envtest, _cached, _compiled):
         if found := look():
             return found
-    raise UnavailableError(
+    raise Unavailable(
         "no etcd and kube-apiserver: KUBEBUILDER_ASSETS is not set to a folder with both, they are "
         "not on PATH, and there is neither setup-envtest nor Go to get them with"
     )
@@ -34,12 +34,12 @@ def kuberay_crds() -> list[Path]:
     folder = os.environ.get("KUBERAY_CRDS")
     if not folder:
         if not shutil.which("go"):
-            raise UnavailableError("no KubeRay CRDs: KUBERAY_CRDS is not set, and there is no Go")
+            raise Unavailable("no KubeRay CRDs: KUBERAY_CRDS is not set, and there is no Go")
         done = _run(["go", "mod", "download", "-json", KUBERAY_MODULE], cwd="/")
         folder = str(Path(json.loads(done)["Dir"]) / "config" / "crd" / "bases")
     files = [Path(folder) / f"ray.io_{plural}.yaml" for plural in KUBERAY_PLURALS]
     if missing := [file for file in files if not file.is_file()]:
-        raise UnavailableError(f"no KubeRay CRDs: there is no {missing[0]}")
+        raise Unavailable(f"no KubeRay CRDs: there is no {missing[0]}")
     return files
 
 
@@ -79,5 +79,5 @@ def _compiled() -> dict[str, Path] | None:
 def _run(command: list[str], cwd: str | None = None) -> str:
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
     if done.returncode:
-        raise UnavailableError(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
+        raise Unavailable(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
     return done.stdout
