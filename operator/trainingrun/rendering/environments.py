@@ -27,6 +27,9 @@ RAY_TUNING = {
     # A process group whose peer is gone never shuts down in order.
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "2",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Said outright, because Ray's default changes with its version, and a head that wants a token
+    # refuses workers that have none. The NetworkPolicy keeps everybody else out.
+    "RAY_AUTH_MODE": "disabled",
 }
 """Ray's settings on head and workers. A user's own env of the same name wins."""
 

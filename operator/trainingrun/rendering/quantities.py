@@ -1,8 +1,10 @@
 """Kubernetes quantities as numbers."""
 
+import re
 from decimal import ROUND_CEILING, Decimal
 
 _SUFFIXES = {
+    "": Decimal(1),
     "m": Decimal("0.001"),
     "k": Decimal(10) ** 3,
     "M": Decimal(10) ** 6,
@@ -16,6 +18,8 @@ _SUFFIXES = {
     "Pi": Decimal(2) ** 50,
 }
 
+_QUANTITY = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(_SUFFIXES)})")
+
 
 def whole(quantity: str) -> int:
     """A quantity such as `500m`, `4` or `16Gi` in its base unit (cores, bytes), rounded up.
@@ -23,9 +27,8 @@ def whole(quantity: str) -> int:
     Raises:
         ValueError: it is no quantity.
     """
-    digits = quantity.rstrip("kKmMgGiTP")
-    suffix = quantity[len(digits) :]
-    if not digits or (suffix and suffix not in _SUFFIXES):
+    parts = _QUANTITY.fullmatch(quantity)
+    if parts is None:
         raise ValueError(f"{quantity!r} is no quantity; write one such as 500m, 4 or 16Gi")
-    exact = Decimal(digits) * (_SUFFIXES[suffix] if suffix else 1)
+    exact = Decimal(parts[1]) * _SUFFIXES[parts[2]]
     return int(exact.to_integral_value(rounding=ROUND_CEILING))

@@ -1,0 +1,94 @@
+"""A real API server with KubeRay's CRDs takes what is rendered, to the last field."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.apiserver import ApiError, ApiServer
+from support.goldens import GOLDEN, SAMPLES, a_run, rendered
+
+FILES = sorted(GOLDEN.glob("*.yaml"))
+
+
+def in_namespace(manifest: dict[str, Any], namespace: str) -> dict[str, Any]:
+    moved = copy.deepcopy(manifest)
+    moved["metadata"]["namespace"] = namespace
+    return moved
+
+
+def as_pod(template: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """The pod that KubeRay makes of a template: only here does the API server check its rules."""
+    metadata = {**template["metadata"], "name": "pod", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def templates(ray_job: dict[str, Any]) -> list[dict[str, Any]]:
+    cluster = ray_job["spec"]["rayClusterSpec"]
+    return [cluster["headGroupSpec"]["template"], cluster["workerGroupSpecs"][0]["template"]]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_golden_manifests_are_accepted(apiserver: ApiServer, namespace: str, file: Path):
+    for manifest in yaml.safe_load_all(file.read_text()):
+        apiserver.apply(in_namespace(manifest, namespace), dry_run=True)
+
+
+@pytest.fixture(scope="module")
+def research(apiserver: ApiServer) -> None:
+    """The PriorityClass that the platforms' golden files name."""
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 100}
+    apiserver.apply({**priority, "metadata": {"name": "research"}})
+
+
+@pytest.fixture
+def restricted(apiserver: ApiServer, namespace: str) -> str:
+    """A namespace that takes pods under the restricted Pod Security Standard only."""
+    apiserver.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": namespace},
+        }
+    )
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    apiserver.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+    )
+    return namespace
+
+
+@pytest.mark.usefixtures("research")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_pods_are_accepted_under_the_restricted_standard(
+    apiserver: ApiServer, restricted: str, file: Path
+):
+    ray_job = list(yaml.safe_load_all(file.read_text()))[-1]
+    for template in templates(ray_job):
+        apiserver.create(as_pod(template, restricted), dry_run=True)
+
+
+def test_a_privileged_pod_is_refused_there(apiserver: ApiServer, restricted: str):
+    pod_template = {
+        "spec": {"containers": [{"name": "ray-worker", "securityContext": {"privileged": True}}]}
+    }
+    run = a_run(workers={"podTemplate": pod_template})
+    worker = templates(rendered(run)[-1])[1]
+    with pytest.raises(ApiError, match="privileged"):
+        apiserver.create(as_pod(worker, restricted), dry_run=True)
+
+
+def test_a_misspelled_field_in_a_pod_template_is_refused_by_name(
+    apiserver: ApiServer, namespace: str
+):
+    run = a_run(workers={"podTemplate": {"spec": {"nodeSelektor": {"a": "b"}}}})
+    with pytest.raises(ApiError, match="nodeSelektor"):
+        apiserver.apply(in_namespace(rendered(run)[-1], namespace), dry_run=True)
+
+
+@pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.stem)
+def test_samples_are_accepted_as_they_are(apiserver: ApiServer, namespace: str, file: Path):
+    for manifest in yaml.safe_load_all(file.read_text()):
+        apiserver.apply(in_namespace(manifest, namespace), dry_run=True)

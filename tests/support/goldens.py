@@ -1,0 +1,70 @@
+"""Golden files: what rendering makes of the samples, and of one run per platform."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainingrun import rendering
+from trainingrun.api.v1alpha1 import TrainingRun
+from trainingrun.rendering import platforms
+
+REPOSITORY = Path(__file__).parents[2]
+GOLDEN = REPOSITORY / "tests" / "unit" / "golden"
+SAMPLES = sorted((REPOSITORY / "manifests" / "samples").glob("*.yaml"))
+UID = "1a2b3c4d-5e6f-4a7b-8c9d-0e1f2a3b4c5d"
+
+
+def a_run(name: str = "digits", namespace: str = "team-a", **spec: Any) -> TrainingRun:
+    """A valid run; `spec` replaces parts of its spec."""
+    return TrainingRun.model_validate(
+        {
+            "metadata": {"name": name, "namespace": namespace, "uid": UID},
+            "spec": {
+                "training": {"function": "trainingrun_runtime.examples.digits:train"},
+                "workers": {"count": 2},
+                "storage": {"uri": "s3://runs/team-a"},
+                **spec,
+            },
+        }
+    )
+
+
+def sample(path: Path) -> TrainingRun:
+    """The run in a sample file, as the API server would hand it out."""
+    documents = yaml.safe_load_all(path.read_text())
+    run = next(document for document in documents if document["kind"] == "TrainingRun")
+    return TrainingRun.model_validate(
+        {**run, "metadata": {**run["metadata"], "namespace": "team-a", "uid": UID}}
+    )
+
+
+def rendered(run: TrainingRun, platform: str = "generic", avoid: tuple[str, ...] = ()) -> list[Any]:
+    """Everything of one attempt, in the order in which the operator applies it."""
+    settings = rendering.RenderSettings(platform=platform)
+    return [
+        *rendering.support(run, settings),
+        rendering.token_secret(run),
+        rendering.attempt(run, 1, settings, avoid),
+    ]
+
+
+def cases() -> dict[str, list[Any]]:
+    """All golden files: their names without suffix, and what should be in them."""
+    found = {f"sample-{path.stem}": rendered(sample(path)) for path in SAMPLES}
+    for platform in platforms.KNOWN:
+        found[f"platform-{platform}"] = rendered(
+            a_run(
+                workers={
+                    "count": 4,
+                    "resources": {"cpu": "7500m", "memory": "48Gi"},
+                    "accelerator": {"kind": "nvidia", "product": "some-gpu", "count": 2},
+                    "capacity": {"type": "Spot"},
+                    "placement": "StrictSpread",
+                },
+                scheduling={"priorityClassName": "research"},
+            ),
+            platform,
+            avoid=("node-b", "node-a"),
+        )
+    return found

@@ -1,0 +1,273 @@
+"""What a spec means in pods: capacity, placement, accelerators, queues, notice, nodes to avoid."""
+
+import json
+from typing import Any
+
+import pytest
+
+from support.goldens import UID, a_run, rendered
+from trainingrun import rendering
+from trainingrun.api.contract import RunContract
+from trainingrun.rendering import names, platforms, quantities
+
+
+def cluster(platform: str = "generic", avoid: tuple[str, ...] = (), **spec: Any) -> dict[str, Any]:
+    ray_job = rendered(a_run(**spec), platform, avoid)[-1]
+    found: dict[str, Any] = ray_job["spec"]["rayClusterSpec"]
+    return found
+
+
+def worker(platform: str = "generic", avoid: tuple[str, ...] = (), **workers: Any) -> Any:
+    groups = cluster(platform, avoid, workers={"count": 2, **workers})["workerGroupSpecs"]
+    return groups[0]["template"]["spec"]
+
+
+def head(platform: str = "generic", avoid: tuple[str, ...] = (), **spec: Any) -> Any:
+    return cluster(platform, avoid, **spec)["headGroupSpec"]["template"]["spec"]
+
+
+def required_keys(pod: dict[str, Any]) -> set[tuple[str, str]]:
+    node = pod["affinity"].get("nodeAffinity", {})
+    terms = node.get("requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": []})
+    return {
+        (expression["key"], expression["operator"])
+        for term in terms["nodeSelectorTerms"]
+        for expression in term["matchExpressions"]
+    }
+
+
+def tolerated(pod: dict[str, Any]) -> set[str]:
+    return {toleration["key"] for toleration in pod["tolerations"]}
+
+
+every_platform = pytest.mark.parametrize("platform", platforms.KNOWN)
+
+
+@every_platform
+@pytest.mark.parametrize("capacity", ["OnDemand", "Spot", "PreferSpot"])
+def test_the_head_keeps_off_spot_nodes(platform: str, capacity: str):
+    pod = head(platform, workers={"capacity": {"type": capacity}})
+    keys = {key for key, _ in platforms.load(platform).avoid}
+    assert required_keys(pod) == {(key, "NotIn") for key in keys}
+    assert not keys & tolerated(pod)
+
+
+@every_platform
+def test_every_label_that_spot_is_asked_for_by_is_avoided_by_on_demand(platform: str):
+    found = platforms.load(platform)
+    assert set(found.ask_for) <= set(found.avoid)
+
+
+@every_platform
+def test_on_demand_workers_keep_off_spot_nodes(platform: str):
+    pod = worker(platform)
+    found = platforms.load(platform)
+    assert required_keys(pod) == {(key, "NotIn") for key, _ in found.avoid}
+
+
+@every_platform
+def test_spot_workers_go_to_spot_nodes_only(platform: str):
+    pod = worker(platform, capacity={"type": "Spot"})
+    found = platforms.load(platform)
+    assert required_keys(pod) == {(key, "In") for key, _ in found.ask_for}
+    assert {toleration["key"] for toleration in found.spot_tolerations} <= tolerated(pod)
+
+
+def test_workers_that_prefer_spot_run_anywhere():
+    pod = worker(capacity={"type": "PreferSpot"})
+    assert required_keys(pod) == set()
+    assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["nodeAffinity"]
+    assert "trainingrun.dev/capacity" in tolerated(pod)
+
+
+@pytest.mark.parametrize("capacity", ["OnDemand", "Spot", "PreferSpot"])
+def test_every_pod_keeps_off_a_lost_node(capacity: str):
+    lost = ("kubernetes.io/hostname", "NotIn")
+    pod = worker("aks", ("n1",), capacity={"type": capacity})
+    node = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    for term in node["nodeSelectorTerms"]:  # alternatives: each must say it
+        assert lost in {(e["key"], e["operator"]) for e in term["matchExpressions"]}
+    assert lost in required_keys(head("aks", ("n1",)))
+
+
+@every_platform
+def test_the_hook_ends_within_the_platforms_window(platform: str):
+    pod = worker(platform)
+    (notice,) = [
+        variable["value"]
+        for variable in pod["containers"][0]["env"]
+        if variable["name"] == "TRAININGRUN_NOTICE_SECONDS"
+    ]
+    assert 0 < int(notice) <= pod["terminationGracePeriodSeconds"] - platforms.EXIT_SECONDS
+
+
+def test_gkes_window_of_15_seconds_is_kept():
+    assert worker("gke")["terminationGracePeriodSeconds"] == 15
+
+
+def test_pods_leave_a_silent_node_long_before_kubernetes_default():
+    seconds = [t["tolerationSeconds"] for t in worker()["tolerations"] if "tolerationSeconds" in t]
+    assert seconds == [30, 30]
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "params"),
+    [
+        ("nvidia", "nvidia.com/gpu", {"num-gpus": "4"}),
+        ("amd", "amd.com/gpu", {"num-gpus": "4"}),
+        ("tpu", "google.com/tpu", {"resources": """'{"TPU": 4}'"""}),
+        ("gaudi", "habana.ai/gaudi", {"resources": """'{"HPU": 4}'"""}),
+        ("neuron", "aws.amazon.com/neuroncore", {"resources": """'{"neuron_cores": 4}'"""}),
+    ],
+)
+def test_accelerators_are_requested_tolerated_and_told_to_ray(
+    kind: str, resource: str, params: dict[str, str]
+):
+    group = cluster(workers={"accelerator": {"kind": kind, "count": 4}})["workerGroupSpecs"][0]
+    pod = group["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"][resource] == "4"
+    assert resource in tolerated(pod)
+    assert params.items() <= group["rayStartParams"].items()
+
+
+def test_a_product_selects_nodes_by_the_platforms_own_label():
+    wanted = {"accelerator": {"kind": "nvidia", "product": "nvidia-h100-80gb"}}
+    assert worker("gke", **wanted)["nodeSelector"] == {
+        "cloud.google.com/gke-accelerator": "nvidia-h100-80gb"
+    }
+    assert worker(**wanted)["nodeSelector"] == {"nvidia.com/gpu.product": "nvidia-h100-80gb"}
+
+
+def test_placement_is_about_this_attempts_workers():
+    strict = worker(placement="StrictPack")["affinity"]["podAffinity"]
+    (term,) = strict["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["labelSelector"]["matchLabels"] == {
+        names.RUN_LABEL: "digits",
+        names.RUN_UID_LABEL: UID,
+        names.ATTEMPT_LABEL: "1",
+        names.ROLE_LABEL: "worker",
+    }
+    assert "podAntiAffinity" in worker(placement="StrictSpread")["affinity"]
+    assert "topologySpreadConstraints" in worker(placement="Spread")
+    assert "podAffinity" in worker(placement="Pack")["affinity"]
+
+
+def test_a_pod_holds_exactly_one_worker():
+    """Else Ray puts two workers of half a CPU into one pod and leaves the other idle."""
+    run = a_run(workers={"count": 2, "resources": {"cpu": "500m"}, "placement": "StrictPack"})
+    told = rendering.contract(run, 1, rendering.RenderSettings())
+    group = rendered(run)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    assert float(group["rayStartParams"]["num-cpus"]) == told.resources_per_worker["CPU"] == 1
+    assert told.placement == "PACK"  # to Ray a pod is a node: STRICT_PACK would never fit
+
+
+def test_the_head_trains_nothing():
+    assert cluster()["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_the_group_neither_grows_nor_shrinks():
+    group = cluster(workers={"count": 5})["workerGroupSpecs"][0]
+    assert {group["replicas"], group["minReplicas"], group["maxReplicas"]} == {5}
+
+
+def test_the_operator_alone_decides_about_retries():
+    spec = rendered(a_run())[-1]["spec"]
+    assert (spec["backoffLimit"], spec["submissionMode"]) == (0, "HTTPMode")
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "scheduler"),
+    [
+        ("Kueue", "kueue.x-k8s.io/queue-name", None),
+        ("Volcano", "volcano.sh/queue-name", "volcano"),
+        ("YuniKorn", "yunikorn.apache.org/queue", "yunikorn"),
+        ("KAI", "kai.scheduler/queue", "kai-scheduler"),
+    ],
+)
+def test_a_queue_is_named_on_the_ray_job(kind: str, label: str, scheduler: str | None):
+    run = a_run(scheduling={"queue": {"kind": kind, "name": "team-a"}})
+    ray_job = rendered(run)[-1]
+    pod = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert ray_job["metadata"]["labels"][label] == "team-a"
+    assert pod.get("schedulerName") == scheduler
+    assert "suspend" not in ray_job["spec"]  # Kueue's own field: it must not be taken from it
+
+
+def test_a_script_is_mounted_on_every_pod_and_can_import_its_neighbors():
+    spec = {"training": {"script": {"configMap": "code", "file": "main.py"}}}
+    for pod in (
+        head(**spec),
+        cluster(**spec)["workerGroupSpecs"][0]["template"]["spec"],
+    ):
+        assert {"name": "script", "configMap": {"name": "code"}} in pod["volumes"]
+        assert {"name": "PYTHONPATH", "value": names.SCRIPT_FOLDER} in pod["containers"][0]["env"]
+    told = rendering.contract(a_run(**spec), 1, rendering.RenderSettings())
+    assert told.script == "/etc/trainingrun/script/main.py"
+
+
+def test_a_users_variable_wins_over_the_tuning():
+    env = [{"name": "RAY_health_check_period_ms", "value": "9000"}]
+    pod = head(training={"function": "a:b", "env": env})
+    found = [v for v in pod["containers"][0]["env"] if v["name"] == "RAY_health_check_period_ms"]
+    assert found == env
+
+
+def test_torch_is_preloaded_only_where_it_costs_little():
+    def preloads(cpu: str) -> bool:
+        env = worker(resources={"cpu": cpu})["containers"][0]["env"]
+        return any(variable["name"] == "RAY_preload_python_modules" for variable in env)
+
+    assert (preloads("8"), preloads("9")) == (True, False)
+
+
+def test_shared_memory_is_a_quarter_of_memory_unless_said():
+    def size(**resources: str) -> str:
+        volume = worker(resources=resources)["volumes"][0]
+        return str(volume["emptyDir"]["sizeLimit"])
+
+    assert size(memory="4Gi") == str(2**30)
+    assert size(memory="4Gi", sharedMemory="3Gi") == "3Gi"
+
+
+def test_the_runtime_reads_its_contract_from_the_head():
+    run = a_run(checkpoints={"best": {"metric": "accuracy"}})
+    head_env = rendered(run)[-1]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"][
+        "containers"
+    ][0]["env"]
+    (text,) = [v["value"] for v in head_env if v["name"] == "TRAININGRUN_CONTRACT"]
+    assert RunContract.model_validate(json.loads(text)) == rendering.contract(
+        run, 1, rendering.RenderSettings()
+    )
+
+
+def test_two_runs_of_one_name_keep_apart_in_the_bucket():
+    assert names.run_folder(a_run(storage={"uri": "s3://runs/team-a/"})) == (
+        "s3://runs/team-a/digits-1a2b3c4d"
+    )
+
+
+def test_an_unknown_platform_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="'azure'; use one of generic, gke, eks, karpenter, aks"):
+        rendered(a_run(), "azure")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "number"),
+    [
+        ("0", 0),
+        ("1", 1),
+        ("500m", 1),
+        ("1500m", 2),
+        ("1k", 1000),
+        ("1.5Gi", 3 * 2**29),
+        ("2M", 2e6),
+    ],
+)
+def test_quantities_are_read_and_rounded_up(quantity: str, number: int):
+    assert quantities.whole(quantity) == number
+
+
+@pytest.mark.parametrize("quantity", ["", "Gi", "4X", "4GiGi"])
+def test_what_is_no_quantity_is_refused(quantity: str):
+    with pytest.raises(ValueError, match="quantity"):
+        quantities.whole(quantity)
