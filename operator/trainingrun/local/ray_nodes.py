@@ -38,6 +38,10 @@ _SETTINGS = {
     # As in the pods, so that a loss is noticed here as soon as there.
     **environments.RAY_TUNING,
     **environments.PRELOAD,
+    # But a busy laptop is slower than a busy pod, and nothing here is lost without its sockets
+    # closing: patience costs nothing, and the lack of it kills nodes that only wait for a CPU.
+    "RAY_health_check_timeout_ms": "20000",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "60",
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_RAY_CLUSTERS": "1",  # Ray refuses several nodes on macOS without it
 }

@@ -1,0 +1,212 @@
+"""`list`, `get` and `watch` against an HTTP server that answers as an API server would."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from trainingrun.cli import cluster_commands
+from trainingrun.cli.main import app
+
+RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
+
+
+def a_run(phase: str, **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "digits",
+            "namespace": "team-a",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "status": {"phase": phase, "attempt": 1, **status},
+    }
+
+
+@dataclass
+class Server:
+    """Answers by path; of several answers to one path each is given once, the last for ever."""
+
+    answers: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
+    port: int = 0
+
+    def answer(self, path: str) -> tuple[int, Any]:
+        waiting = self.answers.get(path)
+        if waiting is None:
+            return 404, {"message": f"{path} not found"}
+        return waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    state = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            code, body = state.answer(self.path.split("?")[0])
+            content = json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+    state.port = http.server_port
+    config = tmp_path / "kubeconfig"
+    context = {"cluster": "c", "user": "u", "namespace": "team-a"}
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "here",
+                "clusters": [
+                    {"name": "c", "cluster": {"server": f"http://127.0.0.1:{http.server_port}"}}
+                ],
+                "users": [{"name": "u", "user": {}}],
+                "contexts": [{"name": "here", "context": context}],
+            }
+        )
+    )
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
+    monkeypatch.setattr(cluster_commands, "_LOOK_EVERY_S", 0.0)
+    yield state
+    http.shutdown()
+    http.server_close()
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_list_shows_each_run_in_a_line(server: Server) -> None:
+    progress = {"step": 480, "totalSteps": 600, "percent": 80}
+    run = a_run(
+        "Running", progress=progress, disruptions={"preemptions": 2}, goodput={"percent": 91}
+    )
+    server.answers[RUNS] = [(200, {"items": [run, a_run("Queued")]})]
+    code, output, _ = call("list")
+    heads, first, second = (line.split() for line in output.splitlines())
+    assert code == 0
+    assert heads == "NAME PHASE PROGRESS STEP ATTEMPT PREEMPTIONS GOODPUT AGE".split()
+    assert first[:-1] == ["digits", "Running", "80%", "480/600", "1", "2", "91%"]
+    assert second[:2] == ["digits", "Queued"]
+
+
+def test_list_without_runs_says_where_it_looked(server: Server) -> None:
+    server.answers[RUNS] = [(200, {"items": []})]
+    assert call("list") == (1, "", "there is no TrainingRun in namespace team-a\n")
+
+
+def test_get_shows_the_run_and_what_the_losses_cost(server: Server) -> None:
+    goodput = {"percent": 91, "lostSeconds": {"startup": 32.0, "lostWork": 0}}
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", goodput=goodput))]
+    code, output, _ = call("get", "digits")
+    assert code == 0
+    assert "goodput  91% (lost: startup 32 s)" in output
+
+
+def test_get_as_yaml_gives_the_object(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running"))]
+    assert yaml.safe_load(call("get", "digits", "-o", "yaml")[1]) == a_run("Running")
+
+
+@pytest.mark.parametrize("command", ["get", "logs", "watch"])
+def test_a_wrong_name_is_said_in_a_sentence(server: Server, command: str) -> None:
+    code, output, errors = call(command, "digts")
+    assert (code, output) == (1, "")
+    assert errors.startswith("TrainingRun digts in namespace team-a: not found")
+
+
+def test_the_api_servers_own_words_are_handed_on(server: Server) -> None:
+    server.answers[RUNS] = [(403, {"message": "trainingruns is forbidden: User u cannot list"})]
+    assert call("list") == (1, "", "TrainingRuns: trainingruns is forbidden: User u cannot list\n")
+
+
+def test_watch_ends_with_0_when_the_run_has_succeeded(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [
+        (200, a_run("Running", progress={"step": 1, "totalSteps": 2})),
+        (200, a_run("Running", progress={"step": 1, "totalSteps": 2})),
+        (200, a_run("Recovering", disruptions={"preemptions": 1})),
+        (200, a_run("Succeeded")),
+    ]
+    code, output, errors = call("watch", "digits")
+    assert (code, errors) == (0, "")
+    assert [line.split(" ", 1)[1] for line in output.splitlines()] == [
+        "digits: Running · step 1/2 · attempt 1",
+        "digits: Recovering · attempt 1 · preemptions 1",
+        "digits: Succeeded · attempt 1",
+    ]
+
+
+def test_watch_ends_with_1_and_the_reason_when_the_run_has_failed(server: Server) -> None:
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "MaxRestarts",
+        "message": "ValueError: no such metric",
+    }
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Failed", conditions=[condition]))]
+    code, _, errors = call("watch", "digits")
+    assert code == 1
+    assert errors == "digits failed: MaxRestarts: ValueError: no such metric\n"
+
+
+def test_watch_says_so_when_the_run_is_deleted(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running")), (404, {"message": "gone"})]
+    code, _, errors = call("watch", "digits")
+    assert (code, errors) == (1, "digits was deleted\n")
+
+
+def test_logs_without_a_head_pod_say_why_there_are_none(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Succeeded"))]
+    server.answers["/api/v1/namespaces/team-a/pods"] = [(200, {"items": []})]
+    code, _, errors = call("logs", "digits")
+    assert code == 1
+    assert errors.startswith("digits has no head pod now")
+
+
+def test_logs_of_a_head_that_runs_nothing_yet_are_the_pods_own(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Starting"))]
+    pods = "/api/v1/namespaces/team-a/pods"
+    pod = {"metadata": {"name": "digits-1-head", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    server.answers[pods] = [(200, {"items": [pod]})]
+    server.answers[f"{pods}/digits-1-head/log"] = [(200, "starting")]
+    code, output, _ = call("logs", "digits")
+    assert code == 0
+    assert "starting" in output
+
+
+def test_a_cluster_that_does_not_answer_is_named_as_such(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "dead"
+    # Port 1 is privileged: nothing listens there.
+    config.write_text((tmp_path / "kubeconfig").read_text().replace(f":{server.port}", ":1"))
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
+    code, _, errors = call("list")
+    assert code == 1
+    assert errors.startswith("the cluster does not answer: ")
+
+
+def test_without_a_kubeconfig_the_sentence_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none")
+    )
+    code, _, errors = call("list")
+    assert code == 1
+    assert errors.startswith("no cluster is configured")
+    assert "KUBECONFIG" in errors

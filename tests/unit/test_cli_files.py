@@ -1,0 +1,143 @@
+"""`validate` and `render`: what a user is told about a file, without a cluster."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from trainingrun.cli.main import app
+
+RUN = """
+apiVersion: trainingrun.dev/v1alpha1
+kind: TrainingRun
+metadata: {name: digits}
+spec:
+  training: {function: "examples.digits:train"}
+  storage: {uri: "s3://runs/demo"}
+"""
+CONFIG_MAP = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: my-code}
+data: {train.py: "print(1)"}
+"""
+
+
+def call(*arguments: str | Path, stdin: str | None = None) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "run.yaml"
+
+
+def test_a_valid_file_is_called_valid(file: Path) -> None:
+    file.write_text(RUN)
+    assert call("validate", file) == (0, f"{file}: digits is valid\n", "")
+
+
+def test_other_documents_beside_a_run_are_left_alone(file: Path) -> None:
+    file.write_text(f"{CONFIG_MAP}---{RUN}---\n")
+    assert call("validate", file)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("spec: [1, 2", "is not YAML: line 1: expected ',' or ']', but got '<stream end>'"),
+        ("", "holds no TrainingRun; one document needs kind: TrainingRun"),
+        (CONFIG_MAP, "holds no TrainingRun; one document needs kind: TrainingRun"),
+        ("just a sentence", "this is no TrainingRun; write a mapping with kind: TrainingRun"),
+        ("{spec: {}}", "apiVersion is missing; write apiVersion: trainingrun.dev/v1alpha1"),
+        (
+            RUN.replace("storage:", "storages:"),
+            "spec.storages is not a field; did you mean storage?",
+        ),
+        (RUN + "  workers: {count: 0}", "spec.workers.count is 0; write at least 1"),
+        (RUN + "  workers: {count: many}", 'spec.workers.count is "many"; write a whole number'),
+    ],
+)
+def test_each_mistake_gets_a_sentence_with_the_files_name(
+    file: Path, text: str, sentence: str
+) -> None:
+    file.write_text(text)
+    code, output, errors = call("validate", file)
+    assert (code, output) == (1, "")
+    assert errors.splitlines()[0] == f"{file}: {sentence}"
+
+
+def test_several_mistakes_are_all_told_a_line_each(file: Path) -> None:
+    file.write_text(RUN + "  workers: {count: 0}\n  suspend: maybe\n")
+    code, _, errors = call("validate", file)
+    assert code == 1
+    assert len(errors.splitlines()) == 2
+    assert all(line.startswith(f"{file}: spec.") for line in errors.splitlines())
+
+
+def test_one_bad_file_among_good_ones_is_enough_to_fail(file: Path, tmp_path: Path) -> None:
+    file.write_text(RUN)
+    code, output, errors = call("validate", file, tmp_path / "missing.yaml")
+    assert code == 1
+    assert output == f"{file}: digits is valid\n"
+    assert errors == f"{tmp_path}/missing.yaml: cannot be read: No such file or directory\n"
+
+
+def test_standard_input_is_a_file_too() -> None:
+    assert call("validate", "-", stdin=RUN) == (0, "-: digits is valid\n", "")
+
+
+def test_render_prints_what_the_operator_would_apply(file: Path) -> None:
+    file.write_text(RUN)
+    code, output, _ = call("render", file, "--attempt", "3")
+    manifests = list(yaml.safe_load_all(output))
+    assert code == 0
+    assert [each["kind"] for each in manifests] == ["Secret", "NetworkPolicy", "RayJob"]
+    assert manifests[-1]["metadata"]["name"] == "digits-3"
+    assert all(each["metadata"]["ownerReferences"][0]["uid"] for each in manifests)
+
+
+def test_render_knows_the_platforms_and_names_them(file: Path) -> None:
+    file.write_text(RUN)
+    code, output, errors = call("render", file, "--platform", "mars")
+    assert (code, output) == (1, "")
+    assert errors.strip() == ("platform is 'mars'; use one of generic, gke, eks, karpenter, aks")
+
+
+def test_render_of_a_bad_file_prints_no_manifest(file: Path) -> None:
+    file.write_text(RUN + "  workers: {count: 0}")
+    assert call("render", file) == (
+        1,
+        "",
+        f"{file}: spec.workers.count is 0; write at least 1\n",
+    )
+
+
+def test_a_file_with_two_runs_must_be_split_to_be_run(file: Path) -> None:
+    file.write_text(f"{RUN}---{RUN.replace('digits}', 'other}')}")
+    code, _, errors = call("run", file, "--local")
+    assert code == 1
+    assert errors.strip() == (
+        f"{file}: holds several TrainingRuns (digits, other); give each its file"
+    )
+
+
+def test_run_says_how_to_train_on_a_cluster(file: Path) -> None:
+    code, _, errors = call("run", file)
+    assert code == 1
+    assert f"kubectl apply -f {file}" in errors
+
+
+def test_a_wrong_duration_is_refused_with_examples() -> None:
+    code, _, errors = call("run", "run.yaml", "--local", "--preempt-after", "soon")
+    assert code == 2
+    assert "soon is no duration" in errors
+
+
+def test_version() -> None:
+    code, output, _ = call("--version")
+    assert code == 0
+    assert output.startswith("trainingrun")
