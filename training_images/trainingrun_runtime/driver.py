@@ -160,7 +160,7 @@ class _Attempt:
             return DONE
         from ray.train import TrainingFailedError
 
-        from .failures import Blame, judge
+        from .failures import Blame, first_line, judge
 
         if isinstance(error, TrainingFailedError) and judge(error).blame is Blame.SUSPENDED:
             ray.get(board.suspended.remote())
@@ -168,8 +168,8 @@ class _Attempt:
         log.error("training failed", exc_info=error)
         # The policy in Ray's controller has told the board already; this is for what failed here.
         kind = "Infrastructure" if isinstance(error, ray.exceptions.RayError) else "Application"
-        message = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-        ray.get(board.failed.remote(Failure(kind=kind, message=message[:500])))
+        message = f"{type(error).__name__}: {first_line(error)}"
+        ray.get(board.failed.remote(Failure(kind=kind, message=message)))
         return FAILED
 
     def _keep_lease(self) -> None:

@@ -25,15 +25,15 @@ MAX_STARTS_WITHOUT_STEP = 10
 for ever; a fresh attempt on other nodes has better odds."""
 
 
-class Preempted(Exception):  # noqa: N818 - an outcome, not an error
+class Preempted(Exception):
     """Raised on every rank once the checkpoint for a notice is committed."""
 
 
-class Suspended(Exception):  # noqa: N818 - an outcome, not an error
+class Suspended(Exception):
     """Raised on every rank once the checkpoint for `suspend` is committed."""
 
 
-class PeerLost(Exception):  # noqa: N818 - names what happened
+class PeerLost(Exception):
     """A collective broke, as it does on the survivors when a peer dies."""
 
 

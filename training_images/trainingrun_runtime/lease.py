@@ -20,7 +20,7 @@ _TRIES = 20
 """Takers at once that one taker stands before it gives up."""
 
 
-class Superseded(Exception):  # noqa: N818 - it is an outcome, not a fault
+class Superseded(Exception):
     """A later attempt holds the run; this one must end without writing."""
 
 

@@ -1,8 +1,8 @@
 """Every touch of Ray's internals, in one place, so that a new Ray version is checked here alone.
 
 Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preemption}.py`,
-`.../controller/controller.py`, `ray/train/v2/api/data_parallel_trainer.py`, `ray/scripts/scripts.py`
-(`ray drain-node`).
+`.../controller/controller.py`, `ray/train/v2/api/data_parallel_trainer.py`, and
+`ray/scripts/scripts.py` (`ray drain-node`).
 """
 
 import json
@@ -105,16 +105,6 @@ def drain_own_node(message: str, deadline: float) -> None:
     )
 
 
-def worker_runtime_env() -> dict[str, Any]:
-    """The runtime environment of Ray Train's workers: a pooled process fits only the same one."""
-    from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
-    from ray.train.v2._internal.constants import get_env_vars_to_propagate
-
-    variables = get_env_vars_to_propagate()
-    variables.setdefault(RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR, "0")
-    return {"env_vars": variables}
-
-
 def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], Any]) -> None:
     """Have every Ray Train v2 trainer of this process prepared by us when it is fitted.
 
@@ -155,15 +145,6 @@ def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:
 def dead_nodes() -> set[str]:
     """Ids of the Ray nodes that Ray counts as dead."""
     return {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
-
-
-def live_worker_nodes() -> set[str]:
-    """Ids of the live Ray nodes that have CPUs, so workers: the head has none."""
-    return {
-        node["NodeID"]
-        for node in ray.nodes()
-        if node["Alive"] and node["Resources"].get("CPU", 0) > 0
-    }
 
 
 def exit_now(code: int) -> None:

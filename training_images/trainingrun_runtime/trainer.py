@@ -12,7 +12,7 @@ from .bucket import Bucket
 from .committer import Committer
 from .failures import AttemptPolicy
 from .lease import Lease
-from .warm import Warmer
+from .warm import SETUP_HOOK
 from .worker import Supervised
 
 
@@ -32,8 +32,6 @@ class Trainers:
     ) -> None:
         self._contract, self._board, self._bucket = contract, board, bucket
         self._lease, self._base_step = lease, base_step
-        self._warmer = Warmer()
-        self._warmer.start()
 
     def fit_function(self) -> None:
         """Train with `contract.function` until it is done.
@@ -100,5 +98,8 @@ class Trainers:
                 *(theirs.callbacks or []),
                 Committer(self._board, contract, epoch, self._base_step),
             ],
-            worker_runtime_env=theirs.worker_runtime_env,
+            worker_runtime_env={
+                "worker_process_setup_hook": SETUP_HOOK,
+                **(theirs.worker_runtime_env or {}),
+            },
         )

@@ -1,8 +1,10 @@
-"""Keeps one idle worker process per node that has PyTorch loaded already.
+"""Keeps one spare worker process on each worker's node, with PyTorch loaded already.
 
 Most of a restart is Python starting and importing: 5 s of the 7 that `kill -9` costs stock Ray.
-Ray keeps the process of a finished task for the next task or actor with the same runtime
-environment; a task that only imports therefore leaves a process that is ready to train.
+The raylet can start a process ahead of need (`PrestartWorkers` of Ray's `node_manager.proto`), and
+gives it to the next actor with the same runtime environment, which is the worker's successor. The
+environment has a setup hook, so that the spare imports everything before anyone asks for it; it
+takes the memory of one idle Python process with PyTorch.
 """
 
 import logging
@@ -10,49 +12,49 @@ import threading
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from . import seam
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 1.0
+SETUP_HOOK = "trainingrun_runtime.warm.import_everything"
+"""For `worker_process_setup_hook` of the workers' runtime environment."""
+DELAY_S = 3.0
+"""After the start of training: the first steps need the CPU more."""
+KEEP_S = 30 * 24 * 3600
 
 
-def _import_everything() -> None:
-    import torch.distributed  # noqa: F401
-
+def import_everything() -> None:
+    """What every worker needs before its first step. Runs when its process starts."""
     import trainingrun_runtime.session  # noqa: F401
 
 
-class Warmer:
-    """Warms each node once when it joins, and again after each start of a worker group."""
+def keep_spare() -> threading.Timer:
+    """Have this node's raylet start a spare for this worker soon; cancel it at the end."""
+    timer = threading.Timer(DELAY_S, _start_spare)
+    timer.daemon = True
+    timer.start()
+    return timer
 
-    def __init__(self) -> None:
-        self._warmed: set[str] = set()
-        self._stop = threading.Event()
-        self._task = ray.remote(_import_everything)
-        self._environment: dict[str, Any] = seam.worker_runtime_env()
-        self._thread = threading.Thread(target=self._keep_warm, name="warmer", daemon=True)
 
-    def start(self) -> None:
-        """Begin, in a thread."""
-        self._thread.start()
+def _start_spare() -> None:
+    try:
+        import grpc
+        from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 
-    def again(self) -> None:
-        """The warm processes were used: warm every node anew."""
-        self._warmed = set()
+        context = ray.get_runtime_context()
+        request = node_manager_pb2.PrestartWorkersRequest(
+            job_id=ray.JobID.from_hex(context.get_job_id()).binary(),
+            num_workers=1,
+            keep_alive_duration_secs=KEEP_S,
+        )
+        request.runtime_env_info.serialized_runtime_env = context.get_runtime_env_string()
+        with grpc.insecure_channel(_raylet_address(context.get_node_id())) as channel:
+            node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(
+                request, timeout=10
+            )
+    except Exception as error:  # without a spare a restart is slower, not wrong
+        log.warning("no spare worker process was started: %s", error)
 
-    def _keep_warm(self) -> None:
-        while not self._stop.wait(INTERVAL_S if self._warmed else 0.1):
-            try:
-                for node in seam.live_worker_nodes() - self._warmed:
-                    self._warmed.add(node)
-                    self._task.options(
-                        num_cpus=0,
-                        max_retries=0,
-                        runtime_env=self._environment,
-                        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-                    ).remote()
-            except Exception as error:  # a cold start is slower, not wrong
-                log.warning("a node could not be warmed: %s", error)
+
+def _raylet_address(node_id: str) -> str:
+    node: dict[str, Any] = next(n for n in ray.nodes() if n["NodeID"] == node_id)
+    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"

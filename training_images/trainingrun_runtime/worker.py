@@ -4,6 +4,7 @@ import importlib
 import inspect
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import RunContract
 
-from . import manifest, seam
+from . import manifest, seam, warm
 from .bucket import Bucket
 from .failures import PeerLost, Preempted, Suspended, first_line, is_collective_error
 from .manifest import Manifest
@@ -54,8 +55,8 @@ class Worker:
         self.group = 0
         """Number of the worker group, from 1."""
         self._taken_over = False
-        self._commits_at_notice: int | None = None
         self._watcher = NoticeWatcher(self._answer)
+        self._spare: threading.Timer | None = None
 
     @property
     def notice(self) -> Notice | None:
@@ -94,10 +95,13 @@ class Worker:
         seam.offer_checkpoint(path, filesystem)
         seam.seal_uploads(_digest)
         self._watcher.start()
+        self._spare = warm.keep_spare()
 
     def end(self) -> None:
         """The training function returned or raised."""
         self._watcher.stop()
+        if self._spare is not None:
+            self._spare.cancel()
 
     def _answer(self, notice: Notice) -> None:
         if self._taken_over:

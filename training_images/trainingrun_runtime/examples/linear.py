@@ -1,0 +1,65 @@
+"""The smallest example: finds the line y = 3x + 2 in noisy points.
+
+training:
+  function: trainingrun_runtime.examples.linear:train
+  config: {steps: 200}
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import ray.train
+import torch
+from ray.train.torch import get_device, prepare_model
+
+from trainingrun_runtime import Session
+
+from .pacing import Pace
+from .repeatable import batch, configured, seed_everything, weights_sha256
+
+SAMPLES = 1024
+
+
+@dataclass(frozen=True)
+class Config:
+    """Keys of `training.config`."""
+
+    steps: int = 200
+    """Steps in all."""
+    lr: float = 0.1
+    """Learning rate."""
+    batch_size: int = 32
+    """Samples per worker and step."""
+    seed: int = 0
+    """Decides weights, points and their order."""
+    step_seconds: float = 0.0
+    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train on one worker."""
+    settings = configured(Config, config)
+    context = ray.train.get_context()
+    rank, workers = context.get_world_rank(), context.get_world_size()
+    seed_everything(settings.seed)
+
+    x = torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(settings.seed))
+    noise = torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(settings.seed + 1))
+    x, y = x.to(get_device()), (3 * x + 2 + 0.1 * noise).to(get_device())
+
+    model = prepare_model(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)
+    session = Session(model=model, optimizer=optimizer)
+    pace = Pace(settings.step_seconds, rank)
+
+    for step in session.steps(settings.steps):
+        mine = batch(step, SAMPLES, settings.batch_size, rank, workers, settings.seed)
+        loss = torch.nn.functional.mse_loss(model(x[mine]), y[mine])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        session.report(loss=loss.item())
+        pace(step)
+
+    slope, intercept = (value.item() for value in model.parameters())
+    session.finish(slope=slope, intercept=intercept, weights_sha256=weights_sha256(model))

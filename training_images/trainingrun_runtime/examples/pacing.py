@@ -1,0 +1,31 @@
+"""Slows an example down on purpose, and notes when its steps were done."""
+
+import os
+import time
+from pathlib import Path
+
+JOURNAL_ENV = "STEP_LOG_FOLDER"
+"""If set, rank 0 appends `<Unix time> <steps done>` per step to `<folder>/<pod>.log`, from which
+the seconds without training and the steps lost can be counted afterwards."""
+
+
+class Pace:
+    """At least so many seconds per step, so that a demonstration can interrupt a small model.
+
+    Call it at the end of every step.
+    """
+
+    def __init__(self, seconds: float, rank: int) -> None:
+        self._seconds = seconds
+        self._began = time.monotonic()
+        folder = os.environ.get(JOURNAL_ENV) if rank == 0 else None
+        pod = os.environ.get("POD_NAME", f"process-{os.getpid()}")
+        self._journal = Path(folder) / f"{pod}.log" if folder else None
+
+    def __call__(self, step: int) -> None:
+        """`step` (counted from 0) is done."""
+        time.sleep(max(0.0, self._began + self._seconds - time.monotonic()))
+        self._began = time.monotonic()
+        if self._journal:
+            with self._journal.open("a") as lines:
+                lines.write(f"{time.time()} {step + 1}\n")

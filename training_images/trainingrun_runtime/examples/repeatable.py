@@ -1,0 +1,71 @@
+"""What makes an example repeat itself to the bit, and shows that it did."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+T = TypeVar("T")
+
+
+def configured(kind: type[T], config: Mapping[str, Any] | None) -> T:
+    """The example's settings from `training.config`.
+
+    Raises:
+        ValueError: The config has a key that the example does not know, such as a misspelled one.
+    """
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in config or {}:
+        if name not in known:
+            raise ValueError(f"training.config has {name!r}; this example knows {', '.join(known)}")
+    return kind(**(config or {}))
+
+
+def seed_everything(seed: int) -> None:
+    """Same seed, same machine type, same number of workers: same weights."""
+    torch.manual_seed(seed)
+    # The order in which threads add up decides the last bit, and their number differs by node.
+    torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+def steps_per_epoch(samples: int, batch_size: int, workers: int) -> int:
+    """Steps that see the data once; the few samples that fill no batch are left out.
+
+    Raises:
+        ValueError: All workers together ask for more samples per step than there are.
+    """
+    if samples < batch_size * workers:
+        raise ValueError(
+            f"{workers} workers with batch_size {batch_size} need {batch_size * workers} samples "
+            f"per step, and there are {samples}; lower batch_size"
+        )
+    return samples // (batch_size * workers)
+
+
+def batch(
+    step: int, samples: int, batch_size: int, rank: int, workers: int, seed: int
+) -> torch.Tensor:
+    """Which samples a worker takes in a step: a function of its arguments and nothing else.
+
+    No iterator has to be saved or wound forward after a restart. Every epoch has its own order, and
+    within an epoch no sample is taken twice.
+    """
+    epoch, position = divmod(step, steps_per_epoch(samples, batch_size, workers))
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    first = (position * workers + rank) * batch_size
+    return torch.from_numpy(order[first : first + batch_size])
+
+
+def weights_sha256(model: torch.nn.Module) -> str:
+    """SHA-256 over the bytes of all weights and buffers: equal only if every bit is."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        # Without the prefix that data parallelism puts before each name.
+        digest.update(name.removeprefix("module.").encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
