@@ -99,7 +99,16 @@ def test_list_shows_each_run_in_a_line(server: Server) -> None:
     code, output, _ = call("list")
     heads, first, second = (line.split() for line in output.splitlines())
     assert code == 0
-    assert heads == "NAME PHASE PROGRESS STEP ATTEMPT PREEMPTIONS GOODPUT AGE".split()
+    assert heads == [
+        "NAME",
+        "PHASE",
+        "PROGRESS",
+        "STEP",
+        "ATTEMPT",
+        "PREEMPTIONS",
+        "GOODPUT",
+        "AGE",
+    ]
     assert first[:-1] == ["digits", "Running", "80%", "480/600", "1", "2", "91%"]
     assert second[:2] == ["digits", "Queued"]
 
