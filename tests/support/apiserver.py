@@ -21,7 +21,8 @@ from typing import Any
 
 from support.binaries import apiserver_binaries
 
-START_SECONDS = 90
+START_SECONDS = 180
+"""For each step of the start, on a machine that is busy with other things."""
 JSON, APPLY, MERGE = (
     "application/json",
     "application/apply-patch+yaml",
@@ -149,19 +150,16 @@ class ApiServer:
         options = "?fieldManager=tests&force=true&fieldValidation=Strict"
         spec = self.request("PATCH", path + options, crd, APPLY)["spec"]
         version = f"{spec['group']}/{spec['versions'][-1]['name']}"
-        deadline = time.monotonic() + 30
-        while not self._serves(path, version, spec["names"]["plural"]):
+        deadline = time.monotonic() + START_SECONDS
+        while not self._serves(version, spec["names"]["plural"]):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the API server does not serve {name}")
-            time.sleep(0.05)
+            time.sleep(0.2)
 
-    def _serves(self, path: str, version: str, plural: str) -> bool:
-        conditions = self.request("GET", path)["status"]["conditions"] or []
-        if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
-            return False
-        try:
+    def _serves(self, version: str, plural: str) -> bool:
+        try:  # not the CRD's conditions: KubeRay's are megabytes, and this is asked often
             self._resources[version] = self.request("GET", f"/apis/{version}")["resources"]
-            self.request("GET", f"/apis/{version}/{plural}")
+            self.request("GET", f"/apis/{version}/{plural}?limit=1")
         except ApiError:
             return False
         return any(resource["name"] == plural for resource in self._resources[version])

@@ -14,7 +14,7 @@ BUILD_SCRIPT = Path(__file__).with_name("build_apiserver.sh")
 NAMES = ("etcd", "kube-apiserver")
 
 
-class Unavailable(Exception):  # noqa: N818 - it is a state of the machine, not a fault
+class Unavailable(Exception):
     """Something that cannot be had on this machine; the text says what was tried."""
 
 

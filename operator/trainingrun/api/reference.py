@@ -1,0 +1,105 @@
+"""docs/api.md: every field of a TrainingRun, from the same models as the CRD."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from .crd import COLUMNS, Schema, crd
+from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
+
+_HEAD = f"""# {KIND} ({API_VERSION})
+
+Generated from the models in `operator/trainingrun/api/` by `make generate`; do not edit.
+
+After creation {", ".join(f"`{field}`" for field in IMMUTABLE)} cannot change: delete the
+{KIND} and create a new one. Every other field of the spec can be changed at any time.
+
+`kubectl get tr` prints {", ".join(column[0] for column in COLUMNS)}.
+"""
+
+
+def reference() -> str:
+    """The page, as Markdown."""
+    root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    lines = [_HEAD, "## metadata", ""]
+    lines += [f"- `{_blamed(rule, 'metadata')}`: {rule['message']}." for rule in _rules(root)]
+    for name in ("spec", "status"):
+        for path, node in _objects(name, root["properties"][name]):
+            lines += ["", *_section(path, node)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _objects(path: str, node: Schema) -> Iterator[tuple[str, Schema]]:
+    """Every object with fields of its own, parents before children."""
+    yield path, node
+    for name, child in node["properties"].items():
+        inner, suffix = (child["items"], "[]") if "items" in child else (child, "")
+        if "properties" in inner:
+            yield from _objects(f"{path}.{name}{suffix}", inner)
+
+
+def _section(path: str, node: Schema) -> Iterator[str]:
+    yield f"## {path}"
+    yield ""
+    yield node.get("description", "")
+    yield ""
+    required = node.get("required", ())
+    if path.startswith("spec"):
+        yield "| field | type | default | meaning |"
+        yield "| --- | --- | --- | --- |"
+        for name, child in node["properties"].items():
+            default = "required" if name in required else _default(child)
+            yield f"| `{name}` | {_type(child)} | {default} | {_cell(child)} |"
+    else:
+        yield "| field | type | meaning |"
+        yield "| --- | --- | --- |"
+        for name, child in node["properties"].items():
+            yield f"| `{name}` | {_type(child)} | {_cell(child)} |"
+    rules = [rule for rule in _rules(node) if "oldSelf" not in rule["rule"]]
+    if rules:
+        yield ""
+        for rule in rules:
+            where = _blamed(rule, "")
+            yield (
+                f"- `{where}`: {rule['message']}." if where else f"- {_sentence(rule['message'])}."
+            )
+
+
+def _rules(node: Schema) -> list[Schema]:
+    found: list[Schema] = node.get("x-kubernetes-validations", [])
+    return found
+
+
+def _blamed(rule: Schema, root: str) -> str:
+    return str(rule.get("fieldPath", root)).removeprefix(".")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _default(node: Schema) -> str:
+    if "properties" in node and "default" in node:
+        return "its fields' defaults"
+    return f"`{json.dumps(node['default'])}`" if "default" in node else ""
+
+
+def _type(node: Schema) -> str:
+    if "enum" in node:
+        return " \\| ".join(f"`{option}`" for option in node["enum"])
+    if "x-kubernetes-int-or-string" in node:
+        return "quantity"
+    if "items" in node:
+        inner = node["items"].get("type", "object")
+        return f"list of {inner}s" + (f", at most {node['maxItems']}" if "maxItems" in node else "")
+    name = "JSON object" if "x-kubernetes-preserve-unknown-fields" in node else node["type"]
+    least, most = node.get("minimum"), node.get("maximum")
+    if least is not None and most is not None:
+        return f"{name}, {least:,} to {most:,}"
+    if "maxLength" in node:
+        return f"{name}, at most {node['maxLength']:,} characters"
+    return str(name)
+
+
+def _cell(node: dict[str, Any]) -> str:
+    return str(node.get("description", "")).replace("|", "\\|")

@@ -1,0 +1,107 @@
+"""One clear sentence for each mistake: the field, what was found, and what to write."""
+
+import math
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.constraints import MINIMAL, MISSING, manifest_with
+from trainingrun.api.parse import InvalidRunError, parse
+
+SENTENCES = [
+    ("spec.wrokers", {}, "spec.wrokers is not a field; did you mean workers?"),
+    ("spec.workers.pod_template", {}, "spec.workers.pod_template is not a field; did you mean pod"),
+    ("spec.head.xyz", 1, "spec.head.xyz is not a field; spec.head has podTemplate, resources"),
+    ("spec.storage", MISSING, "spec.storage is missing; add it: the bucket in which the run keeps"),
+    ("spec", None, "spec is null; write a mapping"),
+    ("spec.training", "a:b", 'spec.training is "a:b"; write a mapping'),
+    ("spec.training.env", "A=1", "spec.training.env is wrong; write a list"),
+    ("spec.workers.count", "4", 'spec.workers.count is "4"; write a whole number'),
+    ("spec.workers.count", True, "spec.workers.count is true; write a whole number"),
+    ("spec.workers.count", 2.5, "spec.workers.count is 2.5; write a whole number"),
+    ("spec.workers.count", 0, "spec.workers.count is 0; write at least 1"),
+    ("spec.workers.count", -3, "spec.workers.count is -3; write at least 1"),
+    ("spec.workers.count", 10**9, "spec.workers.count is 1000000000; write at most 1000"),
+    ("spec.suspend", "yes", 'spec.suspend is "yes"; write true or false'),
+    ("spec.image", 5, "spec.image is 5; write a string, in quotes"),
+    ("spec.workers.capacity.type", "spot", "write OnDemand, Spot or PreferSpot"),
+    ("spec.workers.resources.cpu", "4 cores", 'cpu is "4 cores": must be a quantity of cores'),
+    ("spec.workers.resources.memory", 16, "memory is 16: must be a quantity of bytes of at least"),
+    ("metadata.name", MISSING, "metadata.name is missing; add it"),
+    ("metadata.name", "Digits", 'metadata.name is "Digits": must have at most 41 characters'),
+    ("spec.storage.uri", "runs", 'spec.storage.uri is "runs": must be a folder in a bucket'),
+    ("kind", "RayJob", 'kind is "RayJob"; write kind: TrainingRun'),
+    ("apiVersion", MISSING, "apiVersion is missing; write apiVersion: trainingrun.dev/v1alpha1"),
+    ("spec.training.config", {"lr": math.nan}, "spec.training.config: must be JSON (no NaN"),
+    ("spec.training.config", {"day": date(2026, 1, 1)}, "spec.training.config: must be JSON"),
+    ("spec.training.config", {"x": "a" * 65536}, "put larger things into the image or the bucket"),
+    ("spec.training.config", [1], "spec.training.config is a list; write a mapping"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"), SENTENCES, ids=[sentence[:50] for *_, sentence in SENTENCES]
+)
+def test_a_mistake_is_told_in_one_sentence(path: str, value: Any, sentence: str):
+    with pytest.raises(InvalidRunError) as refused:
+        parse(manifest_with(path, value))
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("manifest", [None, [], "TrainingRun", 3])
+def test_what_is_no_mapping_is_no_run(manifest: Any):
+    with pytest.raises(InvalidRunError, match="this is no TrainingRun"):
+        parse(manifest)
+
+
+def test_a_misspelt_field_comes_before_the_missing_one_that_it_causes():
+    run = manifest_with("spec.storage", MISSING)
+    run["spec"]["storge"] = {"uri": "s3://runs"}
+    with pytest.raises(InvalidRunError) as refused:
+        parse(run)
+    assert str(refused.value) == ("spec.storge is not a field; did you mean storage? (and 1 more)")
+    assert len(refused.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec.storage.uri", "s3://key:hunter2@runs"),
+        ("spec.storage.uri", "s3://runs?secret=hunter2"),
+        ("spec.storage.endpoint", "https://key:hunter2@minio"),
+        ("spec.training.env", [{"name": "A", "value": "hunter2", "valueFrom": {}}]),
+        ("spec.training.env", [{"name": "A", "value": ["hunter2"]}]),
+        ("spec.training.env", [{"name": "A", "value": "hunter2" * 3000}]),
+    ],
+)
+def test_no_secret_is_repeated(path: str, value: Any):
+    with pytest.raises(InvalidRunError) as refused:
+        parse(manifest_with(path, value))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_metadata_of_the_server_is_taken_as_it_comes():
+    run = manifest_with("metadata.managedFields", [{"manager": "kubectl"}])
+    assert parse(run).metadata.name == "digits"
+
+
+def test_a_status_of_a_newer_operator_keeps_what_is_known():
+    status = {"phase": "Running", "attempt": 3, "somethingNew": {"a": 1}}
+    assert parse({**MINIMAL, "status": status}).status.attempt == 3
+
+
+SAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "samples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_every_sample_is_valid(sample: Path):
+    runs = [
+        document
+        for document in yaml.safe_load_all(sample.read_text())
+        if document["kind"] == "TrainingRun"
+    ]
+    assert [parse(run).metadata.name for run in runs]
