@@ -89,19 +89,22 @@ class Connection:
         self._base = configuration.host.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._count = count
+        self._connector = aiohttp.TCPConnector(
+            # Reads the CA and client certificates as the generated client would.
+            ssl=RESTClientObject(configuration).ssl_context,
+            limit=200,
+            socket_factory=_keepalive_socket,
+        )
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                # Reads the CA and client certificates as the generated client would.
-                ssl=RESTClientObject(configuration).ssl_context,
-                limit=200,
-                socket_factory=_keepalive_socket,
-            ),
+            connector=self._connector,
             read_bufsize=2**21,  # one line of a watch is one object
             trust_env=True,
         )
 
     async def close(self) -> None:
         """Ends every request and watch."""
+        # Without the farewell of TLS, for which an open watch would have to be read to its end.
+        await self._connector.close(abort_ssl=True)
         await self._session.close()
 
     async def request(

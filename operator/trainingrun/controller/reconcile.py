@@ -38,6 +38,16 @@ TERMINAL_DEPLOYMENTS = ("Complete", "Failed")
 """RayJob's status.jobDeploymentStatus once it does nothing more."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rejection:
+    """The API server refused a run's RayJob."""
+
+    uid: str
+    generation: int
+    words: str
+    at: datetime
+
+
 def utc_now() -> datetime:
     """The wall clock."""
     return datetime.now(UTC)
@@ -58,7 +68,7 @@ class Reconciler:
         """With everything that it acts through."""
         self._cluster, self._polls, self._tokens = cluster, polls, tokens
         self._render, self._settings, self._now = render, settings, now
-        self._rejections: dict[Key, tuple[str, int, str]] = {}
+        self._rejections: dict[Key, _Rejection] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """One look; seconds until the next one, None: when something happens.
@@ -104,7 +114,9 @@ class Reconciler:
                 # The next look, which is at once, puts the API server's words into the status.
                 metadata = seen.run.metadata
                 key = (metadata.namespace, metadata.name)
-                self._rejections[key] = (metadata.uid, metadata.generation, str(error))
+                self._rejections[key] = _Rejection(
+                    metadata.uid, metadata.generation, str(error), self._now()
+                )
                 raise
 
     async def _carry_out(self, action: Action, seen: Observed) -> None:
@@ -149,9 +161,12 @@ class Reconciler:
         self._rejections.pop(key, None)
 
     def _rejected(self, key: Key, seen: Observed) -> str | None:
-        uid, generation, text = self._rejections.get(key, ("", 0, ""))
-        metadata = seen.run.metadata
-        return text if (uid, generation) == (metadata.uid, metadata.generation) else None
+        last, metadata = self._rejections.get(key), seen.run.metadata
+        if last is None or (last.uid, last.generation) != (metadata.uid, metadata.generation):
+            return None
+        # After a while it is tried again: a quota may have room, a webhook may be back.
+        age_s = (self._now() - last.at).total_seconds()
+        return last.words if age_s < self._settings.kuberay_retry_s * 0.9 else None
 
     def _has_ended(self, seen: Observed, attempt: int) -> bool:
         last = self._polls.sight(self._key(seen), seen.run.metadata.uid).progress

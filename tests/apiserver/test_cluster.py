@@ -1,0 +1,277 @@
+"""The cluster as the operator sees it, against a real API server."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+from support.apiserver import ApiServer
+from support.operators import RAY_API, Proxy, a_run, configuration_of, eventually, owned_by
+
+from trainingrun.api.status import Phase, RunStatus
+from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cluster import cache as cache_module
+from trainingrun.cluster.connection import Connection, Gone
+from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.cluster.port import ClusterError, Conflict, Rejected
+from trainingrun.reconciling.model import Ref
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    server: ApiServer, *namespaces: str, port: int | None = None
+) -> AsyncIterator[KubernetesCluster]:
+    connection = Connection(await configuration_of(server, port))
+    cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
+    task = asyncio.create_task(cluster.run())
+    try:
+        async with asyncio.timeout(20):
+            await cluster.wait_synced()
+        yield cluster
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await connection.close()
+
+
+def ref_of(found: dict) -> Ref:
+    metadata = found["metadata"]
+    return Ref(
+        found["apiVersion"], found["kind"], metadata["namespace"], metadata["name"], metadata["uid"]
+    )
+
+
+def ray_job(run: dict, name: str) -> dict:
+    return {
+        "apiVersion": RAY_API,
+        "kind": "RayJob",
+        "metadata": owned_by(run, "RayJob", name, attempt="1"),
+        "spec": {"entrypoint": "true"},
+    }
+
+
+def pod(run: dict, name: str, node: str | None = None) -> dict:
+    spec = {"containers": [{"name": "ray-worker", "image": "none"}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": owned_by(run, "Pod", name, attempt="1", role="worker"),
+        "spec": spec | ({"nodeName": node} if node else {}),
+    }
+
+
+def node(name: str, ready: str) -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+async def test_an_absent_run_is_none(apiserver, namespace):
+    async with watching(apiserver, namespace) as cluster:
+        assert await cluster.observe(namespace, "nobody") is None
+
+
+async def test_our_own_writes_are_seen_at_once(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    async with watching(apiserver, namespace) as cluster:
+        await cluster.apply(ray_job(run, "digits-1"))
+        seen = await cluster.observe(namespace, "digits")
+        assert [job["metadata"]["name"] for job in seen.ray_jobs] == ["digits-1"]
+
+        await cluster.delete(ref_of(dict(seen.ray_jobs[0])))
+        seen = await cluster.observe(namespace, "digits")
+        assert seen.ray_jobs == ()
+
+        await cluster.write_status(
+            ref_of(run), RunStatus(phase=Phase.PENDING), seen.run.metadata.resource_version
+        )
+        assert (await cluster.observe(namespace, "digits")).run.status.phase is Phase.PENDING
+
+
+async def test_a_status_written_on_an_old_version_is_a_conflict(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    async with watching(apiserver, namespace) as cluster:
+        version = run["metadata"]["resourceVersion"]
+        await cluster.write_status(ref_of(run), RunStatus(phase=Phase.PENDING), version)
+        with pytest.raises(Conflict):
+            await cluster.write_status(ref_of(run), RunStatus(phase=Phase.FAILED), version)
+    assert apiserver.get(API_VERSION, KIND, "digits", namespace)["status"]["phase"] == "Pending"
+
+
+async def test_a_delete_of_an_object_made_anew_does_nothing(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    async with watching(apiserver, namespace) as cluster:
+        made = dict(await cluster.apply(ray_job(run, "digits-1")))
+        stale = Ref(RAY_API, "RayJob", namespace, "digits-1", "00000000-0000-0000-0000-000000000000")
+        await cluster.delete(stale)
+        assert apiserver.get(RAY_API, "RayJob", "digits-1", namespace)["metadata"]["uid"] == (
+            made["metadata"]["uid"]
+        )
+        await cluster.delete(ref_of(made))
+        await cluster.delete(ref_of(made))  # absent is fine
+
+
+async def test_a_foreign_ray_job_of_the_same_name_is_not_taken_over(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    foreign = ray_job(run, "digits-1") | {"metadata": {"name": "digits-1", "namespace": namespace}}
+    apiserver.create(foreign)
+    async with watching(apiserver, namespace) as cluster:
+        with pytest.raises(Rejected, match="is not this run's"):
+            await cluster.apply(ray_job(run, "digits-1"))
+
+
+async def test_what_the_api_server_refuses_is_said_in_its_words(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    async with watching(apiserver, namespace) as cluster:
+        wrong = ray_job(run, "digits-1")
+        wrong["spec"]["entrypiont"] = "x"
+        with pytest.raises(Rejected, match=r"spec\.entrypiont"):
+            await cluster.apply(wrong)
+
+
+async def test_a_run_is_told_of_changes_of_what_it_owns(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    async with watching(apiserver, namespace) as cluster:
+        told = []
+        cluster.subscribe(lambda *key: told.append(key))
+        apiserver.create(pod(run, "digits-1-worker"))
+        await eventually(lambda: (namespace, "digits") in told)
+        assert len((await cluster.observe(namespace, "digits")).pods) == 1
+
+
+async def test_a_force_deleted_pod_is_gone_at_once(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    made = apiserver.create(pod(run, "digits-1-worker", node="lost"))
+    async with watching(apiserver, namespace) as cluster:
+        await cluster.delete(ref_of(made))
+        assert (await cluster.observe(namespace, "digits")).pods[0]["metadata"]["deletionTimestamp"]
+        await cluster.delete(ref_of(made), grace_s=0)
+        assert (await cluster.observe(namespace, "digits")).pods == ()
+
+
+async def test_a_node_wakes_its_runs_when_it_becomes_unready_but_not_by_heartbeats(
+    apiserver, namespace
+):
+    run = apiserver.create(a_run(namespace))
+    name = f"node-of-{namespace}"
+    apiserver.create(node(name, "True"))
+    apiserver.create(pod(run, "digits-1-worker", node=name))
+    async with watching(apiserver, namespace) as cluster:
+        assert (await cluster.observe(namespace, "digits")).nodes[name].ready
+        told = []
+        cluster.subscribe(lambda *key: told.append(key))
+        heartbeat = apiserver.get("v1", "Node", name)
+        heartbeat["status"]["conditions"][0]["lastHeartbeatTime"] = "2030-01-01T00:00:00Z"
+        version = apiserver.replace(heartbeat, "status")["metadata"]["resourceVersion"]
+        await eventually(
+            lambda: cluster.nodes.get("", name)["metadata"]["resourceVersion"] == version
+        )
+        assert told == []
+        lost = apiserver.get("v1", "Node", name)
+        lost["status"]["conditions"][0]["status"] = "Unknown"
+        apiserver.replace(lost, "status")
+        await eventually(lambda: (namespace, "digits") in told)
+        assert not (await cluster.observe(namespace, "digits")).nodes[name].ready
+
+
+async def test_a_ray_cluster_is_patched_to_avoid_nodes_and_only_once(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    template = {"spec": {"containers": [{"name": "ray-head", "image": "none"}]}}
+    group = {
+        "groupName": "workers",
+        "replicas": 1,
+        "minReplicas": 1,
+        "maxReplicas": 1,
+        "rayStartParams": {},
+        "template": template,
+    }
+    made = apiserver.create(
+        {
+            "apiVersion": RAY_API,
+            "kind": "RayCluster",
+            "metadata": owned_by(run, "RayCluster", "digits-1-abcde", attempt="1"),
+            "spec": {
+                "headGroupSpec": {"rayStartParams": {}, "template": template},
+                "workerGroupSpecs": [group],
+            },
+        }
+    )
+    async with watching(apiserver, namespace) as cluster:
+        await cluster.avoid_nodes(ref_of(made), ("lost-1",))
+        await cluster.avoid_nodes(ref_of(made), ("lost-1", "lost-2"))
+        patched = apiserver.get(RAY_API, "RayCluster", "digits-1-abcde", namespace)
+        affinity = patched["spec"]["workerGroupSpecs"][0]["template"]["spec"]["affinity"]
+        required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert required["nodeSelectorTerms"] == [
+            {
+                "matchExpressions": [
+                    {
+                        "key": "kubernetes.io/hostname",
+                        "operator": "NotIn",
+                        "values": ["lost-1", "lost-2"],
+                    }
+                ]
+            }
+        ]
+        await cluster.avoid_nodes(ref_of(made), ("lost-2",))
+        again = apiserver.get(RAY_API, "RayCluster", "digits-1-abcde", namespace)
+        assert again["metadata"]["resourceVersion"] == patched["metadata"]["resourceVersion"]
+
+
+async def test_what_happened_while_the_api_server_was_away_is_made_up_for(apiserver, namespace):
+    kept = apiserver.create(a_run(namespace, "kept"))
+    apiserver.create(a_run(namespace, "deleted"))
+    proxy = Proxy(urlsplit(apiserver.url).port)
+    await proxy.up()
+    async with watching(apiserver, namespace, port=proxy.port) as cluster:
+        await proxy.down()
+        with pytest.raises(ClusterError):
+            await cluster.apply(ray_job(kept, "kept-1"))
+        apiserver.request("DELETE", apiserver.path(a_run(namespace, "deleted")))
+        apiserver.create(a_run(namespace, "created"))
+        await proxy.up()
+        await eventually(
+            lambda: sorted(cluster.run_keys()) == [(namespace, "created"), (namespace, "kept")]
+        )
+    await proxy.down()
+
+
+async def test_an_expired_watch_lists_anew(apiserver, namespace):
+    """The API server's own 410 takes minutes to get; here the first watch says it."""
+    run = apiserver.create(a_run(namespace))
+    connection = Connection(await configuration_of(apiserver))
+    path = apiserver.path(run, "")
+    watched = []
+    real_watch = connection.watch
+
+    async def watch(path, query):
+        watched.append(query["resourceVersion"])
+        if len(watched) == 1:
+            apiserver.request("DELETE", apiserver.path(run))
+            raise Gone("too old resource version")
+        async for event in real_watch(path, query):
+            yield event
+
+    connection.watch = watch
+    cache = cache_module.WatchCache(connection, path)
+    task = asyncio.create_task(cache.run())
+    await eventually(lambda: len(watched) == 2)
+    assert cache.all() == []
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await connection.close()
+
+
+async def test_events_are_about_the_run(apiserver, namespace):
+    run = apiserver.create(a_run(namespace))
+    async with watching(apiserver, namespace) as cluster:
+        await cluster.emit(ref_of(run), "Normal", "AttemptStarted", "Attempt 1 started.")
+    events = apiserver.request("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
+    assert [(e["reason"], e["involvedObject"]["uid"]) for e in events] == [
+        ("AttemptStarted", run["metadata"]["uid"])
+    ]

@@ -1,0 +1,131 @@
+"""A real operator against a real API server, in this process; the tests play what is not there."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import load_kube_config
+from support.apiserver import ApiError, ApiServer
+
+from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.controller.operator import Operator
+from trainingrun.controller.settings import OperatorSettings, Settings
+from trainingrun.reconciling.settings import ReconcileSettings
+from trainingrun.rendering.settings import RenderSettings
+
+RAY_API = "ray.io/v1"
+PATIENCE_S = 30.0
+
+
+async def configuration_of(server: ApiServer, port: int | None = None) -> Configuration:
+    """The client's configuration, as the operator loads it; `port` goes by way of a proxy."""
+    configuration = Configuration()
+    await load_kube_config(
+        config_file=str(server.kubeconfig), client_configuration=configuration, persist_config=False
+    )
+    if port is not None:
+        configuration.host = f"https://127.0.0.1:{port}"
+    return configuration
+
+
+def settings_for(*namespaces: str, **operator: Any) -> Settings:
+    """An operator that looks after these namespaces, and is quick to see what the tests do."""
+    own = OperatorSettings(namespaces=namespaces, look_for_kuberay_s=0.3)
+    return Settings(
+        dataclasses.replace(own, **operator),
+        RenderSettings(operator_namespace=namespaces[0] if namespaces else "default"),
+        ReconcileSettings(poll_s=0.2),
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(operator: Operator) -> AsyncIterator[Operator]:
+    """Runs it; a part of it that ends by itself fails the test."""
+    task = asyncio.create_task(operator.run())
+    try:
+        yield operator
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def eventually(look: Callable[[], Any], what: str = "") -> Any:
+    """What `look` gives, as soon as it is true; absent objects (404) count as not yet."""
+    found = None
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with contextlib.suppress(ApiError):
+                found = await asyncio.to_thread(look)
+            if found:
+                return found
+            await asyncio.sleep(0.05)
+    raise TimeoutError(what)
+
+
+def a_run(namespace: str, name: str = "digits", **spec: Any) -> dict[str, Any]:
+    """A valid TrainingRun; `spec` replaces parts of it."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "training": {"function": "trainingrun_runtime.examples.linear:train"},
+            "storage": {"uri": "s3://runs/tests"},
+            **spec,
+        },
+    }
+
+
+def owned_by(run: dict[str, Any], kind: str, name: str, **labels: str) -> dict[str, Any]:
+    """Metadata of an object of the run, with the labels that the operator looks for."""
+    metadata = run["metadata"]
+    return {
+        "name": name,
+        "namespace": metadata["namespace"],
+        "labels": {
+            "trainingrun.dev/run": metadata["name"],
+            "trainingrun.dev/run-uid": metadata["uid"],
+            **{f"trainingrun.dev/{key}": value for key, value in labels.items()},
+        },
+    }
+
+
+class Proxy:
+    """TCP to the API server that can be cut, as when the server restarts."""
+
+    def __init__(self, target_port: int):
+        self.port = 0
+        self._target, self._server = target_port, None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def up(self) -> None:
+        """Listens; after the first time on the same port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def down(self) -> None:
+        """Refuses new connections and cuts those that are open."""
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers |= {writer, there_writer}
+        await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
+        self._writers -= {writer, there_writer}
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := await reader.read(65536):
+            writer.write(chunk)
+            await writer.drain()
+    writer.transport.abort()
