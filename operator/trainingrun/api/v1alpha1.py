@@ -208,7 +208,7 @@ class Accelerator(Model):
     product: str | None = Field(default=None, max_length=63)
     """Node label value of the wanted product, such as NVIDIA-A100-SXM4-80GB. Default: any."""
     count: Whole = Field(default=1, ge=1, le=64)
-    """Devices per worker."""
+    """Devices per worker; for neuron, NeuronCores."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         matching(
