@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 HEADER = """\
-# Constraints for every extra (operator, runtime, cli, dev): what the images and `make venv` install.
-# Made by `make lock`. Without hashes, because PyTorch's CPU, CUDA and ROCm builds share this version and
-# differ in their files; for the same reason what only a CUDA build depends on is left out.
+# Constraints for every extra (operator, runtime, cli, dev), for the images and `make venv`.
+# Made by `make lock`. Without hashes, because PyTorch's CPU, CUDA and ROCm builds share a version
+# and differ in their files; for the same reason what only a CUDA build depends on is left out.
 """
 ONLY_CUDA = re.compile(r"^(nvidia-|cuda-|triton$)")
 
@@ -24,8 +24,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-            + ["--report", str(report), ".[dev]", *sys.argv[1:]],
+            [
+                *(sys.executable, "-m", "pip", "install", "--quiet"),
+                *("--dry-run", "--ignore-installed", "--report", str(report)),
+                *(".[dev]", *sys.argv[1:]),
+            ],
             check=True,
         )
         wanted = json.loads(report.read_text())["install"]

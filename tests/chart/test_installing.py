@@ -1,0 +1,53 @@
+"""A real API server takes everything that the chart and manifests/install.yaml hold."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+INSTALL = ROOT / "manifests" / "install.yaml"
+
+
+def test_the_manifest_is_what_generate_would_write(helm):
+    made = subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "install_manifest.py"), str(helm)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert made == INSTALL.read_text(), "run `make generate`"
+
+
+def test_the_manifest_brings_its_namespace_first_and_nothing_of_helm():
+    objects = list(yaml.load_all(INSTALL.read_text(), yaml.CSafeLoader))
+    assert (objects[0]["kind"], objects[0]["metadata"]["name"]) == (
+        "Namespace",
+        "trainingrun-system",
+    )
+    labels = [found["metadata"].get("labels", {}) for found in objects]
+    assert not any(one.get("app.kubernetes.io/managed-by") == "Helm" for one in labels)
+
+
+def test_an_api_server_takes_the_manifest(apiserver):
+    objects = list(yaml.load_all(INSTALL.read_text(), yaml.CSafeLoader))
+    apiserver.apply(objects[0])
+    for found in objects[1:]:
+        apiserver.apply(found, dry_run=True)
+
+
+@pytest.mark.parametrize("mode", ["cluster", "namespaced", "everything"])
+def test_an_api_server_takes_every_way_of_installing(apiserver, render, everything, mode):
+    for namespace in ("trainingrun-system", "team-a"):
+        apiserver.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    objects = {
+        "cluster": lambda: render(),
+        "namespaced": lambda: render('watchNamespaces=["team-a"]'),
+        "everything": lambda: everything,
+    }[mode]()
+    for found in objects:
+        # Its CRD comes with the Prometheus operator.
+        if found["kind"] != "ServiceMonitor":
+            apiserver.apply(found, dry_run=True)

@@ -1,0 +1,117 @@
+"""The roles hold what the operator's code says that it needs, and not a verb more."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trainingrun.cluster import access
+
+Objects = list[dict[str, Any]]
+
+
+def rules(objects: Objects, kind: str, name: str, namespace: str | None = None) -> Objects:
+    return next(
+        found["rules"]
+        for found in objects
+        if (found["kind"], found["metadata"]["name"]) == (kind, name)
+        and found["metadata"].get("namespace") == namespace
+    )
+
+
+def as_set(listed: Objects) -> set[str]:
+    """Rules regardless of order."""
+    return {
+        json.dumps({key: sorted(values) for key, values in rule.items()}, sort_keys=True)
+        for rule in listed
+    }
+
+
+def test_one_cluster_role_holds_what_runs_need(render):
+    granted = rules(render(), "ClusterRole", "trainingrun-operator")
+    assert as_set(granted) == as_set(access.RUN_RULES)
+
+
+def test_watched_namespaces_get_a_role_each_and_no_cluster_wide_one(render):
+    objects = render('watchNamespaces=["team-a", "team-b"]')
+    for namespace in ("team-a", "team-b"):
+        granted = rules(objects, "Role", "trainingrun-operator", namespace)
+        assert as_set(granted) == as_set(access.RUN_RULES)
+    names = [found["metadata"]["name"] for found in objects if found["kind"] == "ClusterRole"]
+    assert "trainingrun-operator" not in names
+
+
+def test_what_lies_in_no_namespace_is_granted_apart(render):
+    objects = render()
+    granted = rules(objects, "ClusterRole", "trainingrun-operator-reads")
+    assert as_set(granted) == as_set(access.CLUSTER_RULES)
+    leases = rules(objects, "Role", "trainingrun-operator", "kube-node-lease")
+    assert as_set(leases) == as_set(access.NODE_LEASE_RULES)
+
+
+def test_an_operator_can_be_kept_to_its_namespaces(render):
+    objects = render(
+        'watchNamespaces=["team-a"]', "rbac.clusterReads=false", "rbac.aggregate=false"
+    )
+    assert not [found for found in objects if found["kind"].startswith("ClusterRole")]
+    places = {found["metadata"].get("namespace") for found in objects if found["kind"] == "Role"}
+    assert places == {"team-a", "trainingrun-system"}
+
+
+def test_the_key_is_the_only_secret_that_can_be_read(render):
+    objects = render()
+    granted = rules(objects, "Role", "trainingrun-operator-key", "trainingrun-system")
+    assert as_set(granted) == as_set(access.OPERATOR_RULES)
+    for role in (found for found in objects if found["kind"] in ("Role", "ClusterRole")):
+        for rule in role["rules"]:
+            if "secrets" in rule["resources"] and "get" in rule["verbs"]:
+                assert rule["resourceNames"] == ["trainingrun-operator-key"]
+
+
+def test_watching_its_own_namespace_keeps_both_roles(render):
+    objects = render('watchNamespaces=["trainingrun-system"]')
+    own = [
+        found["metadata"]["name"]
+        for found in objects
+        if found["kind"] == "Role" and found["metadata"]["namespace"] == "trainingrun-system"
+    ]
+    assert sorted(own) == ["trainingrun-operator", "trainingrun-operator-key"]
+
+
+@pytest.mark.parametrize("values", [(), ('watchNamespaces=["team-a"]',)])
+def test_every_binding_names_a_role_that_exists_and_the_operators_account(render, values):
+    objects = render(*values)
+    roles = {
+        (found["kind"], found["metadata"]["name"], found["metadata"].get("namespace"))
+        for found in objects
+        if found["kind"] in ("Role", "ClusterRole")
+    }
+    for binding in (found for found in objects if found["kind"].endswith("RoleBinding")):
+        referred = binding["roleRef"]
+        namespace = binding["metadata"].get("namespace")
+        assert (referred["kind"], referred["name"], namespace) in roles
+        assert binding["subjects"] == [
+            {
+                "kind": "ServiceAccount",
+                "name": "trainingrun-operator",
+                "namespace": "trainingrun-system",
+            }
+        ]
+
+
+def test_no_rule_holds_a_wildcard(everything):
+    for role in (found for found in everything if found["kind"] in ("Role", "ClusterRole")):
+        for rule in role["rules"]:
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+
+
+def test_people_get_the_runs_with_the_roles_that_they_have(render):
+    roles = {
+        found["metadata"]["name"]: found for found in render() if found["kind"] == "ClusterRole"
+    }
+    viewer, editor = roles["trainingrun-operator-viewer"], roles["trainingrun-operator-editor"]
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    assert viewer["metadata"]["labels"][aggregate + "view"] == "true"
+    assert aggregate + "view" not in editor["metadata"]["labels"]
+    # Nobody but the operator writes a status.
+    assert "trainingruns/status" not in editor["rules"][0]["resources"]

@@ -1,0 +1,76 @@
+"""A value that cannot work is refused before anything is installed, and the text names it."""
+
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ('platfrom="gke"', "platfrom"),
+        ('platform="ibm"', "/platform.*'generic', 'gke', 'eks', 'karpenter', 'aks'"),
+        ('watchNamespaces=["Team A"]', "/watchNamespaces/0"),
+        ('watchNamespaces="team-a"', "/watchNamespaces.*array"),
+        ('watchNamespaces=["a", "a"]', "/watchNamespaces.*equal"),
+        ("operator.pollSeconds=0", "/operator/pollSeconds"),
+        ("operator.leaseStaleSeconds=5", "/operator/leaseStaleSeconds.*12"),
+        ('operator.logLevel="LOUD"', "/operator/logLevel.*'DEBUG'"),
+        ('image.pullPolicy="Sometimes"', "/image/pullPolicy.*'Always'"),
+        ('crds.keep="yes"', "/crds/keep.*boolean"),
+        ('training.rayVersion="latest"', "/training/rayVersion"),
+        ("replicas=2", "replicas"),
+        ("serviceAccount.create=false", "name an existing account in serviceAccount.name"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(render, refused, value, message):
+    with pytest.raises(refused) as caught:
+        render(value)
+    assert re.search(message, str(caught.value)), str(caught.value)
+
+
+def test_a_monitor_without_its_service_is_refused(render, refused):
+    with pytest.raises(refused, match=r"needs metrics\.service\.enabled"):
+        render("metrics.service.enabled=false", "metrics.serviceMonitor.enabled=true")
+
+
+def test_an_existing_account_is_used_and_none_created(render):
+    objects = render("serviceAccount.create=false", 'serviceAccount.name="ours"')
+    assert "ServiceAccount" not in {found["kind"] for found in objects}
+    pod = next(found for found in objects if found["kind"] == "Deployment")["spec"]["template"]
+    assert pod["spec"]["serviceAccountName"] == "ours"
+
+
+def test_helm_finds_nothing_to_complain_about(helm):
+    done = subprocess.run(
+        [str(helm), "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_value_is_described():
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    bare = [
+        line
+        for above, line in itertools.pairwise(lines)
+        # a key with a value on its own line
+        if re.match(r"^ *[a-zA-Z]+: \S", line) and not above.lstrip().startswith("#")
+        # the lists under `resources` are one value
+        if not line.strip().startswith(("requests:", "limits:"))
+    ]
+    assert bare == []
+
+
+def test_the_crd_can_be_left_to_others_and_outlives_the_chart(render):
+    def crds(*values):
+        return [f for f in render(*values) if f["kind"] == "CustomResourceDefinition"]
+
+    assert crds("crds.enabled=false") == []
+    keep = "helm.sh/resource-policy"
+    assert crds()[0]["metadata"]["annotations"][keep] == "keep"
+    assert keep not in crds("crds.keep=false")[0]["metadata"].get("annotations", {})

@@ -1,0 +1,64 @@
+"""Finds helm wherever this machine can get it from; `python -m support.tools helm` prints where."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from support.binaries import CACHE, Unavailable
+
+HELM_PACKAGE = "helm.sh/helm/v4/cmd/helm"
+HELM_VERSION = "v4.3.1"
+
+
+def helm() -> Path:
+    """The path of helm: $HELM, PATH, our cache, else compiled from its Go module into that cache.
+
+    Raises:
+        Unavailable: none of that works here; the text says what was tried.
+    """
+    if named := os.environ.get("HELM"):
+        return Path(named)
+    if on_path := shutil.which("helm"):
+        return Path(on_path)
+    cached = CACHE / "helm"
+    if not cached.is_file():
+        if not shutil.which("go"):
+            raise Unavailable("no helm: it is neither $HELM nor on PATH, and there is no Go")
+        _compile(cached)
+    return cached
+
+
+def _compile(target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        source, built = Path(folder), Path(folder) / "helm"
+        module = HELM_PACKAGE.removesuffix("/cmd/helm")
+        (source / "go.mod").write_text(f"module tools\n\nrequire {module} {HELM_VERSION}\n")
+        (source / "tools.go").write_text(
+            f'//go:build tools\n\npackage tools\n\nimport _ "{HELM_PACKAGE}"\n'
+        )
+        environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
+        # tidy -e: test dependencies of dependencies may be out of reach, and nothing needs them.
+        for command in (
+            ["go", "mod", "tidy", "-e"],
+            ["go", "build", "-trimpath", "-o", str(built), HELM_PACKAGE],
+        ):
+            done = subprocess.run(
+                command, cwd=source, env=environment, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise Unavailable(f"no helm: {' '.join(command)} failed: {done.stderr[-2000:]}")
+        # Renamed only when complete: another test run may look for it at the same time.
+        staged = target.with_name(f".helm-{os.getpid()}")
+        shutil.copy2(built, staged)
+        staged.replace(target)
+
+
+if __name__ == "__main__":
+    try:
+        print({"helm": helm}[sys.argv[1]]())
+    except Unavailable as reason:
+        sys.exit(str(reason))
