@@ -107,10 +107,13 @@ async def test_a_delete_of_an_object_made_anew_does_nothing(apiserver, namespace
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace) as cluster:
         made = dict(await cluster.apply(ray_job(run, "digits-1")))
-        stale = Ref(RAY_API, "RayJob", namespace, "digits-1", "00000000-0000-0000-0000-000000000000")
+        stale = Ref(
+            RAY_API, "RayJob", namespace, "digits-1", "00000000-0000-0000-0000-000000000000"
+        )
         await cluster.delete(stale)
-        assert apiserver.get(RAY_API, "RayJob", "digits-1", namespace)["metadata"]["uid"] == (
-            made["metadata"]["uid"]
+        assert (
+            apiserver.get(RAY_API, "RayJob", "digits-1", namespace)["metadata"]["uid"]
+            == (made["metadata"]["uid"])
         )
         await cluster.delete(ref_of(made))
         await cluster.delete(ref_of(made))  # absent is fine

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from aiohttp import web
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import load_kube_config
 from support.apiserver import ApiError, ApiServer
 
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.controller.operator import Operator
+from trainingrun.controller.progress import Target, head_of
 from trainingrun.controller.settings import OperatorSettings, Settings
 from trainingrun.reconciling.settings import ReconcileSettings
 from trainingrun.rendering.settings import RenderSettings
@@ -129,3 +131,112 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(chunk)
             await writer.drain()
     writer.transport.abort()
+
+
+class PlaysKubeRay:
+    """Does by hand what KubeRay would: the RayJob's status and the pods. No KubeRay runs here."""
+
+    def __init__(self, server: ApiServer, namespace: str):
+        self._server, self._namespace = server, namespace
+
+    def job(self, name: str) -> dict[str, Any]:
+        """The RayJob that the operator made."""
+        return self._server.get(RAY_API, "RayJob", name, self._namespace)
+
+    def jobs(self) -> list[str]:
+        """Names of all RayJobs."""
+        path = f"/apis/{RAY_API}/namespaces/{self._namespace}/rayjobs"
+        return sorted(
+            item["metadata"]["name"] for item in self._server.request("GET", path)["items"]
+        )
+
+    def starts(self, run: dict[str, Any], number: int = 1) -> None:
+        """Makes head and worker run, and the job with them."""
+        name = f"{run['metadata']['name']}-{number}"
+        for role in ("head", "worker"):
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": owned_by(run, "Pod", f"{name}-{role}", attempt=str(number), role=role),
+                "spec": {
+                    "containers": [{"name": f"ray-{role}", "image": "none"}],
+                    "terminationGracePeriodSeconds": 0,
+                },
+            }
+            pod["metadata"]["labels"]["ray.io/node-type"] = role
+            made = self._server.create(pod)
+            made["status"] = {
+                "phase": "Running",
+                "podIP": "127.0.0.1",
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": [
+                    {
+                        "name": f"ray-{role}",
+                        "image": "none",
+                        "imageID": "",
+                        "ready": True,
+                        "restartCount": 0,
+                        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                    }
+                ],
+            }
+            self._server.replace(made, "status")
+        self.says(name, "RUNNING", "Running")
+
+    def says(self, name: str, job: str, deployment: str, **status: Any) -> None:
+        """Sets the RayJob's status."""
+        made = self.job(name)
+        made["status"] = {"jobStatus": job, "jobDeploymentStatus": deployment, **status}
+        self._server.replace(made, "status")
+
+    def takes_the_pods_away(self, run: dict[str, Any], number: int = 1) -> None:
+        """What follows the deletion of a RayJob."""
+        name = f"{run['metadata']['name']}-{number}"
+        for role in ("head", "worker"):
+            with contextlib.suppress(ApiError):
+                self._server.request(
+                    "DELETE", f"/api/v1/namespaces/{self._namespace}/pods/{name}-{role}"
+                )
+
+
+class PlaysHead:
+    """The head pod's progress endpoint, over real HTTP: serves what the test sets."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] | None = None
+        self.tokens: set[str] = set()
+        self.suspends = 0
+        self.url = ""
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator["PlaysHead"]:
+        """On a free port of this machine."""
+        application = web.Application()
+        application.add_routes(
+            [web.get("/progress", self._progress), web.post("/suspend", self._suspend)]
+        )
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+    def target(self, operator: Operator, key: tuple[str, str], uid: str, attempt: int) -> Any:
+        """Resolves a run's head as the operator does, but to this port."""
+        found = head_of(operator.cluster.pods_of(*key), uid, attempt)
+        return found and Target(found.pod_uid, self.url)
+
+    async def _progress(self, request: web.Request) -> web.Response:
+        self.tokens.add(request.headers["Authorization"])
+        if self.document is None:
+            return web.Response(status=503)
+        return web.json_response(self.document)
+
+    async def _suspend(self, request: web.Request) -> web.Response:
+        self.tokens.add(request.headers["Authorization"])
+        self.suspends += 1
+        return web.Response(status=202)

@@ -1,0 +1,308 @@
+"""The operator as a whole against a real API server. The tests play KubeRay and the head pod."""
+
+import asyncio
+import base64
+
+import pytest
+from support.operators import (
+    RAY_API,
+    PlaysHead,
+    PlaysKubeRay,
+    a_run,
+    configuration_of,
+    eventually,
+    running,
+    settings_for,
+)
+
+from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.controller.operator import Operator
+from trainingrun.controller.tokens import KEY_SECRET, Tokens
+
+
+@pytest.fixture
+def kuberay(apiserver, namespace):
+    return PlaysKubeRay(apiserver, namespace)
+
+
+@pytest.fixture
+async def head():
+    async with PlaysHead().listening() as listening:
+        yield listening
+
+
+@pytest.fixture
+def new_operator(apiserver, namespace, head):
+    async def make(**settings) -> Operator:
+        configuration = await configuration_of(apiserver)
+        return Operator(settings_for(namespace, **settings), configuration, head.target)
+
+    return make
+
+
+@pytest.fixture
+def status(apiserver, namespace):
+    def read(name: str = "digits") -> dict:
+        return apiserver.get(API_VERSION, KIND, name, namespace).get("status") or {}
+
+    return read
+
+
+def document(**fields) -> dict:
+    """A progress document of a driver that trains."""
+    return {"attempt": 1, "epoch": 1, "state": "Training", "worldSize": 1, "time": 1.0, **fields}
+
+
+async def test_a_run_becomes_a_ray_job_that_it_owns(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    async with running(await new_operator()):
+        run = apiserver.create(a_run(namespace))
+        job = await eventually(lambda: kuberay.job("digits-1"))
+        await eventually(lambda: status().get("attempt") == 1)
+    assert [owner["uid"] for owner in job["metadata"]["ownerReferences"]] == [
+        run["metadata"]["uid"]
+    ]
+    policies = apiserver.request(
+        "GET", f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
+    )["items"]
+    assert len(policies) == 1
+
+
+async def test_the_run_s_token_is_derived_from_the_operator_s_key(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    async with running(await new_operator()):
+        run = apiserver.create(a_run(namespace))
+        await eventually(lambda: kuberay.job("digits-1"))
+        key = apiserver.get("v1", "Secret", KEY_SECRET, namespace)["data"]["key"]
+        token = apiserver.get("v1", "Secret", "digits-token", namespace)["data"]["token"]
+    wanted = Tokens(base64.b64decode(key)).of(run["metadata"]["uid"])
+    assert base64.b64decode(token).decode() == wanted
+    assert wanted not in str(status())
+
+
+async def test_progress_is_read_with_the_token_and_told_in_the_status(
+    apiserver, namespace, kuberay, head, new_operator, status
+):
+    async with running(await new_operator()):
+        run = apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("attempt") == 1)
+        kuberay.starts(run)
+        head.document = document(step=7, totalSteps=10)
+        await eventually(lambda: status().get("progress", {}).get("step") == 7)
+        assert status()["phase"] == "Running"
+        head.document = document(step=10, totalSteps=10, state="Succeeded", result={"metrics": {}})
+        kuberay.says("digits-1", "SUCCEEDED", "Complete")
+        await eventually(lambda: status().get("phase") == "Succeeded")
+        await eventually(lambda: kuberay.jobs() == [])
+    token = apiserver.get("v1", "Secret", "digits-token", namespace)["data"]["token"]
+    assert head.tokens == {"Bearer " + base64.b64decode(token).decode()}
+    assert status()["progress"]["step"] == 10, "the last word is read before the head goes"
+
+
+async def test_events_tell_what_the_status_tells(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    async with running(await new_operator()):
+        apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("attempt") == 1)
+        events = f"/api/v1/namespaces/{namespace}/events"
+        await eventually(
+            lambda: (
+                "AttemptStarted"
+                in [event["reason"] for event in apiserver.request("GET", events)["items"]]
+            )
+        )
+
+
+async def test_an_operator_that_dies_before_it_writes_the_status_starts_no_second_attempt(
+    apiserver, namespace, kuberay, new_operator, status, monkeypatch
+):
+    died = asyncio.Event()
+
+    async def dies(*_):
+        died.set()
+        await asyncio.Event().wait()  # as if the process were gone: it never comes back
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KubernetesCluster, "write_status", dies)
+        async with running(await new_operator()):
+            apiserver.create(a_run(namespace))
+            async with asyncio.timeout(30):
+                await died.wait()
+    first = kuberay.job("digits-1")
+    assert status() == {}
+    async with running(await new_operator()):
+        await eventually(lambda: status().get("attempt") == 1)
+        await settled(status)
+    assert kuberay.jobs() == ["digits-1"]
+    assert kuberay.job("digits-1")["metadata"]["uid"] == first["metadata"]["uid"]
+    assert len(status()["attempts"]) == 1
+
+
+async def settled(status) -> None:
+    """Waits until the status is left alone for a second."""
+    before = None
+    while before != status():
+        before = status()
+        await asyncio.sleep(1)
+
+
+async def test_an_operator_restarted_in_mid_run_goes_on_where_it_was(
+    apiserver, namespace, kuberay, head, new_operator, status
+):
+    run = apiserver.create(a_run(namespace))
+    async with running(await new_operator()):
+        await eventually(lambda: status().get("attempt") == 1)
+        kuberay.starts(run)
+        head.document = document(step=3)
+        await eventually(lambda: status().get("progress", {}).get("step") == 3)
+    head.document = document(step=9)
+    async with running(await new_operator()):
+        await eventually(lambda: status()["progress"]["step"] == 9)
+    assert status()["attempt"] == 1
+    assert kuberay.jobs() == ["digits-1"]
+    assert not any(status().get("disruptions", {}).values())
+
+
+async def test_twenty_runs_at_once_each_get_one_ray_job(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    names = sorted(f"run-{number:02d}" for number in range(20))
+    async with running(await new_operator()):
+        for name in names:
+            apiserver.create(a_run(namespace, name))
+        await eventually(lambda: kuberay.jobs() == [f"{name}-1" for name in names])
+        for name in names:
+            await eventually(lambda name=name: status(name).get("attempt") == 1)
+
+
+async def test_a_bad_run_does_not_stop_the_others(
+    apiserver, namespace, kuberay, new_operator, status, monkeypatch
+):
+    real = KubernetesCluster.observe
+
+    async def observe(self, namespace, name):
+        if name == "bad":
+            raise RuntimeError("something that nobody thought of")
+        return await real(self, namespace, name)
+
+    monkeypatch.setattr(KubernetesCluster, "observe", observe)
+    async with running(await new_operator(workers=1)) as operator:
+        apiserver.create(a_run(namespace, "bad"))
+        apiserver.create(a_run(namespace, "good"))
+        await eventually(lambda: status("good").get("attempt") == 1)
+        errors = operator.metrics.registry.get_sample_value(
+            "trainingrun_reconcile_errors_total", {"reason": "RuntimeError"}
+        )
+    assert errors >= 1
+
+
+async def test_a_deleted_run_is_left_alone_and_a_new_one_of_its_name_starts_afresh(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    async with running(await new_operator()):
+        old = apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("attempt") == 1)
+        apiserver.request("DELETE", apiserver.path(old))
+        new = apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("conditions"))
+        assert status().get("attempt", 0) == 0, "the former run's RayJob is still there"
+        # No garbage collector runs here: the test plays it.
+        for kind, version, name in (
+            ("RayJob", RAY_API, "digits-1"),
+            ("NetworkPolicy", "networking.k8s.io/v1", "digits"),
+            ("Secret", "v1", "digits-token"),
+        ):
+            metadata = {"name": name, "namespace": namespace}
+            manifest = {"apiVersion": version, "kind": kind, "metadata": metadata}
+            apiserver.request("DELETE", apiserver.path(manifest))
+        await eventually(lambda: status().get("attempt") == 1)
+        owner = kuberay.job("digits-1")["metadata"]["ownerReferences"][0]
+        assert owner["uid"] == new["metadata"]["uid"] != old["metadata"]["uid"]
+
+
+async def test_a_status_that_someone_else_changed_is_looked_at_again(
+    apiserver, namespace, kuberay, new_operator, status, monkeypatch
+):
+    real = KubernetesCluster.write_status
+    interfered = []
+
+    async def write_status(self, run, written, version):
+        if not interfered:
+            interfered.append(run)
+            changed = apiserver.get(API_VERSION, KIND, run.name, run.namespace)
+            changed["metadata"]["annotations"] = {"someone": "else"}
+            await asyncio.to_thread(apiserver.replace, changed)
+        await real(self, run, written, version)
+
+    monkeypatch.setattr(KubernetesCluster, "write_status", write_status)
+    async with running(await new_operator()):
+        apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("attempt") == 1)
+        await settled(status)
+    assert interfered
+    assert kuberay.jobs() == ["digits-1"]
+    assert len(status()["attempts"]) == 1
+
+
+async def test_suspend_reaches_the_head_and_frees_the_pods(
+    apiserver, namespace, kuberay, head, new_operator, status
+):
+    async with running(await new_operator()):
+        run = apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("attempt") == 1)
+        kuberay.starts(run)
+        head.document = document(step=3)
+        await eventually(lambda: status().get("progress", {}).get("step") == 3)
+        apiserver.request(
+            "PATCH",
+            apiserver.path(run),
+            {"spec": {"suspend": True}},
+            "application/merge-patch+json",
+        )
+        await eventually(lambda: head.suspends > 0)
+        head.document = document(step=4, state="Suspended")
+        kuberay.says("digits-1", "FAILED", "Failed", reason="AppFailed")
+        await eventually(lambda: kuberay.jobs() == [])
+        kuberay.takes_the_pods_away(run)
+        await eventually(lambda: status().get("phase") == "Suspended")
+    assert status()["attempts"][-1]["outcome"] == "Suspended"
+
+
+async def test_what_the_api_server_refuses_stands_in_the_status(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    """A LimitRange-like refusal, made by a template that the pod's schema does not take."""
+    broken = {"spec": {"containers": [{"name": "ray-worker", "noSuchField": True}]}}
+    async with running(await new_operator()):
+        apiserver.create(a_run(namespace, workers={"count": 1, "podTemplate": broken}))
+        await eventually(
+            lambda: [
+                c
+                for c in status().get("conditions", [])
+                if c["type"] == "Accepted"
+                and c["status"] == "False"
+                and "noSuchField" in c["message"]
+            ]
+        )
+    assert kuberay.jobs() == []
+
+
+async def test_probes_say_ready_only_once_everything_is_listed(apiserver, namespace, new_operator):
+    operator = await new_operator()
+    assert not operator.ready
+    async with running(operator):
+        await eventually(lambda: operator.ready)
+        assert operator.complaint is None
+
+
+async def test_metrics_count_runs_by_phase(apiserver, namespace, kuberay, new_operator, status):
+    async with running(await new_operator()) as operator:
+        apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("phase") == "Starting")
+        value = operator.metrics.registry.get_sample_value
+        labels = {"namespace": namespace, "phase": "Starting"}
+        await eventually(lambda: value("trainingrun_runs", labels) == 1)
