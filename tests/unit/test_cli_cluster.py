@@ -16,6 +16,7 @@ from trainingrun.cli import cluster_commands
 from trainingrun.cli.main import app
 
 RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
+HEADS = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
 
 
 def a_run(phase: str, **status: Any) -> dict[str, Any]:
@@ -99,16 +100,7 @@ def test_list_shows_each_run_in_a_line(server: Server) -> None:
     code, output, _ = call("list")
     heads, first, second = (line.split() for line in output.splitlines())
     assert code == 0
-    assert heads == [
-        "NAME",
-        "PHASE",
-        "PROGRESS",
-        "STEP",
-        "ATTEMPT",
-        "PREEMPTIONS",
-        "GOODPUT",
-        "AGE",
-    ]
+    assert heads == HEADS
     assert first[:-1] == ["digits", "Running", "80%", "480/600", "1", "2", "91%"]
     assert second[:2] == ["digits", "Queued"]
 

@@ -1,10 +1,9 @@
 """The driver of one attempt: started on the head, followed through its progress document."""
 
 import subprocess
-import sys
 from pathlib import Path
 
-from ..api.contract import CONTRACT_ENV, Progress, RunContract
+from ..api.contract import CONTRACT_ENV, SUSPEND_EXIT_CODE, Progress, RunContract
 from . import processes
 from .ray_nodes import LocalRay
 
@@ -30,17 +29,8 @@ class Driver:
             (self._state / name).unlink(missing_ok=True)
         self._progress: Progress | None = None
         self._seen_ns = 0
-        environment = {
-            **ray.environment,
-            CONTRACT_ENV: contract.model_dump_json(by_alias=True),
-            "RAY_ADDRESS": ray.address,
-            "TRAININGRUN_STATE_DIRECTORY": str(self._state),
-            "NODE_NAME": ray.head.name,
-            "POD_NAME": ray.head.name,
-        }
-        self._process = processes.start(
-            [sys.executable, "-m", "trainingrun_runtime"], environment, log
-        )
+        told = {CONTRACT_ENV: contract.model_dump_json(by_alias=True)}
+        self._process = ray.start_on_head(["-m", "trainingrun_runtime"], told, log)
 
     @property
     def exit_code(self) -> int | None:
@@ -59,13 +49,13 @@ class Driver:
             pass
         return self._progress
 
-    def suspend(self, wait_s: float) -> None:
-        """Ask it to checkpoint and end, and wait for that; it may not answer in time."""
+    def suspend(self, wait_s: float) -> bool:
+        """Ask it to checkpoint and end, and wait so many seconds; whether it has."""
         (self._state / SUSPEND_FILE).touch()
         try:
-            self._process.wait(timeout=wait_s)
+            return self._process.wait(timeout=wait_s) == SUSPEND_EXIT_CODE
         except subprocess.TimeoutExpired:
-            return
+            return False
 
     def kill(self) -> None:
         """End it and everything that it started."""

@@ -29,7 +29,11 @@ from .errors import LocalError
 NOTICE_SECONDS = 30
 """How long before a simulated preemption the node is told: as long as the generic platform."""
 
+STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"
+"""Where the runtime's processes on a node find its state folder; in a pod it is a fixed one."""
+
 _START_DEADLINE_S = 120.0
+_MAX_DEATHS = 20
 _OBJECT_STORE_BYTES = 200_000_000
 """Per node. Ray's own default, 30 % of the memory for each node, would add up to several times the
 machine."""
@@ -95,7 +99,7 @@ class LocalRay:
             for name, value in os.environ.items()
             if not name.startswith(("RAY_ADDRESS", "RAY_AUTH", "RAY_JOB", "TRAININGRUN_"))
         }
-        self.environment = {
+        self._environment = {
             **inherited,
             **_SETTINGS,
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -105,7 +109,9 @@ class LocalRay:
         self.address = ""
         self._head: Node | None = None
         self._workers: list[Node] = []
+        self._guests: list[subprocess.Popen[bytes]] = []
         self._started = 0
+        self._deaths = 0
 
     @property
     def head(self) -> Node:
@@ -164,9 +170,38 @@ class LocalRay:
         self._workers.remove(node)
         self._free_devices += node.devices
 
+    def start_on_head(
+        self, arguments: list[str], variables: Mapping[str, str], log: Path
+    ) -> "subprocess.Popen[bytes]":
+        """Start Python on the head node; it goes when the cluster goes.
+
+        Args:
+            arguments: Python's arguments.
+            variables: Environment variables beside the head's own.
+            log: File for its output.
+        """
+        environment = {
+            **self._environment_of(self.head.name),
+            "RAY_ADDRESS": self.address,
+            **variables,
+        }
+        process = processes.start([sys.executable, *arguments], environment, log)
+        self._guests.append(process)
+        return process
+
     def replace_dead_workers(self) -> list[tuple[Node, Node]]:
-        """Start a node for every one that died by itself; pairs of the dead and the new."""
+        """Start a node for every one that died by itself; pairs of the dead and the new.
+
+        Raises:
+            LocalError: So many died that there is no use in further ones.
+        """
         dead = [node for node in self._workers if not node.alive]
+        self._deaths += len(dead)
+        if self._deaths > _MAX_DEATHS:
+            raise LocalError(
+                f"{self._deaths} nodes died by themselves; is there enough memory? The last "
+                f"one's words are in {self._logs}/{dead[-1].name}.log"
+            )
         replaced = []
         for node in dead:
             self.remove(node)
@@ -175,6 +210,9 @@ class LocalRay:
 
     def stop(self) -> None:
         """Kill every node; the cluster can be started again."""
+        for guest in self._guests:
+            processes.kill(guest)
+        self._guests = []
         for node in [*self._workers, *([self._head] if self._head else [])]:
             processes.kill(node.process)
             self._free_devices += node.devices
@@ -183,14 +221,9 @@ class LocalRay:
 
     def _start_node(self, name: str, arguments: list[str], devices: tuple[str, ...]) -> Node:
         home = self._home / name
-        state = home / "state"
+        state = self._state_of(name)
         state.mkdir(parents=True)
-        environment = {
-            **self.environment,
-            "TRAININGRUN_STATE_DIRECTORY": str(state),
-            "NODE_NAME": name,
-            "POD_NAME": name,
-        }
+        environment = self._environment_of(name)
         if devices:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *arguments]
@@ -200,6 +233,17 @@ class LocalRay:
         command += ["--min-worker-port=0", "--max-worker-port=0"]
         process = processes.start(command, environment, self._logs / f"{name}.log")
         return Node(name, state, process, devices)
+
+    def _state_of(self, name: str) -> Path:
+        return self._home / name / "state"
+
+    def _environment_of(self, name: str) -> dict[str, str]:
+        return {
+            **self._environment,
+            STATE_DIRECTORY_ENV: str(self._state_of(name)),
+            "NODE_NAME": name,
+            "POD_NAME": name,
+        }
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_DEADLINE_S
@@ -217,7 +261,10 @@ class LocalRay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except KeyboardInterrupt:  # somebody in a hurry must not leave half of it running
+            self.stop()
         shutil.rmtree(self._home, ignore_errors=True)
 
 

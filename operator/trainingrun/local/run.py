@@ -122,8 +122,9 @@ class _Loop:
                 ended = self._follow(driver, number, deadline)
             except KeyboardInterrupt:
                 self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
-                driver.suspend(_SUSPEND_S)
-                self.display.note(f"stopped; --resume goes on ({self.folder.uri})")
+                saved = driver.suspend(_SUSPEND_S)
+                how = "" if saved else ", without a last checkpoint"
+                self.display.note(f"stopped{how}; --resume goes on in {self.folder.root}")
                 raise
             finally:
                 driver.kill()

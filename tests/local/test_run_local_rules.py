@@ -1,0 +1,189 @@
+"""What a local run decides without any process: retries, losses, folders, the machine's limits."""
+
+from pathlib import Path
+
+import pytest
+
+from trainingrun.api.contract import Failure, Progress, Record, RecordKind
+from trainingrun.api.v1alpha1 import Failures, TrainingRun
+from trainingrun.local import LocalError, machine
+from trainingrun.local.folder import Folder
+from trainingrun.local.interruptions import Interruption, Interruptions
+from trainingrun.local.retries import GiveUp, Retry, Tally, after_failure
+
+APPLICATION = Failure(kind="Application", message="ValueError: no")
+INFRASTRUCTURE = Failure(kind="Infrastructure", message="the head node died")
+
+
+def a_run(**spec: object) -> TrainingRun:
+    wanted = {
+        "training": {"function": "examples.digits:train"},
+        "storage": {"uri": "s3://runs/demo", "endpoint": "http://elsewhere:7070"},
+        **spec,
+    }
+    return TrainingRun.model_validate({"metadata": {"name": "digits"}, "spec": wanted})
+
+
+def test_an_application_is_retried_as_often_as_max_restarts_says() -> None:
+    rules = Failures(max_restarts=1)
+    first = after_failure(rules, Tally(), APPLICATION, newer_checkpoint=True)
+    assert isinstance(first, Retry)
+    second = after_failure(rules, first.tally, APPLICATION, newer_checkpoint=True)
+    assert second == GiveUp("failures.maxRestarts is 1, and all of them are used up")
+
+
+def test_lost_infrastructure_uses_up_no_restart_and_the_other_way_round() -> None:
+    rules = Failures(max_restarts=0, max_preemptions=1)
+    lost = after_failure(rules, Tally(), INFRASTRUCTURE, newer_checkpoint=True)
+    assert isinstance(lost, Retry)
+    assert lost.tally.restarts == 0
+    again = after_failure(rules, lost.tally, INFRASTRUCTURE, newer_checkpoint=True)
+    assert isinstance(again, GiveUp)
+    assert "maxPreemptions is 1" in again.message
+
+
+def test_attempts_without_progress_end_the_run_whatever_ended_them() -> None:
+    rules = Failures(max_attempts_without_progress=2)
+    first = after_failure(rules, Tally(), INFRASTRUCTURE, newer_checkpoint=False)
+    assert isinstance(first, Retry)
+    assert isinstance(
+        after_failure(rules, first.tally, APPLICATION, newer_checkpoint=False), GiveUp
+    )
+    assert isinstance(after_failure(rules, first.tally, APPLICATION, newer_checkpoint=True), Retry)
+
+
+def test_the_wait_grows_up_to_its_limit() -> None:
+    rules = Failures(
+        max_attempts_without_progress=1000,
+        backoff={"initialSeconds": 10, "factor": 2, "maxSeconds": 35},
+    )
+    tally, waits = Tally(), []
+    for _ in range(4):
+        retry = after_failure(rules, tally, INFRASTRUCTURE, newer_checkpoint=False)
+        assert isinstance(retry, Retry)
+        tally = retry.tally
+        waits.append(retry.wait_s)
+    assert waits == [10, 20, 35, 35]
+
+
+def seen(
+    *documents: tuple[int, float, int | None], records_before: tuple[Record, ...] = ()
+) -> tuple[Interruptions, list[Interruption | None]]:
+    """Feeds (step, time of it, step that was restored just before) to new Interruptions."""
+    records = [*records_before, Record(number=1, kind=RecordKind.RESTORED, time=0, step=0)]
+    found, results = Interruptions(), []
+    for step, time, restored in documents:
+        if restored is not None:
+            number = len(records) + 1
+            records.append(
+                Record(number=number, kind=RecordKind.RESTORED, time=time, step=restored)
+            )
+        progress = Progress(attempt=1, epoch=1, step=step, step_time=time, records=list(records))
+        results.append(found.see(progress))
+    return found, results
+
+
+def test_an_undisturbed_run_has_no_interruption() -> None:
+    found, results = seen((1, 10.0, None), (2, 11.0, None), (2, 11.0, None))
+    assert results == [None, None, None]
+    assert found.first_step_time == 10.0
+
+
+def test_an_interruption_costs_the_steps_done_again_and_the_time_between_steps() -> None:
+    _, results = seen((7, 10.0, None), (5, 10.0, 5), (6, 16.5, None))
+    assert results == [None, None, Interruption(7, 5, 6.5)]
+    assert results[-1].steps_lost == 2
+
+
+def test_a_checkpoint_made_in_time_loses_no_step() -> None:
+    _, results = seen((7, 10.0, None), (7, 10.0, 7), (8, 12.0, None))
+    assert results[-1].steps_lost == 0
+
+
+def test_a_second_restore_before_any_step_belongs_to_the_same_interruption() -> None:
+    found, results = seen((7, 10.0, None), (5, 10.0, 5), (3, 10.0, 3), (4, 20.0, None))
+    assert results[-1] == Interruption(7, 3, 10.0)
+    assert len(found.ended) == 1
+
+
+def test_the_folder_takes_the_buckets_place_and_each_run_has_its_own(tmp_path: Path) -> None:
+    one = Folder.prepare(a_run(), tmp_path, resume=False)
+    other = Folder.prepare(a_run(), tmp_path, resume=False)
+    assert one.uri.startswith(f"file://{tmp_path}/digits-")
+    assert one.uri != other.uri
+    assert one.run.spec.storage.endpoint is None
+
+
+def test_resume_goes_on_with_the_latest_run_and_a_new_attempt(tmp_path: Path) -> None:
+    first = Folder.prepare(a_run(), tmp_path, resume=False)
+    first.remember(3)
+    resumed = Folder.prepare(a_run(), tmp_path, resume=True)
+    assert (resumed.uri, resumed.first_attempt) == (first.uri, 4)
+
+
+def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="holds no run to resume"):
+        Folder.prepare(a_run(), tmp_path, resume=True)
+
+
+def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LocalError, match=r"cannot write to .*/file: Not a directory"):
+        Folder.prepare(a_run(), tmp_path / "file", resume=False)
+
+
+SCRIPT = {"training": {"script": {"configMap": "my-code", "file": "train.py"}}}
+
+
+def test_a_script_and_what_it_imports_come_from_the_file_itself(tmp_path: Path) -> None:
+    folder = Folder.prepare(a_run(**SCRIPT), tmp_path, resume=False)
+    script = folder.write_script({"my-code": {"train.py": "import model", "model.py": ""}})
+    assert script is not None
+    assert script.read_text() == "import model"
+    assert script.with_name("model.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("config_maps", "sentence"),
+    [
+        ({}, "ConfigMap my-code is not in the file"),
+        ({"my-code": {"main.py": ""}}, "has no key train.py, only main.py"),
+    ],
+)
+def test_a_script_that_is_not_there_is_named(
+    tmp_path: Path, config_maps: dict[str, dict[str, str]], sentence: str
+) -> None:
+    folder = Folder.prepare(a_run(**SCRIPT), tmp_path, resume=False)
+    with pytest.raises(LocalError, match=sentence):
+        folder.write_script(config_maps)
+
+
+def a_gpu_run(kind: str = "nvidia", workers: int = 2) -> TrainingRun:
+    return a_run(workers={"count": workers, "accelerator": {"kind": kind}})
+
+
+def test_gpus_are_counted_on_the_machine(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert machine.devices(a_gpu_run().spec, tmp_path) == ("0", "1")
+    with pytest.raises(LocalError, match=r"wants 3 NVIDIA GPU\(s\) .* this machine has 2"):
+        machine.devices(a_gpu_run(workers=3).spec, tmp_path)
+
+
+def test_other_accelerators_need_a_cluster(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="is tpu, which needs a cluster"):
+        machine.devices(a_gpu_run("tpu").spec, tmp_path)
+
+
+def test_a_run_on_cpus_fits_every_machine(tmp_path: Path) -> None:
+    spec = a_run(workers={"count": 64, "resources": {"cpu": "64"}}).spec
+    assert machine.devices(spec, tmp_path) == ()
+
+
+def test_variables_from_a_secret_come_from_the_shell() -> None:
+    secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    training = {"function": "a:b", "env": [{"name": "PLAIN", "value": "1"}, secret]}
+    spec = a_run(training=training).spec
+    assert machine.variables(spec, {"TOKEN": "t", "OTHER": "o"}) == {"PLAIN": "1", "TOKEN": "t"}
+    with pytest.raises(LocalError, match="export TOKEN in this shell"):
+        machine.variables(spec, {})
