@@ -1,0 +1,44 @@
+"""Fixtures for tests on this machine: a real S3 server, and a run's folder in either store."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.binaries import Unavailable
+from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from trainingrun_runtime.bucket import Bucket
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server, one for the whole session; skips where it cannot be had, but not in CI."""
+    try:
+        with running_s3(tmp_path_factory.mktemp("s3")) as server:
+            yield server
+    except Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(reason))
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The S3 server, with its credentials in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return s3_server
+
+
+@pytest.fixture(params=["s3", "file"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
+    """An empty run folder: every promise about it holds for S3 and for a local folder alike."""
+    if request.param == "file":
+        return Bucket.open(f"file://{tmp_path}/runs/digits")
+    server: S3Server = request.getfixturevalue("s3")
+    return Bucket.open(f"s3://runs/team/digits-{next(_names)}", server.url, "us-east-1")

@@ -1,0 +1,155 @@
+"""The run's folder, in a real S3 server and on disk."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from support.s3 import S3Server, running_s3
+from trainingrun_runtime import bucket as bucket_module
+from trainingrun_runtime.bucket import Bucket, Entry, StorageError
+
+
+def test_what_is_written_is_read_back(bucket: Bucket) -> None:
+    bucket.put("a/b.json", b"one")
+    bucket.put("a/b.json", b"two")
+    assert bucket.get("a/b.json") == b"two"
+
+
+def test_absence_is_an_answer(bucket: Bucket) -> None:
+    assert bucket.get("nothing") is None
+    assert bucket.list("nowhere") == []
+    bucket.delete(["nothing"])
+    bucket.delete_folder("nowhere")
+
+
+def test_only_the_first_create_succeeds(bucket: Bucket) -> None:
+    assert bucket.create("lease/1", b"mine")
+    assert not bucket.create("lease/1", b"yours")
+    assert bucket.get("lease/1") == b"mine"
+
+
+def test_a_create_whose_answer_was_lost_may_be_repeated(bucket: Bucket) -> None:
+    assert bucket.create("lease/1", b"mine")
+    assert bucket.create("lease/1", b"mine")
+
+
+def test_list_tells_keys_and_sizes_at_any_depth(bucket: Bucket) -> None:
+    bucket.put("checkpoints/a/b/c", b"123")
+    bucket.put("checkpoints/a/d", b"")
+    bucket.put("checkpoints-of-another", b"1")
+    assert bucket.list("checkpoints") == [
+        Entry("checkpoints/a/b/c", 3),
+        Entry("checkpoints/a/d", 0),
+    ]
+
+
+def test_a_deleted_folder_is_gone_and_its_neighbors_are_not(bucket: Bucket) -> None:
+    filesystem, root = bucket.pyarrow()
+    filesystem.create_dir(f"{root}/checkpoints/1/deep")
+    bucket.put("checkpoints/1/deep/x", b"x")
+    bucket.put("checkpoints/10/x", b"x")
+    bucket.delete_folder("checkpoints/1")
+    assert [entry.key for entry in bucket.list()] == ["checkpoints/10/x"]
+    assert filesystem.get_file_info(f"{root}/checkpoints/1/deep").type.name == "NotFound"
+
+
+@pytest.mark.parametrize("prefix", ["", ".", "..", "a/../..", "/", "a/"])
+def test_delete_folder_never_leaves_the_run(bucket: Bucket, prefix: str) -> None:
+    bucket.put("kept", b"x")
+    with pytest.raises(ValueError, match="not a folder below"):
+        bucket.delete_folder(prefix)
+    assert bucket.get("kept") == b"x"
+
+
+def test_a_large_object_streams_in_order(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_module, "_RANGE", 1000)
+    content = os.urandom(12_345)  # more pieces than are read ahead, and a last one that is shorter
+    bucket.put("large", content)
+    assert b"".join(bucket.stream("large")) == content
+    with pytest.raises(StorageError):
+        list(bucket.stream("none"))
+
+
+def test_ray_writes_where_we_read(bucket: Bucket) -> None:
+    filesystem, root = pickle.loads(pickle.dumps(bucket.pyarrow()))
+    filesystem.create_dir(f"{root}/checkpoints/one")
+    with filesystem.open_output_stream(f"{root}/checkpoints/one/model") as file:
+        file.write(b"weights")
+    assert bucket.list("checkpoints") == [Entry("checkpoints/one/model", 7)]
+    assert bucket.get("checkpoints/one/model") == b"weights"
+
+
+def test_a_bucket_travels_without_credentials(bucket: Bucket) -> None:
+    bucket.put("x", b"1")
+    packed = pickle.dumps(bucket)
+    assert b"tester-secret" not in packed
+    assert pickle.loads(packed).get("x") == b"1"
+
+
+def test_check_passes_and_leaves_nothing(bucket: Bucket) -> None:
+    bucket.check()
+    assert bucket.list() == []
+
+
+def _complaint(uri: str, endpoint: str | None = None) -> str:
+    with pytest.raises(StorageError) as caught:
+        Bucket.open(uri, endpoint, "us-east-1").check()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 250
+    assert "Signature=" not in text
+    return text
+
+
+def test_check_says_that_the_bucket_is_missing(s3: S3Server) -> None:
+    assert "does not exist; create it" in _complaint("s3://elsewhere/x", s3.url)
+
+
+def test_check_says_that_the_credentials_are_wrong(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2-hunter2")
+    said = _complaint("s3://runs/x", s3.url)
+    assert "credentials for s3://runs/x" in said
+    assert "were refused" in said
+    assert "hunter2" not in said
+
+
+def test_check_says_that_the_user_is_unknown(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    assert "were refused" in _complaint("s3://runs/x", s3.url)
+
+
+def test_check_says_that_nobody_answers(s3: S3Server) -> None:
+    assert "cannot be reached; check storage.endpoint" in _complaint(
+        "s3://runs/x", "http://127.0.0.1:1"
+    )
+
+
+def test_check_says_that_the_bucket_is_read_only(s3: S3Server) -> None:
+    with running_s3(s3.folder.parent, readonly=True) as readonly:
+        assert "can be read but not written" in _complaint("s3://runs/x", readonly.url)
+
+
+def test_check_says_that_the_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert "cannot be used" in _complaint(f"file://{tmp_path}/file/runs")
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [("ftp://a/b", "use s3, gs, az, abfs or file"), ("s3:///x", "names no bucket")],
+)
+def test_an_unknown_uri_is_refused(uri: str, said: str) -> None:
+    with pytest.raises(StorageError, match=said):
+        Bucket.open(uri)
+
+
+def test_a_missing_bucket_never_reads_as_a_missing_object(s3: S3Server) -> None:
+    bucket = Bucket.open("s3://elsewhere/x", s3.url, "us-east-1")
+    with pytest.raises(StorageError, match="does not exist"):
+        bucket.get("result.json")
+    with pytest.raises(StorageError, match="does not exist"):
+        bucket.list("manifests")

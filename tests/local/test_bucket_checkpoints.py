@@ -1,0 +1,202 @@
+"""A checkpoint counts once its manifest is committed, and only while its files are as committed."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from trainingrun_runtime import bucket as bucket_module
+from trainingrun_runtime.bucket import Bucket, StorageError
+from trainingrun_runtime.manifest import (
+    FileDigest,
+    Manifest,
+    commit,
+    committed,
+    digest_folder,
+    newest_intact,
+    verify,
+)
+from trainingrun_runtime.retention import sweep
+
+
+def saved(
+    bucket: Bucket, folder: Path, step: int, epoch: int = 1, index: int = 1, **metrics: float
+) -> Manifest:
+    """Upload a checkpoint of two files as Ray does, and commit it."""
+    local = folder / f"{epoch}-{index}"
+    (local / "rank-0").mkdir(parents=True)
+    (local / "rank-0" / "state.pt").write_bytes(f"weights of step {step}".encode() * 100)
+    (local / "empty").write_bytes(b"")
+    manifest = Manifest(
+        path=f"checkpoints/0001-{epoch:06d}/step-{step:010d}-{index}",
+        step=step,
+        world_size=2,
+        attempt=1,
+        epoch=epoch,
+        index=index,
+        metrics=metrics,
+        files=digest_folder(local),
+        time=1000.0 + step,
+    )
+    filesystem, root = bucket.pyarrow()
+    filesystem.create_dir(f"{root}/{manifest.path}/rank-0")
+    for name in manifest.files:
+        with filesystem.open_output_stream(f"{root}/{manifest.path}/{name}") as file:
+            file.write((local / name).read_bytes())
+    commit(bucket, manifest)
+    return manifest
+
+
+def test_what_is_committed_is_restored(bucket: Bucket, tmp_path: Path) -> None:
+    saved(bucket, tmp_path, step=10, index=1)
+    newest = saved(bucket, tmp_path, step=20, index=2, loss=0.5)
+    assert newest_intact(bucket) == (newest, [])
+    assert [m.step for m in committed(bucket)] == [10, 20]
+
+
+def test_nothing_committed_means_from_scratch(bucket: Bucket) -> None:
+    bucket.put("checkpoints/0001-000001/step-10/state.pt", b"uploaded, but never committed")
+    assert newest_intact(bucket) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (b"weights of step", "bytes instead of"),
+        (b"weights of step 21" * 100, "SHA-256 differs"),
+        (None, "is missing"),
+    ],
+    ids=["truncated", "altered", "removed"],
+)
+def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
+    bucket: Bucket, tmp_path: Path, damage: bytes | None, said: str
+) -> None:
+    older = saved(bucket, tmp_path, step=10, index=1)
+    torn = saved(bucket, tmp_path, step=20, index=2)
+    key = f"{torn.path}/rank-0/state.pt"
+    if damage is None:
+        bucket.delete([key])
+    else:
+        bucket.put(key, damage)
+    found, skipped = newest_intact(bucket)
+    assert found == older
+    assert [entry.manifest for entry in skipped] == [torn]
+    assert f"the checkpoint of step 20 is damaged: {key}" in skipped[0].reason
+    assert said in skipped[0].reason
+
+
+def test_a_shallow_look_finds_what_is_torn_but_reads_nothing(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    manifest = saved(bucket, tmp_path, step=10)
+    key = f"{manifest.path}/rank-0/state.pt"
+    bucket.put(key, b"weights of step 11" * 100)
+    assert verify(bucket, manifest, deep=False) is None
+    assert "SHA-256 differs" in (verify(bucket, manifest) or "")
+
+
+def test_files_larger_than_one_read_are_verified_whole(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module, "_RANGE", 64)
+    assert verify(bucket, saved(bucket, tmp_path, step=10)) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2}', b"\xff"])
+def test_an_unreadable_manifest_is_reported_and_not_fatal(
+    bucket: Bucket, tmp_path: Path, content: bytes
+) -> None:
+    older = saved(bucket, tmp_path, step=10, index=1)
+    bucket.put("manifests/000001-000002.json", content)
+    found, skipped = newest_intact(bucket)
+    assert found == older
+    assert [entry.manifest for entry in skipped] == [None]
+    assert "manifests/000001-000002.json cannot be read" in skipped[0].reason
+    assert committed(bucket) == [older]
+
+
+def test_a_manifest_under_another_name_does_not_count(bucket: Bucket, tmp_path: Path) -> None:
+    manifest = saved(bucket, tmp_path, step=10)
+    bucket.put("manifests/000009-000001.json", bucket.get(manifest.key) or b"")
+    found, skipped = newest_intact(bucket)
+    assert found == manifest
+    assert "it says that it is manifests/000001-000001.json" in skipped[0].reason
+
+
+def test_two_drivers_in_one_epoch_cannot_both_commit(bucket: Bucket, tmp_path: Path) -> None:
+    first = saved(bucket, tmp_path, step=10)
+    commit(bucket, first)  # the same again is the retry of an answer that was lost
+    with pytest.raises(StorageError, match="another driver writes here too"):
+        commit(bucket, first.model_copy(update={"step": 11}))
+
+
+def test_the_newest_epoch_wins_even_with_fewer_steps(bucket: Bucket, tmp_path: Path) -> None:
+    saved(bucket, tmp_path, step=500, epoch=1)
+    after_fallback = saved(bucket, tmp_path, step=300, epoch=2)
+    assert newest_intact(bucket)[0] == after_fallback
+
+
+def test_metrics_that_json_cannot_carry_are_committed_all_the_same(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    manifest = saved(bucket, tmp_path, step=10, loss=math.nan, gain=math.inf)
+    assert committed(bucket)[0].metrics == {"loss": "NaN", "gain": "Infinity"}
+    assert manifest.number("loss") is None
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc", "checkpoints/../../x", ""])
+def test_a_manifest_names_nothing_outside_the_run(path: str) -> None:
+    with pytest.raises(ValueError, match="leads out of the run's folder"):
+        Manifest(
+            path=path, step=1, world_size=1, attempt=1, epoch=1, index=1,
+            files={"x": FileDigest(1, "0" * 64)}, time=0,
+        )  # fmt: skip
+
+
+def test_a_sweep_keeps_the_newest_and_the_best(bucket: Bucket, tmp_path: Path) -> None:
+    best = saved(bucket, tmp_path, step=10, index=1, accuracy=0.9)
+    dropped = saved(bucket, tmp_path, step=20, index=2, accuracy=0.5)
+    newer = saved(bucket, tmp_path, step=30, index=3, accuracy=0.6)
+    newest = saved(bucket, tmp_path, step=40, index=4, accuracy=0.7)
+    assert sweep(bucket, 1, keep=2, best=("accuracy", "max")) == [dropped]
+    assert committed(bucket) == [best, newer, newest]
+    assert bucket.list(dropped.path) == []
+    assert all(verify(bucket, m) is None for m in committed(bucket))
+
+
+def test_a_sweep_removes_what_earlier_epochs_left_uncommitted(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    kept = saved(bucket, tmp_path, step=10, epoch=1)
+    bucket.put("checkpoints/0001-000001/step-0000000020-2/state.pt", b"never committed")
+    bucket.put("checkpoints/0001-000002/step-0000000020-1/state.pt", b"never committed")
+    own = "checkpoints/0001-000003/step-0000000020-1/state.pt"
+    bucket.put(own, b"on its way")
+    assert sweep(bucket, 3, keep=2, best=None) == []
+    assert [entry.key for entry in bucket.list("checkpoints")] == [
+        f"{kept.path}/empty",
+        f"{kept.path}/rank-0/state.pt",
+        own,
+    ]
+
+
+def test_nothing_expires_before_the_driver_has_a_checkpoint_of_its_own(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    """The restored one may be the only intact one; damaged newer ones would outlive it."""
+    for index in (1, 2, 3):
+        saved(bucket, tmp_path, step=10 * index, index=index)
+    assert sweep(bucket, 2, keep=2, best=None) == []
+    assert len(committed(bucket)) == 3
+    saved(bucket, tmp_path, step=20, epoch=2)
+    assert [m.step for m in sweep(bucket, 2, keep=2, best=None)] == [10, 20]
+
+
+def test_a_sweep_spares_what_an_unreadable_manifest_may_name(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    manifest = saved(bucket, tmp_path, step=10, epoch=1)
+    bucket.put(manifest.key, b"{")
+    saved(bucket, tmp_path, step=20, epoch=2)
+    sweep(bucket, 2, keep=2, best=None)
+    assert bucket.get(f"{manifest.path}/rank-0/state.pt")

@@ -1,0 +1,70 @@
+"""At most one driver writes: the lease, in a real S3 server and on disk."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from trainingrun_runtime.bucket import Bucket, StorageError
+from trainingrun_runtime.lease import Lease, Superseded
+
+
+def test_each_taker_gets_the_next_epoch_and_the_last_one_holds(bucket: Bucket) -> None:
+    first = Lease.take(bucket, 1, "pod-a", 100)
+    assert first.held()
+    second = Lease.take(bucket, 1, "pod-b", 101)
+    assert (first.epoch, second.epoch) == (1, 2)
+    assert second.held()
+    assert not first.held()
+
+
+def test_takers_at_once_get_different_epochs(bucket: Bucket) -> None:
+    takers = 6
+    together = threading.Barrier(takers)
+
+    def take(number: int) -> Lease:
+        together.wait()
+        return Lease.take(bucket, 1, f"pod-{number}", 100)
+
+    with ThreadPoolExecutor(takers) as pool:
+        leases = list(pool.map(take, range(takers)))
+    assert sorted(lease.epoch for lease in leases) == list(range(1, takers + 1))
+    assert [lease.epoch for lease in leases if lease.held()] == [takers]
+
+
+def test_an_earlier_attempt_cannot_take_over_from_a_later_one(bucket: Bucket) -> None:
+    later = Lease.take(bucket, 2, "pod-b", 100)
+    with pytest.raises(Superseded, match="attempt 2 holds the run; this is attempt 1"):
+        Lease.take(bucket, 1, "pod-a", 101)
+    assert later.held()
+
+
+def test_renewing_says_when_and_changes_nothing_else(bucket: Bucket) -> None:
+    lease = Lease.take(bucket, 3, "pod-a", 100)
+    lease.renew(160)
+    document = json.loads(bucket.get("lease/000001.json") or b"")
+    assert (document["attempt"], document["taken"], document["renewed"]) == (3, 100, 160)
+    assert lease.held()
+
+
+def test_renewing_does_not_win_a_lost_lease_back(bucket: Bucket) -> None:
+    old = Lease.take(bucket, 1, "pod-a", 100)
+    Lease.take(bucket, 1, "pod-b", 101)
+    old.renew(102)
+    assert not old.held()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"attempt": null}', b"\xff\xfe"])
+def test_an_unreadable_lease_is_passed_over(bucket: Bucket, content: bytes) -> None:
+    bucket.put("lease/000007.json", content)
+    bucket.put("lease/notes.txt", b"not a lease")
+    assert Lease.take(bucket, 1, "pod-a", 100).epoch == 8
+
+
+def test_a_store_that_does_not_answer_is_not_a_lost_lease(s3: object) -> None:
+    gone = Bucket.open("s3://runs/x", "http://127.0.0.1:1", "us-east-1")
+    with pytest.raises(StorageError, match="cannot be reached"):
+        Lease.take(gone, 1, "pod-a", 100)
+    with pytest.raises(StorageError, match="cannot be reached"):
+        Lease(gone, 1, 1, "pod-a", 100, "nonce").held()

@@ -1,0 +1,115 @@
+"""A real S3 server for tests: versitygw on loopback, its objects in a temporary folder."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.binaries import Unavailable
+
+MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+CACHE = Path.home() / ".cache" / "trainingrun-envtest"
+ACCESS_KEY = "tester"
+SECRET_KEY = "tester-secret"
+START_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server with one bucket, `runs`; its objects are files below `folder`."""
+
+    url: str
+    folder: Path
+
+    def file(self, path: str) -> Path:
+        """The file behind an object of the bucket `runs`."""
+        return self.folder / "runs" / path
+
+
+def versitygw() -> str:
+    """The server's path: KUBEBUILDER_ASSETS, PATH, the cache, else compiled with Go."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    for folder in (assets, None, str(CACHE)):
+        if found := shutil.which("versitygw", path=folder):
+            return found
+    if not shutil.which("go"):
+        raise Unavailable(
+            "no versitygw: it is not in KUBEBUILDER_ASSETS, not on PATH, and there is no Go"
+        )
+    CACHE.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        ["go", "install", MODULE],
+        env={**os.environ, "GOBIN": str(CACHE)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    if done.returncode:
+        raise Unavailable(f"go install {MODULE} failed: {done.stderr[-2000:]}")
+    return str(CACHE / "versitygw")
+
+
+@contextlib.contextmanager
+def running_s3(folder: Path, *, readonly: bool = False) -> Iterator[S3Server]:
+    """Start a server and stop it by its own process, whatever happens.
+
+    Args:
+        folder: Where it keeps everything. Two servers may share one, such as a read-only one.
+        readonly: Refuse every write.
+
+    Raises:
+        Unavailable: There is no server on this machine and none can be built.
+    """
+    objects, metadata = folder / "objects", folder / "metadata"
+    (objects / "runs").mkdir(parents=True, exist_ok=True)
+    metadata.mkdir(exist_ok=True)
+    port = _free_port()
+    # Metadata in files beside: temporary folders often take no extended attributes, and without
+    # metadata this server accepts a second conditional create.
+    command = [versitygw(), "--port", f"127.0.0.1:{port}", "--health", "/health", "--quiet"]
+    command += ["--readonly"] if readonly else []
+    command += ["posix", "--sidecar", str(metadata), str(objects)]
+    log = folder / f"server-{port}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_for(f"{url}/health", process, log)
+        yield S3Server(url, objects)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"versitygw ended: {log.read_text()[-2000:]}")
+        with contextlib.suppress(urllib.error.URLError, OSError):
+            urllib.request.urlopen(url, timeout=2).close()
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"versitygw does not answer: {log.read_text()[-2000:]}")

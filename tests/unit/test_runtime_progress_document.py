@@ -1,0 +1,87 @@
+"""What users report becomes something that JSON and a status can hold."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainingrun.api.contract import Progress, RunState
+from trainingrun_runtime.progress_document import printable_metrics, read, write
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        (1, 1),
+        (0.5, 0.5),
+        (True, True),
+        (None, None),
+        ("text", "text"),
+        (float("nan"), "NaN"),
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
+        (np.float32(0.5), 0.5),
+        (np.float64("nan"), "NaN"),
+        (np.int64(7), 7),
+        (np.bool_(True), True),
+        (torch.tensor(2.5), 2.5),
+        (torch.tensor([2.5]), 2.5),
+        (10**30, 1e30),
+        ([1, 2], "[1, 2]"),
+        ({"a": 1}, "{'a': 1}"),
+    ],
+)
+def test_each_metric_is_printed(value: Any, printed: Any) -> None:
+    assert printable_metrics({"metric": value}) == {"metric": printed}
+
+
+class Hostile:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_no_metric_can_break_the_progress() -> None:
+    printed = printable_metrics(
+        {"hostile": Hostile(), "large": np.zeros(10_000), 7: b"\xff", "huge": 10**400}
+    )
+    json.dumps(printed, allow_nan=False)
+    assert printed["hostile"] == "<Hostile>"
+    assert printed["7"] == "b'\\xff'"
+
+
+def test_metrics_are_bounded() -> None:
+    printed = printable_metrics({f"{n:03d}" + "k" * 500: "x" * 10_000 for n in range(100)})
+    assert len(printed) == 50
+    assert max(len(name) for name in printed) == 200
+    assert max(len(value) for value in printed.values()) == 200
+
+
+def test_the_document_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "progress.json"
+    assert read(path) is None
+    progress = Progress(attempt=2, epoch=3, state=RunState.TRAINING, step=10, metrics={"loss": 1.5})
+    write(path, progress)
+    assert read(path) == progress
+    assert json.loads(path.read_text())["attempt"] == 2
+    assert [file.name for file in path.parent.iterdir()] == ["progress.json"]
+
+
+def test_a_reader_never_sees_half_a_document(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    write(path, Progress(attempt=1))
+    done = threading.Event()
+
+    def rewrite() -> None:
+        for step in range(300):
+            write(path, Progress(attempt=1, step=step, metrics={"text": "x" * (step % 190)}))
+        done.set()
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    while not done.is_set():
+        assert read(path) is not None
+    writer.join()

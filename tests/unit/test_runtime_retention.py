@@ -1,0 +1,61 @@
+"""Which checkpoints go."""
+
+from typing import Any
+
+import pytest
+
+from trainingrun_runtime.manifest import FileDigest, Manifest
+from trainingrun_runtime.retention import Best, best_of, expired
+
+
+def a_manifest(step: int, epoch: int = 1, index: int | None = None, **metrics: Any) -> Manifest:
+    return Manifest(
+        path=f"checkpoints/0001-{epoch:06d}/step-{step}",
+        step=step,
+        world_size=2,
+        attempt=1,
+        epoch=epoch,
+        index=step if index is None else index,
+        metrics=metrics,
+        files={"state.pt": FileDigest(1, "0" * 64)},
+        time=0,
+    )
+
+
+def test_all_but_the_newest_go_oldest_first() -> None:
+    shuffled = [a_manifest(step) for step in (3, 1, 4, 2)]
+    assert [m.step for m in expired(shuffled, keep=2, best=None)] == [1, 2]
+
+
+def test_fewer_than_kept_lose_nothing() -> None:
+    assert expired([a_manifest(1)], keep=2, best=None) == []
+    assert expired([], keep=2, best=("loss", "min")) == []
+
+
+def test_a_later_epoch_is_newer_whatever_its_step() -> None:
+    committed = [a_manifest(500, epoch=1), a_manifest(510, epoch=1), a_manifest(300, epoch=2)]
+    assert [m.step for m in expired(committed, keep=2, best=None)] == [500]
+
+
+@pytest.mark.parametrize(
+    ("best", "kept"), [(("loss", "min"), 2), (("loss", "max"), 1), (("nothing", "max"), None)]
+)
+def test_the_best_stays(best: Best, kept: int | None) -> None:
+    committed = [a_manifest(1, loss=0.9), a_manifest(2, loss=0.1), *map(a_manifest, (3, 4))]
+    assert {1, 2} - {m.step for m in expired(committed, keep=2, best=best)} == (
+        {kept} if kept else set()
+    )
+
+
+@pytest.mark.parametrize("worthless", [float("nan"), float("inf"), "0.99", True, None])
+def test_only_finite_numbers_can_be_the_best(worthless: Any) -> None:
+    committed = [a_manifest(1, accuracy=worthless), a_manifest(2, accuracy=0.1)]
+    found = best_of(committed, ("accuracy", "max"))
+    assert found is not None
+    assert found.step == 2
+
+
+def test_of_equals_the_newest_is_the_best() -> None:
+    found = best_of([a_manifest(1, loss=0.5), a_manifest(2, loss=0.5)], ("loss", "min"))
+    assert found is not None
+    assert found.step == 2
