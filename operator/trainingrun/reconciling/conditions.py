@@ -29,7 +29,7 @@ def settle(scene: Scene, draft: Draft, trouble: Trouble | None, refused: Trouble
     """Write all conditions and the phase, from what the policies found."""
     run_over = lifetime.over(draft.status)
     attempt = attempts.running(draft)
-    word = scene.word(attempt.number) if attempt else None
+    word = scene.live_word(attempt.number) if attempt else None
     if refused:
         _set(scene, draft, ConditionType.ACCEPTED, "False", refused.reason, refused.message)
     else:
@@ -105,8 +105,7 @@ def _phase(scene: Scene, draft: Draft, attempt: Attempt | None, word: Progress |
         return _between_attempts(scene, draft)
     if scene.taken_back(attempt.number):
         return Phase.QUEUED
-    head = scene.head(attempt.number)
-    if head is not None and progress.trains(word):
+    if progress.trains(word):
         return Phase.RUNNING
     trained = any(known.last_step for known in draft.status.attempts)
     lost = [known for known in draft.status.attempts if known.outcome in ("Failed", "Lost")]

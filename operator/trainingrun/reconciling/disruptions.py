@@ -52,7 +52,7 @@ def control_sign(scene: Scene, node: NodeSight) -> str | None:
 
 def network_sign(scene: Scene, attempt: int, node: str) -> str | None:
     """What the network says against the node, in words."""
-    word = scene.word(attempt)
+    word = scene.live_word(attempt)
     if word and node in word.lost_nodes:
         return "Ray no longer hears from it"
     here = [pod for pod in scene.pods(attempt) if pods.node_name(pod) == node]
@@ -116,7 +116,7 @@ def _lost_head(scene: Scene, draft: Draft, attempt: int) -> None:
         born = pods.created(pod)
         if headless or (born is not None and head_born is not None and born < head_born):
             draft.do(Delete(pods.pod_ref(pod), grace_s=0))
-            evidence.explain(draft, pods.uid(pod), LossReason.HEAD_LOST, scene.now)
+            evidence.explain(draft, pod, LossReason.HEAD_LOST, scene.now)
 
 
 def _forced(pod: Manifest) -> bool:

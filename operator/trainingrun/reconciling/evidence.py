@@ -65,7 +65,14 @@ def take_in(scene: Scene, draft: Draft, attempt: int) -> None:
     _forget(scene, draft, attempt)
 
 
-def charge(draft: Draft, key: str, reason: LossReason, now: datetime, message: str) -> None:
+def charge(
+    draft: Draft,
+    key: str,
+    reason: LossReason,
+    now: datetime,
+    message: str,
+    pod: str | None = None,
+) -> None:
     """Count a loss, unless it is counted; a sharper reason takes the count over."""
     known = draft.ledger.charges.get(key)
     if known and (known.collateral or SHARPNESS[reason] <= SHARPNESS[known.reason]):
@@ -74,19 +81,20 @@ def charge(draft: Draft, key: str, reason: LossReason, now: datetime, message: s
         _add(draft, known.reason, -1)
     _add(draft, reason, 1)
     time = known.time if known else written(now)
-    _put(draft, key, Charge(reason=reason, time=time))
+    _put(draft, key, Charge(reason=reason, time=time, pod=pod or (known and known.pod)))
     draft.tell("Warning", reason.value, message)
 
 
-def explain(draft: Draft, key: str, reason: LossReason, now: datetime) -> None:
+def explain(draft: Draft, pod: Manifest, reason: LossReason, now: datetime) -> None:
     """Remember a pod whose end another loss explains; if it was counted, it no longer is."""
+    key = pods.uid(pod)
     known = draft.ledger.charges.get(key)
     if known and known.collateral:
         return
     if known:
         _add(draft, known.reason, -1)
     time = known.time if known else written(now)
-    _put(draft, key, Charge(reason=reason, time=time, collateral=True))
+    _put(draft, key, Charge(reason=reason, time=time, pod=pods.name(pod), collateral=True))
 
 
 def lose_node(scene: Scene, draft: Draft, attempt: int, node: str, message: str) -> None:
@@ -94,8 +102,8 @@ def lose_node(scene: Scene, draft: Draft, attempt: int, node: str, message: str)
     charge(draft, f"node:{node}", LossReason.NODE_LOST, scene.now, message)
     for pod in scene.pods(attempt):
         if pods.node_name(pod) == node:
-            _adopt_unnamed_record(draft, pods.uid(pod), scene.now)
-            explain(draft, pods.uid(pod), LossReason.NODE_LOST, scene.now)
+            _adopt_record(draft, pod, scene.now)
+            explain(draft, pod, LossReason.NODE_LOST, scene.now)
     nodes = {**draft.ledger.lost_nodes}
     nodes.setdefault(node, written(scene.now))
     draft.note(lost_nodes=nodes)
@@ -120,7 +128,7 @@ def _taken_back(scene: Scene, draft: Draft, attempt: int) -> None:
         message = "The queue took the capacity back"
         charge(draft, f"queue:{draft.ledger.head}", LossReason.PREEMPTED, scene.now, message)
     for pod in left:
-        explain(draft, pods.uid(pod), LossReason.PREEMPTED, scene.now)
+        explain(draft, pod, LossReason.PREEMPTED, scene.now)
     draft.note(head=None)
 
 
@@ -140,10 +148,11 @@ def _look_at(scene: Scene, draft: Draft, attempt: int, pod: Manifest) -> None:
         scene, draft, attempt, pod
     ):
         # KubeRay and we clear such workers away; they died of the head's loss.
-        explain(draft, uid, LossReason.HEAD_LOST, scene.now)
+        explain(draft, pod, LossReason.HEAD_LOST, scene.now)
         return
-    _adopt_unnamed_record(draft, uid, scene.now)
-    charge(draft, uid, reason, scene.now, f"Pod {pods.name(pod)} ended: {_in_words(reason)}")
+    _adopt_record(draft, pod, scene.now)
+    message = f"Pod {pods.name(pod)} ended: {_in_words(reason)}"
+    charge(draft, uid, reason, scene.now, message, pods.name(pod))
 
 
 def _headless(scene: Scene, draft: Draft, attempt: int, worker: Manifest) -> bool:
@@ -179,31 +188,45 @@ def _read(scene: Scene, draft: Draft, attempt: int, epoch: int, record: Record) 
     if record.kind not in (RecordKind.PREEMPTED, RecordKind.WORKER_LOST):
         return
     reason = LossReason(record.kind.value)
-    uid = next((pods.uid(pod) for pod in scene.pods(attempt) if pods.name(pod) == record.pod), None)
-    if uid is None and record.pod is None and _pod_told_already(draft, from_unix(record.time)):
+    uid = _uid_of(scene, draft, attempt, record.pod)
+    if record.pod is None and _pod_told_already(draft, from_unix(record.time)):
         return
     if record.node and f"node:{record.node}" in draft.ledger.charges:
         return
-    key = uid or (f"pod:{record.pod}" if record.pod else f"record:{epoch}/{record.number}")
-    charge(draft, key, reason, from_unix(record.time), record.message or _in_words(reason))
+    key = uid or f"record:{epoch}/{record.number}"
+    message = record.message or _in_words(reason)
+    charge(draft, key, reason, from_unix(record.time), message, record.pod)
+
+
+def _uid_of(scene: Scene, draft: Draft, attempt: int, name: str | None) -> str | None:
+    """The key of a pod that a record names: it may be here still, or be counted and gone."""
+    if name is None:
+        return None
+    here = (pods.uid(pod) for pod in scene.pods(attempt) if pods.name(pod) == name)
+    counted = (key for key, known in draft.ledger.charges.items() if known.pod == name)
+    return next(here, None) or next(counted, None)
 
 
 def _pod_told_already(draft: Draft, when: datetime) -> bool:
     return any(
-        not key.startswith(("record:", "pod:"))
+        not key.startswith("record:")
         and abs((parsed(known.time) - when).total_seconds()) <= SAME_LOSS_S
         for key, known in draft.ledger.charges.items()
     )
 
 
-def _adopt_unnamed_record(draft: Draft, uid: str, now: datetime) -> None:
-    """Let the pod take over the count of a record that named no pod and came shortly before."""
+def _adopt_record(draft: Draft, pod: Manifest, now: datetime) -> None:
+    """Let the pod take over the count of a record that came first and is about it.
+
+    That is one with its name, or one without a name that came shortly before.
+    """
+    uid, name = pods.uid(pod), pods.name(pod)
     if uid in draft.ledger.charges:
         return
     for key, known in draft.ledger.charges.items():
         recent = abs((parsed(known.time) - now).total_seconds()) <= SAME_LOSS_S
-        if key.startswith("record:") and recent:
-            charges = {**draft.ledger.charges, uid: known}
+        if key.startswith("record:") and (known.pod == name or (known.pod is None and recent)):
+            charges = {**draft.ledger.charges, uid: known.model_copy(update={"pod": name})}
             del charges[key]
             draft.note(charges=charges)
             return
@@ -211,7 +234,8 @@ def _adopt_unnamed_record(draft: Draft, uid: str, now: datetime) -> None:
 
 def _forget(scene: Scene, draft: Draft, attempt: int) -> None:
     """Keep the ledger small: pods that are long gone can be witnessed no more."""
-    alive = {pods.uid(pod) for pod in scene.pods(attempt)}
+    here = scene.pods(attempt)
+    alive = {pods.uid(pod) for pod in here} | {f"node:{pods.node_name(pod)}" for pod in here}
     kept = {
         key: known
         for key, known in draft.ledger.charges.items()

@@ -19,6 +19,8 @@ class Charge(Model):
     """What it was counted as."""
     time: str
     """When it was first seen."""
+    pod: str | None = None
+    """Name of the pod, by which the runtime's records know it."""
     collateral: bool = False
     """True: it is known, and explained by another loss that carries the count."""
 

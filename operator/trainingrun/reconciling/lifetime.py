@@ -3,8 +3,8 @@
 from ..api.status import RunStatus
 from ..api.v1alpha1 import API_VERSION, KIND
 from . import attempts, goodput
-from .attempts import End
 from .draft import Draft
+from .endings import End
 from .failures import Over
 from .model import Delete, Ref
 from .moments import seconds_since, written

@@ -12,6 +12,7 @@ from . import (
     conditions,
     diagnosis,
     disruptions,
+    endings,
     evidence,
     failures,
     goodput,
@@ -58,13 +59,14 @@ def plan(
 
 def _accompany(scene: Scene, draft: Draft, attempt: Attempt) -> Trouble | None:
     """An attempt runs: count, see whether it has ended, help it along."""
+    suspension.resume(scene, draft)  # an attempt that was adopted after a crash ended the rest too
     draft.look_within(scene.settings.poll_s)
     goodput.hear(scene, draft, attempt.number)
     attempt = progress.take_in(scene, draft, attempt)
     attempts.update(draft, attempt)
     evidence.take_in(scene, draft, attempt.number)
     end = (
-        attempts.ended(scene, draft, attempt)
+        endings.ended(scene, draft, attempt)
         or lifetime.deadline_end(scene, draft)
         or suspension.ask(scene, draft, attempt)
     )

@@ -79,6 +79,19 @@ class Scene:
         job = self.job(number) or {}
         return bool((job.get("spec") or {}).get("suspend"))
 
+    def live_word(self, number: int) -> Progress | None:
+        """The document, if the head pod that is there now has written it.
+
+        After a loss of the head, the former driver's last document still says "Training".
+        """
+        word, head, age = self.word(number), self.head(number), self.observed.progress_age_s
+        if word is None or head is None or not pods.running(head):
+            return None
+        born = pods.created(head)
+        if age is not None and born is not None and age > (self.now - born).total_seconds():
+            return None
+        return word
+
     def newest_number(self) -> int:
         """The highest attempt of which anything is left in the cluster; 0: none."""
         left = [*self.own_jobs()]

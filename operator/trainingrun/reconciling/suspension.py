@@ -5,8 +5,8 @@ The run counts as suspended, and its deadline stands still, only once the last p
 
 from ..api.status import Attempt, LossReason
 from . import pods
-from .attempts import End
 from .draft import Draft
+from .endings import End
 from .model import AskToSuspend
 from .moments import seconds_since, written
 from .scene import Scene

@@ -1,0 +1,235 @@
+"""Each loss is counted once, under its true cause, whoever tells of it first."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from support.builders import (
+    T0,
+    a_head,
+    a_node,
+    a_pod,
+    a_progress,
+    a_ray_cluster,
+    a_ray_job,
+    a_run,
+    nodes,
+    pods,
+    unix,
+)
+from trainingrun.api.status import Disruptions, LossReason, RunStatus
+from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
+from trainingrun.reconciling.failures import why_pod_ended
+from trainingrun.rendering import RenderSettings
+
+HEAD, ONE, TWO = pods()
+NOT_READY = a_node("spot-1", ready=False)
+GONE = a_node("spot-1", exists=False)
+WELL = a_node("spot-1")
+
+
+@pytest.mark.parametrize(
+    ("pod", "node", "reason"),
+    [
+        (a_pod(), WELL, None),
+        (a_pod(exit_code=137, ended_because="OOMKilled"), WELL, LossReason.OUT_OF_MEMORY),
+        (
+            a_pod(exit_code=137, ended_because="OOMKilled", leaving_at=9),
+            NOT_READY,
+            LossReason.OUT_OF_MEMORY,
+        ),
+        (a_pod(disruption="EvictionByEvictionAPI"), WELL, LossReason.PREEMPTED),
+        (a_pod(disruption="PreemptionByScheduler"), WELL, LossReason.PREEMPTED),
+        (a_pod(disruption="DeletionByTaintManager"), WELL, LossReason.NODE_LOST),
+        (a_pod(disruption="DeletionByPodGC"), GONE, LossReason.NODE_LOST),
+        (
+            a_pod(disruption="TerminationByKubelet", reason="Evicted", phase="Failed"),
+            WELL,
+            LossReason.EVICTED,
+        ),
+        (a_pod(reason="Terminated", exit_code=137), WELL, LossReason.PREEMPTED),
+        (a_pod(reason="NodeShutdown", phase="Failed"), WELL, LossReason.PREEMPTED),
+        (a_pod(reason="NodeLost"), WELL, LossReason.NODE_LOST),
+        (a_pod(reason="NodeAffinity", phase="Failed"), WELL, LossReason.INFRASTRUCTURE_ERROR),
+        (a_pod(leaving_at=9), WELL, LossReason.PREEMPTED),
+        (a_pod(exit_code=137), NOT_READY, LossReason.NODE_LOST),
+        (a_pod(exit_code=143), GONE, LossReason.NODE_LOST),
+        (
+            a_pod(exit_code=137),
+            a_node(taints=("karpenter.sh/disrupted",)),
+            LossReason.NODE_LOST,
+        ),
+        (
+            a_pod(exit_code=137),
+            a_node(taints=("DeletionCandidateOfClusterAutoscaler",)),
+            LossReason.WORKER_LOST,
+        ),
+        (a_pod(exit_code=137), WELL, LossReason.WORKER_LOST),
+        (a_pod(exit_code=1), NOT_READY, LossReason.WORKER_LOST),
+        (a_head(exit_code=1), WELL, LossReason.HEAD_LOST),
+        (a_pod(exit_code=1, ended_at=5, leaving_at=6), WELL, LossReason.WORKER_LOST),
+        (a_pod(exit_code=143, ended_at=9, leaving_at=6), WELL, LossReason.PREEMPTED),
+    ],
+)
+def test_the_first_sign_that_holds_says_why_a_pod_ended(
+    pod: dict[str, Any], node: Any, reason: LossReason | None
+) -> None:
+    assert why_pod_ended(pod, node) is reason
+
+
+def look(observed: Observed, seconds: float = 60) -> Plan:
+    return plan(observed, RenderSettings(), ReconcileSettings(), T0 + timedelta(seconds=seconds))
+
+
+def seen(before: Observed, seconds: float = 60, **changes: Any) -> Observed:
+    """What is seen after `before` was looked at and its status written."""
+    status = RunStatus.model_validate(look(before, seconds).status.to_dict())
+    return replace(before, run=a_run(status=status), **changes)
+
+
+@pytest.fixture
+def training() -> Observed:
+    """An attempt whose pods were all seen to be well."""
+    begun = seen(
+        Observed(a_run()),
+        0,
+        ray_jobs=(a_ray_job(status="RUNNING"),),
+        ray_clusters=(a_ray_cluster(),),
+        pods=pods(),
+        nodes=nodes(),
+        progress_age_s=0.5,
+    )
+    return seen(begun, 30)
+
+
+def counts(observed: Observed, seconds: float = 60) -> dict[str, int]:
+    found: Disruptions = look(observed, seconds).status.disruptions
+    return {name: number for name, number in found.to_dict().items() if number}
+
+
+def records(*told: dict[str, Any], **document: Any) -> Any:
+    numbered = [{"number": n, "time": unix(50), **record} for n, record in enumerate(told, 1)]
+    return a_progress(records=numbered, **document)
+
+
+def test_a_healthy_attempt_lost_nothing(training: Observed) -> None:
+    assert counts(training) == {}
+
+
+def test_a_worker_that_leaves_is_one_preemption_however_often_it_is_seen(
+    training: Observed,
+) -> None:
+    leaving = replace(training, pods=(HEAD, a_pod("worker-1", leaving_at=55), TWO))
+    assert counts(leaving) == {"preemptions": 1}
+    assert counts(seen(leaving)) == {"preemptions": 1}
+    assert counts(seen(leaving, pods=(HEAD, TWO)), 70) == {"preemptions": 1}
+
+
+@pytest.mark.parametrize("kind", ["Preempted", "WorkerLost"])
+@pytest.mark.parametrize("pod", ["worker-1", None])
+@pytest.mark.parametrize("record_first", [True, False])
+@pytest.mark.parametrize("pod_stays", [True, False])
+def test_pod_and_runtime_telling_of_one_loss_count_it_once(
+    training: Observed, kind: str, pod: str | None, record_first: bool, pod_stays: bool
+) -> None:
+    leaving = (HEAD, a_pod("worker-1", leaving_at=55), TWO)
+    told = records({"kind": kind, "pod": pod})
+    if record_first:
+        between = seen(replace(training, progress=told), pods=leaving)
+    else:
+        shown = leaving if pod_stays else (HEAD, TWO)
+        between = seen(replace(training, pods=leaving), pods=shown, progress=told)
+    assert counts(between) == {"preemptions": 1}
+
+
+def test_a_worker_that_only_the_runtime_saw_dying_is_a_worker_failure(training: Observed) -> None:
+    told = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
+    assert counts(told) == {"workerFailures": 1}
+    assert counts(seen(told), 90) == {"workerFailures": 1}
+
+
+def test_a_new_driver_s_records_are_counted_though_their_numbers_begin_again(
+    training: Observed,
+) -> None:
+    first = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
+    second = seen(first, progress=records({"kind": "WorkerLost", "pod": "worker-2"}, epoch=2))
+    assert counts(second) == {"workerFailures": 2}
+    late = seen(second, progress=first.progress)
+    assert counts(late) == {"workerFailures": 2}, "an older driver has nothing new to tell"
+
+
+def test_a_dead_worker_turns_out_to_be_a_lost_node_and_the_count_moves(training: Observed) -> None:
+    dead = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
+    assert counts(dead) == {"workerFailures": 1}
+    silent = seen(dead, nodes=nodes(a_node("spot-1", lease_age_s=20.0)))
+    silent = replace(silent, progress=dead.progress.model_copy(update={"lost_nodes": ["spot-1"]}))
+    assert counts(silent) == {"nodeLosses": 1}
+
+
+def test_a_node_with_two_pods_is_lost_once(training: Observed) -> None:
+    both = (HEAD, a_pod("worker-1"), a_pod("worker-2"))
+    lost = replace(training, pods=both, nodes=nodes(GONE))
+    assert counts(lost) == {"nodeLosses": 1}
+    assert counts(seen(lost, pods=(HEAD,))) == {"nodeLosses": 1}
+
+
+def test_a_head_that_vanishes_is_one_head_loss_and_its_workers_none(training: Observed) -> None:
+    gone = seen(training, 60, pods=(ONE, TWO))
+    assert counts(gone, 61) == {"headLosses": 1}
+    forced = (a_pod("worker-1", leaving_at=61, grace=0), a_pod("worker-2", exit_code=1))
+    assert counts(seen(gone, 61, pods=forced), 62) == {"headLosses": 1}
+    replaced = (a_head(born=62, uid="new-head"), a_pod("worker-9", born=63))
+    assert counts(seen(gone, 61, pods=replaced), 64) == {"headLosses": 1}
+
+
+def test_a_head_on_a_lost_node_is_one_node_loss(training: Observed) -> None:
+    silent = replace(
+        training,
+        nodes=nodes(a_node("base-1", lease_age_s=30.0)),
+        progress_failing_s=8.0,
+    )
+    assert counts(silent) == {"nodeLosses": 1}
+    assert counts(seen(silent, pods=(ONE, TWO)), 62) == {"nodeLosses": 1}
+
+
+def test_a_head_that_leaves_in_peace_is_counted_when_it_is_asked_to(training: Observed) -> None:
+    asked = seen(training, pods=(a_head(leaving_at=60), ONE, TWO))
+    assert counts(asked, 61) == {"headLosses": 1}
+    assert counts(seen(asked, 61, pods=(ONE, TWO)), 90) == {"headLosses": 1}
+
+
+def test_out_of_memory_uses_the_application_s_budget(training: Observed) -> None:
+    oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
+    killed = look(replace(training, pods=(HEAD, oom, TWO)))
+    assert killed.status.disruptions.out_of_memory == 1
+    assert killed.status.attempts[-1].outcome == "Running"
+
+
+def test_out_of_memory_beyond_the_budget_ends_the_run(training: Observed) -> None:
+    oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
+    run = a_run(status=training.run.status, failures={"maxRestarts": 0})
+    ended = look(replace(training, run=run, pods=(HEAD, oom, TWO))).status
+    assert (ended.phase, ended.attempts[-1].reason) == ("Failed", LossReason.OUT_OF_MEMORY)
+
+
+def test_a_queue_that_takes_everything_back_is_one_preemption(training: Observed) -> None:
+    left = seen(
+        training,
+        ray_jobs=(a_ray_job(queued=True),),
+        pods=(a_head(leaving_at=60), a_pod("worker-1", leaving_at=60), TWO),
+    )
+    assert counts(left) == {"preemptions": 1}
+    waiting = seen(left, pods=())
+    assert look(waiting).status.phase == "Queued"
+    assert counts(waiting) == {"preemptions": 1}
+    again = seen(waiting, ray_jobs=(a_ray_job(),), pods=(a_head(born=90, uid="new"),))
+    assert counts(again) == {"preemptions": 1}
+
+
+def test_pods_that_are_long_gone_are_forgotten(training: Observed) -> None:
+    leaving = replace(training, pods=(HEAD, a_pod("worker-1", leaving_at=55), TWO))
+    remembered = seen(leaving, pods=(HEAD, TWO))
+    assert look(remembered).status.seen["charges"]
+    assert "charges" not in look(remembered, 1000).status.seen
