@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
+
 from support.apiserver import ApiServer
 from support.operators import RAY_API, Proxy, a_run, configuration_of, eventually, owned_by
-
 from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster import cache as cache_module

@@ -5,10 +5,10 @@ import contextlib
 
 import pytest
 import yaml
+
 from support.apiserver import ApiServer, running_apiserver
 from support.binaries import kuberay_crds
 from support.operators import a_run, configuration_of, eventually
-
 from trainingrun.api.crd import crd
 from trainingrun.cluster.connection import Connection
 from trainingrun.cluster.kuberay import NEEDED_FIELD, verdict
@@ -53,7 +53,7 @@ async def test_kuberay_may_come_after_the_operator_and_after_a_version_that_is_t
 
     async def becomes(wanted: str) -> None:
         async with asyncio.timeout(60):
-            while await kuberay() != wanted:
+            while await kuberay() != wanted:  # noqa: ASYNC110 - the cluster tells runs, not us
                 await asyncio.sleep(0.05)
 
     try:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 
 import pytest
+
 from support.operators import (
     RAY_API,
     PlaysHead,
@@ -14,7 +15,6 @@ from support.operators import (
     running,
     settings_for,
 )
-
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.live import KubernetesCluster
 from trainingrun.controller.operator import Operator

@@ -12,8 +12,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from support.operators import a_run
 
+from support.operators import a_run
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.controller.settings import PREFIX
 
@@ -53,17 +53,19 @@ class Process:
             "METRICS_PORT": str(self.metrics_port),
             **settings,
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "trainingrun.controller"],
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": str(ROOT / "operator"),
-                "KUBECONFIG": str(kubeconfig),
-                **{PREFIX + name: value for name, value in wanted.items()},
-            },
-            stderr=log.open("wb"),
-            start_new_session=True,
-        )
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT / "operator"),
+            "KUBECONFIG": str(kubeconfig),
+            **{PREFIX + name: value for name, value in wanted.items()},
+        }
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trainingrun.controller"],
+                env=environment,
+                stderr=output,
+                start_new_session=True,
+            )
 
     def lines(self) -> list[dict]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line]

@@ -9,8 +9,8 @@ from typing import Any
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import load_kube_config
-from support.apiserver import ApiError, ApiServer
 
+from support.apiserver import ApiError, ApiServer
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.progress import Target, head_of

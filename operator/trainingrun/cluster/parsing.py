@@ -17,6 +17,9 @@ PLACEHOLDER = RunSpec(
 )
 """Stands for a spec that cannot be used; nothing is ever rendered from it."""
 
+MOST_FAULTS = 200
+"""Parts of a status that are left out one by one, before all of it is."""
+
 
 def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
     """The run, and why its spec cannot be used (None: it can).
@@ -54,26 +57,25 @@ def _sentence(error: ValidationError) -> str:
 
 def _status(raw: Mapping[str, Any]) -> RunStatus:
     rest = copy.deepcopy(dict(raw))
-    for _ in range(20):
+    for _ in range(MOST_FAULTS):
         try:
             return RunStatus.model_validate(rest)
         except ValidationError as error:
-            # Last first: taking an element out of a list shifts those behind it.
-            for problem in reversed(error.errors(include_url=False, include_input=False)):
-                _drop(rest, problem["loc"])
+            # One at a time: taking an element out of a list shifts those behind it.
+            _drop(rest, error.errors(include_url=False, include_input=False)[-1]["loc"])
     return RunStatus()
 
 
 def _drop(found: Any, location: Sequence[str | int]) -> None:
-    """Takes out what is at `location`, or the innermost part of it that exists."""
-    for step in location[:-1]:
-        inner = found.get(step) if isinstance(found, dict) else found[int(step)]
-        if not isinstance(inner, dict | list):
+    """Takes out what is at `location`; where that is missing, what it is missing from."""
+    path = [found]
+    for step in location:
+        inner = path[-1]
+        if isinstance(inner, dict) and step in inner:
+            path.append(inner[step])
+        elif isinstance(inner, list) and isinstance(step, int) and step < len(inner):
+            path.append(inner[step])
+        else:
             break
-        found = inner
-    else:
-        step = location[-1]
-    if isinstance(found, dict):
-        found.pop(step, None) if step in found else found.clear()
-    elif isinstance(found, list) and int(step) < len(found):
-        found.pop(int(step))
+    if len(path) > 1:
+        del path[-2][location[len(path) - 2]]

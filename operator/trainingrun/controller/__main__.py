@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import kopf
 
@@ -57,6 +58,12 @@ def _wire(
 ) -> None:
     """Registers what kopf calls at the start and at the end."""
     cleanups: list[Callable[[], Awaitable[None]]] = []
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**about: Any) -> kopf.ConnectionInfo | None:
+        # For kopf's own look at the API's resources at the start, in the order that ours has too.
+        in_pod = kopf.login_with_service_account(**about)
+        return in_pod or kopf.login_with_kubeconfig(**about)
 
     @kopf.on.startup(registry=registry)
     async def start(**_: object) -> None:

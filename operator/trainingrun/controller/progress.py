@@ -234,15 +234,22 @@ def _without_time(document: Progress | None) -> Progress | None:
 
 
 def head_of(pods: list[Object], uid: str, attempt: int) -> Target | None:
-    """The attempt's head among a run's pods, if it has an address and is not ended."""
+    """The attempt's head among a run's pods, if it runs and has an address.
+
+    One that is leaving is asked as well, while there is no other: it may still have a last word.
+    """
+    wanted = {RUN_UID_LABEL: uid, ATTEMPT_LABEL: str(attempt), ROLE_LABEL: HEAD}
+    found = None
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status", {})
-        labels = metadata.get("labels", {})
-        wanted = {RUN_UID_LABEL: uid, ATTEMPT_LABEL: str(attempt), ROLE_LABEL: HEAD}
-        if any(labels.get(name) != value for name, value in wanted.items()):
-            continue
         address = status.get("podIP")
-        if address and status.get("phase") == "Running" and not metadata.get("deletionTimestamp"):
-            host = f"[{address}]" if ":" in address else address
-            return Target(metadata["uid"], f"http://{host}:{PROGRESS_PORT}")
-    return None
+        if not address or status.get("phase") != "Running":
+            continue
+        if not wanted.items() <= metadata.get("labels", {}).items():
+            continue
+        host = f"[{address}]" if ":" in address else address
+        target = Target(metadata["uid"], f"http://{host}:{PROGRESS_PORT}")
+        if not metadata.get("deletionTimestamp"):
+            return target
+        found = target
+    return found
