@@ -212,14 +212,6 @@ def test_a_users_variable_wins_over_the_tuning():
     assert found == env
 
 
-def test_torch_is_preloaded_only_where_it_costs_little():
-    def preloads(cpu: str) -> bool:
-        env = worker(resources={"cpu": cpu})["containers"][0]["env"]
-        return any(variable["name"] == "RAY_preload_python_modules" for variable in env)
-
-    assert (preloads("8"), preloads("9")) == (True, False)
-
-
 def test_shared_memory_is_a_quarter_of_memory_unless_said():
     def size(**resources: str) -> str:
         volume = worker(resources=resources)["volumes"][0]

@@ -41,7 +41,6 @@ machine."""
 _SETTINGS = {
     # As in the pods, so that a loss is noticed here as soon as there.
     **environments.RAY_TUNING,
-    **environments.PRELOAD,
     # But a busy laptop is slower than a busy pod, and nothing here is lost without its sockets
     # closing: patience costs nothing, and the lack of it kills nodes that only wait for a CPU.
     "RAY_health_check_timeout_ms": "20000",

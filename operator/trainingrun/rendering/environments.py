@@ -33,11 +33,6 @@ RAY_TUNING = {
 }
 """Ray's settings on head and workers. A user's own env of the same name wins."""
 
-PRELOAD = {"RAY_preload_python_modules": "torch"}
-"""Workers import torch before they are needed, so that the first step need not wait for it."""
-PRELOAD_MAX_CPUS = 8
-"""Ray keeps one idle process per CPU; beyond this many, torch in each costs too much memory."""
-
 
 def head(
     run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
@@ -61,10 +56,9 @@ def head(
     return _together(own, _common(run, platform), _users(run))
 
 
-def worker(run: TrainingRun, platform: Platform, cpus: int) -> list[dict[str, Any]]:
+def worker(run: TrainingRun, platform: Platform) -> list[dict[str, Any]]:
     """A worker's variables, of which none is secret."""
-    preload = PRELOAD if cpus <= PRELOAD_MAX_CPUS else {}
-    return _together(_common(run, platform), _plain(preload), _users(run))
+    return _together(_common(run, platform), _users(run))
 
 
 def credentials(run: TrainingRun) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def worker(
         container=names.WORKER_CONTAINER,
         annotations={},
         ports={"metrics": 8080},
-        env=environments.worker(run, platform, worker_cpus(run)),
+        env=environments.worker(run, platform),
         resources=resources,
         shared_memory=shared_memory(workers.resources.memory, workers.resources.shared_memory),
         node_selector=node_selector,
