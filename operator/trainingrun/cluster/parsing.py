@@ -70,12 +70,9 @@ def _drop(found: Any, location: Sequence[str | int]) -> None:
     """Takes out what is at `location`; where that is missing, what it is missing from."""
     path = [found]
     for step in location:
-        inner = path[-1]
-        if isinstance(inner, dict) and step in inner:
-            path.append(inner[step])
-        elif isinstance(inner, list) and isinstance(step, int) and step < len(inner):
-            path.append(inner[step])
-        else:
+        try:
+            path.append(path[-1][step])
+        except (KeyError, IndexError, TypeError):
             break
     if len(path) > 1:
         del path[-2][location[len(path) - 2]]

@@ -1,0 +1,110 @@
+"""The operator works with exactly the rights that `trainingrun.cluster.access` lists."""
+
+import itertools
+
+import pytest
+
+from support.operators import (
+    PlaysHead,
+    PlaysKubeRay,
+    a_run,
+    configuration_of,
+    eventually,
+    running,
+    settings_for,
+)
+from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cluster.access import CLUSTER_RULES, NODE_LEASE_RULES, OPERATOR_RULES, RUN_RULES
+from trainingrun.cluster.connection import Connection
+from trainingrun.controller.operator import Operator
+
+RBAC = "rbac.authorization.k8s.io/v1"
+
+
+@pytest.fixture
+def user(monkeypatch, namespace) -> str:
+    """Every request of the operator is made as this user."""
+    name, real = f"operator-of-{namespace}", Connection._headers
+
+    async def headers(self, content_type):
+        return {**await real(self, content_type), "Impersonate-User": name}
+
+    monkeypatch.setattr(Connection, "_headers", headers)
+    return name
+
+
+@pytest.fixture
+def grant(apiserver, user):
+    numbers = itertools.count()
+
+    def give(rules: list[dict], namespace: str = "") -> None:
+        prefix = "" if namespace else "Cluster"
+        metadata = {"name": f"{user}-{next(numbers)}"} | (
+            {"namespace": namespace} if namespace else {}
+        )
+        role = {"apiVersion": RBAC, "kind": f"{prefix}Role", "metadata": metadata}
+        apiserver.create(role | {"rules": rules})
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+        reference = {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": f"{prefix}Role",
+            "name": metadata["name"],
+        }
+        binding = {"apiVersion": RBAC, "kind": f"{prefix}RoleBinding", "metadata": metadata}
+        apiserver.create(binding | {"subjects": [subject], "roleRef": reference})
+
+    return give
+
+
+async def walk_through(apiserver, namespace: str, *namespaces: str) -> dict[tuple[str, str], float]:
+    """A run from its beginning to its deletion by TTL; the API calls by method and code."""
+    async with PlaysHead().listening() as head:
+        settings = settings_for(*namespaces)
+        if not namespaces:
+            settings = settings_for(namespace)
+            settings = type(settings)(
+                type(settings.operator)(look_for_kuberay_s=0.3), settings.render, settings.reconcile
+            )
+        operator = Operator(settings, await configuration_of(apiserver), head.target)
+        kuberay = PlaysKubeRay(apiserver, namespace)
+        path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainingruns"
+
+        def status() -> dict:
+            return apiserver.get(API_VERSION, KIND, "digits", namespace).get("status", {})
+
+        async with running(operator):
+            run = apiserver.create(a_run(namespace, ttlSecondsAfterFinished=1))
+            await eventually(lambda: status().get("attempt") == 1)
+            kuberay.starts(run)
+            head.document = {"attempt": 1, "epoch": 1, "state": "Succeeded", "result": {}}
+            kuberay.says("digits-1", "SUCCEEDED", "Complete")
+            await eventually(lambda: kuberay.jobs() == [])
+            kuberay.takes_the_pods_away(run)
+            await eventually(lambda: not apiserver.request("GET", path)["items"])
+        return {
+            (sample.labels["method"], sample.labels["code"]): sample.value
+            for metric in operator.metrics.registry.collect()
+            if metric.name == "trainingrun_api_requests"
+            for sample in metric.samples
+            if sample.name.endswith("_total")
+        }
+
+
+async def test_with_the_cluster_wide_rules_nothing_is_refused(apiserver, namespace, grant):
+    grant(RUN_RULES)
+    grant(CLUSTER_RULES)
+    grant(NODE_LEASE_RULES, "kube-node-lease")
+    grant(OPERATOR_RULES, namespace)
+    calls = await walk_through(apiserver, namespace)
+    assert [key for key in calls if key[1] == "403"] == []
+
+
+async def test_confined_to_a_namespace_only_nodes_leases_and_the_crd_are_refused(
+    apiserver, namespace, grant
+):
+    grant(RUN_RULES, namespace)
+    grant(OPERATOR_RULES, namespace)
+    calls = await walk_through(apiserver, namespace, namespace)
+    refused = {key: number for key, number in calls.items() if key[1] == "403"}
+    assert list(refused) == [("GET", "403")]
+    assert refused["GET", "403"] <= 4, "told once, not asked again and again"
