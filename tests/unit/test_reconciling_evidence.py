@@ -1,28 +1,25 @@
 """Each loss is counted once, under its true cause, whoever tells of it first."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from support.builders import (
-    T0,
     a_head,
     a_node,
     a_pod,
     a_progress,
-    a_ray_cluster,
     a_ray_job,
     a_run,
     nodes,
     pods,
     unix,
 )
-from trainingrun.api.status import Disruptions, LossReason, RunStatus
-from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
+from support.reconciled import a_training_run, look, then
+from trainingrun.api.status import Disruptions, LossReason
+from trainingrun.reconciling import Observed
 from trainingrun.reconciling.failures import why_pod_ended
-from trainingrun.rendering import RenderSettings
 
 HEAD, ONE, TWO = pods()
 NOT_READY = a_node("spot-1", ready=False)
@@ -79,29 +76,9 @@ def test_the_first_sign_that_holds_says_why_a_pod_ended(
     assert why_pod_ended(pod, node) is reason
 
 
-def look(observed: Observed, seconds: float = 60) -> Plan:
-    return plan(observed, RenderSettings(), ReconcileSettings(), T0 + timedelta(seconds=seconds))
-
-
-def seen(before: Observed, seconds: float = 60, **changes: Any) -> Observed:
-    """What is seen after `before` was looked at and its status written."""
-    status = RunStatus.model_validate(look(before, seconds).status.to_dict())
-    return replace(before, run=a_run(status=status), **changes)
-
-
 @pytest.fixture
 def training() -> Observed:
-    """An attempt whose pods were all seen to be well."""
-    begun = seen(
-        Observed(a_run()),
-        0,
-        ray_jobs=(a_ray_job(status="RUNNING"),),
-        ray_clusters=(a_ray_cluster(),),
-        pods=pods(),
-        nodes=nodes(),
-        progress_age_s=0.5,
-    )
-    return seen(begun, 30)
+    return a_training_run()
 
 
 def counts(observed: Observed, seconds: float = 60) -> dict[str, int]:
@@ -118,13 +95,13 @@ def test_a_healthy_attempt_lost_nothing(training: Observed) -> None:
     assert counts(training) == {}
 
 
-def test_a_worker_that_leaves_is_one_preemption_however_often_it_is_seen(
+def test_a_worker_that_leaves_is_one_preemption_however_often_it_is_then(
     training: Observed,
 ) -> None:
     leaving = replace(training, pods=(HEAD, a_pod("worker-1", leaving_at=55), TWO))
     assert counts(leaving) == {"preemptions": 1}
-    assert counts(seen(leaving)) == {"preemptions": 1}
-    assert counts(seen(leaving, pods=(HEAD, TWO)), 70) == {"preemptions": 1}
+    assert counts(then(leaving)) == {"preemptions": 1}
+    assert counts(then(leaving, pods=(HEAD, TWO)), 70) == {"preemptions": 1}
 
 
 @pytest.mark.parametrize("kind", ["Preempted", "WorkerLost"])
@@ -137,33 +114,33 @@ def test_pod_and_runtime_telling_of_one_loss_count_it_once(
     leaving = (HEAD, a_pod("worker-1", leaving_at=55), TWO)
     told = records({"kind": kind, "pod": pod})
     if record_first:
-        between = seen(replace(training, progress=told), pods=leaving)
+        between = then(replace(training, progress=told), pods=leaving)
     else:
         shown = leaving if pod_stays else (HEAD, TWO)
-        between = seen(replace(training, pods=leaving), pods=shown, progress=told)
+        between = then(replace(training, pods=leaving), pods=shown, progress=told)
     assert counts(between) == {"preemptions": 1}
 
 
 def test_a_worker_that_only_the_runtime_saw_dying_is_a_worker_failure(training: Observed) -> None:
     told = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
     assert counts(told) == {"workerFailures": 1}
-    assert counts(seen(told), 90) == {"workerFailures": 1}
+    assert counts(then(told), 90) == {"workerFailures": 1}
 
 
 def test_a_new_driver_s_records_are_counted_though_their_numbers_begin_again(
     training: Observed,
 ) -> None:
     first = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
-    second = seen(first, progress=records({"kind": "WorkerLost", "pod": "worker-2"}, epoch=2))
+    second = then(first, progress=records({"kind": "WorkerLost", "pod": "worker-2"}, epoch=2))
     assert counts(second) == {"workerFailures": 2}
-    late = seen(second, progress=first.progress)
+    late = then(second, progress=first.progress)
     assert counts(late) == {"workerFailures": 2}, "an older driver has nothing new to tell"
 
 
 def test_a_dead_worker_turns_out_to_be_a_lost_node_and_the_count_moves(training: Observed) -> None:
     dead = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
     assert counts(dead) == {"workerFailures": 1}
-    silent = seen(dead, nodes=nodes(a_node("spot-1", lease_age_s=20.0)))
+    silent = then(dead, nodes=nodes(a_node("spot-1", lease_age_s=20.0)))
     silent = replace(silent, progress=dead.progress.model_copy(update={"lost_nodes": ["spot-1"]}))
     assert counts(silent) == {"nodeLosses": 1}
 
@@ -172,16 +149,16 @@ def test_a_node_with_two_pods_is_lost_once(training: Observed) -> None:
     both = (HEAD, a_pod("worker-1"), a_pod("worker-2"))
     lost = replace(training, pods=both, nodes=nodes(GONE))
     assert counts(lost) == {"nodeLosses": 1}
-    assert counts(seen(lost, pods=(HEAD,))) == {"nodeLosses": 1}
+    assert counts(then(lost, pods=(HEAD,))) == {"nodeLosses": 1}
 
 
 def test_a_head_that_vanishes_is_one_head_loss_and_its_workers_none(training: Observed) -> None:
-    gone = seen(training, 60, pods=(ONE, TWO))
+    gone = then(training, 60, pods=(ONE, TWO))
     assert counts(gone, 61) == {"headLosses": 1}
     forced = (a_pod("worker-1", leaving_at=61, grace=0), a_pod("worker-2", exit_code=1))
-    assert counts(seen(gone, 61, pods=forced), 62) == {"headLosses": 1}
+    assert counts(then(gone, 61, pods=forced), 62) == {"headLosses": 1}
     replaced = (a_head(born=62, uid="new-head"), a_pod("worker-9", born=63))
-    assert counts(seen(gone, 61, pods=replaced), 64) == {"headLosses": 1}
+    assert counts(then(gone, 61, pods=replaced), 64) == {"headLosses": 1}
 
 
 def test_a_head_on_a_lost_node_is_one_node_loss(training: Observed) -> None:
@@ -191,13 +168,13 @@ def test_a_head_on_a_lost_node_is_one_node_loss(training: Observed) -> None:
         progress_failing_s=8.0,
     )
     assert counts(silent) == {"nodeLosses": 1}
-    assert counts(seen(silent, pods=(ONE, TWO)), 62) == {"nodeLosses": 1}
+    assert counts(then(silent, pods=(ONE, TWO)), 62) == {"nodeLosses": 1}
 
 
 def test_a_head_that_leaves_in_peace_is_counted_when_it_is_asked_to(training: Observed) -> None:
-    asked = seen(training, pods=(a_head(leaving_at=60), ONE, TWO))
+    asked = then(training, pods=(a_head(leaving_at=60), ONE, TWO))
     assert counts(asked, 61) == {"headLosses": 1}
-    assert counts(seen(asked, 61, pods=(ONE, TWO)), 90) == {"headLosses": 1}
+    assert counts(then(asked, 61, pods=(ONE, TWO)), 90) == {"headLosses": 1}
 
 
 def test_out_of_memory_uses_the_application_s_budget(training: Observed) -> None:
@@ -215,21 +192,21 @@ def test_out_of_memory_beyond_the_budget_ends_the_run(training: Observed) -> Non
 
 
 def test_a_queue_that_takes_everything_back_is_one_preemption(training: Observed) -> None:
-    left = seen(
+    left = then(
         training,
         ray_jobs=(a_ray_job(queued=True),),
         pods=(a_head(leaving_at=60), a_pod("worker-1", leaving_at=60), TWO),
     )
     assert counts(left) == {"preemptions": 1}
-    waiting = seen(left, pods=())
+    waiting = then(left, pods=())
     assert look(waiting).status.phase == "Queued"
     assert counts(waiting) == {"preemptions": 1}
-    again = seen(waiting, ray_jobs=(a_ray_job(),), pods=(a_head(born=90, uid="new"),))
+    again = then(waiting, ray_jobs=(a_ray_job(),), pods=(a_head(born=90, uid="new"),))
     assert counts(again) == {"preemptions": 1}
 
 
 def test_pods_that_are_long_gone_are_forgotten(training: Observed) -> None:
     leaving = replace(training, pods=(HEAD, a_pod("worker-1", leaving_at=55), TWO))
-    remembered = seen(leaving, pods=(HEAD, TWO))
+    remembered = then(leaving, pods=(HEAD, TWO))
     assert look(remembered).status.seen["charges"]
     assert "charges" not in look(remembered, 1000).status.seen

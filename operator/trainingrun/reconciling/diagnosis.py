@@ -23,7 +23,7 @@ IMAGE_REASONS = frozenset(
 
 _MISSING = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
 _KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (\S+)", re.IGNORECASE)
-_INSUFFICIENT = re.compile(r"(\d+) Insufficient ([A-Za-z0-9./_-]+)")
+_INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
 
 
 class Trouble(NamedTuple):
@@ -142,7 +142,7 @@ def _of_scheduling(pod: Manifest) -> Trouble | None:
     if not found or found.get("status") != "False" or found.get("reason") != "Unschedulable":
         return None
     message = str(found.get("message", ""))
-    scarce = sorted({name for _, name in _INSUFFICIENT.findall(message)})
+    scarce = sorted(set(_INSUFFICIENT.findall(message)))
     requests = _requests(pod)
     lacks = [
         f"{name} (the pod asks for {requests[name]})" if name in requests else name

@@ -1,0 +1,46 @@
+"""Short ways to look at a run and to let its status be written."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from trainingrun.api.status import Condition, RunStatus
+from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
+from trainingrun.rendering import RenderSettings
+
+from .builders import T0, a_ray_cluster, a_ray_job, a_run, nodes, pods
+
+
+def look(observed: Observed, seconds: float = 60) -> Plan:
+    """One look, so many seconds into the story."""
+    return plan(observed, RenderSettings(), ReconcileSettings(), T0 + timedelta(seconds=seconds))
+
+
+def then(before: Observed, seconds: float = 60, **changes: Any) -> Observed:
+    """What is seen once `before` was looked at and its status written, with changes."""
+    status = RunStatus.model_validate(look(before, seconds).status.to_dict())
+    return replace(before, run=before.run.model_copy(update={"status": status}), **changes)
+
+
+def wanting(observed: Observed, **spec: Any) -> Observed:
+    """The same with another spec."""
+    return replace(observed, run=a_run(status=observed.run.status, **spec))
+
+
+def a_training_run(**spec: Any) -> Observed:
+    """An attempt whose pods were all seen to be well, 30 seconds into the story."""
+    begun = then(
+        Observed(a_run(**spec)),
+        0,
+        ray_jobs=(a_ray_job(status="RUNNING"),),
+        ray_clusters=(a_ray_cluster(),),
+        pods=pods(),
+        nodes=nodes(),
+        progress_age_s=0.5,
+    )
+    return then(begun, 30)
+
+
+def condition(planned: Plan, type_: str) -> Condition:
+    """One condition of the next status."""
+    return next(known for known in planned.status.conditions if known.type == type_)

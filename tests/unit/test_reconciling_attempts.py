@@ -1,0 +1,283 @@
+"""How attempts end, who pays, how long the next one waits, and what belongs to whom."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from support.builders import (
+    OTHER_UID,
+    a_head,
+    a_pod,
+    a_progress,
+    a_ray_job,
+    a_run,
+    at,
+    pods,
+    unix,
+)
+from support.reconciled import a_training_run, condition, look, then, wanting
+from trainingrun.api.status import Attempt, LossReason, RunStatus
+from trainingrun.api.v1alpha1 import Backoff
+from trainingrun.reconciling import Observed
+from trainingrun.reconciling.failures import backoff
+from trainingrun.reconciling.model import Apply, Delete
+
+SAVED = {"uri": "s3://c/10", "step": 10, "time": unix(50)}
+
+
+@pytest.fixture
+def training() -> Observed:
+    return a_training_run()
+
+
+def failed(kind: str = "Application", **document: Any) -> Any:
+    failure = {"kind": kind, "message": "ValueError: loss is NaN"}
+    return a_progress(state="Failed", failure=failure, **document)
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "reason"),
+    [
+        ({"progress": failed()}, "Failed", LossReason.APPLICATION_ERROR),
+        ({"progress": failed("Storage")}, "Lost", LossReason.STORAGE_ERROR),
+        ({"progress": failed("Storage", epoch=0)}, "Lost", LossReason.STORAGE_ERROR),
+        ({"progress": failed("Infrastructure")}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
+        ({"progress": a_progress(state="Suspended")}, "Suspended", LossReason.SUSPENDED),
+        ({"progress": a_progress(state="Succeeded")}, "Succeeded", None),
+        ({"progress": a_progress(state="Succeeded", epoch=0)}, "Succeeded", None),
+        ({"progress": a_progress(2, state="Succeeded")}, "Running", None),
+        ({"ray_jobs": ()}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
+        ({"ray_jobs": (a_ray_job(leaving=True),)}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
+        ({"ray_jobs": (), "kuberay": "missing"}, "Running", None),
+    ],
+)
+def test_an_attempt_ends_by_the_driver_s_word_or_with_its_ray_job(
+    training: Observed, changes: dict[str, Any], outcome: str, reason: LossReason | None
+) -> None:
+    last = look(replace(training, **changes)).status.attempts[-1]
+    assert (last.outcome, last.reason) == (outcome, reason)
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "outcome", "reason"),
+    [
+        ({"status": "SUCCEEDED"}, {}, "Succeeded", None),
+        ({"status": "FAILED"}, {}, "Failed", LossReason.APPLICATION_ERROR),
+        (
+            {"deployment": "Failed", "reason": "SubmissionFailed"},
+            {},
+            "Lost",
+            LossReason.INFRASTRUCTURE_ERROR,
+        ),
+        (
+            {"deployment": "Failed", "reason": "JobStatusCheckTimeoutExceeded"},
+            {},
+            "Lost",
+            LossReason.INFRASTRUCTURE_ERROR,
+        ),
+        (
+            {"status": "FAILED", "message": "entrypoint command failed with exit code 3, logs: …"},
+            {},
+            "Lost",
+            LossReason.INFRASTRUCTURE_ERROR,
+        ),
+        (
+            {"status": "FAILED", "message": "entrypoint command failed with exit code 75"},
+            {},
+            "Suspended",
+            LossReason.SUSPENDED,
+        ),
+        (
+            {"status": "FAILED"},
+            {"pods": (a_head(exit_code=137, ended_because="OOMKilled"),)},
+            "Failed",
+            LossReason.OUT_OF_MEMORY,
+        ),
+        ({"status": "FAILED"}, {"pods": ()}, "Lost", LossReason.HEAD_LOST),
+    ],
+)
+def test_without_the_driver_s_word_the_ray_job_and_what_was_seen_decide(
+    training: Observed,
+    job: dict[str, Any],
+    changes: dict[str, Any],
+    outcome: str,
+    reason: LossReason | None,
+) -> None:
+    ended = replace(training, ray_jobs=(a_ray_job(**job),), **changes)
+    waited = then(ended, 60)
+    last = look(waited, 91).status.attempts[-1]
+    assert (last.outcome, last.reason) == (outcome, reason)
+
+
+def test_the_last_word_is_awaited_for_30_seconds_while_the_head_is_there(
+    training: Observed,
+) -> None:
+    ended = replace(
+        training, ray_jobs=(a_ray_job(status="SUCCEEDED"),), progress=a_progress(), progress_age_s=5
+    )
+    assert look(ended).status.attempts[-1].outcome == "Running"
+    waited = replace(then(ended, 60), progress_age_s=20.0)
+    assert look(waited, 75).status.attempts[-1].outcome == "Running"
+    assert look(replace(waited, progress_age_s=1.0), 75).status.attempts[-1].outcome == "Succeeded"
+    assert look(replace(waited, progress_age_s=40.0), 90).status.attempts[-1].outcome == "Succeeded"
+    result = {"metrics": {"accuracy": 0.9}}
+    heard = replace(waited, progress=a_progress(state="Succeeded", result=result))
+    assert look(heard, 63).status.result.metrics == {"accuracy": 0.9}  # type: ignore[union-attr]
+
+
+def test_a_driver_that_says_nothing_for_ten_minutes_is_given_up(training: Observed) -> None:
+    assert look(training, 590).status.attempts[-1].outcome == "Running"
+    last = look(training, 604).status.attempts[-1]
+    assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
+    waiting = replace(training, pods=pods()[:2])
+    assert look(waiting, 604).status.attempts[-1].outcome == "Running", "a pod is still missing"
+
+
+def test_an_attempt_whose_spec_kuberay_refuses_ends_the_run_at_once(training: Observed) -> None:
+    job = a_ray_job(deployment="ValidationFailed", message="bad spec")
+    plan = look(replace(training, ray_jobs=(job,)))
+    assert plan.status.phase == "Failed"
+    assert "bad spec" in condition(plan, "Failed").message
+
+
+def test_an_application_failure_uses_one_restart_and_waits(training: Observed) -> None:
+    ended = then(replace(training, progress=failed(checkpoint=SAVED)), 60)
+    status = ended.run.status
+    assert (status.restarts, status.disruptions.application_errors) == (1, 1)
+    assert status.next_attempt_time == at(70)
+    gone = replace(ended, ray_jobs=(), ray_clusters=(), pods=())
+    early = look(gone, 65)
+    assert (early.actions, early.look_again_s) == ((), 5.0)
+    assert isinstance(look(gone, 70).actions[-1], Apply)
+
+
+def test_infrastructure_uses_no_restart_and_the_next_attempt_begins_at_once(
+    training: Observed,
+) -> None:
+    ended = then(replace(training, ray_jobs=()), 60)
+    assert ended.run.status.restarts == 0
+    begins = look(replace(ended, ray_clusters=(), pods=()), 61)
+    assert begins.status.attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "fruitless", "seconds"),
+    [
+        (LossReason.APPLICATION_ERROR, 0, 10),
+        (LossReason.APPLICATION_ERROR, 1, 10),
+        (LossReason.APPLICATION_ERROR, 2, 20),
+        (LossReason.OUT_OF_MEMORY, 3, 40),
+        (LossReason.APPLICATION_ERROR, 500, 600),
+        (LossReason.NODE_LOST, 0, 0),
+        (LossReason.NODE_LOST, 1, 0),
+        (LossReason.NODE_LOST, 2, 10),
+        (LossReason.STORAGE_ERROR, 3, 20),
+        (LossReason.SUSPENDED, 9, 0),
+        (None, 9, 0),
+    ],
+)
+def test_the_wait_grows_while_no_progress_is_made(
+    reason: LossReason | None, fruitless: int, seconds: int
+) -> None:
+    ended = Attempt(number=1, ray_job="r", capacity="Spot", reason=reason, start_time=at(0))
+    assert backoff(ended, fruitless, Backoff()) == timedelta(seconds=seconds)
+
+
+def test_the_run_fails_when_its_restarts_are_used_up(training: Observed) -> None:
+    plan = look(wanting(replace(training, progress=failed()), failures={"maxRestarts": 0}))
+    found = condition(plan, "Failed")
+    assert (plan.status.phase, found.reason) == ("Failed", "RestartsExhausted")
+    assert "failures.maxRestarts is 0" in found.message
+    assert "loss is NaN" in found.message
+
+
+def test_the_run_fails_when_more_is_lost_than_max_preemptions(training: Observed) -> None:
+    leaving = replace(training, pods=(*pods()[:2], a_pod("worker-2", leaving_at=60)))
+    once = look(wanting(leaving, failures={"maxPreemptions": 0}))
+    assert condition(once, "Failed").reason == "PreemptionsExhausted"
+    allowed = look(wanting(leaving, failures={"maxPreemptions": 1}))
+    assert allowed.status.phase != "Failed"
+    lost = look(wanting(replace(training, ray_jobs=()), failures={"maxPreemptions": 0}))
+    assert condition(lost, "Failed").reason == "PreemptionsExhausted"
+
+
+def test_a_run_that_makes_no_progress_fails_after_so_many_attempts(training: Observed) -> None:
+    limit = {"failures": {"maxAttemptsWithoutProgress": 1}}
+    plan = look(wanting(replace(training, progress=failed("Storage")), **limit))
+    assert condition(plan, "Failed").reason == "NoProgress"
+    assert "checkpoint" in condition(plan, "Failed").message
+    saved = look(wanting(replace(training, progress=failed("Storage", checkpoint=SAVED)), **limit))
+    assert saved.status.phase == "Recovering"
+
+
+def test_a_budget_that_is_raised_in_mid_run_counts(training: Observed) -> None:
+    ended = then(wanting(replace(training, progress=failed()), failures={"maxRestarts": 1}), 60)
+    lowered = wanting(
+        replace(ended, ray_jobs=(), ray_clusters=(), pods=()), failures={"maxRestarts": 0}
+    )
+    assert look(lowered, 61).status.phase == "Failed"
+    raised = wanting(lowered, failures={"maxRestarts": 9})
+    assert look(raised, 61).status.phase == "Recovering"
+
+
+def test_an_ended_attempt_is_deleted_by_uid_and_the_next_waits_for_its_last_pod(
+    training: Observed,
+) -> None:
+    ended = then(replace(training, progress=failed("Infrastructure")), 60)
+    (delete,) = look(ended, 61).actions
+    assert isinstance(delete, Delete)
+    assert (delete.ref.kind, delete.ref.uid) == ("RayJob", training.ray_jobs[0]["metadata"]["uid"])
+    assert look(replace(ended, ray_jobs=(a_ray_job(leaving=True),)), 62).actions == ()
+    assert look(replace(ended, ray_jobs=()), 63).actions == ()
+    assert look(replace(ended, ray_jobs=(), ray_clusters=()), 64).actions == ()
+    nothing = replace(ended, ray_jobs=(), ray_clusters=(), pods=())
+    assert look(nothing, 65).status.attempt == 2
+
+
+def test_a_ray_job_that_the_status_does_not_know_is_the_attempt_just_begun() -> None:
+    plan = look(Observed(a_run(), ray_jobs=(a_ray_job(1, born=3),)), 9)
+    assert plan.actions == ()
+    (adopted,) = plan.status.attempts
+    assert (adopted.number, adopted.start_time) == (1, at(3))
+
+
+def test_a_number_that_only_pods_remember_is_not_used_again() -> None:
+    lost = then(Observed(a_run(), pods=(a_head(1),)), 9)
+    assert [a.outcome for a in lost.run.status.attempts] == ["Lost"]
+    assert look(replace(lost, pods=()), 20).status.attempt == 2
+
+
+def test_another_owner_s_ray_job_is_awaited_and_never_adopted_or_deleted() -> None:
+    plan = look(Observed(a_run(), ray_jobs=(a_ray_job(1, owner=OTHER_UID),)))
+    assert (plan.actions, plan.status.phase, plan.status.attempts) == ((), "Pending", [])
+    assert condition(plan, "Stalled").reason == "NameTaken"
+    assert plan.look_again_s is not None
+
+
+def test_an_older_run_s_other_leftovers_are_none_of_this_run_s_business() -> None:
+    plan = look(
+        Observed(
+            a_run(),
+            ray_jobs=(a_ray_job(7, owner=OTHER_UID),),
+            pods=(a_pod(number=7, run_uid=OTHER_UID),),
+        )
+    )
+    assert plan.status.attempt == 1
+
+
+def test_a_deleted_run_is_left_to_the_garbage_collector(training: Observed) -> None:
+    going = replace(training, run=a_run(deleted=True, status=training.run.status), ray_jobs=())
+    plan = look(going)
+    assert (plan.actions, plan.status, plan.look_again_s) == ((), going.run.status, None)
+
+
+def test_only_the_newest_twenty_attempts_are_kept() -> None:
+    many = [
+        Attempt(number=n, ray_job=f"digits-{n}", capacity="Spot", outcome="Lost", start_time=at(n))
+        for n in range(1, 21)
+    ]
+    status = RunStatus(attempt=20, attempts=many, start_time=at(0))
+    kept = look(Observed(a_run(status=status)), 500).status.attempts
+    assert (len(kept), kept[0].number, kept[-1].number) == (20, 2, 21)

@@ -1,0 +1,163 @@
+"""Machines that vanish: what is freed, in which order, and what is left alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.builders import a_head, a_node, a_pod, a_progress, a_ray_job, nodes, pods
+from support.reconciled import a_training_run, look, then
+from trainingrun.api.v1alpha1 import TrainingRun
+from trainingrun.reconciling import Observed
+from trainingrun.reconciling.model import AvoidNodes, Delete, Manifest, NodeSight, Plan
+
+HEAD, ONE, TWO = pods()
+
+
+@pytest.fixture
+def training() -> Observed:
+    return a_training_run()
+
+
+def forced(plan: Plan) -> list[str]:
+    return [
+        action.ref.name
+        for action in plan.actions
+        if isinstance(action, Delete) and action.ref.kind == "Pod" and action.grace_s == 0
+    ]
+
+
+def avoided(plan: Plan) -> list[str]:
+    return [n for action in plan.actions if isinstance(action, AvoidNodes) for n in action.nodes]
+
+
+STALE = a_node("spot-1", lease_age_s=16.0)
+SILENT = a_progress(lost_nodes=["spot-1"])
+
+
+@pytest.mark.parametrize(
+    ("node", "changes", "lost"),
+    [
+        (a_node("spot-1"), {}, False),
+        (STALE, {}, False),
+        (a_node("spot-1", ready=False), {}, False),
+        (a_node("spot-1"), {"progress": SILENT}, False),
+        (STALE, {"progress": SILENT}, True),
+        (a_node("spot-1", ready=False), {"progress": SILENT}, True),
+        (
+            a_node("spot-1", taints=("node.kubernetes.io/unreachable",)),
+            {"progress": SILENT},
+            True,
+        ),
+        (a_node("spot-1", taints=("example.org/mine",)), {"progress": SILENT}, False),
+        (a_node("spot-1", lease_age_s=None), {"progress": SILENT}, False),
+        (a_node("spot-1", lease_age_s=14.0), {"progress": SILENT}, False),
+        (a_node("spot-1", exists=False), {}, True),
+    ],
+)
+def test_a_node_is_lost_on_two_independent_signs_or_once_it_is_gone(
+    training: Observed, node: NodeSight, changes: dict[str, Any], lost: bool
+) -> None:
+    plan = look(replace(training, nodes=nodes(node), **changes))
+    assert (forced(plan), avoided(plan)) == ((["worker-1"], ["spot-1"]) if lost else ([], []))
+
+
+def test_replacements_are_kept_off_the_node_before_its_pods_are_deleted(
+    training: Observed,
+) -> None:
+    plan = look(replace(training, nodes=nodes(STALE), progress=SILENT))
+    assert [type(action) for action in plan.actions] == [AvoidNodes, Delete]
+    (delete,) = (a for a in plan.actions if isinstance(a, Delete))
+    assert delete.ref.uid == "uid-1-worker-1"
+
+
+def test_a_head_that_does_not_answer_on_a_stale_node_is_lost_with_it(training: Observed) -> None:
+    node = a_node("base-1", lease_age_s=20.0)
+    plan = look(replace(training, nodes=nodes(node), progress_failing_s=5.0))
+    assert "digits-1-head" in forced(plan)
+    hesitant = look(replace(training, nodes=nodes(node), progress_failing_s=3.0))
+    assert forced(hesitant) == []
+
+
+def test_polls_that_fail_say_nothing_about_other_nodes(training: Observed) -> None:
+    assert forced(look(replace(training, nodes=nodes(STALE), progress_failing_s=60.0))) == []
+
+
+def test_a_pod_that_outstays_its_grace_on_a_node_that_is_not_ready_is_freed(
+    training: Observed,
+) -> None:
+    stuck = (HEAD, a_pod("worker-1", leaving_at=0, grace=35), TWO)
+    not_ready = nodes(a_node("spot-1", ready=False))
+    assert forced(look(replace(training, pods=stuck, nodes=not_ready), 46)) == ["worker-1"]
+    assert forced(look(replace(training, pods=stuck, nodes=not_ready), 40)) == []
+    assert forced(look(replace(training, pods=stuck), 100)) == [], "its node is well: it only saves"
+
+
+def test_workers_are_replaced_together_with_a_head_that_vanished(training: Observed) -> None:
+    assert forced(look(replace(training, pods=(ONE, TWO)))) == ["worker-1", "worker-2"]
+
+
+def test_workers_older_than_the_new_head_are_replaced_once_and_new_ones_left_alone(
+    training: Observed,
+) -> None:
+    new_head = a_head(born=62, uid="new-head")
+    fresh = a_pod("worker-3", born=62)
+    plan = look(replace(training, pods=(new_head, ONE, fresh)), 63)
+    assert forced(plan) == ["worker-1"]
+    going = a_pod("worker-1", leaving_at=63, grace=0)
+    assert forced(look(replace(training, pods=(new_head, going, fresh)), 64)) == []
+
+
+def test_a_head_that_leaves_in_peace_keeps_its_workers_until_it_is_gone(
+    training: Observed,
+) -> None:
+    leaving = then(replace(training, pods=(a_head(leaving_at=60), ONE, TWO)), 61)
+    assert forced(look(leaving, 62)) == []
+    assert forced(look(replace(leaving, pods=(ONE, TWO)), 90)) == ["worker-1", "worker-2"]
+
+
+def test_a_head_whose_container_ended_takes_its_workers_along(training: Observed) -> None:
+    plan = look(replace(training, pods=(a_head(exit_code=137), ONE, TWO)))
+    assert forced(plan) == ["worker-1", "worker-2"]
+
+
+@pytest.mark.parametrize("shown", [(), (HEAD,), (HEAD, ONE)])
+def test_nothing_is_lost_while_pods_are_still_being_created(
+    training: Observed, shown: tuple[Manifest, ...]
+) -> None:
+    starting = replace(training, run=_begun(), pods=shown)
+    assert forced(look(starting, 5)) == []
+
+
+def _begun() -> TrainingRun:
+    from support.builders import a_run
+
+    return a_run(status=look(Observed(a_run()), 0).status)
+
+
+def test_workers_that_outlive_the_job_s_end_are_not_disturbed(training: Observed) -> None:
+    done = replace(training, ray_jobs=(a_ray_job(status="SUCCEEDED"),))
+    waiting = then(done, 60)
+    assert forced(look(replace(waiting, pods=(ONE, TWO)), 61)) == []
+
+
+def test_pods_of_an_ended_attempt_on_a_dead_node_are_freed_without_a_driver(
+    training: Observed,
+) -> None:
+    ended = then(replace(training, ray_jobs=()), 60)
+    stuck = a_pod("worker-1", leaving_at=61, grace=35)
+    dead = nodes(a_node("spot-1", lease_age_s=90.0))
+    later = replace(ended, ray_clusters=(), pods=(stuck,), nodes=dead)
+    assert forced(look(later, 100)) == []
+    assert forced(look(later, 107)) == ["worker-1"]
+    assert forced(look(replace(later, nodes=nodes()), 200)) == []
+
+
+def test_the_next_attempt_keeps_off_a_node_that_was_just_lost(training: Observed) -> None:
+    lost = then(replace(training, nodes=nodes(STALE), progress=SILENT), 60)
+    ended = then(replace(lost, ray_jobs=()), 62, ray_clusters=(), pods=())
+    begins = str(look(ended, 70).actions[-1])
+    assert "NotIn" in begins
+    assert "spot-1" in begins
+    much_later = str(look(ended, 2000).actions[-1])
+    assert "spot-1" not in much_later
