@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
-from rich.console import Console
 
 from . import views
+from .consoles import wide_console
 from .errors import CliError, one_sentence
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def list_runs(
         if not found:
             where = "in any namespace" if everywhere else f"in namespace {kube.namespace}"
             raise CliError(f"there is no TrainingRun {where}")
-    _print(views.listing(found, datetime.now(UTC), everywhere))
+    wide_console().print(views.listing(found, datetime.now(UTC), everywhere))
 
 
 def get(
@@ -76,7 +76,7 @@ def get(
         found["metadata"].pop("managedFields", None)
         typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
     else:
-        _print(views.details(found))
+        wide_console().print(views.details(found))
 
 
 def logs(
@@ -132,11 +132,3 @@ def _follow(kube: "Kube", name: str) -> None:
                 case "Failed":
                     raise CliError(f"{name} failed: {views.why(run)}")
         time.sleep(_LOOK_EVERY_S)
-
-
-def _print(table: object) -> None:
-    # A pipe has no width: rich would cut lines at 80 columns.
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=1000)
-    console.print(table)

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 import yaml
-from rich.console import Console
 
 from .. import rendering
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from . import cluster_commands, documents, durations
+from .consoles import wide_console
 from .errors import CliError, complain, one_sentence
 
 app = typer.Typer(
@@ -92,7 +92,7 @@ def run(
         found = documents.read(file)
         options = Options(folder=folder, preempt_after_s=preempt_after, resume=resume)
         try:
-            succeeded = run_locally(found.only_run(), found.config_maps, options, Console())
+            succeeded = run_locally(found.only_run(), found.config_maps, options, wide_console())
         except KeyboardInterrupt:
             raise typer.Exit(STOPPED_EXIT_CODE) from None
     raise typer.Exit(0 if succeeded else 1)

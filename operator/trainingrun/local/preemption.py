@@ -1,14 +1,16 @@
 """`--preempt-after`: takes a node away in mid-run, as a preemption does."""
 
-import contextlib
 import time
 
 from ..api.contract import NOTICE_FILE, SAVED_FILE, WATCHER_FILE
 from .ray_nodes import NOTICE_SECONDS, LocalRay, Node
 
+_GRACE_S = 5.0
+"""What a pod's grace period leaves after the notice."""
+
 
 class Preemption:
-    """One node's way out: notice, checkpoint, death, replacement. Polled, never blocking."""
+    """One node's way out: notice, checkpoint, SIGTERM, death. Polled, never blocking."""
 
     def __init__(self, ray: LocalRay, after_s: float) -> None:
         """Plan to take the newest worker of `ray` away `after_s` seconds after the first step."""
@@ -19,28 +21,35 @@ class Preemption:
         """The node that is or was taken away; None before its notice."""
         self.done = False
         """The node is gone, and another one was started."""
+        self._leaving = False
 
-    def poll(self, first_step_time: float | None) -> bool:
-        """Go on; whether the node was killed just now.
+    def poll(self, first_step_time: float | None) -> None:
+        """Go on.
 
         Args:
             first_step_time: Unix time of the first trained step; None before it.
         """
         if self.done or first_step_time is None:
-            return False
-        now = time.time()
+            return
         if self.node is None:
-            if now < first_step_time + self._after_s or not self._ray.workers:
-                return False
-            self.node = self._ray.workers[-1]
-            self._deadline = now
-            if (self.node.state / WATCHER_FILE).exists():
-                self._deadline = now + NOTICE_SECONDS
-                (self.node.state / NOTICE_FILE).write_text(str(self._deadline))
-        if now < self._deadline and not (self.node.state / SAVED_FILE).exists():
-            return False
-        with contextlib.suppress(ValueError):  # it died by itself, and was replaced already
+            if time.time() >= first_step_time + self._after_s and self._ray.workers:
+                self.node = self._ray.workers[-1]
+                self._give_notice(self.node)
+        elif not self._leaving:
+            saved = (self.node.state / SAVED_FILE).exists()
+            if saved or time.time() >= self._deadline or not self.node.alive:
+                self._leaving = True
+                self._deadline = time.time() + _GRACE_S
+                # As a kubelet does when the preStop hook has ended. The replacement does not wait.
+                self.node.process.terminate()
+                self._ray.add_worker()
+        elif not self.node.alive or time.time() >= self._deadline:
             self._ray.remove(self.node)
-            self._ray.add_worker()
-        self.done = True
-        return True
+            self.done = True
+
+    def _give_notice(self, node: Node) -> None:
+        """What the preStop hook does: ask for a checkpoint, unless nobody is there to make one."""
+        self._deadline = time.time()
+        if (node.state / WATCHER_FILE).exists():
+            self._deadline += NOTICE_SECONDS
+            (node.state / NOTICE_FILE).write_text(str(self._deadline))

@@ -164,8 +164,10 @@ class LocalRay:
         return node
 
     def remove(self, node: Node) -> None:
-        """Kill a worker node and everything on it, without any warning."""
+        """Kill a worker node and everything on it, without any warning; gone already is fine."""
         processes.kill(node.process)
+        if node not in self._workers:
+            return
         self._workers.remove(node)
         self._free_devices += node.devices
 
@@ -188,13 +190,16 @@ class LocalRay:
         self._guests.append(process)
         return process
 
-    def replace_dead_workers(self) -> list[tuple[Node, Node]]:
+    def replace_dead_workers(self, expected: Node | None) -> list[tuple[Node, Node]]:
         """Start a node for every one that died by itself; pairs of the dead and the new.
+
+        Args:
+            expected: A node whose death is somebody else's work, and which is left alone.
 
         Raises:
             LocalError: So many died that there is no use in further ones.
         """
-        dead = [node for node in self._workers if not node.alive]
+        dead = [each for each in self._workers if not each.alive and each is not expected]
         self._deaths += len(dead)
         if self._deaths > _MAX_DEATHS:
             raise LocalError(

@@ -159,10 +159,12 @@ class _Loop:
                 return _Broken(failure, bool(progress and progress.checkpoint))
             if time.monotonic() > deadline:
                 return "activeDeadlineSeconds has passed"
-            for dead, new in self.ray.replace_dead_workers():
-                self.display.note(f"node {dead.name} died; {new.name} takes its place")
+            expected = None
             if self.preemption is not None:
                 self.preemption.poll(self.interruptions.first_step_time)
+                expected = self.preemption.node
+            for dead, new in self.ray.replace_dead_workers(expected):
+                self.display.note(f"node {dead.name} died; {new.name} takes its place")
             time.sleep(_POLL_S)
 
     def _show(self, progress: Progress, number: int) -> None:
