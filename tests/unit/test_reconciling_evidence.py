@@ -210,3 +210,16 @@ def test_pods_that_are_long_gone_are_forgotten(training: Observed) -> None:
     remembered = then(leaving, pods=(HEAD, TWO))
     assert look(remembered).status.seen["charges"]
     assert "charges" not in look(remembered, 1000).status.seen
+
+
+def test_a_record_is_not_counted_again_once_its_pod_is_forgotten(training: Observed) -> None:
+    told = records(
+        {"kind": "WorkerLost", "pod": "worker-1"}, {"kind": "Restored", "message": "at 4"}
+    )
+    heard = replace(training, progress=told, pods=(HEAD, TWO))
+    assert [event.reason for event in look(heard).events] == ["WorkerLost", "Restored"]
+    forgotten = then(then(heard), 500)
+    much_later = then(forgotten, 1000, pods=(HEAD, TWO))
+    again = replace(much_later, progress=told)
+    assert counts(again, 1010) == {"workerFailures": 1}
+    assert look(again, 1010).events == ()
