@@ -60,7 +60,7 @@ class Verdict:
 
 _COLLECTIVE = re.compile(
     r"gloo|nccl|connection (closed|reset)|broken pipe|socket (closed|timeout)|"
-    r"timed out waiting|process group|peer",
+    r"timed out waiting|process group|by peer",
     re.IGNORECASE,
 )
 

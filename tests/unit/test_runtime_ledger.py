@@ -1,0 +1,122 @@
+"""Where the time went: what the driver's account says after each kind of loss."""
+
+import pytest
+from trainingrun_runtime.ledger import Ledger, StepReport
+
+from trainingrun.api.contract import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
+
+
+def report(group: int, step: int, begun: float, done: float, **more: float) -> StepReport:
+    sums = {"productive": done - begun, "checkpoint": 0.0, **more}
+    return StepReport(group=group, step=step, total=100, begun=begun, done=done, **sums)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """A driver that started at 1000 and trains its first group since 1030, a step a second."""
+    ledger = Ledger(attempt=1, epoch=1, now=1000.0)
+    ledger.group_started(1020.0, world_size=2, resumed_step=0)
+    for step in (10, 20, 30):
+        ledger.stepped(report(1, step, 1030.0, 1030.0 + step))
+    return ledger
+
+
+def test_the_time_to_the_first_step_is_startup(ledger):
+    assert ledger.document(1060.0).seconds.startup == 30.0
+
+
+def test_steps_are_productive(ledger):
+    assert ledger.document(1060.0).seconds.productive == 30.0
+
+
+def test_steps_after_the_last_checkpoint_are_lost_when_the_group_restarts(ledger):
+    ledger.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
+    ledger.group_started(1065.0, world_size=2, resumed_step=20)
+    seconds = ledger.document(1065.0).seconds
+    assert (seconds.productive, seconds.lost_work) == (20.0, 10.0)
+
+
+def test_a_checkpoint_between_two_reports_loses_what_came_after_it(ledger):
+    ledger.group_started(1065.0, world_size=2, resumed_step=25)
+    seconds = ledger.document(1065.0).seconds
+    assert (seconds.productive, seconds.lost_work) == (25.0, 5.0)
+
+
+def test_a_checkpoint_made_at_the_notice_loses_nothing(ledger):
+    ledger.group_started(1065.0, world_size=2, resumed_step=30)
+    seconds = ledger.document(1065.0).seconds
+    assert (seconds.productive, seconds.lost_work) == (30.0, 0.0)
+
+
+def test_the_time_from_the_last_step_to_the_next_first_one_is_recovery(ledger):
+    ledger.group_started(1065.0, world_size=2, resumed_step=30)
+    ledger.stepped(report(2, 31, 1072.0, 1073.0))
+    seconds = ledger.document(1073.0).seconds
+    assert (seconds.recovery, seconds.startup, seconds.productive) == (12.0, 30.0, 31.0)
+
+
+def test_a_step_that_is_done_twice_is_productive_once(ledger):
+    ledger.group_started(1065.0, world_size=2, resumed_step=20)
+    ledger.stepped(report(2, 30, 1070.0, 1080.0))
+    seconds = ledger.document(1080.0).seconds
+    assert (seconds.productive, seconds.lost_work) == (30.0, 10.0)
+
+
+def test_a_straggler_of_a_replaced_group_is_not_counted(ledger):
+    ledger.group_started(1065.0, world_size=2, resumed_step=30)
+    ledger.stepped(report(1, 99, 1030.0, 1099.0))
+    assert ledger.step == 30
+
+
+def test_checkpoint_stalls_of_all_groups_add_up(ledger):
+    ledger.stepped(report(1, 40, 1030.0, 1070.0, checkpoint=2.0))
+    ledger.group_started(1075.0, world_size=2, resumed_step=40)
+    ledger.stepped(report(2, 50, 1080.0, 1090.0, checkpoint=1.0))
+    assert ledger.document(1090.0).seconds.checkpoint == 3.0
+
+
+def test_a_loss_shows_as_recovering_until_the_next_step(ledger):
+    ledger.disrupted(1061.0, RecordKind.PREEMPTED, "the node was drained", node="n1", pod="p1")
+    assert ledger.document(1061.0).state is RunState.RECOVERING
+    ledger.group_started(1065.0, world_size=2, resumed_step=30)
+    ledger.stepped(report(2, 31, 1072.0, 1073.0))
+    assert ledger.document(1073.0).state is RunState.TRAINING
+
+
+def test_records_are_numbered_so_that_each_is_counted_once(ledger):
+    ledger.disrupted(1061.0, RecordKind.PREEMPTED, "drained", node="n1", pod="p1")
+    ledger.disrupted(1062.0, RecordKind.WORKER_LOST, "died")
+    assert [r.number for r in ledger.document(1062.0).records] == [1, 2, 3]
+
+
+def test_only_the_newest_hundred_records_are_kept_and_their_numbers_go_on(ledger):
+    for second in range(150):
+        ledger.disrupted(1100.0 + second, RecordKind.WORKER_LOST, "died")
+    records = ledger.document(1300.0).records
+    assert (len(records), records[-1].number) == (100, 151)
+
+
+def test_the_seconds_left_follow_the_pace_of_this_group(ledger):
+    assert ledger.document(1060.0).seconds_left == 70.0
+
+
+def test_the_first_failure_stays(ledger):
+    ledger.failed(1061.0, Failure(kind="Application", message="ValueError: bad batch"))
+    ledger.failed(1062.0, Failure(kind="Infrastructure", message="actor died"))
+    document = ledger.document(1062.0)
+    assert (document.state, document.failure.kind) == (RunState.FAILED, "Application")
+
+
+def test_an_application_failure_is_on_record_and_an_infrastructure_one_is_not(ledger):
+    ledger.failed(1061.0, Failure(kind="Application", message="ValueError: bad batch"))
+    kinds = [r.kind for r in ledger.document(1061.0).records]
+    assert kinds == [RecordKind.RESTORED, RecordKind.APPLICATION_ERROR]
+
+
+def test_success_carries_the_result_and_the_checkpoint(ledger):
+    ledger.committed(LastCheckpoint(uri="s3://b/c", step=30, time=1060.0))
+    ledger.succeeded(ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri="s3://b/c"))
+    document = ledger.document(1061.0)
+    assert document.state is RunState.SUCCEEDED
+    assert document.metrics == {"accuracy": 0.9}
+    assert document.checkpoint.step == 30

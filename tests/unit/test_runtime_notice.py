@@ -1,0 +1,70 @@
+"""A notice: read whole or not at all, and answered at the right moment."""
+
+import threading
+import time
+
+import pytest
+from trainingrun_runtime.notice import Notice, NoticeWatcher, leave_at
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAININGRUN_STATE_DIRECTORY", str(tmp_path))
+    return tmp_path
+
+
+def test_a_pod_that_waits_for_us_leaves_at_once():
+    assert leave_at(Notice(deadline=1000.0, waits=True), save_seconds=3.0) == 0.0
+
+
+def test_a_node_that_stays_until_its_deadline_trains_on_until_shortly_before():
+    assert leave_at(Notice(deadline=1000.0, waits=False), save_seconds=1.0) == 995.0
+
+
+def test_the_slower_the_checkpoints_the_earlier_the_last_one_begins():
+    assert leave_at(Notice(deadline=1000.0, waits=False), save_seconds=20.0) == 960.0
+
+
+def test_the_hooks_file_becomes_a_notice(folder):
+    answered = threading.Event()
+    watcher = NoticeWatcher(lambda notice: answered.set())
+    watcher.start()
+    (folder / "notice").write_text("2000000000\n")
+    assert answered.wait(5)
+    assert watcher.notice == Notice(deadline=2000000000.0, waits=True)
+    watcher.stop()
+
+
+def test_a_notice_that_is_not_written_yet_is_waited_for(folder):
+    answered = threading.Event()
+    (folder / "notice").touch()
+    watcher = NoticeWatcher(lambda notice: answered.set())
+    watcher.start()
+    assert not answered.wait(0.5)
+    (folder / "notice").write_text("2000000000")
+    assert answered.wait(5)
+    watcher.stop()
+
+
+def test_a_notice_without_a_readable_time_still_counts(folder):
+    watcher = NoticeWatcher(lambda notice: None)
+    (folder / "notice").write_text("soon")
+    watcher.start()
+    deadline = time.monotonic() + 5
+    while watcher.notice is None and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    assert watcher.notice is not None
+    watcher.stop()
+
+
+def test_the_hook_finds_a_watcher_only_while_one_watches(folder):
+    watcher = NoticeWatcher(lambda notice: None)
+    watcher.start()
+    assert (folder / "watcher").exists()
+    watcher.stop()
+    assert not (folder / "watcher").exists()
+
+
+def test_saved_ends_the_hook(folder):
+    NoticeWatcher(lambda notice: None).saved()
+    assert (folder / "saved").exists()
