@@ -1,10 +1,8 @@
 """Rank 0's line to the board: a thread, so that a slow head never slows a step."""
 
 import logging
-import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,8 +13,6 @@ from .ledger import StepReport
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.25
-STEP_LOG_ENV = "STEP_LOG_FOLDER"
-"""Folder to which rank 0 appends `<pod>.log`, a line `<Unix time> <steps done>` for each step."""
 
 
 class Reporter:
@@ -33,17 +29,12 @@ class Reporter:
         self._latest: StepReport | None = None
         self._changed = threading.Event()
         self._closed = False
-        folder = os.environ.get(STEP_LOG_ENV)
-        name = f"{os.environ.get('POD_NAME', 'rank-0')}.log"
-        self._log = (Path(folder) / name).open("a", buffering=1) if folder else None
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._thread.start()
 
     def tell(self, report: StepReport) -> None:
         """A step was done."""
         self._latest = report
-        if self._log is not None:
-            self._log.write(f"{report.done:.3f} {report.step}\n")
         self._changed.set()
 
     def close(self) -> None:
@@ -51,8 +42,6 @@ class Reporter:
         self._closed = True
         self._changed.set()
         self._thread.join(timeout=10)
-        if self._log is not None:
-            self._log.close()
 
     def _run(self) -> None:
         while not self._closed:
