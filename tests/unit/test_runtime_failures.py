@@ -1,10 +1,11 @@
-"""Who is to blame: losing a machine is never charged to the application, nor the other way round."""
+"""Who is to blame: a lost machine is never charged to the application, nor a bug to a machine."""
 
 import pytest
 from ray.exceptions import ActorDiedError
 from ray.train import WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from ray.train.v2.api.exceptions import ControllerError
+
 from trainingrun_runtime.failures import (
     Blame,
     PeerLost,

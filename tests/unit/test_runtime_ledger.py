@@ -1,9 +1,9 @@
 """Where the time went: what the driver's account says after each kind of loss."""
 
 import pytest
-from trainingrun_runtime.ledger import Ledger, StepReport
 
 from trainingrun.api.contract import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
+from trainingrun_runtime.ledger import Ledger, StepReport
 
 
 def report(group: int, step: int, begun: float, done: float, **more: float) -> StepReport:

@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+
 from trainingrun_runtime.notice import Notice, NoticeWatcher, leave_at
 
 
