@@ -99,7 +99,21 @@ async def test_progress_is_read_with_the_token_and_told_in_the_status(
         await eventually(lambda: kuberay.jobs() == [])
     token = apiserver.get("v1", "Secret", "digits-token", namespace)["data"]["token"]
     assert head.tokens == {"Bearer " + base64.b64decode(token).decode()}
-    assert status()["progress"]["step"] == 10, "the last word is read before the head goes"
+    assert status()["progress"]["step"] == 10
+
+
+async def test_the_head_is_asked_for_its_last_word_as_soon_as_its_job_has_ended(
+    apiserver, namespace, kuberay, head, new_operator, status
+):
+    """Polls are an hour apart here, so none of them brings it."""
+    async with running(await new_operator(poll_s=3600.0)):
+        run = apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("attempt") == 1)
+        kuberay.starts(run)
+        head.document = document(step=10, totalSteps=10, state="Succeeded", result={"metrics": {}})
+        kuberay.says("digits-1", "SUCCEEDED", "Complete")
+        await eventually(lambda: status().get("phase") == "Succeeded")
+    assert status()["progress"]["step"] == 10
 
 
 async def test_events_tell_what_the_status_tells(

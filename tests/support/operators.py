@@ -33,13 +33,13 @@ async def configuration_of(server: ApiServer, port: int | None = None) -> Config
     return configuration
 
 
-def settings_for(*namespaces: str, **operator: Any) -> Settings:
+def settings_for(*namespaces: str, poll_s: float = 0.2, **operator: Any) -> Settings:
     """An operator that looks after these namespaces, and is quick to see what the tests do."""
     own = OperatorSettings(namespaces=namespaces, look_for_kuberay_s=0.3)
     return Settings(
         dataclasses.replace(own, **operator),
         RenderSettings(operator_namespace=namespaces[0] if namespaces else "default"),
-        ReconcileSettings(poll_s=0.2),
+        ReconcileSettings(poll_s=poll_s),
     )
 
 

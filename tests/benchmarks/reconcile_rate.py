@@ -1,0 +1,181 @@
+"""How fast do many runs become jobs? TrainingRun -> RayJob beside KubeRay's RayJob -> RayCluster.
+
+    python tests/benchmarks/reconcile_rate.py [--runs 300]
+
+Both operators run, one after the other, as processes of their own against one bare API server
+(etcd and kube-apiserver, no kubelet). Each is running before the objects are created, all at once;
+the time is that from the first creation until the last child exists. Beside its RayJob a
+TrainingRun gets a Secret, a NetworkPolicy, a status and an event; a RayJob gets its RayCluster,
+whose pods and services KubeRay's other controller makes at the same time.
+
+Needs the binaries of `make test` and `kuberay-operator` in $KUBEBUILDER_ASSETS or on PATH.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
+
+from support.apiserver import ApiServer, running_apiserver  # noqa: E402
+from support.binaries import kuberay_crds  # noqa: E402
+from support.operators import RAY_API, a_run, configuration_of  # noqa: E402
+from trainingrun.api.crd import crd  # noqa: E402
+from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun  # noqa: E402
+from trainingrun.cluster.cache import WatchCache  # noqa: E402
+from trainingrun.cluster.connection import Connection  # noqa: E402
+from trainingrun.cluster.resources import path  # noqa: E402
+from trainingrun.controller.settings import PREFIX  # noqa: E402
+from trainingrun.rendering import RenderSettings, attempt  # noqa: E402
+
+PATIENCE_S = 600
+
+
+def main() -> None:
+    """Measures both and prints the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=300)
+    runs = parser.parse_args().runs
+    binary = kuberay_operator()
+    with running_apiserver() as server, tempfile.TemporaryDirectory() as logs:
+        server.install_crd(crd())
+        for file in sorted(kuberay_crds()[0].parent.glob("ray.io_*.yaml")):
+            server.install_crd(file.read_text())
+        ours, theirs = server.new_namespace(), server.new_namespace()
+        with process(our_command(), Path(logs, "ours"), our_environment(server, ours)):
+            our_s = asyncio.run(
+                measure(
+                    server,
+                    [a_run(ours, f"run-{number}") for number in range(runs)],
+                    path(API_VERSION, KIND, ours),
+                    path(RAY_API, "RayJob", ours),
+                )
+            )
+        print(f"TrainingRun -> RayJob     {runs} in {our_s:6.2f} s   {runs / our_s:6.1f}/s")
+        with process(kuberay_command(binary, server, theirs), Path(logs, "kuberay"), os.environ):
+            their_s = asyncio.run(
+                measure(
+                    server,
+                    [a_ray_job(theirs, f"run-{number}") for number in range(runs)],
+                    path(RAY_API, "RayJob", theirs),
+                    path(RAY_API, "RayCluster", theirs),
+                )
+            )
+        print(f"RayJob -> RayCluster      {runs} in {their_s:6.2f} s   {runs / their_s:6.1f}/s")
+        print(f"ratio                     {their_s / our_s:.2f}")
+
+
+async def measure(
+    server: ApiServer, manifests: list[dict[str, Any]], parents: str, children: str
+) -> float:
+    """Seconds from the first creation until there are as many children as parents.
+
+    One more object is created first, and its child awaited: the operator is up by then.
+    """
+    connection = Connection(await configuration_of(server))
+    cache = WatchCache(connection, children)
+    watching = asyncio.create_task(cache.run())
+    try:
+        warm_up = {**manifests[0], "metadata": {**manifests[0]["metadata"], "name": "warm-up"}}
+        await connection.create(parents, warm_up)
+        await until(lambda: len(cache.all()) == 1)
+        begin = time.monotonic()
+        slots = asyncio.Semaphore(32)
+
+        async def create(manifest: dict[str, Any]) -> None:
+            async with slots:
+                await connection.create(parents, manifest)
+
+        await asyncio.gather(*(create(manifest) for manifest in manifests))
+        await until(lambda: len(cache.all()) == len(manifests) + 1)
+        return time.monotonic() - begin
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await connection.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for it."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - the cache has no event for a number of objects
+            await asyncio.sleep(0.01)
+
+
+def a_ray_job(namespace: str, name: str) -> dict[str, Any]:
+    """The RayJob that our operator makes of the same run, without an owner."""
+    run = a_run(namespace, name)
+    parsed = TrainingRun.model_validate({**run, "metadata": {**run["metadata"], "uid": "u" * 36}})
+    job = attempt(parsed, 1, RenderSettings())
+    del job["metadata"]["ownerReferences"]
+    return job
+
+
+def our_command() -> list[str]:
+    return [sys.executable, "-m", "trainingrun.controller"]
+
+
+def our_environment(server: ApiServer, namespace: str) -> dict[str, str]:
+    settings = {
+        "NAMESPACES": namespace,
+        "OPERATOR_NAMESPACE": namespace,
+        "PROBE_PORT": "18481",
+        "METRICS_PORT": "18480",
+    }
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "operator"),
+        "KUBECONFIG": str(server.kubeconfig),
+        **{PREFIX + name: value for name, value in settings.items()},
+    }
+
+
+def kuberay_command(binary: str, server: ApiServer, namespace: str) -> list[str]:
+    return [
+        binary,
+        f"--kubeconfig={server.kubeconfig}",
+        f"--watch-namespace={namespace}",
+        "--enable-leader-election=false",
+        "--metrics-addr=0",
+        "--health-probe-bind-address=0",
+    ]
+
+
+def kuberay_operator() -> str:
+    """Path of KubeRay's own operator."""
+    folder = os.environ.get("KUBEBUILDER_ASSETS", "")
+    found = shutil.which("kuberay-operator", path=f"{folder}:{os.environ['PATH']}")
+    if found is None:
+        sys.exit("kuberay-operator is neither in $KUBEBUILDER_ASSETS nor on PATH")
+    return found
+
+
+@contextlib.contextmanager
+def process(command: list[str], log: Path, environment: Any) -> Iterator[None]:
+    """Runs it; shows the end of its log if it ended by itself."""
+    with log.open("wb") as output:
+        running = subprocess.Popen(
+            command, env=dict(environment), stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            yield
+        finally:
+            ended = running.poll() is not None
+            running.terminate()
+            running.wait(timeout=30)
+            if ended or sys.exc_info()[0]:
+                print(log.read_text()[-3000:], file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
