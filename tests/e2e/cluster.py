@@ -28,6 +28,8 @@ SYSTEM = "trainingrun-system"
 NAMESPACE = "e2e"
 ENDPOINT = "http://s3.storage.svc.cluster.local:7070"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "trainingrun", "AWS_SECRET_ACCESS_KEY": "trainingrun-e2e"}
+LIVE_SOURCE = bool(os.environ.get("E2E_LIVE_SOURCE"))
+"""See `live_source`: images that are there already then need not be the newest."""
 SPOT_TAINT = "trainingrun.dev/capacity=spot:NoSchedule"
 JOURNALS = "/var/trainingrun-e2e"
 """Folder on each node that holds the step journals, one folder per run. It is in the node's own
@@ -147,10 +149,20 @@ def load_image(cluster: TestCluster, image: str, *nodes: str) -> None:
     """Bring an image to nodes; kind itself leaves out those that have the same one already."""
     if not run("docker", "images", "--quiet", image).strip():
         run("docker", "pull", image, timeout=600)
+    if LIVE_SOURCE:
+        nodes = tuple(node for node in nodes if not _has_some(cluster, image, node))
+    if not nodes:
+        return
     run(
         "kind", "load", "docker-image", image, f"--name={cluster.name}",
         f"--nodes={','.join(nodes)}", timeout=600,
     )  # fmt: skip
+
+
+def _has_some(cluster: TestCluster, image: str, node: str) -> bool:
+    """Whether a node has an image of that name, however old."""
+    listed = cluster.on_node(node, "ctr --namespace=k8s.io images list -q").split()
+    return any(found == image or found.endswith(f"/{image}") for found in listed)
 
 
 def image_id(image: str) -> str:

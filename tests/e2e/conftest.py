@@ -1,7 +1,8 @@
 """One cluster for the session, and one table of what every scenario cost.
 
 KEEP=1 keeps the cluster, and whatever cluster was there before is kept anyway. E2E_SKIP_BUILD=1
-takes the images as they are. E2E_CLUSTER names another cluster.
+takes the images as they are. E2E_CLUSTER names another cluster. E2E_LIVE_SOURCE=1
+is told in live_source.py.
 """
 
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from e2e import cluster as clusters
-from e2e import installing
+from e2e import installing, live_source
 from e2e.cluster import TestCluster
 from e2e.diagnosing import keep_evidence, recall
 from e2e.report import Row, table
@@ -67,6 +68,8 @@ def cluster() -> Iterator[TestCluster]:
     clusters.build_images()
     made = clusters.create_cluster(NAME)
     clusters.load_image(made, clusters.TRAINING_IMAGE, *made.workers)
+    if clusters.LIVE_SOURCE:
+        live_source.copy_to_nodes(made)
     yield made
     if not existed and not os.environ.get("KEEP"):
         clusters.delete_cluster(made)

@@ -2,7 +2,8 @@
 
 import re
 
-from .cluster import OPERATOR_IMAGE, ROOT, SYSTEM, TestCluster, available, load_image
+from . import live_source
+from .cluster import LIVE_SOURCE, OPERATOR_IMAGE, ROOT, SYSTEM, TestCluster, available, load_image
 from .kube import run, wait_for
 
 CHART = ROOT / "charts" / "trainingrun-operator"
@@ -22,6 +23,8 @@ def install_by_chart(cluster: TestCluster) -> None:
         "--set=image.pullPolicy=Never", timeout=180,
     )  # fmt: skip
     system = cluster.kubectl.within(SYSTEM)
+    if LIVE_SOURCE:
+        live_source.in_operator(system, DEPLOYMENT)
     # A rebuilt image has the same tag, so the Deployment did not change.
     system("rollout", "restart", f"deployment/{DEPLOYMENT}")
     available(system, DEPLOYMENT)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .cluster import ENDPOINT, JOURNALS, TRAINING_IMAGE, TestCluster
+from . import live_source
+from .cluster import ENDPOINT, JOURNALS, LIVE_SOURCE, TRAINING_IMAGE, TestCluster
 from .kube import Kubectl, NotSeenError, wait_for
 from .report import Step, read_journals
 
@@ -78,7 +79,7 @@ class Run:
             "apiVersion": "trainingrun.dev/v1alpha1",
             "kind": "TrainingRun",
             "metadata": {"name": self.name},
-            "spec": spec,
+            "spec": live_source.in_training(dict(spec)) if LIVE_SOURCE else spec,
         }
         self.applied = time.time()
         self.kubectl.apply(manifest)
