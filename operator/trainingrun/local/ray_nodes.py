@@ -32,6 +32,7 @@ NOTICE_SECONDS = 30
 STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"
 """Where the runtime's processes on a node find its state folder; in a pod it is a fixed one."""
 
+_START_TRIES = 3
 _START_DEADLINE_S = 120.0
 _MAX_DEATHS = 20
 _OBJECT_STORE_BYTES = 200_000_000
@@ -135,6 +136,17 @@ class LocalRay:
         Raises:
             LocalError: Ray did not come up.
         """
+        for remaining in reversed(range(_START_TRIES)):
+            try:
+                self._start_once(workers)
+                return
+            except LocalError:
+                # Ray gives itself 30 s, which a machine that is busy otherwise may not keep.
+                self.stop()
+                if not remaining:
+                    raise
+
+    def _start_once(self, workers: int) -> None:
         port = _free_port()
         command = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
         command += ["--no-monitor"]

@@ -1,0 +1,158 @@
+"""The same YAML on one machine, with real Ray: lost nodes, errors and Ctrl-C.
+
+Each run is the command line in a process of its own, as a user starts it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 600
+"""Generous: a crowded CI machine starts processes slowly."""
+
+
+def a_run(function: str, workers: int = 2, **config: object) -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "trainingrun.dev/v1alpha1",
+            "kind": "TrainingRun",
+            "metadata": {"name": "tiny"},
+            "spec": {
+                "training": {"function": function, "config": config},
+                "workers": {"count": workers},
+                "storage": {"uri": "s3://nobody/looks/here"},
+                "failures": {"maxRestarts": 1, "backoff": {"initialSeconds": 0}},
+            },
+        }
+    )
+
+
+@dataclass
+class Command:
+    """One `trainingrun run --local`, in a folder of its own."""
+
+    folder: Path
+    process: "subprocess.Popen[str]"
+
+    @property
+    def output_file(self) -> Path:
+        return self.folder / "output.txt"
+
+    @property
+    def output(self) -> str:
+        return self.output_file.read_text()
+
+    def result(self) -> dict[str, str]:
+        """The summary's rows."""
+        rows = (line.split("  ", 1) for line in self.output.splitlines() if "  " in line)
+        return {name.strip(): value.strip() for name, value in rows}
+
+    def wait(self) -> int:
+        return self.process.wait(timeout=DEADLINE_S)
+
+    def wait_for(self, word: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while word not in self.output:
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.1)
+
+
+def _environ(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def start(folder: Path, manifest: str, *options: str) -> Command:
+    folder.mkdir(exist_ok=True)
+    (folder / "run.yaml").write_text(manifest)
+    code = "from trainingrun.cli.main import app; app()"
+    paths = [ROOT / "operator", ROOT / "training_images", folder]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "TEST_MARK": str(folder),
+    }
+    with (folder / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code, "run", "run.yaml", "--local", *options],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    return Command(folder, process)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for one test's commands; no process of theirs may outlive it."""
+    yield tmp_path
+    mark = f"TEST_MARK={tmp_path}".encode()
+    left = [
+        entry.name
+        for entry in Path("/proc").glob("[0-9]*")
+        if any(variable.startswith(mark) for variable in _environ(entry).split(b"\0"))
+    ]
+    assert left == []
+
+
+def test_a_run_that_loses_a_node_ends_with_the_same_weights(folder: Path) -> None:
+    manifest = a_run("trainingrun_runtime.examples.digits:train", steps=60, step_seconds=0.1)
+    undisturbed = start(folder / "undisturbed", manifest)
+    assert undisturbed.wait() == 0, undisturbed.output
+    preempted = start(folder / "preempted", manifest, "--preempt-after", "2s")
+    assert preempted.wait() == 0, preempted.output
+
+    assert "node local-2 preempted at step" in preempted.output
+    assert preempted.result()["interruptions"] == "1"
+    assert int(preempted.result()["steps lost"]) <= 1
+    assert undisturbed.result()["interruptions"] == "0"
+    assert preempted.result()["weights_sha256"] == undisturbed.result()["weights_sha256"]
+
+
+def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log(
+    folder: Path,
+) -> None:
+    (folder / "broken.py").write_text("def train(config):\n    raise ValueError('no such file')\n")
+    command = start(folder, a_run("broken:train", workers=1))
+    assert command.wait() == 1
+    assert "ValueError: no such file; attempt 2 follows in 0 s" in command.output
+    *_, sentence, log = command.output.splitlines()
+    assert sentence.startswith("tiny failed: ")
+    assert "ValueError: no such file" in sentence
+    assert "failures.maxRestarts is 1" in sentence
+    assert "no such file" in Path(log.removeprefix("log: ")).read_text()
+
+
+def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> None:
+    manifest = a_run(
+        "trainingrun_runtime.examples.linear:train", workers=1, steps=100, step_seconds=0.1
+    )
+    stopped = start(folder, manifest)
+    stopped.wait_for("training · step")
+    stopped.process.send_signal(signal.SIGINT)
+    assert stopped.wait() == 130
+    assert "--resume goes on" in stopped.output
+
+    resumed = start(folder, manifest, "--resume")
+    assert resumed.wait() == 0, resumed.output
+    assert "attempt 2" in resumed.output
+    assert json.loads((folder / "trainingrun-local/tiny/latest.json").read_text())["attempt"] == 2
+    log = (folder / "trainingrun-local/tiny").glob("tiny-*/manifests/*.json")
+    steps = sorted(json.loads(file.read_text())["step"] for file in log)
+    assert steps[0] < 100
+    assert steps[-1] == 100
