@@ -36,7 +36,10 @@ def _compile(target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, built = Path(folder), Path(folder) / "helm"
         module = HELM_PACKAGE.removesuffix("/cmd/helm")
-        (source / "go.mod").write_text(f"module tools\n\nrequire {module} {HELM_VERSION}\n")
+        # Without a go line the whole module graph is loaded, for minutes, and the build then fails.
+        (source / "go.mod").write_text(
+            f"module tools\n\ngo 1.24.0\n\nrequire {module} {HELM_VERSION}\n"
+        )
         (source / "tools.go").write_text(
             f'//go:build tools\n\npackage tools\n\nimport _ "{HELM_PACKAGE}"\n'
         )
