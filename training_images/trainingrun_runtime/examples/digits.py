@@ -21,7 +21,14 @@ from torch.nn.functional import cross_entropy
 from trainingrun_runtime import Session
 
 from .pacing import Pace
-from .repeatable import batch, configured, seed_everything, steps_per_epoch, weights_sha256
+from .repeatable import (
+    REPEATABLE,
+    batch,
+    configured,
+    seed_everything,
+    steps_per_epoch,
+    weights_sha256,
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ def train(config: dict[str, Any]) -> None:
     per_epoch = steps_per_epoch(len(images), settings.batch_size, workers)
     total = settings.epochs * per_epoch if settings.steps is None else settings.steps
 
-    model = prepare_model(network())
+    model = prepare_model(network(), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=0.9)
     session = Session(model=model, optimizer=optimizer)
     pace = Pace(settings.step_seconds, rank)

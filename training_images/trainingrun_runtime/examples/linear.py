@@ -15,7 +15,7 @@ from ray.train.torch import get_device, prepare_model
 from trainingrun_runtime import Session
 
 from .pacing import Pace
-from .repeatable import batch, configured, seed_everything, weights_sha256
+from .repeatable import REPEATABLE, batch, configured, seed_everything, weights_sha256
 
 SAMPLES = 1024
 
@@ -47,7 +47,7 @@ def train(config: dict[str, Any]) -> None:
     noise = torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(settings.seed + 1))
     x, y = x.to(get_device()), (3 * x + 2 + 0.1 * noise).to(get_device())
 
-    model = prepare_model(torch.nn.Linear(1, 1))
+    model = prepare_model(torch.nn.Linear(1, 1), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)
     session = Session(model=model, optimizer=optimizer)
     pace = Pace(settings.step_seconds, rank)

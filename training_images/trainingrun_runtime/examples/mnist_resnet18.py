@@ -21,7 +21,14 @@ from trainingrun_runtime.bucket import Bucket
 
 from . import idx
 from .pacing import Pace
-from .repeatable import batch, configured, seed_everything, steps_per_epoch, weights_sha256
+from .repeatable import (
+    REPEATABLE,
+    batch,
+    configured,
+    seed_everything,
+    steps_per_epoch,
+    weights_sha256,
+)
 from .resnet18 import resnet18
 
 TEST_BATCH = 512
@@ -93,7 +100,7 @@ def train(config: dict[str, Any]) -> None:
     images, labels = (part.to(get_device()) for part in read(bucket, "train"))
     per_epoch = steps_per_epoch(len(images), settings.batch_size, workers)
 
-    model = prepare_model(resnet18(settings.width))
+    model = prepare_model(resnet18(settings.width), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=0.9)
     session = Session(model=model, optimizer=optimizer)
     pace = Pace(settings.step_seconds, rank)

@@ -10,6 +10,11 @@ import torch
 
 T = TypeVar("T")
 
+REPEATABLE = {"find_unused_parameters": True}
+"""For `prepare_model(parallel_strategy_kwargs=...)`. Without it, DistributedDataParallel arranges
+the gradients anew after its first step, and with three or more workers that changes the order of
+the sums: a resumed run, which has a first step more, would differ in the last bit."""
+
 
 def configured(kind: type[T], config: Mapping[str, Any] | None) -> T:
     """The example's settings from `training.config`.

@@ -1,0 +1,170 @@
+"""The examples, trained by the real driver on a real Ray: what they leave, and that they resume."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainingrun.api.contract import (
+    CONTRACT_ENV,
+    SUSPEND_EXIT_CODE,
+    ContractStorage,
+    Progress,
+    RunContract,
+)
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_runtime import progress_document, result
+from trainingrun_runtime.bucket import Bucket
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300
+
+
+class Run:
+    """A run with two workers on this machine, one driver after the other."""
+
+    def __init__(self, ray: LocalRay, folder: Path, example: str, config: dict[str, Any]) -> None:
+        self.ray = ray
+        self.folder = folder
+        self.state = folder / "state"
+        self.bucket = Bucket.open(f"file://{folder}/run")
+        self.contract = RunContract(
+            name="example",
+            namespace="default",
+            uid="0",
+            attempt=1,
+            function=f"trainingrun_runtime.examples.{example}:train",
+            config=config,
+            workers=2,
+            resources_per_worker={"CPU": 1},
+            storage=ContractStorage(uri=self.bucket.root),
+        )
+
+    def drive(self, suspend_at: int | None = None) -> int:
+        """Run a driver to its end, or ask it to suspend at a step; its exit code."""
+        log = self.folder / "driver.log"
+        variables = {
+            "TRAININGRUN_STATE_DIRECTORY": str(self.state),
+            CONTRACT_ENV: json.dumps(self.contract.to_dict()),
+        }
+        driver = self.ray.start_on_head(["-m", "trainingrun_runtime"], variables, log)
+        deadline = time.monotonic() + PATIENCE_S
+        while driver.poll() is None:
+            if time.monotonic() > deadline:
+                pytest.fail(f"the driver did not end: {log.read_text()[-4000:]}")
+            if suspend_at is not None and self.progress().step >= suspend_at:
+                (self.state / progress_document.SUSPEND_FILE).touch()
+            time.sleep(0.1)
+        return driver.returncode
+
+    def progress(self) -> Progress:
+        return progress_document.read(self.state / progress_document.FILE) or Progress(attempt=1)
+
+    def metrics(self) -> dict[str, Any]:
+        """The final metrics."""
+        found = result.read(self.bucket)
+        assert found is not None, (self.folder / "driver.log").read_text()[-4000:]
+        return found.metrics
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    """A Ray of our own with two worker nodes, one for all examples."""
+    roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
+    environment = {"PYTHONPATH": roots, "RAY_USAGE_STATS_ENABLED": "0"}
+    with LocalRay(tmp_path_factory.mktemp("ray"), environment, {"CPU": 1}) as cluster:
+        cluster.start(2)
+        yield cluster
+
+
+@pytest.fixture
+def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
+    """Makes runs: `a_run("linear", steps=60)`."""
+
+    def make(example: str, **config: Any) -> Run:
+        folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        return Run(ray, folder, example, config)
+
+    return make
+
+
+def test_linear_finds_the_line_and_ends_alike_when_interrupted(a_run: Callable[..., Run]) -> None:
+    whole = a_run("linear", steps=60)
+    assert whole.drive() == 0
+    undisturbed = whole.metrics()
+    assert undisturbed["slope"] == pytest.approx(3, abs=0.1)
+    assert undisturbed["intercept"] == pytest.approx(2, abs=0.1)
+
+    broken = a_run("linear", steps=60, step_seconds=0.1)
+    assert broken.drive(suspend_at=10) == SUSPEND_EXIT_CODE
+    (broken.state / progress_document.SUSPEND_FILE).unlink()
+    assert broken.drive() == 0
+    assert 10 <= (broken.progress().resumed_from_step or 0) < 60
+    assert broken.metrics()["weights_sha256"] == undisturbed["weights_sha256"]
+
+
+def test_digits_learns_real_digits(a_run: Callable[..., Run]) -> None:
+    run = a_run("digits", epochs=8, batch_size=32)
+    assert run.drive() == 0
+    metrics = run.metrics()
+    assert metrics["accuracy"] > 0.9
+    assert metrics["loss"] < 0.5
+    assert len(metrics["weights_sha256"]) == 64
+
+
+def test_resnet18_reads_idx_files_from_storage(a_run: Callable[..., Run], tmp_path: Path) -> None:
+    data = Bucket.open(f"file://{tmp_path}/data")
+    random = np.random.default_rng(0)
+    for part, count in (("train", 64), ("t10k", 16)):
+        labels = np.arange(count, dtype=np.uint8) % 10
+        images = random.integers(0, 50, (count, 28, 28), dtype=np.uint8)
+        images[np.arange(count), labels * 2, :] = 255  # a bright line, lower for larger digits
+        data.put(
+            f"{part}-labels-idx1-ubyte", struct.pack(">HBBI", 0, 8, 1, count) + labels.tobytes()
+        )
+        header = struct.pack(">HBBIII", 0, 8, 3, count, 28, 28)
+        data.put(f"{part}-images-idx3-ubyte", header + images.tobytes())
+    run = a_run("mnist_resnet18", data=data.root, width=2, batch_size=8, epochs=2)
+    assert run.drive() == 0
+    assert run.progress().step == 8
+    assert 0 <= run.metrics()["accuracy"] <= 1
+
+
+def test_a_misspelled_setting_fails_with_the_known_ones(a_run: Callable[..., Run]) -> None:
+    run = a_run("linear", stepz=60)
+    assert run.drive() == 1
+    failure = run.progress().failure
+    assert failure is not None
+    assert failure.kind == "Application"
+    assert "has 'stepz'; this example knows steps, lr" in failure.message
+
+
+def test_three_workers_that_resume_end_alike_too(tmp_path: Path) -> None:
+    """With two workers a sum has only one order; the order of three must not change on resume."""
+    roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
+
+    def digest(begin: int, end: int, file: str) -> str:
+        script = ROOT / "tests" / "support" / "three_workers.py"
+        done = subprocess.run(
+            [sys.executable, str(script), str(begin), str(end), str(tmp_path / file)],
+            env={**os.environ, "PYTHONPATH": roots},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout.strip()
+
+    undisturbed = digest(0, 10, "whole.pt")
+    digest(0, 4, "broken.pt")
+    assert digest(4, 10, "broken.pt") == undisturbed
