@@ -8,7 +8,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.apiserver import ApiServer
-from support.operators import RAY_API, Proxy, a_run, configuration_of, eventually, owned_by
+from support.operators import (
+    RAY_API,
+    Proxy,
+    a_run,
+    configuration_of,
+    eventually,
+    owned_by,
+    watches_are_open,
+)
 from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster import cache as cache_module
@@ -20,7 +28,7 @@ from trainingrun.reconciling.model import Ref
 
 @contextlib.asynccontextmanager
 async def watching(
-    server: ApiServer, *namespaces: str, port: int | None = None
+    server: ApiServer, *namespaces: str, port: int | None = None, deaf: bool = False
 ) -> AsyncIterator[KubernetesCluster]:
     connection = Connection(await configuration_of(server, port))
     cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
@@ -28,6 +36,9 @@ async def watching(
     try:
         async with asyncio.timeout(20):
             await cluster.wait_synced()
+        await watches_are_open(cluster)
+        if deaf:
+            task.cancel()
         yield cluster
     finally:
         task.cancel()
@@ -77,8 +88,9 @@ async def test_an_absent_run_is_none(apiserver, namespace):
 
 
 async def test_our_own_writes_are_seen_at_once(apiserver, namespace):
+    """Even where the watch is late: here it brings nothing at all."""
     run = apiserver.create(a_run(namespace))
-    async with watching(apiserver, namespace) as cluster:
+    async with watching(apiserver, namespace, deaf=True) as cluster:
         await cluster.apply(ray_job(run, "digits-1"))
         seen = await cluster.observe(namespace, "digits")
         assert [job["metadata"]["name"] for job in seen.ray_jobs] == ["digits-1"]

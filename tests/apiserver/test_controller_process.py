@@ -37,7 +37,7 @@ def get(port: int, path: str) -> tuple[int, str]:
         return 0, ""
 
 
-def wait_for(look, seconds: float = 60):
+def wait_for(look, seconds: float = 90):
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, "it did not come about"

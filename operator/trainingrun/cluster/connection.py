@@ -4,6 +4,7 @@
 fields that they do not know, such as those of a newer KubeRay.
 """
 
+import asyncio
 import json
 import logging
 import socket
@@ -106,6 +107,8 @@ class Connection:
         # Without the farewell of TLS, for which an open watch would have to be read to its end.
         await self._connector.close(abort_ssl=True)
         await self._session.close()
+        for _ in range(3):  # an aborted socket is closed in the loop's next turns
+            await asyncio.sleep(0)
 
     async def request(
         self,
