@@ -33,8 +33,6 @@ from .storage_error import StorageError
 log = logging.getLogger(__name__)
 
 DONE, FAILED, LEASE_LOST = 0, 1, 3
-SUSPEND_FILE = "suspend"
-"""In the state folder: the operator asked for it through the progress server."""
 LEASE_LOOK_S = 3.0
 LEASE_RENEW_S = 10.0
 
@@ -188,7 +186,7 @@ class _Attempt:
                 log.warning("the lease cannot be checked: %s", error)
 
     def _watch_orders(self) -> None:
-        suspend = state_folder() / SUSPEND_FILE
+        suspend = state_folder() / progress_document.SUSPEND_FILE
         while not self._ended.wait(0.25):
             if suspend.exists():
                 self._board.order.remote(board_module.SUSPEND)

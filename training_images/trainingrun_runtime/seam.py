@@ -142,6 +142,16 @@ def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:
     )
 
 
+def authorization() -> list[tuple[str, str]]:
+    """gRPC metadata for a call to Ray's own services; empty where the cluster wants no token."""
+    from ray._private.authentication.http_token_authentication import (
+        get_auth_headers_if_auth_enabled,
+    )
+
+    headers = get_auth_headers_if_auth_enabled({})
+    return [(name.lower(), value) for name, value in headers.items()]
+
+
 def dead_nodes() -> set[str]:
     """Ids of the Ray nodes that Ray counts as dead."""
     return {node["NodeID"] for node in ray.nodes() if not node["Alive"]}

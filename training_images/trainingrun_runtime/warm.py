@@ -13,6 +13,8 @@ from typing import Any
 
 import ray
 
+from . import seam
+
 log = logging.getLogger(__name__)
 
 SETUP_HOOK = "trainingrun_runtime.warm.import_everything"
@@ -49,7 +51,7 @@ def _start_spare() -> None:
         request.runtime_env_info.serialized_runtime_env = context.get_runtime_env_string()
         with grpc.insecure_channel(_raylet_address(context.get_node_id())) as channel:
             node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(
-                request, timeout=10
+                request, timeout=10, metadata=seam.authorization()
             )
     except Exception as error:  # without a spare a restart is slower, not wrong
         log.warning("no spare worker process was started: %s", error)
