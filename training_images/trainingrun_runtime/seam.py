@@ -143,7 +143,7 @@ def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:
 
 
 def authorization() -> list[tuple[str, str]]:
-    """gRPC metadata for a call to Ray's own services; empty where the cluster wants no token."""
+    """Metadata of a gRPC call to Ray's own services; empty where the cluster wants no token."""
     from ray._private.authentication.http_token_authentication import (
         get_auth_headers_if_auth_enabled,
     )
