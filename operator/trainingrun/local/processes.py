@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _END_DEADLINE_S = 10.0
@@ -29,6 +29,42 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+class Guardian:
+    """Ends what this process started when this process is killed and cannot do so itself.
+
+    A shell holds the other end of a pipe, which the kernel closes whatever ended this process.
+    Without it `kill -9`, or a terminal's out-of-memory end, would leave a Ray running for ever.
+    """
+
+    _SCRIPT = """
+        while read -r line; do leaders=$line; done
+        for leader in $leaders; do kill -s KILL -- -"$leader"; done
+        rm -rf -- "$1"
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Begin to watch; `folder` is removed with the processes."""
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", self._SCRIPT, "guardian", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
+
+    def watch(self, living: Iterable["subprocess.Popen[bytes]"]) -> None:
+        """These processes of `start`, and no others, are to be ended. Call it at each change."""
+        assert self._shell.stdin is not None  # noqa: S101 - for the type checker
+        with contextlib.suppress(BrokenPipeError):  # somebody killed the guardian
+            print(*(process.pid for process in living), file=self._shell.stdin, flush=True)
+
+    def dismiss(self) -> None:
+        """Everything was ended in order; before this, the pids may already be somebody else's."""
+        self._shell.kill()
+        self._shell.communicate()
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:

@@ -94,6 +94,7 @@ class LocalRay:
         self._free_devices = list(devices)
         # Short, and not below $TMPDIR: a socket's path may have no more than 104 characters.
         self._home = Path(tempfile.mkdtemp(prefix="tr-", dir="/tmp"))
+        self._guardian = processes.Guardian(self._home)
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -154,6 +155,7 @@ class LocalRay:
             # Its default is one fixed port, which a second cluster on this machine could not have.
             command += [f"--ray-client-server-port={_free_port()}"]
         self._head = self._start_node("head", command, ())
+        self._tell_guardian()
         # The workers load Ray while the head does: they need only its control store's port.
         self._wait(lambda: _listens(port))
         self.address = f"127.0.0.1:{port}"
@@ -173,6 +175,7 @@ class LocalRay:
         command += ["--include-log-monitor=false"]
         node = self._start_node(f"local-{self._started}", command, devices)
         self._workers.append(node)
+        self._tell_guardian()
         return node
 
     def remove(self, node: Node) -> None:
@@ -181,6 +184,7 @@ class LocalRay:
         if node not in self._workers:
             return
         self._workers.remove(node)
+        self._tell_guardian()
         self._free_devices += node.devices
 
     def start_on_head(
@@ -200,6 +204,7 @@ class LocalRay:
         }
         process = processes.start([sys.executable, *arguments], environment, log)
         self._guests.append(process)
+        self._tell_guardian()
         return process
 
     def replace_dead_workers(self, expected: Node | None) -> list[tuple[Node, Node]]:
@@ -234,6 +239,11 @@ class LocalRay:
             self._free_devices += node.devices
             shutil.rmtree(self._home / node.name, ignore_errors=True)
         self._workers, self._head = [], None
+        self._tell_guardian()
+
+    def _tell_guardian(self) -> None:
+        nodes = [*self._workers, *([self._head] if self._head else [])]
+        self._guardian.watch([*self._guests, *(node.process for node in nodes)])
 
     def _start_node(self, name: str, arguments: list[str], devices: tuple[str, ...]) -> Node:
         home = self._home / name
@@ -281,6 +291,7 @@ class LocalRay:
             self.stop()
         except KeyboardInterrupt:  # somebody in a hurry must not leave half of it running
             self.stop()
+        self._guardian.dismiss()
         shutil.rmtree(self._home, ignore_errors=True)
 
 

@@ -1,0 +1,55 @@
+"""Processes are ended with all that they started, also when their owner is killed."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from trainingrun.local import processes
+
+ROOT = Path(__file__).parents[2]
+FAMILY = ["sh", "-c", "(setsid sleep 301 & sleep 302) & sleep 303"]
+
+
+def living(*seconds: int) -> list[str]:
+    table = subprocess.run(["ps", "-axo", "args="], capture_output=True, text=True, check=True)
+    wanted = [f"sleep {each}" for each in seconds]
+    return [line for line in table.stdout.splitlines() if line in wanted]
+
+
+def wait_until(condition: object, deadline_s: float = 30) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_kill_ends_a_process_with_all_its_descendants(tmp_path: Path) -> None:
+    process = processes.start(FAMILY, {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
+    wait_until(lambda: len(living(301, 302, 303)) == 3)
+    processes.kill(process)
+    assert living(301, 302, 303) == []
+    assert process.returncode == -9
+
+
+def test_what_an_owner_started_ends_when_the_owner_is_killed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT / "operator")!r})
+from pathlib import Path
+from trainingrun.local import processes
+guardian = processes.Guardian(Path({str(home)!r}))
+environment = {{"PATH": "/usr/bin:/bin"}}
+process = processes.start(["sleep", "304"], environment, Path({str(tmp_path / "log")!r}))
+guardian.watch([process])
+Path({str(tmp_path / "ready")!r}).touch()
+time.sleep(300)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code])
+    wait_until((tmp_path / "ready").exists)
+    assert living(304) != []
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: not living(304) and not home.exists())
