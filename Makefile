@@ -35,7 +35,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@touch $@
 
 demo: venv
-	$(BIN)/trainingrun run manifests/samples/digits.yaml --local --preempt-after 10s
+	$(BIN)/trainingrun run manifests/demo.yaml --local --preempt-after 8s
 
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks
