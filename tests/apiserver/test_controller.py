@@ -49,6 +49,10 @@ def status(apiserver, namespace):
     return read
 
 
+def token_secret(run: dict) -> str:
+    return f"{run['metadata']['name']}-{run['metadata']['uid'][:8]}-token"
+
+
 def document(**fields) -> dict:
     """A progress document of a driver that trains."""
     return {"attempt": 1, "epoch": 1, "state": "Training", "worldSize": 1, "time": 1.0, **fields}
@@ -77,7 +81,7 @@ async def test_the_run_s_token_is_derived_from_the_operator_s_key(
         run = apiserver.create(a_run(namespace))
         await eventually(lambda: kuberay.job("digits-1"))
         key = apiserver.get("v1", "Secret", KEY_SECRET, namespace)["data"]["key"]
-        token = apiserver.get("v1", "Secret", "digits-token", namespace)["data"]["token"]
+        token = apiserver.get("v1", "Secret", token_secret(run), namespace)["data"]["token"]
     wanted = Tokens(base64.b64decode(key)).of(run["metadata"]["uid"])
     assert base64.b64decode(token).decode() == wanted
     assert wanted not in str(status())
@@ -97,7 +101,7 @@ async def test_progress_is_read_with_the_token_and_told_in_the_status(
         kuberay.says("digits-1", "SUCCEEDED", "Complete")
         await eventually(lambda: status().get("phase") == "Succeeded")
         await eventually(lambda: kuberay.jobs() == [])
-    token = apiserver.get("v1", "Secret", "digits-token", namespace)["data"]["token"]
+    token = apiserver.get("v1", "Secret", token_secret(run), namespace)["data"]["token"]
     assert head.tokens == {"Bearer " + base64.b64decode(token).decode()}
     assert status()["progress"]["step"] == 10
 
@@ -228,7 +232,7 @@ async def test_a_deleted_run_is_left_alone_and_a_new_one_of_its_name_starts_afre
         for kind, version, name in (
             ("RayJob", RAY_API, "digits-1"),
             ("NetworkPolicy", "networking.k8s.io/v1", "digits"),
-            ("Secret", "v1", "digits-token"),
+            ("Secret", "v1", token_secret(old)),
         ):
             metadata = {"name": name, "namespace": namespace}
             manifest = {"apiVersion": version, "kind": kind, "metadata": metadata}

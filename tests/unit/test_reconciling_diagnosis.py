@@ -9,6 +9,7 @@ from support.builders import a_head, a_pod, a_ray_cluster, a_run, pods
 from support.reconciled import a_training_run, condition, look, then, wanting
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Apply, EnsureToken
+from trainingrun.rendering.names import token_secret_name
 
 HEAD, ONE, TWO = pods()
 
@@ -100,7 +101,8 @@ def test_once_it_is_mended_nothing_is_stalled(training: Observed) -> None:
 
 
 def test_our_own_token_is_made_again_and_not_asked_of_the_user(training: Observed) -> None:
-    lacking = a_head(waiting=("CreateContainerConfigError", 'secret "digits-token" not found'))
+    own = token_secret_name(training.run)
+    lacking = a_head(waiting=("CreateContainerConfigError", f'secret "{own}" not found'))
     plan = look(replace(training, pods=(lacking, ONE, TWO)), 5)
     assert [type(action) for action in plan.actions] == [EnsureToken]
     assert condition(plan, "Stalled").status == "False"

@@ -58,6 +58,7 @@ class Board:
         self._places: dict[int, tuple[str, str, str]] = {}  # rank -> (Ray node, node, pod)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._final_metrics: dict[str, Any] = {}
+        self._group, self._group_began, self._has_session = 0, 0.0, False
         if checkpoint is not None:
             self._ledger.committed(checkpoint)
         self._lock = threading.Lock()
@@ -76,13 +77,35 @@ class Board:
                 self._ledger.skipped(time.time(), message)
             if self._order == LEAVE:
                 self._order = NOTHING
-            return self._ledger.group_started(time.time(), world_size, resumed_step)
+            self._group_began, self._has_session = time.time(), False
+            self._group = self._ledger.group_started(self._group_began, world_size, resumed_step)
+            return self._group
 
     def stepped(self, report: StepReport) -> int:
         """Rank 0: steps were done; the answer is what to do now."""
         with self._lock:
+            self._has_session = True
             self._ledger.stepped(report)
         return self._order
+
+    def reported(self, step: int, metrics: dict[str, Any]) -> None:
+        """Ray's controller: `ray.train.report` of training code, all that plain code tells."""
+        with self._lock:
+            if self._has_session:
+                return  # which tells it sooner, and knows what its steps took
+            now = time.time()
+            self._ledger.stepped(
+                StepReport(
+                    group=self._group,
+                    step=step,
+                    total=None,
+                    begun=self._group_began,
+                    done=now,
+                    productive=now - self._group_began,
+                    checkpoint=0.0,
+                    metrics=progress_document.printable_metrics(metrics),
+                )
+            )
 
     def finished(self, metrics: dict[str, Any]) -> None:
         """Rank 0: the training's final metrics."""

@@ -38,6 +38,8 @@ class Committer(ReportCallback):
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         """Every rank has reported; with a checkpoint, all of it is uploaded."""
         self._reports += 1
+        own = metrics[0] if metrics else {}
+        self._board.reported.remote(step_of(own, self._reports), own)
         if training_report.checkpoint is None:
             return
         try:

@@ -31,8 +31,12 @@ def ray_job_name(run: TrainingRun, number: int) -> str:
 
 
 def token_secret_name(run: TrainingRun) -> str:
-    """Name of the Secret with the bearer token that guards the run's progress."""
-    return f"{run.metadata.name}-token"
+    """Name of the Secret with the bearer token that guards the run's progress.
+
+    With the UID: a former run's Secret of one name may still wait for the garbage collector, and a
+    pod that started with its token would answer nobody.
+    """
+    return f"{run.metadata.name}-{run.metadata.uid[:8]}-token"
 
 
 def network_policy_name(run: TrainingRun) -> str:
