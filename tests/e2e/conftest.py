@@ -2,7 +2,7 @@
 
 KEEP=1 keeps the cluster, and whatever cluster was there before is kept anyway. E2E_SKIP_BUILD=1
 takes the images as they are. E2E_CLUSTER names another cluster. E2E_LIVE_SOURCE=1
-is told in live_source.py.
+is told in live_source.py, E2E_PATIENCE in scenario.py.
 """
 
 import os

@@ -1,5 +1,6 @@
 """A run that is disturbed, what it must still end with, and the row that it adds to the table."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,9 @@ from .cluster import TRAINING_IMAGE, image_id
 from .diagnosing import remember
 from .report import Row, gaps_in_numbers, steps_lost
 from .runs import Run, specification
+
+PATIENCE = float(os.environ.get("E2E_PATIENCE", "2"))
+"""By how much a timing may miss its target before that is an error. More on a busy machine."""
 
 
 @dataclass
@@ -40,8 +44,8 @@ class Scenario:
         Args:
             seconds: How long it did not train.
             what: Names the row of the table.
-            target: The design's bound for the seconds. Twice that fails the test: timings on a
-                shared machine vary, and the table shows by how much the bound itself is missed.
+            target: The design's bound for the seconds. The table shows by how much it is missed;
+                only PATIENCE times as much fails the test, for timings on a shared machine vary.
             lost_at_most: How many steps may have been done twice.
         """
         status = self.run.status()
@@ -55,7 +59,7 @@ class Scenario:
         assert equal, f"{weights(status)} instead of {self.reference()}"
         assert restarts == 0, "an infrastructure loss used up an application's retry"
         assert lost <= lost_at_most
-        assert target is None or seconds <= 2 * target
+        assert target is None or seconds <= PATIENCE * target
 
 
 def weights(status: dict[str, Any]) -> str:

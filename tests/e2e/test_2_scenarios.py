@@ -18,7 +18,7 @@ from e2e.runs import (
     specification,
     with_journal,
 )
-from e2e.scenario import Scenario, keep_reference, weights
+from e2e.scenario import PATIENCE, Scenario, keep_reference, weights
 
 PLAIN_SCRIPT = HERE / "plain_train.py"
 WELL_UNDER_WAY = 80
@@ -47,7 +47,7 @@ def test_undisturbed(scenario: Scenario):
     assert gaps_in_numbers(steps) == []
     assert status["progress"]["step"] == TOTAL_STEPS
     assert status["attempt"] == 1
-    assert to_first_step <= 2 * TO_FIRST_STEP
+    assert to_first_step <= PATIENCE * TO_FIRST_STEP
 
 
 def test_worker_deleted(scenario: Scenario):
