@@ -11,7 +11,7 @@ from .diagnosing import remember
 from .report import Row, gaps_in_numbers, steps_lost
 from .runs import Run, specification
 
-PATIENCE = float(os.environ.get("E2E_PATIENCE", "2"))
+PATIENCE = float(os.environ.get("E2E_PATIENCE", "4"))
 """By how much a timing may miss its target before that is an error. More on a busy machine."""
 
 

@@ -85,7 +85,8 @@ def spec_of(bad: Bad) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def restricted(operated: TestCluster) -> clusters.Kubectl:
     """A namespace that admits restricted pods only, with a Secret of wrong keys."""
-    kubectl = clusters.namespace(operated, NAMESPACE, restricted=True)
+    # A live source is a hostPath, which is nothing for a restricted pod.
+    kubectl = clusters.namespace(operated, NAMESPACE, restricted=not clusters.LIVE_SOURCE)
     kubectl.apply(
         {
             "apiVersion": "v1",
