@@ -36,32 +36,36 @@ class Bad:
 
 CASES = {
     "missing-secret": Bad(
-        r"(?i)secret .*\bnot-there\b", fails=False, storage={"credentialsSecret": "not-there"}
+        r"Secret not-there does not exist .*; create it", fails=False,
+        storage={"credentialsSecret": "not-there"}
     ),
     "image-not-pulled": Bad(
-        r"(?i)image .*registry\.invalid/none:1", fails=False, image="registry.invalid/none:1"
+        r"Image registry\.invalid/none:1 cannot be pulled .*pull secret", fails=False,
+        image="registry.invalid/none:1"
     ),
     "unschedulable": Bad(
-        r"(?i)insufficient cpu", fails=False, workers={"resources": {"cpu": "500"}}
+        r"no node has enough cpu \(the pod asks for 500\)", fails=False,
+        workers={"resources": {"cpu": "500"}}
     ),
     "function-not-found": Bad(
-        r"\bno_such_module\b", fails=True, training={"function": "no_such_module:train"}
+        r"no_such_module:train' cannot be imported", fails=True,
+        training={"function": "no_such_module:train"}
     ),
     # json.loads gets a dict, and raises.
     "function-raises": Bad(
-        r"TypeError.* must be str, bytes or bytearray", fails=True,
+        r"rank 0 raised TypeError: .* must be str, bytes or bytearray", fails=True,
         training={"function": "json:loads"},
     ),
     "wrong-credentials": Bad(
-        r"(?i)credential|access key|denied|403", fails=True,
+        r"credentials .* were refused .*storage\.credentialsSecret", fails=True,
         storage={"credentialsSecret": "wrong-credentials"},
     ),
     "bucket-unreachable": Bad(
-        r"(?i)(reach|connect).*|.*s3\.nowhere", fails=True,
+        r"s3\.nowhere\S* cannot be reached; .*storage\.endpoint", fails=True,
         storage={"endpoint": "http://s3.nowhere.svc.cluster.local:7070"},
     ),
     "bucket-missing": Bad(
-        r"(?i)bucket.*\bno-such-bucket\b|no-such-bucket", fails=True,
+        r"s3://no-such-bucket\S* .*does not exist; .*storage\.uri", fails=True,
         storage={"uri": "s3://no-such-bucket/e2e"},
     ),
 }  # fmt: skip
