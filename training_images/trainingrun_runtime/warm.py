@@ -17,16 +17,11 @@ from . import seam
 
 log = logging.getLogger(__name__)
 
-SETUP_HOOK = "trainingrun_runtime.warm.import_everything"
+SETUP_HOOK = "trainingrun_runtime.preload.import_everything"
 """For `worker_process_setup_hook` of the workers' runtime environment."""
 DELAY_S = 3.0
 """After the start of training: the first steps need the CPU more."""
 KEEP_S = 30 * 24 * 3600
-
-
-def import_everything() -> None:
-    """What every worker needs before its first step. Runs when its process starts."""
-    import trainingrun_runtime.session  # noqa: F401
 
 
 def keep_spare() -> threading.Timer:
