@@ -142,6 +142,27 @@ def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:
     )
 
 
+def torch_config(**arguments: Any) -> Any:
+    """A `TorchConfig` whose worker groups end without taking their process group apart.
+
+    Ray kills the workers right afterwards all the same. Taking the group apart first needs every
+    rank: when one is dead the others hang in it, and a restart waits 5 s for them.
+    """
+    from ray.train.torch import TorchConfig
+    from ray.train.torch.config import _TorchBackend
+
+    class Backend(_TorchBackend):
+        def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
+            pass
+
+    class Config(TorchConfig):
+        @property
+        def backend_cls(self) -> type:
+            return Backend
+
+    return Config(**arguments)
+
+
 def authorization() -> list[tuple[str, str]]:
     """Metadata of a gRPC call to Ray's own services; empty where the cluster wants no token."""
     from ray._private.authentication.http_token_authentication import (

@@ -77,7 +77,7 @@ class Trainers:
 
     def _torch(self) -> TorchConfig:
         backend = self._contract.torch_backend
-        return TorchConfig(
+        return seam.torch_config(
             backend=None if backend == "auto" else backend,
             timeout_s=int(self._contract.torch_timeout_seconds),
         )
