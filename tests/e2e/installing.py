@@ -44,13 +44,14 @@ def install_by_manifest(cluster: TestCluster) -> None:
     for image in set(re.findall(r"^\s*image: [\"']?([^\s\"']+)", MANIFEST.read_text(), re.M)):
         run("docker", "tag", OPERATOR_IMAGE, image)
         load_image(cluster, image, cluster.on_demand_node)
-    cluster.kubectl("apply", "--server-side", f"--filename={MANIFEST}")
+    cluster.kubectl.within("")("apply", "--server-side", f"--filename={MANIFEST}")
     available(cluster.kubectl.within(SYSTEM), DEPLOYMENT)
 
 
 def uninstall_manifest(cluster: TestCluster) -> None:
     """Take it back, and wait until its namespace is free for the chart."""
-    cluster.kubectl("delete", "--ignore-not-found", f"--filename={MANIFEST}", timeout=180)
+    everywhere = cluster.kubectl.within("")
+    everywhere("delete", "--ignore-not-found", f"--filename={MANIFEST}", timeout=180)
     wait_for(
         f"namespace {SYSTEM} is gone",
         lambda: cluster.kubectl.find("namespace", SYSTEM) is None,

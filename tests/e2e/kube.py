@@ -73,15 +73,17 @@ class Kubectl:
         self.namespace = namespace
 
     def within(self, namespace: str) -> "Kubectl":
-        """The same cluster, another namespace."""
+        """The same cluster, another namespace; "" for files that name their own."""
         return Kubectl(self.kubeconfig, namespace)
 
     def __call__(
         self, *words: str, stdin: str | None = None, timeout: float = 60, check: bool = True
     ) -> str:
         """Run `kubectl <words>`; its stdout."""
+        # kubectl refuses a file whose objects name another namespace than the flag does.
+        where = [f"--namespace={self.namespace}"] if self.namespace else []
         return run(
-            "kubectl", f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}", *words,
+            "kubectl", f"--kubeconfig={self.kubeconfig}", *where, *words,
             stdin=stdin, timeout=timeout, check=check,
         )  # fmt: skip
 
