@@ -93,6 +93,8 @@ def start(folder: Path, manifest: str, *options: str) -> Command:
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
+            # As at a terminal: tests that run in the background inherit that Ctrl-C is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     return Command(folder, process)
 
