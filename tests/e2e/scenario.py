@@ -11,7 +11,7 @@ from .diagnosing import remember
 from .report import Row, gaps_in_numbers, steps_lost
 from .runs import Run, specification
 
-PATIENCE = float(os.environ.get("E2E_PATIENCE", "4"))
+PATIENCE = float(os.environ.get("E2E_PATIENCE", "10"))
 """By how much a timing may miss its target before that is an error. More on a busy machine."""
 
 
@@ -45,7 +45,7 @@ class Scenario:
             seconds: How long it did not train.
             what: Names the row of the table.
             target: The design's bound for the seconds. The table shows by how much it is missed;
-                only PATIENCE times as much fails the test, for timings on a shared machine vary.
+                only PATIENCE times as much fails the test: a hang does, a busy machine does not.
             lost_at_most: How many steps may have been done twice.
         """
         status = self.run.status()
