@@ -5,7 +5,6 @@ import logging
 import time
 from typing import Any
 
-import pyarrow.fs
 import ray
 from ray.train.v2._internal.execution.callback import ReportCallback
 
@@ -71,9 +70,7 @@ class Committer(ReportCallback):
         )
         manifest.commit(bucket, committed)
         ray.get(self._board.committed.remote(committed, bucket.uri(path)))
-        best = (
-            (checkpoints.best_metric, checkpoints.best_order) if checkpoints.best_metric else None
-        )
+        best = retention.wanted(checkpoints)
         retention.sweep(bucket, self._epoch, checkpoints.keep, best)
 
 
@@ -100,8 +97,5 @@ def _digests(bucket: Bucket, checkpoint: Any, path: str) -> dict[str, FileDigest
             found.update({file: FileDigest(**digest) for file, digest in part.items()})
     if found:
         return found
-    local = checkpoint.filesystem
-    if isinstance(local, pyarrow.fs.LocalFileSystem):
-        return manifest.digest_folder(checkpoint.path)
     with checkpoint.as_directory() as folder:
         return manifest.digest_folder(folder)

@@ -137,19 +137,13 @@ class _Attempt:
     def _conclude(self, error: BaseException | None) -> int:
         board = self._board
         if error is None:
-            newest = next(reversed(manifest.committed(self._bucket)), None)
-            checkpoints = self._contract.checkpoints
-            best = None
-            if checkpoints.best_metric:
-                found = retention.best_of(
-                    manifest.committed(self._bucket),
-                    (checkpoints.best_metric, checkpoints.best_order),
-                )
-                best = self._bucket.uri(found.path) if found else None
+            committed = manifest.committed(self._bucket)
+            newest = committed[-1] if committed else None
+            best = retention.best_of(committed, retention.wanted(self._contract.checkpoints))
             final = ProgressResult(
                 metrics=newest.metrics if newest else {},
                 checkpoint_uri=self._bucket.uri(newest.path) if newest else None,
-                best_checkpoint_uri=best,
+                best_checkpoint_uri=self._bucket.uri(best.path) if best else None,
             )
             # The bucket first: a head that is lost right now then still ends the run as done.
             final = ray.get(board.complete.remote(final))

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from trainingrun.api.contract import ContractCheckpoints
+
 from .bucket import Bucket
 from .manifest import Manifest, read_all
 
@@ -11,6 +13,12 @@ FOLDER = "checkpoints"
 
 Best = tuple[str, Literal["min", "max"]]
 """A metric's name, and whether its smallest or largest value is the best."""
+
+
+def wanted(checkpoints: ContractCheckpoints) -> Best | None:
+    """The metric that the operator named, if it did."""
+    name = checkpoints.best_metric
+    return (name, checkpoints.best_order) if name else None
 
 
 def best_of(committed: Sequence[Manifest], best: Best | None) -> Manifest | None:
