@@ -31,9 +31,6 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "trainingrun", "AWS_SECRET_ACCESS_KEY": "tra
 LIVE_SOURCE = bool(os.environ.get("E2E_LIVE_SOURCE"))
 """See `live_source`: images that are there already then need not be the newest."""
 SPOT_TAINT = "trainingrun.dev/capacity=spot:NoSchedule"
-JOURNALS = "/var/trainingrun-e2e"
-"""Folder on each node that holds the step journals, one folder per run. It is in the node's own
-file system, which outlives the node's being killed."""
 
 
 @dataclass(frozen=True)

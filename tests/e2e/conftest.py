@@ -17,7 +17,7 @@ from e2e import installing, live_source
 from e2e.cluster import TestCluster
 from e2e.diagnosing import keep_evidence, recall
 from e2e.report import Row, table
-from e2e.runs import Run, specification, with_journal
+from e2e.runs import Run, specification
 from e2e.scenario import Scenario, keep_reference, reference_key
 
 NAME = os.environ.get("E2E_CLUSTER", "trainingrun-e2e")
@@ -49,11 +49,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if rows := config.stash[ROWS]:
         terminalreporter.section("what each disturbance cost")
         terminalreporter.write(table(rows))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if rows := session.config.stash[ROWS]:
-        (clusters.ARTIFACTS / "e2e.md").write_text(table(rows))
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +86,7 @@ def reference(operated: TestCluster, pytestconfig: pytest.Config) -> Callable[[]
         known = recall("undisturbed")
         if known.get("key") != key:
             run = Run(operated, operated.kubectl, "undisturbed")
-            run.start(with_journal(specification(), run.name))
+            run.start(specification())
             keep_reference(run.succeed())
             run.remove()
         return recall("undisturbed")["weights"]
@@ -113,10 +108,12 @@ def scenario(
     name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
     run = Run(operated, operated.kubectl, name)
     rows = request.config.stash[ROWS]
-    yield Scenario(run, with_journal(specification(), name), rows, reference)
+    yield Scenario(run, specification(), rows, reference)
     if failed(request.node):
         print(f"evidence: {keep_evidence(operated, operated.kubectl, name)}")
     run.remove()
+    if rows:  # now, not at the end: a session that is cut off has measured something too
+        (clusters.ARTIFACTS / "e2e.md").write_text(table(rows))
 
 
 def failed(node: pytest.Item) -> bool:

@@ -10,7 +10,7 @@ import torch
 from ray.train.torch import TorchTrainer, prepare_model
 from sklearn.datasets import load_digits
 
-STEPS = 200
+STEPS = int(os.environ.get("STEPS", "200"))
 EVERY = 20
 BATCH = 32
 
@@ -67,5 +67,10 @@ if __name__ == "__main__":
         train,
         train_loop_config={"step_seconds": 0.15},
         scaling_config=ray.train.ScalingConfig(num_workers=2),
+        run_config=ray.train.RunConfig(
+            name=os.environ.get("RUN_NAME", "plain"),
+            storage_path=os.environ.get("STORAGE_PATH"),
+            failure_config=ray.train.FailureConfig(max_failures=-1),
+        ),
     )
     print(trainer.fit().metrics)

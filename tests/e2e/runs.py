@@ -1,15 +1,15 @@
 """One TrainingRun of a scenario: start it, look at it, read its step journals, take parts away."""
 
 import json
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from . import live_source
-from .cluster import ENDPOINT, JOURNALS, LIVE_SOURCE, TRAINING_IMAGE, TestCluster
+from .cluster import ENDPOINT, LIVE_SOURCE, TRAINING_IMAGE, TestCluster
+from .journals import ENV, MOUNT, Journals
 from .kube import Kubectl, NotSeenError, wait_for
-from .report import Step, read_journals
+from .report import Step
 
 TOTAL_STEPS = 240
 STEP_SECONDS = 0.15
@@ -48,17 +48,6 @@ def specification(**changes: Any) -> dict[str, Any]:
     }
 
 
-def with_journal(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The spec, with a folder of the node in which rank 0 writes down each step that it does."""
-    workers, training = dict(spec["workers"]), dict(spec["training"])
-    mount = {"name": "journal", "mountPath": "/journal"}
-    container = {"name": "ray-worker", "resources": BURST, "volumeMounts": [mount]}
-    volume = {"name": "journal", "hostPath": {"path": f"{JOURNALS}/{name}"}}
-    workers["podTemplate"] = {"spec": {"containers": [container], "volumes": [volume]}}
-    training["env"] = [{"name": "STEP_LOG_FOLDER", "value": "/journal"}]
-    return {**spec, "workers": workers, "training": training}
-
-
 class Run:
     """A TrainingRun on the test cluster."""
 
@@ -66,23 +55,34 @@ class Run:
         self.cluster = cluster
         self.kubectl = kubectl
         self.name = name
+        self.journals = Journals(cluster, name)
         self.applied = 0.0
         """Unix time at which it was applied."""
 
-    def start(self, spec: Mapping[str, Any]) -> None:
-        """Create it, after whatever had its name is gone."""
+    def start(self, spec: Mapping[str, Any], journal: bool = True) -> None:
+        """Create it after whatever had its name is gone.
+
+        A restricted namespace admits no journal: that is a folder of the node.
+        """
         self.remove()
-        for node in self.cluster.workers:  # training pods are nobody's root: the folder is for all
-            folder = f"{JOURNALS}/{self.name}"
-            self.cluster.on_node(node, f"rm -rf {folder} && mkdir -p -m 777 {folder}")
+        self.journals.clear()
+        if journal:
+            spec = self._with_journal(spec)
         manifest = {
             "apiVersion": "trainingrun.dev/v1alpha1",
             "kind": "TrainingRun",
             "metadata": {"name": self.name},
-            "spec": live_source.in_training(dict(spec)) if LIVE_SOURCE else spec,
+            "spec": live_source.in_training(spec) if LIVE_SOURCE else spec,
         }
         self.applied = time.time()
         self.kubectl.apply(manifest)
+
+    def _with_journal(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        container = {"name": "ray-worker", "resources": BURST, "volumeMounts": [MOUNT]}
+        template = {"spec": {"containers": [container], "volumes": [self.journals.volume()]}}
+        training = {**spec["training"], "env": [*spec["training"].get("env", []), ENV]}
+        workers = {**spec["workers"], "podTemplate": template}
+        return {**spec, "workers": workers, "training": training}
 
     def remove(self) -> None:
         """Delete it and wait until nothing of it is left in the cluster."""
@@ -149,22 +149,11 @@ class Run:
 
     def trainer(self) -> str:
         """Name of the worker pod with rank 0, the last that wrote a journal."""
-        return max(self._journals().items(), key=lambda item: read_journals([item[1]])[-1])[0]
+        return self.journals.trainer()
 
     def steps(self) -> list[Step]:
-        """Every step that was done, oldest first; a machine that is off keeps its own."""
-        return read_journals(self._journals().values())
-
-    def _journals(self) -> dict[str, str]:
-        journals = {}
-        folder = f"{JOURNALS}/{self.name}"
-        script = f'cd {folder} && for f in $(ls); do echo "==> $f"; cat "$f"; done; true'
-        for node in self.cluster.workers:
-            if not self.cluster.is_up(node):
-                continue
-            parts = re.split(r"^==> (.*)\.log\n", self.cluster.on_node(node, script), flags=re.M)
-            journals |= dict(zip(parts[1::2], parts[2::2], strict=True))
-        return {pod: text for pod, text in journals.items() if text.strip()}
+        """Every step that was done, oldest first."""
+        return self.journals.steps()
 
     # Waiting
 
@@ -226,9 +215,9 @@ done
 """Ends Ray Train's worker process in its container; it has no ps."""
 
 
-def kill_trainer(run: Run, pod: str) -> None:
+def kill_trainer(kubectl: Kubectl, pod: str) -> None:
     """`kill -9` of the process that trains, inside its container: the pod itself stays."""
-    run.kubectl.execute(pod, "ray-worker", ["bash", "-c", KILL_TRAINER])
+    kubectl.execute(pod, "ray-worker", ["bash", "-c", KILL_TRAINER])
 
 
 def kill_container(run: Run, pod: str, container: str) -> None:

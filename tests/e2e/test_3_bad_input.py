@@ -114,7 +114,7 @@ def bad_runs(
     ]
     runs = {case: Run(operated, restricted, case) for case in chosen}
     for case, run in runs.items():
-        run.start(spec_of(CASES[case]))
+        run.start(spec_of(CASES[case]), journal=False)
     yield runs
     for run in runs.values():
         run.remove()
@@ -161,7 +161,10 @@ def test_a_run_created_again_under_its_name_starts_anew(
     run = Run(operated, restricted, "again")
     spec = specification()
     quick = {"steps": 30, "step_seconds": 0.1}
-    run.start({**spec, "training": {**spec["training"], "config": {**quick, "steps": 10000}}})
+    run.start(
+        {**spec, "training": {**spec["training"], "config": {**quick, "steps": 10000}}},
+        journal=False,
+    )
     wait_for(
         "a checkpoint of the first run",
         lambda: run.status().get("checkpoint"),

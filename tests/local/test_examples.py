@@ -15,7 +15,9 @@ import pytest
 
 from trainingrun.api.contract import (
     CONTRACT_ENV,
+    PROGRESS_FILE,
     SUSPEND_EXIT_CODE,
+    SUSPEND_FILE,
     ContractStorage,
     Progress,
     RunContract,
@@ -61,12 +63,12 @@ class Run:
             if time.monotonic() > deadline:
                 pytest.fail(f"the driver did not end: {log.read_text()[-4000:]}")
             if suspend_at is not None and self.progress().step >= suspend_at:
-                (self.state / progress_document.SUSPEND_FILE).touch()
+                (self.state / SUSPEND_FILE).touch()
             time.sleep(0.1)
         return driver.returncode
 
     def progress(self) -> Progress:
-        return progress_document.read(self.state / progress_document.FILE) or Progress(attempt=1)
+        return progress_document.read(self.state / PROGRESS_FILE) or Progress(attempt=1)
 
     def metrics(self) -> dict[str, Any]:
         """The final metrics."""
@@ -106,7 +108,7 @@ def test_linear_finds_the_line_and_ends_alike_when_interrupted(a_run: Callable[.
 
     broken = a_run("linear", steps=60, step_seconds=0.1)
     assert broken.drive(suspend_at=10) == SUSPEND_EXIT_CODE
-    (broken.state / progress_document.SUSPEND_FILE).unlink()
+    (broken.state / SUSPEND_FILE).unlink()
     assert broken.drive() == 0
     assert 10 <= (broken.progress().resumed_from_step or 0) < 60
     assert broken.metrics()["weights_sha256"] == undisturbed["weights_sha256"]

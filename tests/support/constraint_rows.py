@@ -250,7 +250,7 @@ ROWS: list[Row] = [
     _required("spec.scheduling.queue.name", "team-a"),
     *_enum("spec.scheduling.queue.kind", "kueue", "Kueue", "Volcano", "YuniKorn", "KAI"),
     *_rule("spec.scheduling.queue.name", OBJECT_NAME, ["team-a", "root.a"], ["Team A", ""]),
-    _length("spec.scheduling.queue.name", 253),
+    _length("spec.scheduling.queue.name", 63),
     *_range("spec.activeDeadlineSeconds", 1, 31536000),
     *_range("spec.ttlSecondsAfterFinished", 0, 31536000),
 ]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from trainingrun.api.contract import LastCheckpoint, Progress, RunState, Seconds
+from trainingrun.api.contract import SUSPEND_FILE, LastCheckpoint, Progress, RunState, Seconds
 from trainingrun_runtime import progress_document
 from trainingrun_runtime.progress_server import ProgressServer
 
@@ -83,7 +83,7 @@ def test_without_a_token_of_its_own_the_server_lets_nobody_in(tmp_path: Path) ->
 
 def test_suspend_leaves_the_file_that_the_driver_looks_for(server: ProgressServer) -> None:
     assert ask(server.server_port, "/suspend", method="POST")[0] == 202
-    assert (server.state / progress_document.SUSPEND_FILE).exists()
+    assert (server.state / SUSPEND_FILE).exists()
     assert ask(server.server_port, "/suspend", method="POST")[0] == 202
 
 

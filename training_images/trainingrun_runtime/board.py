@@ -21,9 +21,10 @@ from trainingrun.api.contract import (
     RunContract,
 )
 
-from . import progress_document, seam
+from . import progress_document
 from .ledger import Ledger, StepReport
 from .manifest import Manifest
+from .seam import nodes
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class Board:
         places = {place[0]: place[1] for place in self._places.values()}
         if not places:
             return
-        for dead in seam.dead_nodes() & places.keys():
+        for dead in nodes.dead_nodes() & places.keys():
             self._lost.setdefault(dead, places[dead])
 
 

@@ -10,9 +10,10 @@ from ray.train.v2._internal.execution.callback import ReportCallback
 
 from trainingrun.api.contract import RunContract
 
-from . import manifest, retention, seam
+from . import manifest, retention
 from .bucket import Bucket
 from .manifest import FileDigest, Manifest
+from .seam.training import DIGEST_FOLDER
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def _digests(bucket: Bucket, checkpoint: Any, path: str) -> dict[str, FileDigest
     prefix = f"{path}/"
     for entry in bucket.list(path):
         name = entry.key.removeprefix(prefix)
-        if name.startswith(f"{seam.DIGEST_FOLDER}/"):
+        if name.startswith(f"{DIGEST_FOLDER}/"):
             part = json.loads(bucket.get(entry.key) or b"{}")
             found.update({file: FileDigest(**digest) for file, digest in part.items()})
     if found:

@@ -14,7 +14,10 @@ import ray
 
 from trainingrun.api.contract import (
     CONTRACT_ENV,
+    LEASE_LOST_EXIT_CODE,
+    PROGRESS_FILE,
     SUSPEND_EXIT_CODE,
+    SUSPEND_FILE,
     Failure,
     LastCheckpoint,
     Progress,
@@ -24,7 +27,7 @@ from trainingrun.api.contract import (
 )
 
 from . import board as board_module
-from . import manifest, progress_document, result, retention, seam
+from . import manifest, progress_document, result, retention
 from .bucket import Bucket
 from .lease import Lease, Superseded
 from .notice import Notice, NoticeWatcher, state_folder
@@ -32,7 +35,7 @@ from .storage_error import StorageError
 
 log = logging.getLogger(__name__)
 
-DONE, FAILED, LEASE_LOST = 0, 1, 3
+DONE, FAILED = 0, 1
 LEASE_LOOK_S = 3.0
 LEASE_RENEW_S = 10.0
 
@@ -46,7 +49,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     started = time.time()
     contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
-    document = state_folder() / progress_document.FILE
+    document = state_folder() / PROGRESS_FILE
     try:
         bucket = Bucket.open(
             contract.storage.uri, contract.storage.endpoint, contract.storage.region
@@ -65,7 +68,7 @@ def main() -> int:
         return FAILED
     except Superseded as error:
         log.error("%s", error)
-        return LEASE_LOST
+        return LEASE_LOST_EXIT_CODE
     return _Attempt(contract, bucket, lease, started, document).run()
 
 
@@ -171,7 +174,8 @@ class _Attempt:
             try:
                 if not self._lease.held():
                     log.error("another driver took over this run; this one ends")
-                    seam.exit_now(LEASE_LOST)
+                    # Without unwinding: it may no longer write anything.
+                    os._exit(LEASE_LOST_EXIT_CODE)
                 if time.monotonic() - renewed >= LEASE_RENEW_S:
                     self._lease.renew(time.time())
                     renewed = time.monotonic()
@@ -180,7 +184,7 @@ class _Attempt:
                 log.warning("the lease cannot be checked: %s", error)
 
     def _watch_orders(self) -> None:
-        suspend = state_folder() / progress_document.SUSPEND_FILE
+        suspend = state_folder() / SUSPEND_FILE
         while not self._ended.wait(0.25):
             if suspend.exists():
                 self._board.order.remote(board_module.SUSPEND)

@@ -1,9 +1,25 @@
 """What every worker process imports when it starts, before anyone asks for it."""
 
+import contextlib
+import importlib
+import os
+
+MODULE_ENV = "TRAININGRUN_PRELOAD"
+"""Name of the module with the training function, if there is one."""
+SETUP_HOOK = "trainingrun_runtime.preload.import_everything"
+"""For `worker_process_setup_hook` of the workers' runtime environment."""
+
 
 def import_everything() -> None:
     """Import what the first step needs. Ray calls it as the workers' process setup hook."""
     import ray.train.torch  # noqa: F401
+    import torch._dynamo
     import torch.distributed  # noqa: F401
 
     import trainingrun_runtime.session  # noqa: F401
+
+    if module := os.environ.get(MODULE_ENV):
+        # A module that cannot be imported is told of when its function is looked up; here the
+        # error would only kill the process, again and again.
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(module)

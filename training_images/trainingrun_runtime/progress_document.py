@@ -9,10 +9,6 @@ from typing import Any
 
 from trainingrun.api.contract import Progress
 
-FILE = "progress.json"
-"""Its name in the state directory."""
-SUSPEND_FILE = "suspend"
-"""Beside it, written on `POST /suspend`: the driver makes a checkpoint and ends when it sees it."""
 _ENTRIES = 50
 _CHARACTERS = 200
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from trainingrun.api import contract
 
-from .progress_document import FILE, SUSPEND_FILE
 from .progress_metrics import exposition
 
 PORT_ENV = "TRAININGRUN_PROGRESS_PORT"
@@ -68,7 +67,7 @@ class ProgressServer(ThreadingHTTPServer):
     def document(self) -> bytes | None:
         """The progress document, or none before the driver wrote one."""
         try:
-            return (self.state / FILE).read_bytes()
+            return (self.state / contract.PROGRESS_FILE).read_bytes()
         except FileNotFoundError:
             return None
 
@@ -99,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, "only /suspend takes POST\n")
         elif self._may():
             self.server.state.mkdir(parents=True, exist_ok=True)
-            (self.server.state / SUSPEND_FILE).touch()
+            (self.server.state / contract.SUSPEND_FILE).touch()
             self._answer(202, "the driver will make a checkpoint and end\n")
 
     def _may(self) -> bool:

@@ -19,7 +19,7 @@ import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from . import seam, snapshot
+from . import snapshot
 from .agreement import Agreement
 from .board import LEAVE, NOTHING, SAVE, SUSPEND
 from .failures import Preempted, Suspended
@@ -27,6 +27,7 @@ from .ledger import StepReport
 from .notice import Notice, leave_at
 from .progress_document import printable_metrics
 from .reporter import Reporter
+from .seam import nodes, training
 from .snapshot import Stateful
 from .worker import Worker, this_worker
 
@@ -175,7 +176,7 @@ class Session:
         if notice is not None:
             # Ray must know first that this node goes away: otherwise it puts the next worker group
             # on the pod that is about to end.
-            seam.drain_own_node("the pod is being deleted", notice.deadline)
+            nodes.drain_own_node("the pod is being deleted", notice.deadline)
             self._worker.saved()
         self._agreement.wait_for_all()
         if order == SUSPEND:
@@ -200,7 +201,7 @@ class Session:
 
 
 def _ray_notice() -> Notice | None:
-    deadline = seam.preemption_deadline()
+    deadline = training.preemption_deadline()
     return Notice(deadline=deadline, waits=False) if deadline is not None else None
 
 
@@ -219,7 +220,7 @@ class _Upload:
         started = time.monotonic()
         try:
             snapshot.write(self._files, Path(self.folder))
-            context = seam.train_context()
+            context = training.train_context()
             uploaded = context.storage_context.persist_current_checkpoint(checkpoint, name)
         finally:
             self._files = {}

@@ -1,18 +1,19 @@
 """Ray Train's trainer, made from the contract; or a user's own one, made ours when it is fitted."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
 from trainingrun.api.contract import RunContract
 
-from . import seam
 from .bucket import Bucket
 from .committer import Committer
 from .failures import AttemptPolicy
 from .lease import Lease
-from .warm import SETUP_HOOK
+from .preload import MODULE_ENV, SETUP_HOOK
+from .seam import training
+from .seam.process_group import ProcessGroup
 from .worker import Supervised
 
 
@@ -39,18 +40,15 @@ class Trainers:
         Raises:
             ray.train.TrainingFailedError: it is not done.
         """
-        contract = self._contract
         self.intercept()
-        TorchTrainer(
-            Supervised(self._board, contract),
-            train_loop_config=contract.config,
-            torch_config=self._torch(),
-            scaling_config=self._scaling(),
+        function = Supervised(self._board, self._contract)
+        training.trainer_of(
+            function, self._contract.config, self._process_group(), self._scaling()
         ).fit()
 
     def intercept(self) -> None:
         """From now on every trainer that is fitted in this process becomes part of the run."""
-        seam.intercept_fit(self._prepare, lambda: AttemptPolicy(self._board))
+        training.intercept_fit(self._prepare, lambda: AttemptPolicy(self._board))
 
     def _prepare(self, trainer: Any) -> None:
         if not isinstance(trainer.train_loop_per_worker, Supervised):
@@ -60,11 +58,13 @@ class Trainers:
             # The YAML decides how large the run is: a script's own ScalingConfig would wait for
             # workers that were never started.
             trainer.scaling_config = self._scaling()
+            from ray.train.torch import TorchConfig  # loads PyTorch, as the script did already
+
             if isinstance(trainer.backend_config, TorchConfig):
-                trainer.backend_config = self._torch()
+                trainer.backend_config = self._process_group()
         if trainer.train_loop_config is None:
             trainer.train_loop_config = {}
-        seam.replace_run_config(trainer, self._run_config(trainer.run_config))
+        training.replace_run_config(trainer, self._run_config(trainer.run_config))
 
     def _scaling(self) -> ScalingConfig:
         resources = self._contract.resources_per_worker
@@ -75,12 +75,15 @@ class Trainers:
             placement_strategy=self._contract.placement,
         )
 
-    def _torch(self) -> TorchConfig:
-        backend = self._contract.torch_backend
-        return seam.torch_config(
-            backend=None if backend == "auto" else backend,
-            timeout_s=int(self._contract.torch_timeout_seconds),
-        )
+    def _process_group(self) -> BackendConfig:
+        wanted, resources = self._contract.torch_backend, self._contract.resources_per_worker
+        timeout_s = int(self._contract.torch_timeout_seconds)
+        if resources.keys() <= {"CPU", "GPU", "memory"}:
+            backend = "nccl" if resources.get("GPU") else "gloo"
+            return ProcessGroup(backend if wanted == "auto" else wanted, timeout_s)
+        from ray.train.torch import TorchConfig  # knows how TPUs and others find each other
+
+        return TorchConfig(backend=None if wanted == "auto" else wanted, timeout_s=timeout_s)
 
     def _run_config(self, theirs: RunConfig) -> RunConfig:
         filesystem, root = self._bucket.pyarrow()
@@ -98,8 +101,14 @@ class Trainers:
                 *(theirs.callbacks or []),
                 Committer(self._board, contract, epoch, self._base_step),
             ],
-            worker_runtime_env={
-                "worker_process_setup_hook": SETUP_HOOK,
-                **(theirs.worker_runtime_env or {}),
-            },
+            worker_runtime_env=self._worker_environment(theirs.worker_runtime_env or {}),
         )
+
+    def _worker_environment(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        module = (self._contract.function or "").partition(":")[0]
+        preloaded = {MODULE_ENV: module} if module else {}
+        return {
+            "worker_process_setup_hook": SETUP_HOOK,
+            **theirs,
+            "env_vars": {**preloaded, **theirs.get("env_vars", {})},
+        }

@@ -9,16 +9,11 @@ takes the memory of one idle Python process with PyTorch.
 
 import logging
 import threading
-from typing import Any
 
-import ray
-
-from . import seam
+from .seam import nodes
 
 log = logging.getLogger(__name__)
 
-SETUP_HOOK = "trainingrun_runtime.preload.import_everything"
-"""For `worker_process_setup_hook` of the workers' runtime environment."""
 DELAY_S = 3.0
 """After the start of training: the first steps need the CPU more."""
 KEEP_S = 30 * 24 * 3600
@@ -34,24 +29,6 @@ def keep_spare() -> threading.Timer:
 
 def _start_spare() -> None:
     try:
-        import grpc
-        from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
-
-        context = ray.get_runtime_context()
-        request = node_manager_pb2.PrestartWorkersRequest(
-            job_id=ray.JobID.from_hex(context.get_job_id()).binary(),
-            num_workers=1,
-            keep_alive_duration_secs=KEEP_S,
-        )
-        request.runtime_env_info.serialized_runtime_env = context.get_runtime_env_string()
-        with grpc.insecure_channel(_raylet_address(context.get_node_id())) as channel:
-            node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(
-                request, timeout=10, metadata=seam.authorization()
-            )
+        nodes.start_spare(KEEP_S)
     except Exception as error:  # without a spare a restart is slower, not wrong
         log.warning("no spare worker process was started: %s", error)
-
-
-def _raylet_address(node_id: str) -> str:
-    node: dict[str, Any] = next(n for n in ray.nodes() if n["NodeID"] == node_id)
-    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"

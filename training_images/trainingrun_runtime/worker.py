@@ -17,11 +17,12 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import RunContract
 
-from . import manifest, seam, warm
+from . import manifest, warm
 from .bucket import Bucket
 from .failures import PeerLost, Preempted, Suspended, first_line, is_collective_error
 from .manifest import Manifest
 from .notice import Notice, NoticeWatcher
+from .seam import nodes, training
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +93,8 @@ class Worker:
         self.restored = Manifest.model_validate(document) if document else None
         filesystem, root = bucket.pyarrow()
         path = f"{root}/{self.restored.path}" if self.restored else None
-        seam.offer_checkpoint(path, filesystem)
-        seam.seal_uploads(_digest)
+        training.offer_checkpoint(path, filesystem)
+        training.seal_uploads(_digest)
         self._watcher.start()
         self._spare = warm.keep_spare()
 
@@ -107,7 +108,7 @@ class Worker:
         if self._taken_over:
             return  # the session reads `notice` after its next step
         # Plain Ray Train code learns of it by ray.train.get_preemption_info().
-        seam.drain_own_node("the pod is being deleted", notice.deadline)
+        nodes.drain_own_node("the pod is being deleted", notice.deadline)
         before, _ = ray.get(self.board.commits.remote())
         while time.time() < notice.deadline and not self._taken_over:
             commits, _ = ray.get(self.board.commits.remote())

@@ -18,13 +18,19 @@ NOTICE_ENV = "TRAININGRUN_NOTICE_SECONDS"
 PROGRESS_PORT = 8484
 """Port of the head pod: GET /progress and POST /suspend (bearer token), GET /metrics, /healthz."""
 STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's own container
-"""Files by which the processes of one pod talk: see `NOTICE_FILE`, `SAVED_FILE`, `WATCHER_FILE`."""
+"""Files by which the processes of one pod talk: the `…_FILE` below."""
 NOTICE_FILE = "notice"
 """Written by the preStop hook: the Unix time in seconds at which the pod will be killed."""
 SAVED_FILE = "saved"
 """Written by the runtime once the checkpoint for that notice is committed; preStop then ends."""
 WATCHER_FILE = "watcher"
 """Process id of the process that will answer a notice; without it preStop ends at once."""
+PROGRESS_FILE = "progress.json"
+"""The driver's `Progress`, for the server that hands it out and for a local run."""
+SUSPEND_FILE = "suspend"
+"""Written on `POST /suspend`: the driver makes a checkpoint and ends when it sees it."""
+LEASE_LOST_EXIT_CODE = 3
+"""The driver's exit code when another driver has taken the run over."""
 SUSPEND_EXIT_CODE = 75
 """The driver's exit code after `suspend`: not 0, so that RayJob success always means done."""
 

@@ -344,8 +344,8 @@ class Queue(Model):
 
     kind: Literal["Kueue", "Volcano", "YuniKorn", "KAI"]
     """Which scheduler or queue controller owns the queue."""
-    name: str = Field(max_length=253)
-    """Name of the (local) queue."""
+    name: str = Field(max_length=63)
+    """Name of the (local) queue; the pods carry it as a label, which holds 63 characters."""
 
     rules: ClassVar[tuple[Rule, ...]] = (_object_name("name", "queue"),)
 

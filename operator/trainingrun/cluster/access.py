@@ -14,7 +14,7 @@ RUN_RULES: list[Rule] = [
         "apiGroups": ["trainingrun.dev"],
         "resources": ["trainingruns"],
         # delete: ttlSecondsAfterFinished
-        "verbs": ["get", "list", "watch", "delete"],
+        "verbs": ["list", "watch", "delete"],
     },
     {
         "apiGroups": ["trainingrun.dev"],
@@ -25,13 +25,13 @@ RUN_RULES: list[Rule] = [
         "apiGroups": ["ray.io"],
         "resources": ["rayjobs"],
         # create and patch: server-side apply needs both
-        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+        "verbs": ["list", "watch", "create", "patch", "delete"],
     },
     {
         "apiGroups": ["ray.io"],
         "resources": ["rayclusters"],
         # patch: keep replacement pods off lost nodes
-        "verbs": ["get", "list", "watch", "patch", "delete"],
+        "verbs": ["list", "watch", "patch", "delete"],
     },
     {
         "apiGroups": [""],

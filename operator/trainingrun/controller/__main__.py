@@ -7,6 +7,7 @@ nodes as of one moment, with our own writes in them, and needs to know of a dele
 while the watch was down, which kopf's handlers are not told.
 """
 
+import argparse
 import asyncio
 import logging
 import os
@@ -15,31 +16,51 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
+from kubernetes.aio.client import Configuration
 
 from ..cluster.connection import load_configuration
+from ..cluster.port import ClusterError
 from . import logs, serving
 from .operator import Operator
-from .settings import Settings, SettingsError, from_environment
+from .settings import Settings, SettingsError, from_environment, variables
 
 log = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 1 if a part of the operator ended by itself."""
+    """Runs until SIGTERM or SIGINT.
+
+    0 then; 1: a part of the operator ended by itself; 2: a setting or the cluster is missing.
+    """
+    argparse.ArgumentParser(
+        prog="python -m trainingrun.controller",
+        description="The TrainingRun operator. It takes its settings from the environment:",
+        epilog="\n".join(f"  {name}={_shown(value)}" for name, value in variables().items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     try:
         settings = from_environment(os.environ)
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
     logs.configure(settings.operator.log_level)
-    return asyncio.run(_run(settings))
+    try:
+        return asyncio.run(_run(settings))
+    except ClusterError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _shown(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 async def _run(settings: Settings) -> int:
+    configuration = await load_configuration()
     stop = asyncio.Event()
     crashed = asyncio.Event()
     registry = kopf.OperatorRegistry()
-    _wire(registry, settings, stop, crashed)
+    _wire(registry, settings, configuration, stop, crashed)
     await kopf.operator(
         registry=registry,
         settings=_kopf_settings(),
@@ -53,6 +74,7 @@ async def _run(settings: Settings) -> int:
 def _wire(
     registry: kopf.OperatorRegistry,
     settings: Settings,
+    configuration: Configuration,
     stop: asyncio.Event,
     crashed: asyncio.Event,
 ) -> None:
@@ -67,7 +89,7 @@ def _wire(
 
     @kopf.on.startup(registry=registry)
     async def start(**_: object) -> None:
-        operator = Operator(settings, await load_configuration())
+        operator = Operator(settings, configuration)
         for application, port in (
             (serving.probes(operator), settings.operator.probe_port),
             (serving.metrics(operator), settings.operator.metrics_port),

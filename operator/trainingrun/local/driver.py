@@ -3,13 +3,16 @@
 import subprocess
 from pathlib import Path
 
-from ..api.contract import CONTRACT_ENV, SUSPEND_EXIT_CODE, Progress, RunContract
+from ..api.contract import (
+    CONTRACT_ENV,
+    PROGRESS_FILE,
+    SUSPEND_EXIT_CODE,
+    SUSPEND_FILE,
+    Progress,
+    RunContract,
+)
 from . import processes
 from .ray_nodes import LocalRay
-
-PROGRESS_FILE = "progress.json"
-SUSPEND_FILE = "suspend"
-LEASE_LOST_EXIT_CODE = 3
 
 
 class Driver:

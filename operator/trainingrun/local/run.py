@@ -14,12 +14,12 @@ from types import FrameType
 
 from rich.console import Console
 
-from ..api.contract import Failure, Progress, RunContract
+from ..api.contract import LEASE_LOST_EXIT_CODE, Failure, Progress, RunContract
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract
 from . import machine
 from .display import Display, summary
-from .driver import LEASE_LOST_EXIT_CODE, Driver
+from .driver import Driver
 from .errors import LocalError
 from .folder import Folder
 from .interruptions import Interruptions

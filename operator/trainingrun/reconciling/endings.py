@@ -5,7 +5,7 @@ deleted its RayJob, a budget, KubeRay, and at last a silence that lasts too long
 import re
 from typing import Any, Literal, NamedTuple
 
-from ..api.contract import SUSPEND_EXIT_CODE, Failure, Progress, RunState
+from ..api.contract import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE, Failure, Progress, RunState
 from ..api.status import Attempt, LossReason
 from . import failures, pods
 from .draft import Draft
@@ -22,10 +22,6 @@ INFRASTRUCTURE_REASONS = frozenset(
     }
 )
 """KubeRay's reasons that say nothing about the training code: it did not reach the cluster."""
-
-
-LEASE_LOST_EXIT_CODE = 3
-"""The driver's exit code when another driver has taken the run over."""
 
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 """In RayJob's status.message: KubeRay hands the driver's exit code on nowhere else."""

@@ -142,7 +142,7 @@ def without_progress(ledger: Ledger, failures: Failures) -> Over | None:
         return None
     return Over(
         "NoProgress",
-        f"{ledger.fruitless} attempts in a row ended without a newer checkpoint and "
+        f"{_attempts(ledger.fruitless)} ended without a newer checkpoint and "
         f"failures.maxAttemptsWithoutProgress is {failures.max_attempts_without_progress}; make "
         "checkpoints more often (checkpoints.everySeconds) or look at why the attempts end",
     )
@@ -164,6 +164,10 @@ def backoff(ended: Attempt, fruitless: int, settings: Backoff) -> timedelta:
         return timedelta(0)
     seconds = min(settings.initial_seconds * settings.factor ** (waits - 1), settings.max_seconds)
     return timedelta(seconds=seconds)
+
+
+def _attempts(number: int) -> str:
+    return "The attempt" if number == 1 else f"{number} attempts in a row"
 
 
 def _times(number: int) -> str:

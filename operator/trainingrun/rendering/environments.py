@@ -24,8 +24,6 @@ RAY_TUNING = {
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
     # The preStop hook has waited for the checkpoint already; waiting again only costs time.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",
-    # A process group whose peer is gone never shuts down in order.
-    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "2",
     "RAY_USAGE_STATS_ENABLED": "0",
     # Said outright, because Ray's default changes with its version, and a head that wants a token
     # refuses workers that have none. The NetworkPolicy keeps everybody else out.

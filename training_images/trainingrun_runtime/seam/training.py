@@ -1,12 +1,11 @@
-"""Every touch of Ray's internals, in one place, so that a new Ray version is checked here alone.
+"""Touches of Ray Train's internals.
 
 Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preemption}.py`,
-`.../controller/controller.py`, `ray/train/v2/api/data_parallel_trainer.py`, and
-`ray/scripts/scripts.py` (`ray drain-node`).
+`.../controller/controller.py`, `.../scaling_policy/`, `.../callbacks/` and
+`ray/train/v2/api/data_parallel_trainer.py`.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -88,23 +87,6 @@ def preemption_deadline() -> float | None:
     return info.deadline_ms / 1000 if info.deadline_ms else time.time() + 120
 
 
-def drain_own_node(message: str, deadline: float) -> None:
-    """Tell Ray that this node goes away at `deadline` (Unix seconds): nothing new is placed on it.
-
-    The same call as `ray drain-node --reason DRAIN_NODE_REASON_PREEMPTION`.
-    """
-    from ray.core.generated import autoscaler_pb2
-
-    context = ray.get_runtime_context()
-    client = ray._raylet.GcsClient(address=context.gcs_address)
-    client.drain_node(
-        context.get_node_id(),
-        autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
-        message,
-        int(max(deadline, time.time() + 1) * 1000),
-    )
-
-
 def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], Any]) -> None:
     """Have every Ray Train v2 trainer of this process prepared by us when it is fitted.
 
@@ -120,12 +102,58 @@ def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], A
         prepare(trainer)
         return fit(trainer)
 
-    def start_with_policy(trainer: Any, **arguments: Any) -> Any:
+    def start_ours(trainer: Any, **arguments: Any) -> Any:
         arguments["failure_policy"] = failure_policy()
+        _leave_out_the_needless(trainer, arguments)
         return start(trainer, **arguments)
 
     DataParallelTrainer.fit = prepared_fit
-    DataParallelTrainer._initialize_and_run_controller = start_with_policy
+    DataParallelTrainer._initialize_and_run_controller = start_ours
+
+
+def _leave_out_the_needless(trainer: Any, arguments: dict[str, Any]) -> None:
+    """Spare a start the processes that this trainer has no use for: each costs a second of CPU.
+
+    The cleaner removes placement groups that a controller left when it died; here the job ends
+    with its controller, and its placement groups with the job. Without datasets there is nothing
+    to hand out, and nobody to tell which resources training reserves.
+    """
+    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import (
+        PlacementGroupCleanerCallback,
+    )
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+
+    class FixedSize(FixedScalingPolicy):
+        """Asks for nothing: the cluster has the run's size, and no autoscaler."""
+
+        def _send_resource_request(self) -> None:
+            pass
+
+        def _maybe_send_resource_request(self) -> None:
+            pass
+
+        def _cancel_resource_request(self) -> None:
+            pass
+
+    needless: tuple[type, ...] = (PlacementGroupCleanerCallback,)
+    if not trainer.datasets:
+        needless += (DatasetsCallback,)
+        arguments["scaling_policy"] = FixedSize(trainer.scaling_config)
+    arguments["callbacks"] = [
+        callback for callback in arguments["callbacks"] if not isinstance(callback, needless)
+    ]
+
+
+def trainer_of(
+    function: Callable[..., Any], config: Any, backend: Any, scaling: ray.train.ScalingConfig
+) -> Any:
+    """What `TorchTrainer` is made of, without loading PyTorch here; its `fit()` trains."""
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    return DataParallelTrainer(
+        function, train_loop_config=config, backend_config=backend, scaling_config=scaling
+    )
 
 
 def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:
@@ -140,44 +168,3 @@ def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:
         backend_config=trainer.backend_config,
         dataset_config=trainer.data_config,
     )
-
-
-def torch_config(**arguments: Any) -> Any:
-    """A `TorchConfig` whose worker groups end without taking their process group apart.
-
-    Ray kills the workers right afterwards all the same. Taking the group apart first needs every
-    rank: when one is dead the others hang in it, and a restart waits 5 s for them.
-    """
-    from ray.train.torch import TorchConfig
-    from ray.train.torch.config import _TorchBackend
-
-    class Backend(_TorchBackend):
-        def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
-            pass
-
-    class Config(TorchConfig):
-        @property
-        def backend_cls(self) -> type:
-            return Backend
-
-    return Config(**arguments)
-
-
-def authorization() -> list[tuple[str, str]]:
-    """Metadata of a gRPC call to Ray's own services; empty where the cluster wants no token."""
-    from ray._private.authentication.http_token_authentication import (
-        get_auth_headers_if_auth_enabled,
-    )
-
-    headers = get_auth_headers_if_auth_enabled({})
-    return [(name.lower(), value) for name, value in headers.items()]
-
-
-def dead_nodes() -> set[str]:
-    """Ids of the Ray nodes that Ray counts as dead."""
-    return {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
-
-
-def exit_now(code: int) -> None:
-    """End this process without unwinding: for a driver that may no longer write anything."""
-    os._exit(code)

@@ -1,0 +1,69 @@
+"""Touches of Ray's nodes and of the raylets on them.
+
+Read for ray 2.58-2.60: `ray/scripts/scripts.py` (`ray drain-node`) and
+`src/ray/protobuf/node_manager.proto`. Imports no Ray Train, which takes a second.
+"""
+
+import time
+from typing import Any
+
+import ray
+
+
+def drain_own_node(message: str, deadline: float) -> None:
+    """Tell Ray that this node goes away at `deadline` (Unix seconds): nothing new is placed on it.
+
+    The same call as `ray drain-node --reason DRAIN_NODE_REASON_PREEMPTION`.
+    """
+    from ray.core.generated import autoscaler_pb2
+
+    context = ray.get_runtime_context()
+    client = ray._raylet.GcsClient(address=context.gcs_address)
+    client.drain_node(
+        context.get_node_id(),
+        autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
+        message,
+        int(max(deadline, time.time() + 1) * 1000),
+    )
+
+
+def dead_nodes() -> set[str]:
+    """Ids of the Ray nodes that Ray counts as dead."""
+    return {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
+
+
+def start_spare(keep_s: float) -> None:
+    """Have this node's raylet start one more process with this process's runtime environment.
+
+    The next worker or actor on this node with the same environment is given it (`PrestartWorkers`
+    of `node_manager.proto`). Ends by itself after `keep_s` seconds without use.
+    """
+    import grpc
+    from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
+
+    context = ray.get_runtime_context()
+    request = node_manager_pb2.PrestartWorkersRequest(
+        job_id=ray.JobID.from_hex(context.get_job_id()).binary(),
+        num_workers=1,
+        keep_alive_duration_secs=int(keep_s),
+    )
+    request.runtime_env_info.serialized_runtime_env = context.get_runtime_env_string()
+    with grpc.insecure_channel(_raylet_address(context.get_node_id())) as channel:
+        node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(
+            request, timeout=10, metadata=_authorization()
+        )
+
+
+def _raylet_address(node_id: str) -> str:
+    node: dict[str, Any] = next(n for n in ray.nodes() if n["NodeID"] == node_id)
+    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+
+
+def _authorization() -> list[tuple[str, str]]:
+    """Metadata of a gRPC call to Ray's own services; empty where the cluster wants no token."""
+    from ray._private.authentication.http_token_authentication import (
+        get_auth_headers_if_auth_enabled,
+    )
+
+    headers = get_auth_headers_if_auth_enabled({})
+    return [(name.lower(), value) for name, value in headers.items()]
