@@ -1,0 +1,30 @@
+"""What each process of the runtime does not load: a second of every start, for each."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+LIGHT = {
+    "trainingrun_runtime.progress_server": "ray",  # it answers while Ray is still starting
+    "trainingrun_runtime.board": "ray.train",
+    "trainingrun_runtime.driver": "ray.train",  # only once it holds the lease
+    "trainingrun_runtime.trainer": "torch",  # the driver with a function
+    "trainingrun_runtime.committer": "torch",  # Ray's controller
+    "trainingrun_runtime.seam.process_group": "torch",  # Ray's controller
+}
+
+
+@pytest.mark.parametrize(("module", "heavy"), LIGHT.items())
+def test_a_process_loads_no_more_than_it_needs(module: str, heavy: str):
+    look = f"import sys, {module}; sys.exit({heavy!r} in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", look],
+        cwd=ROOT / "training_images",
+        env={"PYTHONPATH": str(ROOT / "operator")},
+        check=False,
+    )
+    assert done.returncode == 0, f"{module} loads {heavy}"
