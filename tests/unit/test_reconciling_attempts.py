@@ -205,9 +205,13 @@ def test_the_run_fails_when_more_is_lost_than_max_preemptions(training: Observed
 
 def test_a_run_that_makes_no_progress_fails_after_so_many_attempts(training: Observed) -> None:
     limit = {"failures": {"maxAttemptsWithoutProgress": 1}}
-    plan = look(wanting(replace(training, progress=failed("Storage")), **limit))
-    assert condition(plan, "Failed").reason == "NoProgress"
-    assert "checkpoint" in condition(plan, "Failed").message
+    for kind, words in (
+        ("Infrastructure", "make checkpoints more often"),
+        ("Storage", "no storage"),
+    ):
+        plan = look(wanting(replace(training, progress=failed(kind)), **limit))
+        assert condition(plan, "Failed").reason == "NoProgress"
+        assert words in condition(plan, "Failed").message
     saved = look(wanting(replace(training, progress=failed("Storage", checkpoint=SAVED)), **limit))
     assert saved.status.phase == "Recovering"
 

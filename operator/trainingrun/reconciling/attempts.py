@@ -92,7 +92,7 @@ def finish(scene: Scene, draft: Draft, attempt: Attempt, end: End) -> None:
         over = (
             over
             or failures.exhausted(draft.status, draft.ledger, settings)
-            or failures.without_progress(draft.ledger, settings)
+            or failures.without_progress(closed, draft.ledger, settings)
         )
         wait = failures.backoff(closed, draft.ledger.fruitless, settings.backoff)
         if wait > timedelta(0) and over is None:

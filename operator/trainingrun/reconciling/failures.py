@@ -136,14 +136,16 @@ def exhausted(status: RunStatus, ledger: Ledger, failures: Failures) -> Over | N
     return None
 
 
-def without_progress(ledger: Ledger, failures: Failures) -> Over | None:
+def without_progress(ended: Attempt, ledger: Ledger, failures: Failures) -> Over | None:
     """Whether too many attempts in a row ended without a newer checkpoint."""
     if ledger.fruitless < failures.max_attempts_without_progress:
         return None
+    limit = f"failures.maxAttemptsWithoutProgress is {failures.max_attempts_without_progress}"
+    if ended.reason is LossReason.STORAGE_ERROR:  # more checkpoints would not help; its words do
+        return Over("NoProgress", f"{_attempts(ledger.fruitless)} had no storage and {limit}")
     return Over(
         "NoProgress",
-        f"{_attempts(ledger.fruitless)} ended without a newer checkpoint and "
-        f"failures.maxAttemptsWithoutProgress is {failures.max_attempts_without_progress}; make "
+        f"{_attempts(ledger.fruitless)} ended without a newer checkpoint and {limit}; make "
         "checkpoints more often (checkpoints.everySeconds) or look at why the attempts end",
     )
 
