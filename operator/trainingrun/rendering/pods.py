@@ -87,7 +87,6 @@ def head_start(run: TrainingRun) -> dict[str, str]:
     return {
         "num-cpus": "0",
         "dashboard-host": "0.0.0.0",  # noqa: S104 - the NetworkPolicy says who may come in
-        "ray-client-server-port": "0",  # no Ray Client: nobody uses it, and it takes CPU to start
         "object-store-memory": _object_store(size),
     }
 
