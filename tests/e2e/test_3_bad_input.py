@@ -43,6 +43,10 @@ CASES = {
         r"Image registry\.invalid/none:1 cannot be pulled .*pull secret", fails=False,
         image="registry.invalid/none:1"
     ),
+    "image-not-ours": Bad(
+        r"pods of spec\.head ended before the training began.*trainingrun-node", fails=True,
+        image=clusters.STORAGE_IMAGE
+    ),
     "unschedulable": Bad(
         r"no node has enough cpu \(the pod asks for 500\)", fails=False,
         workers={"resources": {"cpu": "500"}}

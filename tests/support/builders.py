@@ -131,6 +131,7 @@ def a_pod(
     exit_code: int | None = None,
     ended_because: str = "Error",
     ended_at: float | None = None,
+    last_words: str | None = None,
     waiting: tuple[str, str] | None = None,
     unschedulable: str | None = None,
     requests: dict[str, str] | None = None,
@@ -162,6 +163,8 @@ def a_pod(
         ending: dict[str, Any] = {"exitCode": exit_code, "reason": ended_because}
         if ended_at is not None:
             ending["finishedAt"] = at(ended_at)
+        if last_words is not None:
+            ending["message"] = last_words
         state = {"terminated": ending}
     if waiting:
         phase = "Pending"

@@ -216,6 +216,36 @@ def test_a_run_that_makes_no_progress_fails_after_so_many_attempts(training: Obs
     assert saved.status.phase == "Recovering"
 
 
+def fallen_heads(seen: Observed, count: int) -> Observed:
+    """The first head vanishes unseen, the others are seen to end."""
+    for number in range(1, count):
+        head = a_head(uid=f"head-{number}", exit_code=1, last_words="Traceback:\nValueError: port")
+        seen = then(seen, 40 + number, pods=(head,))
+    return seen
+
+
+def test_pods_that_end_again_and_again_before_any_training_end_the_attempt(
+    training: Observed,
+) -> None:
+    assert look(fallen_heads(training, 2), 50).status.attempts[-1].outcome == "Running"
+    last = look(fallen_heads(training, 3), 50).status.attempts[-1]
+    assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
+    assert last.message.startswith("3 pods of spec.head ended before the training began")
+    assert "exit code 1: ValueError: port; correct spec.image" in last.message
+    trains = then(replace(training, progress=a_progress()), 35)
+    assert look(fallen_heads(trains, 3), 50).status.attempts[-1].outcome == "Running"
+
+
+def test_workers_that_never_start_end_the_attempt_by_their_number(training: Observed) -> None:
+    seen = training
+    for number in range(3):
+        assert look(seen, 50).status.attempts[-1].outcome == "Running"
+        both = [a_pod(name, uid=f"{name}-{number}", exit_code=2) for name in ("w-1", "w-2")]
+        seen = then(seen, 40 + number, pods=(a_head(), *both))
+    message = look(seen, 50).status.attempts[-1].message
+    assert message.startswith("6 pods of spec.workers ended before the training began")
+
+
 def test_a_budget_that_is_raised_in_mid_run_counts(training: Observed) -> None:
     ended = then(wanting(replace(training, progress=failed()), failures={"maxRestarts": 1}), 60)
     lowered = wanting(

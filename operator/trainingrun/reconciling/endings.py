@@ -23,6 +23,9 @@ INFRASTRUCTURE_REASONS = frozenset(
 )
 """KubeRay's reasons that say nothing about the training code: it did not reach the cluster."""
 
+FALSE_STARTS = 3
+"""Pods in the same place that end before any training, after which the attempt is given up."""
+
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 """In RayJob's status.message: KubeRay hands the driver's exit code on nowhere else."""
 
@@ -55,7 +58,11 @@ def ended(scene: Scene, draft: Draft, attempt: Attempt) -> End | None:
     over = failures.exhausted(draft.status, draft.ledger, scene.run.spec.failures)
     if over:
         return _out_of_budget(draft, over)
-    return _by_ray_job(scene, draft, attempt, job) or _by_silence(scene, attempt, job)
+    return (
+        _by_ray_job(scene, draft, attempt, job)
+        or _by_false_starts(scene, draft, attempt)
+        or _by_silence(scene, attempt, job)
+    )
 
 
 def _by_word(word: Progress) -> End:
@@ -122,6 +129,28 @@ def _unexplained(scene: Scene, draft: Draft, attempt: Attempt, reason: str, told
         lost = LossReason.NODE_LOST if LossReason.NODE_LOST in causes else LossReason.HEAD_LOST
         return End("Lost", lost, words)
     return End("Failed", LossReason.APPLICATION_ERROR, words)
+
+
+def _by_false_starts(scene: Scene, draft: Draft, attempt: Attempt) -> End | None:
+    """Pods that end by themselves before any training: KubeRay would replace them for ever."""
+    if attempt.resumed_from_step is not None:
+        return None
+    charges = [known for known in draft.ledger.charges.values() if not known.collateral]
+    heads = [known for known in charges if known.reason is LossReason.HEAD_LOST]
+    workers = [known for known in charges if known.reason is LossReason.WORKER_LOST]
+    if len(heads) >= FALSE_STARTS:
+        where, fallen = "head", heads
+    elif len(workers) >= FALSE_STARTS * scene.run.spec.workers.count:
+        where, fallen = "workers", workers
+    else:
+        return None
+    words = next((known.words for known in reversed(fallen) if known.words), "no last words")
+    return End(
+        "Lost",
+        LossReason.INFRASTRUCTURE_ERROR,
+        f"{len(fallen)} pods of spec.{where} ended before the training began, the last one with "
+        f"{words}; correct spec.image or spec.{where}.podTemplate if that is the cause",
+    )
 
 
 def _by_silence(scene: Scene, attempt: Attempt, job: Manifest) -> End | None:

@@ -72,6 +72,7 @@ def charge(
     now: datetime,
     message: str,
     pod: str | None = None,
+    words: str = "",
 ) -> None:
     """Count a loss, unless it is counted; a sharper reason takes the count over."""
     known = draft.ledger.charges.get(key)
@@ -81,7 +82,8 @@ def charge(
         _add(draft, known.reason, -1)
     _add(draft, reason, 1)
     time = known.time if known else written(now)
-    _put(draft, key, Charge(reason=reason, time=time, pod=pod or (known and known.pod)))
+    entry = Charge(reason=reason, time=time, pod=pod or (known and known.pod), words=words)
+    _put(draft, key, entry)
     draft.tell("Warning", reason.value, message)
 
 
@@ -151,8 +153,9 @@ def _look_at(scene: Scene, draft: Draft, attempt: int, pod: Manifest) -> None:
         explain(draft, pod, LossReason.HEAD_LOST, scene.now)
         return
     _adopt_record(draft, pod, scene.now)
-    message = f"Pod {pods.name(pod)} ended: {_in_words(reason)}"
-    charge(draft, uid, reason, scene.now, message, pods.name(pod))
+    words = pods.last_words(pod)
+    message = f"Pod {pods.name(pod)} ended: {_in_words(reason)}" + (f" ({words})" if words else "")
+    charge(draft, uid, reason, scene.now, message, pods.name(pod), words)
 
 
 def _headless(scene: Scene, draft: Draft, attempt: int, worker: Manifest) -> bool:

@@ -21,6 +21,8 @@ class Charge(Model):
     """When it was first seen."""
     pod: str | None = None
     """Name of the pod, by which the runtime's records know it."""
+    words: str = ""
+    """How its container ended, in its own last words."""
     collateral: bool = False
     """True: it is known, and explained by another loss that carries the count."""
 

@@ -8,6 +8,9 @@ from ..rendering import names
 from .model import Manifest, Ref
 from .moments import parsed
 
+MOST_CHARACTERS = 200
+"""Of a container's last words."""
+
 
 def uid(item: Manifest) -> str:
     """UID of any object."""
@@ -103,6 +106,20 @@ def terminations(pod: Manifest) -> Iterator[Manifest]:
         ending = _ending(found)
         if ending:
             yield ending
+
+
+def last_words(pod: Manifest) -> str:
+    """How its first container to tell ended, such as `exit code 1: ValueError: …`; "": none did.
+
+    Kubernetes hands on the end of a failed container's log, of which this takes the end of the
+    last line: a runtime that cannot start a command begins with a long tale.
+    """
+    for ending in terminations(pod):
+        if (code := ending.get("exitCode")) is not None:
+            lines = str(ending.get("message") or "").strip().splitlines()
+            said = f": {lines[-1].strip()[-MOST_CHARACTERS:]}" if lines else ""
+            return f"exit code {code}{said}"
+    return ""
 
 
 def _ending(container: Manifest) -> Manifest | None:
