@@ -1,11 +1,9 @@
 """The examples, trained by the real driver on a real Ray: what they leave, and that they resume."""
 
-import json
 import os
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,77 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.local_runs import Run, two_workers
 from trainingrun.api.contract import (
-    CONTRACT_ENV,
-    PROGRESS_FILE,
     SUSPEND_EXIT_CODE,
     SUSPEND_FILE,
-    ContractStorage,
-    Progress,
-    RunContract,
 )
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime import progress_document, result
 from trainingrun_runtime.bucket import Bucket
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 300
-
-
-class Run:
-    """A run with two workers on this machine, one driver after the other."""
-
-    def __init__(self, ray: LocalRay, folder: Path, example: str, config: dict[str, Any]) -> None:
-        self.ray = ray
-        self.folder = folder
-        self.state = folder / "state"
-        self.bucket = Bucket.open(f"file://{folder}/run")
-        self.contract = RunContract(
-            name="example",
-            namespace="default",
-            uid="0",
-            attempt=1,
-            function=f"trainingrun_runtime.examples.{example}:train",
-            config=config,
-            workers=2,
-            resources_per_worker={"CPU": 1},
-            storage=ContractStorage(uri=self.bucket.root),
-        )
-
-    def drive(self, suspend_at: int | None = None) -> int:
-        """Run a driver to its end, or ask it to suspend at a step; its exit code."""
-        log = self.folder / "driver.log"
-        variables = {
-            "TRAININGRUN_STATE_DIRECTORY": str(self.state),
-            CONTRACT_ENV: json.dumps(self.contract.to_dict()),
-        }
-        driver = self.ray.start_on_head(["-m", "trainingrun_runtime"], variables, log)
-        deadline = time.monotonic() + PATIENCE_S
-        while driver.poll() is None:
-            if time.monotonic() > deadline:
-                pytest.fail(f"the driver did not end: {log.read_text()[-4000:]}")
-            if suspend_at is not None and self.progress().step >= suspend_at:
-                (self.state / SUSPEND_FILE).touch()
-            time.sleep(0.1)
-        return driver.returncode
-
-    def progress(self) -> Progress:
-        return progress_document.read(self.state / PROGRESS_FILE) or Progress(attempt=1)
-
-    def metrics(self) -> dict[str, Any]:
-        """The final metrics."""
-        found = result.read(self.bucket)
-        assert found is not None, (self.folder / "driver.log").read_text()[-4000:]
-        return found.metrics
 
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    """A Ray of our own with two worker nodes, one for all examples."""
-    roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
-    environment = {"PYTHONPATH": roots, "RAY_USAGE_STATS_ENABLED": "0"}
-    with LocalRay(tmp_path_factory.mktemp("ray"), environment, {"CPU": 1}) as cluster:
-        cluster.start(2)
+    """One for all examples."""
+    with two_workers(tmp_path_factory.mktemp("ray")) as cluster:
         yield cluster
 
 
@@ -94,7 +36,7 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
     def make(example: str, **config: Any) -> Run:
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        return Run(ray, folder, example, config)
+        return Run(ray, folder, f"trainingrun_runtime.examples.{example}:train", config)
 
     return make
 
@@ -161,7 +103,7 @@ def test_three_workers_that_resume_end_alike_too(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": roots},
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-4000:]

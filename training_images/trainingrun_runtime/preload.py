@@ -7,11 +7,11 @@ import os
 MODULE_ENV = "TRAININGRUN_PRELOAD"
 """Name of the module with the training function, if there is one."""
 SETUP_HOOK = "trainingrun_runtime.preload.import_everything"
-"""For `worker_process_setup_hook` of the workers' runtime environment."""
+"""The name of `import_everything`, by which a worker process is told to call it."""
 
 
 def import_everything() -> None:
-    """Import what the first step needs. Ray calls it as the workers' process setup hook."""
+    """Import what the first step needs. Called by each worker process when it starts."""
     import ray.train.torch  # noqa: F401
     import torch._dynamo
     import torch.distributed  # noqa: F401

@@ -12,7 +12,7 @@ from .committer import Committer
 from .failures import AttemptPolicy
 from .lease import Lease
 from .preload import MODULE_ENV, SETUP_HOOK
-from .seam import training
+from .seam import nodes, training
 from .seam.process_group import ProcessGroup
 from .worker import Supervised
 
@@ -106,9 +106,5 @@ class Trainers:
 
     def _worker_environment(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         module = (self._contract.function or "").partition(":")[0]
-        preloaded = {MODULE_ENV: module} if module else {}
-        return {
-            "worker_process_setup_hook": SETUP_HOOK,
-            **theirs,
-            "env_vars": {**preloaded, **theirs.get("env_vars", {})},
-        }
+        ours = {nodes.SETUP_HOOK_ENV: SETUP_HOOK, **({MODULE_ENV: module} if module else {})}
+        return {**theirs, "env_vars": {**ours, **theirs.get("env_vars", {})}}

@@ -3,8 +3,8 @@
 Most of a restart is Python starting and importing: 5 s of the 7 that `kill -9` costs stock Ray.
 The raylet can start a process ahead of need (`PrestartWorkers` of Ray's `node_manager.proto`), and
 gives it to the next actor with the same runtime environment, which is the worker's successor. The
-environment has a setup hook, so that the spare imports everything before anyone asks for it; it
-takes the memory of one idle Python process with PyTorch.
+environment says what to load (`preload`), so the spare imports everything before anyone asks for
+it; it takes the memory of one idle Python process with PyTorch.
 """
 
 import logging

@@ -8,6 +8,13 @@ import time
 from typing import Any
 
 import ray
+from ray._private import ray_constants
+
+SETUP_HOOK_ENV: str = ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR
+"""Variable with the function that a worker process calls when it starts, as `module.function`.
+
+What `worker_process_setup_hook` of a job's runtime environment becomes; of an actor's it becomes
+nothing (`ray/_private/runtime_env/setup_hook.py`)."""
 
 
 def drain_own_node(message: str, deadline: float) -> None:
