@@ -29,6 +29,14 @@ from e2e.runs import BURST, Run, kill_trainer, specification  # noqa: E402
 
 SCRIPT = ROOT / "tests" / "e2e" / "plain_train.py"
 FOREVER = {"name": "STEPS", "value": "1000000"}
+PROBE = {
+    "httpGet": {"path": "/api/local_raylet_healthz", "port": 52365},
+    "initialDelaySeconds": 10,
+    "periodSeconds": 5,
+    "timeoutSeconds": 2,
+    "failureThreshold": 10,
+}
+"""KubeRay's own, which needs wget in the image, asked by the kubelet instead."""
 BETWEEN_S = 12.0
 """Seconds of training before each disturbance: checkpoints are made every 3."""
 
@@ -96,7 +104,13 @@ class KubeRay:
         plain = [FOREVER, {"name": "STORAGE_PATH", "value": storage}, region]
 
         def template(container: dict[str, Any], *volumes: dict[str, Any]) -> dict[str, Any]:
-            common = {"image": TRAINING_IMAGE, "resources": BURST, "envFrom": credentials}
+            common = {
+                "image": TRAINING_IMAGE,
+                "resources": BURST,
+                "envFrom": credentials,
+                "readinessProbe": PROBE,
+                "livenessProbe": {**PROBE, "initialDelaySeconds": 30, "failureThreshold": 120},
+            }
             spec = {"containers": [{**common, **container}], "volumes": list(volumes)}
             return {"metadata": {"labels": {"beside": "kuberay"}}, "spec": spec}
 

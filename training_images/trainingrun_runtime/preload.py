@@ -1,13 +1,21 @@
-"""What every worker process imports when it starts, before anyone asks for it."""
+"""What a worker process imports when it starts, before anyone asks for it."""
 
 import contextlib
 import importlib
-import os
+import sys
 
-MODULE_ENV = "TRAININGRUN_PRELOAD"
-"""Name of the module with the training function, if there is one."""
+from .notice import state_folder
+
 SETUP_HOOK = "trainingrun_runtime.preload.import_everything"
 """The name of `import_everything`, by which a worker process is told to call it."""
+FILE = "modules"
+"""Names of the modules that this pod's former worker had loaded, in the state directory."""
+
+
+def remember() -> None:
+    """Leave the names of the modules that are loaded now to the next process on this node."""
+    names = [name for name in list(sys.modules) if name not in ("__main__", "__mp_main__")]
+    (state_folder() / FILE).write_text("\n".join(names))
 
 
 def import_everything() -> None:
@@ -18,8 +26,9 @@ def import_everything() -> None:
 
     import trainingrun_runtime.session  # noqa: F401
 
-    if module := os.environ.get(MODULE_ENV):
-        # A module that cannot be imported is told of when its function is looked up; here the
-        # error would only kill the process, again and again.
+    file = state_folder() / FILE
+    for name in file.read_text().splitlines() if file.exists() else ():
+        # What cannot be imported again is told of when it is asked for; here the error would only
+        # kill the process, again and again.
         with contextlib.suppress(Exception, SystemExit):
-            importlib.import_module(module)
+            importlib.import_module(name)

@@ -11,7 +11,7 @@ from .bucket import Bucket
 from .committer import Committer
 from .failures import AttemptPolicy
 from .lease import Lease
-from .preload import MODULE_ENV, SETUP_HOOK
+from .preload import SETUP_HOOK
 from .seam import nodes, training
 from .seam.process_group import ProcessGroup
 from .worker import Supervised
@@ -105,6 +105,5 @@ class Trainers:
         )
 
     def _worker_environment(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        module = (self._contract.function or "").partition(":")[0]
-        ours = {nodes.SETUP_HOOK_ENV: SETUP_HOOK, **({MODULE_ENV: module} if module else {})}
-        return {**theirs, "env_vars": {**ours, **theirs.get("env_vars", {})}}
+        hook = {nodes.SETUP_HOOK_ENV: SETUP_HOOK}
+        return {**theirs, "env_vars": {**hook, **theirs.get("env_vars", {})}}

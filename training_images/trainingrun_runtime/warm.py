@@ -3,13 +3,14 @@
 Most of a restart is Python starting and importing: 5 s of the 7 that `kill -9` costs stock Ray.
 The raylet can start a process ahead of need (`PrestartWorkers` of Ray's `node_manager.proto`), and
 gives it to the next actor with the same runtime environment, which is the worker's successor. The
-environment says what to load (`preload`), so the spare imports everything before anyone asks for
-it; it takes the memory of one idle Python process with PyTorch.
+environment says to load what this worker has loaded by then (`preload`), before anyone asks for it;
+that takes the memory of one idle Python process with PyTorch.
 """
 
 import logging
 import threading
 
+from . import preload
 from .seam import nodes
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ def keep_spare() -> threading.Timer:
 
 def _start_spare() -> None:
     try:
+        preload.remember()
         nodes.start_spare(KEEP_S)
     except Exception as error:  # without a spare a restart is slower, not wrong
         log.warning("no spare worker process was started: %s", error)
