@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.goldens import a_run, rendered
+from trainingrun.rendering import RenderSettings, attempt
 from trainingrun.rendering.merge import merge, merge_pod_template
 from trainingrun.rendering.templating import to_json
 
@@ -78,6 +79,13 @@ def test_any_pod_template_renders(overlay: dict[str, Any]):
 @given(JSON)
 def test_values_survive_the_templates(value: Any):
     assert yaml.safe_load(to_json(value)) == value
+
+
+def test_a_text_that_looks_like_a_reference_to_a_part_is_a_text():
+    """Larger values are numbered in the template's text and put in afterwards."""
+    version = "part of the manifest: 0"
+    job = attempt(a_run(), 1, RenderSettings(ray_version=version))
+    assert job["spec"]["rayClusterSpec"]["rayVersion"] == version
 
 
 BASE: dict[str, Any] = {
