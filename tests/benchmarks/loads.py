@@ -2,8 +2,9 @@
 
 Run as a program it is torchrun's or Ray Train's; `ours` is a function for `training.function`. Its
 settings are JSON in $LOAD, or the function's config: `steps`; `width` of the layers; `ballast`,
-further megabytes of state; `step_seconds`, to which a step is drawn out; `every_seconds` between
-checkpoints of plain Ray Train; and `times`, the file for rank 0's Unix times of its steps.
+further megabytes of state; `wait_seconds` in each step, as a worker waits for its accelerator;
+`every_seconds` between checkpoints of plain Ray Train; `times`, the file for the Unix times of rank
+0's steps.
 """
 
 import json
@@ -39,11 +40,10 @@ class Load:
         """Do the steps; rank 0 writes down when each was done."""
         times = []
         for step in steps:
-            began = time.monotonic()
             self.optimizer.zero_grad()
             self.model(torch.rand(BATCH, self._width)).square().mean().backward()
             self.optimizer.step()
-            time.sleep(max(0.0, began + self._settings["step_seconds"] - time.monotonic()))
+            time.sleep(self._settings["wait_seconds"])
             times.append(time.time())
             after(step)
         if self._rank == 0:

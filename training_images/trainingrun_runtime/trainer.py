@@ -7,12 +7,12 @@ from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig,
 
 from trainingrun.api.contract import RunContract
 
+from . import spare
 from .bucket import Bucket
 from .committer import Committer
 from .failures import AttemptPolicy
 from .lease import Lease
-from .preload import SETUP_HOOK
-from .seam import nodes, training
+from .seam import training
 from .seam.process_group import ProcessGroup
 from .worker import Supervised
 
@@ -105,5 +105,4 @@ class Trainers:
         )
 
     def _worker_environment(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        hook = {nodes.SETUP_HOOK_ENV: SETUP_HOOK}
-        return {**theirs, "env_vars": {**hook, **theirs.get("env_vars", {})}}
+        return {**theirs, "env_vars": {**spare.ENVIRONMENT, **theirs.get("env_vars", {})}}

@@ -17,7 +17,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import RunContract
 
-from . import manifest, warm
+from . import manifest, spare
 from .bucket import Bucket
 from .failures import PeerLost, Preempted, Suspended, first_line, is_collective_error
 from .manifest import Manifest
@@ -96,7 +96,7 @@ class Worker:
         training.offer_checkpoint(path, filesystem)
         training.seal_uploads(_digest)
         self._watcher.start()
-        self._spare = warm.keep_spare()
+        self._spare = spare.keep()
 
     def end(self) -> None:
         """The training function returned or raised."""
