@@ -135,7 +135,10 @@ def _by_false_starts(scene: Scene, draft: Draft, attempt: Attempt) -> End | None
     """Pods that end by themselves before any training: KubeRay would replace them for ever."""
     if attempt.resumed_from_step is not None:
         return None
-    charges = [known for known in draft.ledger.charges.values() if not known.collateral]
+    # Only those that were seen to end: a head that is taken away with notice leaves no words.
+    charges = [
+        known for known in draft.ledger.charges.values() if known.words and not known.collateral
+    ]
     heads = [known for known in charges if known.reason is LossReason.HEAD_LOST]
     workers = [known for known in charges if known.reason is LossReason.WORKER_LOST]
     if len(heads) >= FALSE_STARTS:
@@ -144,12 +147,11 @@ def _by_false_starts(scene: Scene, draft: Draft, attempt: Attempt) -> End | None
         where, fallen = "workers", workers
     else:
         return None
-    words = next((known.words for known in reversed(fallen) if known.words), "no last words")
     return End(
         "Lost",
         LossReason.INFRASTRUCTURE_ERROR,
         f"{len(fallen)} pods of spec.{where} ended before the training began, the last one with "
-        f"{words}; correct spec.image or spec.{where}.podTemplate if that is the cause",
+        f"{fallen[-1].words}; correct spec.image or spec.{where}.podTemplate if that is the cause",
     )
 
 
