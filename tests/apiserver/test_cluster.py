@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -254,6 +255,14 @@ async def test_what_happened_while_the_api_server_was_away_is_made_up_for(apiser
             lambda: sorted(cluster.run_keys()) == [(namespace, "created"), (namespace, "kept")]
         )
     await proxy.down()
+
+
+async def test_watches_that_end_leave_no_socket_open(apiserver, namespace):
+    """One that does is closed by nobody, and warns in whatever runs then."""
+    before = len(os.listdir("/dev/fd"))
+    async with watching(apiserver, namespace):
+        assert len(os.listdir("/dev/fd")) > before
+    assert len(os.listdir("/dev/fd")) == before
 
 
 async def test_an_expired_watch_lists_anew(apiserver, namespace):

@@ -104,7 +104,7 @@ class Connection:
 
     async def close(self) -> None:
         """Ends every request and watch."""
-        # Without the farewell of TLS, for which an open watch would have to be read to its end.
+        # Without the farewell of TLS, see `_hang_up`.
         await self._connector.close(abort_ssl=True)
         await self._session.close()
         for _ in range(3):  # an aborted socket is closed in the loop's next turns
@@ -186,13 +186,16 @@ class Connection:
                 if answer.status >= 400:
                     text = await answer.text()
                     raise _error(answer.status, "WATCH", path, {"message": text[:500]})
-                yield OPENED
-                async for line in _lines(answer.content):
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        found = event["object"]
-                        raise _error(found.get("code", 500), "WATCH", path, found)
-                    yield event
+                try:
+                    yield OPENED
+                    async for line in _lines(answer.content):
+                        event = json.loads(line)
+                        if event["type"] == "ERROR":
+                            found = event["object"]
+                            raise _error(found.get("code", 500), "WATCH", path, found)
+                        yield event
+                finally:
+                    _hang_up(answer)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise ClusterError(f"watch {path}: {error or type(error).__name__}") from error
 
@@ -203,6 +206,16 @@ class Connection:
             if setting["in"] == "header" and setting["value"]:
                 headers[setting["key"]] = setting["value"]
         return headers
+
+
+def _hang_up(answer: aiohttp.ClientResponse) -> None:
+    """Drop the connection of a watch that is still open.
+
+    The farewell of TLS would wait until the server has said everything, up to minutes later, and
+    nothing would know of that socket any more: not even `Connection.close`.
+    """
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
