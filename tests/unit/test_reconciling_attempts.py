@@ -232,6 +232,8 @@ def test_pods_that_end_again_and_again_before_any_training_end_the_attempt(
     assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
     assert last.message.startswith("3 pods of spec.head ended before the training began")
     assert "exit code 1: ValueError: port; correct spec.image" in last.message
+    once = wanting(fallen_heads(training, 3), failures={"maxAttemptsWithoutProgress": 1})
+    assert condition(look(once, 50), "Failed").message.startswith("The attempt ended untrained and")
     trains = then(replace(training, progress=a_progress()), 35)
     assert look(fallen_heads(trains, 3), 50).status.attempts[-1].outcome == "Running"
 

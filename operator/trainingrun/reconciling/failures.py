@@ -141,8 +141,11 @@ def without_progress(ended: Attempt, ledger: Ledger, failures: Failures) -> Over
     if ledger.fruitless < failures.max_attempts_without_progress:
         return None
     limit = f"failures.maxAttemptsWithoutProgress is {failures.max_attempts_without_progress}"
-    if ended.reason is LossReason.STORAGE_ERROR:  # more checkpoints would not help; its words do
+    # Where more checkpoints would not help, the attempt's own words say what does.
+    if ended.reason is LossReason.STORAGE_ERROR:
         return Over("NoProgress", f"{_attempts(ledger.fruitless)} had no storage and {limit}")
+    if ended.resumed_from_step is None:
+        return Over("NoProgress", f"{_attempts(ledger.fruitless)} ended untrained and {limit}")
     return Over(
         "NoProgress",
         f"{_attempts(ledger.fruitless)} ended without a newer checkpoint and {limit}; make "
