@@ -21,8 +21,8 @@ class Journals:
 
     def clear(self) -> None:
         """Make the folders, empty."""
+        folder = self._folder
         for node in self._cluster.workers:  # training pods are nobody's root: it is for all
-            folder = self._folder
             self._cluster.on_node(node, f"rm -rf {folder} && mkdir -p -m 777 {folder}")
 
     def volume(self) -> dict[str, Any]:

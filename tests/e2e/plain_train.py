@@ -68,7 +68,7 @@ if __name__ == "__main__":
         train_loop_config={"step_seconds": 0.15},
         scaling_config=ray.train.ScalingConfig(num_workers=2),
         run_config=ray.train.RunConfig(
-            name=os.environ.get("RUN_NAME", "plain"),
+            name="plain",
             storage_path=os.environ.get("STORAGE_PATH"),
             failure_config=ray.train.FailureConfig(max_failures=-1),
         ),
