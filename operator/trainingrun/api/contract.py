@@ -1,20 +1,27 @@
 """What operator and runtime tell each other: the only module that both sides import.
 
 The operator writes a `RunContract` into the environment of the head pod ($TRAININGRUN_CONTRACT);
-the head pod answers `GET /progress` with a `Progress`. The bearer token for it is in
-$TRAININGRUN_TOKEN. Unknown fields are ignored on reading, so that either side can be newer.
+the head pod answers `GET /progress` with a `Progress`. The bearer tokens for it are the
+files in `TOKEN_FOLDER`. Unknown fields are ignored on reading, so that either side can be newer.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Literal
+from itertools import islice
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from .base import Model
 
 CONTRACT_ENV = "TRAININGRUN_CONTRACT"
-TOKEN_ENV = "TRAININGRUN_TOKEN"  # noqa: S105 - the variable's name, not a token
+TOKEN_FOLDER = "/etc/trainingrun/tokens"  # noqa: S105 - a folder of the head pod
+"""Each file in it holds a bearer token that the head takes. A file may come while it runs."""
 NOTICE_ENV = "TRAININGRUN_NOTICE_SECONDS"
+STORAGE_PATIENCE_ENV = "STORAGE_PATIENCE_SECONDS"
+"""Seconds for which the runtime waits before an attempt ends for a storage error that waiting alone
+rarely heals: no such bucket, refused credentials, a full disk. Default: 300. A store that does not
+answer is waited for without limit. Users set it in training.env."""
 PROGRESS_PORT = 8484
 """Port of the head pod: GET /progress and POST /suspend (bearer token), GET /metrics, /healthz."""
 STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's own container
@@ -29,10 +36,80 @@ PROGRESS_FILE = "progress.json"
 """The driver's `Progress`, for the server that hands it out and for a local run."""
 SUSPEND_FILE = "suspend"
 """Written on `POST /suspend`: the driver makes a checkpoint and ends when it sees it."""
+WORKER_RESOURCE = "trainingrun_worker"
+"""Ray resource of which each worker's node has one and each worker takes one: a node holds exactly
+one worker, however many CPUs it has left for Ray Data."""
 LEASE_LOST_EXIT_CODE = 3
 """The driver's exit code when another driver has taken the run over."""
 SUSPEND_EXIT_CODE = 75
 """The driver's exit code after `suspend`: not 0, so that RayJob success always means done."""
+
+
+MOST_RECORDS = 100
+"""Records in a document; of more, the newest are read."""
+MOST_METRICS = 100
+"""Metrics in a document; of more, the first are read."""
+LONGEST_METRIC = 200
+"""Characters of a metric's name, and of one that is text."""
+MOST_NODES = 1000
+"""Lost nodes in a document."""
+EXACT = 2**53
+"""Whole numbers up to here are the same in every JSON library."""
+LATEST = 1e11
+"""Unix time in the year 5138: later ones are no dates for most libraries."""
+
+
+def _within(high: float) -> Callable[[Any], Any]:
+    def clamp(value: Any) -> Any:
+        # A NaN is not equal to itself.
+        return type(value)(min(max(value, 0), high)) if value == value else type(value)(0)
+
+    return clamp
+
+
+def _cut(characters: int) -> AfterValidator:
+    return AfterValidator(lambda text: _unicode(text[:characters]))
+
+
+def _unicode(text: str) -> str:
+    """Without lone surrogates, which JSON can hold and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()
+
+
+def _the_last(number: int) -> BeforeValidator:
+    return BeforeValidator(lambda found: found[-number:] if isinstance(found, list) else found)
+
+
+def _readable_metrics(found: Any) -> Any:
+    if not isinstance(found, dict):
+        return found
+    return {
+        _readable(str(name)): readable
+        for name, value in islice(found.items(), MOST_METRICS)
+        if (readable := _readable(value)) is not None
+    }
+
+
+def _readable(value: Any) -> Any:
+    """A metric that every JSON library reads back as it is; None: there is none."""
+    if isinstance(value, str):
+        return _unicode(value[:LONGEST_METRIC])
+    if isinstance(value, int) and abs(value) > EXACT:
+        value = float(value) if abs(value) < 1e300 else None
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return str(value)
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+# The document comes from a pod that runs the user's code, so that reading it is bounded. What is
+# too much is cut and not refused: the rest is still worth knowing, and a driver never fails by it.
+Count = Annotated[int, AfterValidator(_within(EXACT))]
+UnixTime = Annotated[float, AfterValidator(_within(LATEST))]
+Duration = Annotated[float, AfterValidator(_within(LATEST))]
+Name = Annotated[str, _cut(253)]
+Sentence = Annotated[str, _cut(2000)]
+Uri = Annotated[str, _cut(2048)]
+Metrics = Annotated[dict[str, Any], BeforeValidator(_readable_metrics)]
 
 
 class Wire(Model):
@@ -128,45 +205,45 @@ class RecordKind(StrEnum):
 class Record(Wire):
     """One thing that happened inside an attempt, numbered so that it is counted once."""
 
-    number: int
+    number: Count
     """1, 2, 3 … within the driver's epoch."""
     kind: RecordKind
     """What happened."""
-    time: float
+    time: UnixTime
     """Unix time in seconds."""
-    message: str = ""
+    message: Sentence = ""
     """In a sentence."""
-    node: str | None = None
+    node: Name | None = None
     """Kubernetes node on which it happened, where known."""
-    pod: str | None = None
+    pod: Name | None = None
     """Pod on which it happened, where known."""
-    step: int | None = None
+    step: Count | None = None
     """Step at which it happened, or that was restored."""
 
 
 class LastCheckpoint(Wire):
     """A committed checkpoint."""
 
-    uri: str
+    uri: Uri
     """Where it is."""
-    step: int
+    step: Count
     """Steps done when it was made."""
-    time: float
+    time: UnixTime
     """Unix time of its commit, in seconds."""
 
 
 class Seconds(Wire):
     """Where this driver's time went, in seconds."""
 
-    productive: float = 0
+    productive: Duration = 0
     """In steps that counted."""
-    startup: float = 0
+    startup: Duration = 0
     """From the driver's start to its first step."""
-    lost_work: float = 0
+    lost_work: Duration = 0
     """In steps that were done again."""
-    recovery: float = 0
+    recovery: Duration = 0
     """From the last step before a disruption to the first one after it."""
-    checkpoint: float = 0
+    checkpoint: Duration = 0
     """Training stopped for checkpoints."""
 
 
@@ -175,56 +252,61 @@ class Failure(Wire):
 
     kind: Literal["Application", "Storage", "Infrastructure"]
     """Whose fault it is."""
-    message: str
+    message: Sentence
     """One sentence with the error, and what to do where that is known."""
-    traceback: str = ""
+    traceback: Annotated[str, AfterValidator(lambda text: _unicode(text[-4000:]))] = ""
     """The end of the traceback, at most 4,000 characters."""
 
 
 class ProgressResult(Wire):
     """What a successful run leaves."""
 
-    metrics: dict[str, Any] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
     """Last reported metrics."""
-    checkpoint_uri: str | None = None
+    checkpoint_uri: Uri | None = None
     """The final checkpoint."""
-    best_checkpoint_uri: str | None = None
+    best_checkpoint_uri: Uri | None = None
     """The best checkpoint."""
 
 
 class Progress(Wire):
     """Where the driver stands: the answer to `GET /progress`."""
 
-    attempt: int
+    attempt: Count
     """The contract's attempt."""
-    epoch: int = 0
+    epoch: Count = 0
     """The lease's epoch: it grows with every driver that takes over the run; 0 before that."""
     state: RunState = RunState.STARTING
     """What the driver is doing."""
-    time: float = 0
+    time: UnixTime = 0
     """Unix time of this document, in seconds."""
-    resumed_from_step: int | None = None
+    resumed_from_step: Count | None = None
     """Step of the checkpoint that this driver first restored; 0 from scratch."""
-    step: int = 0
+    step: Count = 0
     """Steps done."""
-    step_time: float | None = None
+    step_time: UnixTime | None = None
     """Unix time at which that step was done."""
-    total_steps: int | None = None
+    total_steps: Count | None = None
     """Steps wanted."""
-    seconds_left: float | None = None
+    seconds_left: Duration | None = None
     """Estimated seconds of training left."""
-    world_size: int = 0
+    world_size: Count = 0
     """Workers that train now."""
-    metrics: dict[str, Any] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
     """Latest reported metrics; NaN and infinity as strings."""
     checkpoint: LastCheckpoint | None = None
     """The newest committed checkpoint."""
-    records: list[Record] = Field(default_factory=list)
+    records: Annotated[list[Record], _the_last(MOST_RECORDS)] = Field(default_factory=list)
     """What happened, newest last, at most 100."""
     seconds: Seconds = Field(default_factory=Seconds)
     """Where this driver's time went."""
-    lost_nodes: list[str] = Field(default_factory=list)
+    lost_nodes: Annotated[list[Name], _the_last(MOST_NODES)] = Field(default_factory=list)
     """Kubernetes nodes that Ray no longer hears from."""
+    storage_error: Sentence | None = None
+    """Why the bucket does not answer at the moment, in a sentence; none: it does. Training goes on,
+    uploads and commits wait."""
+    storage_error_since: UnixTime | None = None
+    """Unix time in seconds since when it does not."""
     failure: Failure | None = None
     """Why the driver gave up, in state Failed."""
     result: ProgressResult | None = None

@@ -1,5 +1,6 @@
 """`list`, `get`, `logs` and `watch`: what needs a cluster."""
 
+import sys
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
+from ..local.plain import plain, plain_lines
 from . import views
 from .consoles import wide_console
 from .errors import CliError, one_sentence
@@ -92,7 +94,8 @@ def logs(
         kube.run(name)  # a wrong name gets its own sentence
         try:
             for piece in kube.driver_log(kube.head_pod(name), tail, follow):
-                typer.echo(piece, nl=False)
+                # In a file or a pipe it stays as the training wrote it.
+                typer.echo(plain_lines(piece) if sys.stdout.isatty() else piece, nl=False)
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
 
@@ -130,5 +133,5 @@ def _follow(kube: "Kube", name: str) -> None:
                 case "Succeeded":
                     return
                 case "Failed":
-                    raise CliError(f"{name} failed: {views.why(run)}")
+                    raise CliError(f"{name} failed: {plain(views.why(run))}")
         time.sleep(_LOOK_EVERY_S)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import typer
 from rich.console import Console
 
+from ..local.plain import plain_lines
+
 
 class CliError(Exception):
     """A command cannot do what was asked; the text is one sentence."""
@@ -13,6 +15,7 @@ class CliError(Exception):
 
 def complain(sentence: str) -> None:
     """Print a sentence on stderr; never wrapped, so that it can be searched for."""
+    sentence = plain_lines(sentence).replace("\r", " ")
     Console(stderr=True).print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
 
 

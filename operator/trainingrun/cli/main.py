@@ -131,7 +131,7 @@ def render(
         found = _with_uid(documents.read(file).only_run())
         settings = rendering.RenderSettings(platform=platform, image=image)
         manifests = [
-            rendering.token_secret(found),
+            rendering.token_secret(found, settings.token_key),
             *rendering.support(found, settings),
             rendering.attempt(found, attempt, settings),
         ]

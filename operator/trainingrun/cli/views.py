@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
+from ..local.plain import cell, plain
 from .durations import short
 
 Run = Mapping[str, Any]
@@ -27,7 +29,8 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool) -> Table:
             _percent((status.get("goodput") or {}).get("percent")),
             _age(metadata.get("creationTimestamp"), now),
         ]
-        table.add_row(*([metadata["namespace"], *cells] if with_namespace else cells))
+        row = [metadata["namespace"], *cells] if with_namespace else cells
+        table.add_row(*(cell(each) for each in row))
     return table
 
 
@@ -36,9 +39,9 @@ def details(run: Run) -> Table:
     status = run.get("status") or {}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
 
-    def row(name: str, value: object) -> None:
+    def row(name: str, value: object, indent: str = "") -> None:
         if value not in (None, "", {}):
-            table.add_row(name, str(value))
+            table.add_row(Text(indent + plain(name)), cell(value))
 
     row("name", f"{run['metadata']['namespace']}/{run['metadata']['name']}")
     row("phase", status.get("phase", "not seen by the operator yet"))
@@ -47,7 +50,7 @@ def details(run: Run) -> Table:
     if progress.get("secondsLeft") is not None and status.get("phase") == "Running":
         row("time left", short(progress["secondsLeft"]))
     for name, value in (progress.get("metrics") or {}).items():
-        row(f"  {name}", value)
+        row(name, value, indent="  ")
     checkpoint = status.get("checkpoint") or {}
     if checkpoint:
         row("checkpoint", f"step {checkpoint['step']}, {checkpoint['uri']}")
@@ -85,7 +88,7 @@ def line(run: Run) -> str:
     preemptions = (status.get("disruptions") or {}).get("preemptions")
     if preemptions:
         parts.append(f"preemptions {preemptions}")
-    return " · ".join(parts)
+    return plain(" · ".join(parts))
 
 
 def why(run: Run) -> str:

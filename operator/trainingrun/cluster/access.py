@@ -48,7 +48,8 @@ RUN_RULES: list[Rule] = [
     {
         "apiGroups": ["networking.k8s.io"],
         "resources": ["networkpolicies"],
-        "verbs": ["create", "patch"],
+        # get: whose one is that has the name of ours
+        "verbs": ["get", "create", "patch"],
     },
     {
         "apiGroups": [""],
@@ -67,18 +68,31 @@ CLUSTER_RULES: list[Rule] = [
     {
         "apiGroups": ["apiextensions.k8s.io"],
         "resources": ["customresourcedefinitions"],
-        "resourceNames": ["rayjobs.ray.io"],
+        "resourceNames": [
+            "rayclusters.ray.io",
+            "rayjobs.ray.io",
+            "trainingruns.trainingrun.dev",
+        ],
+        "verbs": ["get"],
+    },
+    {
+        "apiGroups": ["rbac.authorization.k8s.io"],
+        "resources": ["clusterrolebindings"],
+        # Tells KubeRay's namespace, which no label could be trusted to tell.
+        "resourceNames": ["kuberay-operator"],
         "verbs": ["get"],
     },
 ]
 """What is not in any namespace. Without it (an operator confined to namespaces) nodes count as
-unknown and KubeRay's version is not checked, and runs still work."""
+unknown, KubeRay's version is not checked and its namespace is what the settings say, and runs
+still work. Of a CRD: whether a 404 on its objects means that it is not installed."""
 
 NODE_LEASE_RULES: list[Rule] = [
     {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
-        "verbs": ["list", "watch"],
+        # No watch: they are renewed by every node every 10 s.
+        "verbs": ["get"],
     },
 ]
 """A Role in kube-node-lease; optional in the same way: lost nodes are then noticed later."""
@@ -88,7 +102,8 @@ OPERATOR_RULES: list[Rule] = [
         "apiGroups": [""],
         "resources": ["secrets"],
         "resourceNames": ["trainingrun-operator-key"],
-        "verbs": ["get"],
+        # update: a key that was rotated out, or broken, gets a successor
+        "verbs": ["get", "update"],
     },
     {
         "apiGroups": [""],
@@ -96,5 +111,18 @@ OPERATOR_RULES: list[Rule] = [
         # create cannot be limited to a name
         "verbs": ["create"],
     },
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": ["trainingrun-operator"],
+        "verbs": ["get", "update"],
+    },
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        # create cannot be limited to a name
+        "verbs": ["create"],
+    },
 ]
-"""A Role in the operator's own namespace: the key from which the runs' tokens are derived."""
+"""A Role in the operator's own namespace: the key from which the runs' tokens are derived, and the
+Lease (`lease_name`) by which one of several operators leads."""

@@ -5,10 +5,16 @@ fields that they do not know, such as those of a newer KubeRay.
 """
 
 import asyncio
-import json
+import contextlib
 import logging
+import math
+import resource
 import socket
+from asyncio import sslproto
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -17,13 +23,23 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from ..rendering.names import MANAGER
-from .port import ClusterError, Conflict, Rejected
+from .documents import decoded, encoded
+from .port import ClusterError, Conflict, NotLeading, Rejected
 
 log = logging.getLogger(__name__)
 
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 
+REQUESTS = 64
+"""Connections for requests. Watches have their own and are not limited: with four for each of 500
+namespaces, they would leave none for requests, and no watch could be opened after the last one."""
+READ_BYTES = 2**18
+"""Read ahead on one connection before the server has to wait; there may be thousands of them."""
+TLS_BUFFER_BYTES = 2**15
+"""Two TLS records; the buffer of asyncio's that decrypted bytes are read into."""
+LISTS = 8
+"""Lists at the same time: each answer is megabytes in memory, here and in the API server."""
 WATCH_TIMEOUT_S = 300
 """The server ends a watch after so long, and it is opened again where it stopped."""
 WATCH_SILENCE_S = 90
@@ -34,7 +50,11 @@ OPENED: dict[str, Any] = {"type": "OPENED"}
 
 
 class NotFound(ClusterError):
-    """The API server says that it does not exist."""
+    """The API server says that an object of this name does not exist."""
+
+
+class NotServed(ClusterError):
+    """The API server does not know the resource at the moment, which says nothing of objects."""
 
 
 class Gone(ClusterError):
@@ -47,6 +67,20 @@ class Forbidden(ClusterError):
 
 class AlreadyExists(ClusterError):
     """An object of that name is there already."""
+
+
+def allow_many_connections() -> None:
+    """Makes room in this process for a connection of each watch, of which there are four for each
+    namespace that is watched on its own.
+
+    The limit of open files is raised as far as it may go: many container runtimes begin with 1,024.
+    And asyncio keeps a buffer for each TLS connection, 256 KiB where it is not told otherwise: half
+    a gigabyte for 500 namespaces.
+    """
+    sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # a system that has no number for "unlimited"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def load_configuration() -> Configuration:
@@ -68,6 +102,23 @@ async def load_configuration() -> Configuration:
     return configuration
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The API server's answer to one request."""
+
+    found: Any
+    size: int
+    date_header: str | None
+
+    @property
+    def date(self) -> datetime | None:
+        """The server's clock, in whole seconds; None: it told none."""
+        try:
+            return parsedate_to_datetime(self.date_header or "")
+        except ValueError:
+            return None
+
+
 class Connection:
     """One API server. Made inside a running event loop; `close` it."""
 
@@ -77,6 +128,7 @@ class Connection:
         *,
         timeout_s: float = 30.0,
         count: Callable[[str, str], None] = lambda verb, code: None,
+        may_write_s: Callable[[], float] = lambda: math.inf,
     ):
         """Connects lazily.
 
@@ -85,28 +137,33 @@ class Connection:
             timeout_s: Longest wait for the answer to one request, watches aside.
             count: Called with the HTTP method and the status code ("error" without an answer)
                 of each request.
+            may_write_s: Asked before each request that changes something: for how many seconds
+                from now this process may, see `NotLeading`.
         """
         self._configuration = configuration
         self._base = configuration.host.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._count = count
-        self._connector = aiohttp.TCPConnector(
-            # Reads the CA and client certificates as the generated client would.
-            ssl=RESTClientObject(configuration).ssl_context,
-            limit=200,
-            socket_factory=_keepalive_socket,
+        self._count, self._may_write_s = count, may_write_s
+        # Reads the CA and client certificates as the generated client would.
+        self._tls = RESTClientObject(configuration).ssl_context
+        self._requests = self._new_session(REQUESTS)
+        self._watches = self._new_session(0)
+        self._lists = asyncio.Semaphore(LISTS)
+
+    def _new_session(self, limit: int) -> aiohttp.ClientSession:
+        """At most `limit` connections at once; 0: as many as are asked for."""
+        connector = aiohttp.TCPConnector(
+            ssl=self._tls, limit=limit, socket_factory=_keepalive_socket
         )
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            read_bufsize=2**21,  # one line of a watch is one object
-            trust_env=True,
-        )
+        return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=READ_BYTES)
 
     async def close(self) -> None:
         """Ends every request and watch."""
-        # Without the farewell of TLS, see `_hang_up`.
-        await self._connector.close(abort_ssl=True)
-        await self._session.close()
+        for session in (self._watches, self._requests):
+            if isinstance(session.connector, aiohttp.TCPConnector):
+                # Without waiting for TLS's close handshake, see `_hang_up`.
+                await session.connector.close(abort_ssl=True)
+            await session.close()
         for _ in range(3):  # an aborted socket is closed in the loop's next turns
             await asyncio.sleep(0)
 
@@ -122,31 +179,63 @@ class Connection:
         """One request; the answer's object.
 
         Raises:
-            NotFound, AlreadyExists, Conflict, Gone, Forbidden, Rejected: as the API server says.
+            NotFound, NotServed, AlreadyExists, Conflict, Gone, Forbidden, Rejected: as the API
+                server says.
+            NotLeading: it would change something, and another operator may lead by now.
             ClusterError: any other refusal, or no answer in time.
         """
+        return dict((await self._exchange(method, path, body, query, content_type)).found)
+
+    async def list_page(self, path: str, query: Mapping[str, str]) -> tuple[dict[str, Any], int]:
+        """GET of a collection, or a page of it; also how many bytes it was."""
+        async with self._lists:
+            answer = await self._exchange("GET", path, None, query)
+            return dict(answer.found), answer.size
+
+    async def get_dated(self, path: str) -> tuple[dict[str, Any], datetime | None]:
+        """GET of an object, and what the API server's own clock showed."""
+        answer = await self._exchange("GET", path)
+        return dict(answer.found), answer.date
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> "_Answer":
+        headers, data = await self._headers(content_type), None if body is None else encoded(body)
+        timeout = self._timeout
+        if method != "GET":
+            # The one place through which every write goes. It is given up when the right to write
+            # ends, so that nothing is sent late.
+            left_s = self._may_write_s()
+            if left_s <= 0:
+                raise NotLeading(f"{method} {path}: not sent, another operator may lead by now")
+            timeout = aiohttp.ClientTimeout(total=min(left_s, timeout.total or left_s))
         try:
-            async with self._session.request(
+            async with self._requests.request(
                 method,
                 self._base + path,
                 params=query,
-                data=None if body is None else json.dumps(body),
-                headers=await self._headers(content_type),
-                timeout=self._timeout,
+                data=data,
+                headers=headers,
+                timeout=timeout,
             ) as answer:
                 content = await answer.read()
-                status = answer.status
+                status, date = answer.status, answer.headers.get("Date")
         except (aiohttp.ClientError, TimeoutError) as error:
             self._count(method, "error")
             raise ClusterError(f"{method} {path}: {error or type(error).__name__}") from error
         self._count(method, str(status))
         try:
-            found = json.loads(content)
+            found = decoded(content)
         except ValueError:
             found = {"message": content[:500].decode(errors="replace")}
         if status >= 400:
             raise _error(status, method, path, found)
-        return dict(found)
+        return _Answer(found, len(content), date)
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """POST to a collection; AlreadyExists if there is one of that name."""
@@ -176,7 +265,7 @@ class Connection:
         asked = {**query, "watch": "true", "allowWatchBookmarks": "true"}
         asked["timeoutSeconds"] = str(WATCH_TIMEOUT_S)
         try:
-            async with self._session.get(
+            async with self._watches.get(
                 self._base + path,
                 params=asked,
                 headers=await self._headers("application/json"),
@@ -189,7 +278,7 @@ class Connection:
                 try:
                     yield OPENED
                     async for line in _lines(answer.content):
-                        event = json.loads(line)
+                        event = decoded(line)
                         if event["type"] == "ERROR":
                             found = event["object"]
                             raise _error(found.get("code", 500), "WATCH", path, found)
@@ -211,8 +300,8 @@ class Connection:
 def _hang_up(answer: aiohttp.ClientResponse) -> None:
     """Drop the connection of a watch that is still open.
 
-    The farewell of TLS would wait until the server has said everything, up to minutes later, and
-    nothing would know of that socket any more: not even `Connection.close`.
+    The close handshake of TLS would wait until the server has said everything, up to minutes later,
+    and nothing would know of that socket any more: not even `Connection.close`.
     """
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
@@ -242,10 +331,13 @@ def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 def _error(status: int, method: str, path: str, found: Any) -> ClusterError:
     message = found.get("message", "") if isinstance(found, dict) else str(found)
     reason = found.get("reason", "") if isinstance(found, dict) else ""
-    text = f"{method} {path}: {status} {message}"
+    text = f"{method} {path}: {status} {message.strip()}"
+    details = (found.get("details") or {}) if isinstance(found, dict) else {}
     match status:
-        case 404:
+        case 404 if reason == "NotFound" and details.get("name"):
             return NotFound(text)
+        case 404:
+            return NotServed(text)
         case 409 if reason == "AlreadyExists":
             return AlreadyExists(text)
         case 409:

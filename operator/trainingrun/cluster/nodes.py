@@ -1,94 +1,86 @@
-"""Nodes as the control plane shows them, by our own clock.
-
-A Lease's age is counted from when its renewal was seen here, as Kubernetes' own node controller
-does: the kubelet's clock may be off. Time in which this operator heard nothing does not count, or
-an API server's restart would look like the loss of every node at once.
-"""
+"""Nodes as the control plane shows them."""
 
 import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 
 from ..reconciling.model import NodeSight
-from .cache import Object, WatchCache
+from .store import Object
+from .watching import Watch
 
 UNKNOWN_NODE_S = 5.0
 """A node that pods name but that is not listed counts as gone after this: news of a new node may
 come later than those of its first pod."""
+HOSTNAME = "kubernetes.io/hostname"
+REMEMBERED_HOSTNAMES = 10_000
+"""Of nodes that are gone, whose hostname differs from their name."""
 
 
 class Nodes:
-    """Joins the caches of nodes and of their Leases."""
+    """Answers from the watch of nodes. While that is stale, every node is unknown."""
 
-    def __init__(
-        self,
-        nodes: WatchCache,
-        leases: WatchCache,
-        monotonic: Callable[[], float] = time.monotonic,
-    ):
-        """Reads the caches whenever asked; `renewed` is to be told of every Lease."""
-        self._nodes, self._leases, self._monotonic = nodes, leases, monotonic
-        self._renewals: dict[str, tuple[str, float]] = {}
+    def __init__(self, watch: Watch, monotonic: Callable[[], float] = time.monotonic):
+        """Reads the watch's store whenever asked."""
+        self._watch, self._monotonic = watch, monotonic
         self._missing_since: dict[str, float] = {}
-
-    def renewed(self, lease: Object | None, name: str) -> None:
-        """A Lease was seen; None: it was deleted."""
-        if lease is None:
-            self._renewals.pop(name, None)
-            return
-        renewal = lease["spec"].get("renewTime", "")
-        known = self._renewals.get(name)
-        if known is None:
-            # At first sight only its own clock can tell how old it is.
-            self._renewals[name] = (renewal, self._monotonic() - _age(renewal))
-        elif known[0] != renewal:
-            self._renewals[name] = (renewal, self._monotonic())
+        self._read: dict[str, tuple[Object, NodeSight]] = {}
+        self._hostnames: dict[str, str] = {}
 
     def sights(self, names: Iterable[str]) -> dict[str, NodeSight]:
         """What is known of these nodes; one of which nothing is known is left out."""
-        if self._nodes.state != "synced":
+        if self._watch.state != "synced" or self._watch.stale:
             return {}
         return {name: sight for name in names if (sight := self._sight(name)) is not None}
 
-    def _sight(self, name: str) -> NodeSight | None:
-        node = self._nodes.get("", name)
+    def hostname(self, name: str) -> str:
+        """Its kubernetes.io/hostname, which on some clouds is not its name; also of one that was
+        known and is gone.
+        """
+        node = self._watch.store.get("", name)
         if node is None:
-            since = self._missing_since.setdefault(name, self._monotonic())
-            gone = (
-                self._nodes.connected_since is not None
-                and self._monotonic() - max(since, self._nodes.connected_since) > UNKNOWN_NODE_S
-            )
-            return NodeSight(name, exists=False, ready=False) if gone else None
-        self._missing_since.pop(name, None)
-        return NodeSight(
-            name,
-            ready=ready(node),
-            lease_age_s=self._lease_age(name),
-            taints=taints(node),
-        )
+            return self._hostnames.get(name, name)
+        found = hostname(node)
+        if found != name and len(self._hostnames) < REMEMBERED_HOSTNAMES:
+            self._hostnames[name] = found
+        return found
 
-    def _lease_age(self, name: str) -> float | None:
-        since = self._leases.connected_since
-        if since is None or name not in self._renewals:
-            return None
-        return max(0.0, self._monotonic() - max(self._renewals[name][1], since))
+    def _sight(self, name: str) -> NodeSight | None:
+        node = self._watch.store.get("", name)
+        if node is None:
+            self._read.pop(name, None)
+            since = self._missing_since.setdefault(name, self._monotonic())
+            connected = self._watch.connected_since
+            gone = (
+                connected is not None and self._monotonic() - max(since, connected) > UNKNOWN_NODE_S
+            )
+            if not gone:
+                return None
+            return NodeSight(name, hostname=self.hostname(name), exists=False, ready=False)
+        read = self._read.get(name)
+        if read is not None and read[0] is node:  # a run may have a thousand nodes
+            return read[1]
+        self._missing_since.pop(name, None)
+        sight = NodeSight(
+            name, hostname=self.hostname(name), ready=ready(node), taints=taints(node)
+        )
+        self._read[name] = (node, sight)
+        return sight
 
 
 def ready(node: Object) -> bool:
     """Whether its condition Ready is True."""
-    conditions = node.get("status", {}).get("conditions", [])
+    conditions = node.get("status", {}).get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def taints(node: Object) -> tuple[str, ...]:
     """Keys of its taints."""
-    return tuple(taint["key"] for taint in node.get("spec", {}).get("taints", []))
+    return tuple(taint["key"] for taint in node.get("spec", {}).get("taints") or ())
 
 
-def hostname(node: Object | None, name: str) -> str:
-    """Its kubernetes.io/hostname, which on some clouds is not its name."""
-    labels = node["metadata"].get("labels", {}) if node else {}
-    return str(labels.get("kubernetes.io/hostname", name))
+def hostname(node: Object) -> str:
+    """Its kubernetes.io/hostname; without that label its name."""
+    metadata = node["metadata"]
+    return str((metadata.get("labels") or {}).get(HOSTNAME) or metadata["name"])
 
 
 def looks_different(old: Object | None, new: Object | None) -> bool:
@@ -96,11 +88,3 @@ def looks_different(old: Object | None, new: Object | None) -> bool:
     if old is None or new is None:
         return True
     return (ready(old), taints(old)) != (ready(new), taints(new))
-
-
-def _age(renewal: str) -> float:
-    try:
-        renewed = datetime.fromisoformat(renewal)
-    except ValueError:
-        return 0.0
-    return max(0.0, (datetime.now(UTC) - renewed).total_seconds())

@@ -15,16 +15,17 @@ from ..api.v1alpha1 import ObjectMeta, RunSpec, Storage, Training, TrainingRun
 PLACEHOLDER = RunSpec(
     training=Training(function="unusable:spec"), storage=Storage(uri="file:///unusable")
 )
-"""Stands for a spec that cannot be used; nothing is ever rendered from it."""
+"""Stands for what of a spec cannot be used; nothing is ever rendered from it."""
 
 MOST_FAULTS = 200
-"""Parts of a status that are left out one by one, before all of it is."""
+"""Parts of a spec or status that are left out one by one, before all of it is."""
 
 
 def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
     """The run, and why its spec cannot be used (None: it can).
 
-    A status that this version does not understand in full is read as far as it does.
+    A status that this version does not understand in full is read as far as it does, and so is a
+    spec: by the rest of it, such as `suspend` and the deadline, an attempt that runs goes on.
     """
     status = _status(raw.get("status") or {})
     try:
@@ -41,7 +42,7 @@ def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
                 creation_timestamp=metadata.get("creationTimestamp"),
                 deletion_timestamp=metadata.get("deletionTimestamp"),
             ),
-            spec=PLACEHOLDER,
+            spec=_spec(raw.get("spec")),
             status=status,
         )
         return bare, _sentence(error)
@@ -53,6 +54,23 @@ def _sentence(error: ValidationError) -> str:
         f"{'.'.join(map(str, problem['loc'])) or 'the object'}: {problem['msg']}"
         for problem in error.errors(include_url=False, include_input=False)[:5]
     )
+
+
+def _spec(raw: Any) -> RunSpec:
+    if not isinstance(raw, Mapping):
+        return PLACEHOLDER
+    required = PLACEHOLDER.to_dict()
+    rest = {**required, **copy.deepcopy(dict(raw))}
+    for _ in range(MOST_FAULTS):
+        try:
+            return RunSpec.model_validate(rest)
+        except ValidationError as error:
+            location = error.errors(include_url=False, include_input=False)[-1]["loc"]
+            if location and location[0] in ("training", "storage"):
+                rest[str(location[0])] = required[str(location[0])]
+            else:
+                _drop(rest, location)
+    return PLACEHOLDER
 
 
 def _status(raw: Mapping[str, Any]) -> RunStatus:

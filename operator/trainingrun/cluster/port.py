@@ -4,7 +4,7 @@ Absent is not unknown: a method answers None or an empty list only when the API 
 403, 429, 5xx and timeouts raise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from ..api.status import RunStatus
@@ -23,6 +23,10 @@ class Conflict(ClusterError):
     """The object changed since it was read; look again."""
 
 
+class NotLeading(ClusterError):
+    """Nothing was sent: this process does not lead, and must not change anything."""
+
+
 class Cluster(Protocol):
     """One Kubernetes cluster."""
 
@@ -30,11 +34,26 @@ class Cluster(Protocol):
         """Everything about one run, never older than our own writes; None: it does not exist."""
         ...
 
+    @property
+    def kuberay_namespaces(self) -> tuple[str, ...]:
+        """Namespaces in which KubeRay's operator runs; empty: that is not known."""
+        ...
+
+    async def lease_ages(self, nodes: Iterable[str]) -> Mapping[str, float]:
+        """Seconds since the kubelets of these nodes renewed their Leases.
+
+        Asked only of nodes under suspicion, and again while they are: the first answer about a node
+        has no age yet. A node of which none can be told is left out. Never raises.
+        """
+        ...
+
     async def apply(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Server-side apply with field manager trainingrun-operator, forced; the result.
+        """Create it, or make the run's own object of that name be as given; the result.
+
+        An object that belongs to nobody or to somebody else is never changed.
 
         Raises:
-            Rejected: the API server refused it as invalid.
+            Rejected: the API server refused it as invalid, or another owner has its name.
         """
         ...
 
@@ -47,7 +66,7 @@ class Cluster(Protocol):
         ...
 
     async def avoid_nodes(self, ray_cluster: Ref, nodes: tuple[str, ...]) -> None:
-        """Add `kubernetes.io/hostname NotIn nodes` to every worker group's required affinity."""
+        """Keep the pods that KubeRay makes from now on off exactly these nodes; none: off none."""
         ...
 
     async def write_status(self, run: Ref, status: RunStatus, resource_version: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import kopf
 from kubernetes.aio.client import Configuration
 
-from ..cluster.connection import load_configuration
+from ..cluster.connection import allow_many_connections, load_configuration
 from ..cluster.port import ClusterError
 from . import logs, serving
 from .operator import Operator
@@ -44,6 +44,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     logs.configure(settings.operator.log_level)
+    allow_many_connections()
     try:
         return asyncio.run(_run(settings))
     except ClusterError as error:

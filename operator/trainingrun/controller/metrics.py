@@ -2,21 +2,28 @@
 
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-Runs = Callable[[], Iterable[Mapping[str, Any]]]
-"""Gives every TrainingRun as the API server has it."""
+from ..cluster.stores import RunSummary
+
+Runs = Callable[[], Mapping[RunSummary, int]]
+"""Gives how many TrainingRuns there are of each namespace, phase and number of losses."""
 
 
 class Metrics:
     """The operator's metrics, in a registry of their own so that tests can have many."""
 
-    def __init__(self, runs: Runs = lambda: (), queued: Callable[[], int] = lambda: 0):
-        """Gauges ask `runs` and `queued` when they are scraped."""
+    def __init__(
+        self,
+        runs: Runs = dict,
+        queued: Callable[[], int] = lambda: 0,
+        stale_watches: Callable[[], Mapping[str, int]] = dict,
+        leads: Callable[[], bool] = lambda: False,
+    ):
+        """Gauges ask `runs`, `queued`, `stale_watches` and `leads` when they are scraped."""
         self.registry = CollectorRegistry()
         self.reconcile_seconds = Histogram(
             "trainingrun_reconcile_seconds",
@@ -42,7 +49,7 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
-        self.registry.register(_Gauges(runs, queued))
+        self.registry.register(_Gauges(runs, queued, stale_watches, leads))
 
     def count_call(self, method: str, code: str) -> None:
         """Counts one request to the API server."""
@@ -52,24 +59,43 @@ class Metrics:
 class _Gauges(Collector):
     """Read from the cache at each scrape, so that they cannot drift from it."""
 
-    def __init__(self, runs: Runs, queued: Callable[[], int]):
-        self._runs, self._queued = runs, queued
+    def __init__(
+        self,
+        runs: Runs,
+        queued: Callable[[], int],
+        stale_watches: Callable[[], Mapping[str, int]],
+        leads: Callable[[], bool],
+    ):
+        self._runs, self._queued, self._stale_watches = runs, queued, stale_watches
+        self._leads = leads
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterable[Metric]:
+        leader = GaugeMetricFamily(
+            "trainingrun_operator_leader", "1: this operator leads; 0: it stands by."
+        )
+        leader.add_metric([], int(self._leads()))
+        yield leader
         depth = GaugeMetricFamily("trainingrun_queue_depth", "Runs that wait to be looked at.")
         depth.add_metric([], self._queued())
         yield depth
+        stale = GaugeMetricFamily(
+            "trainingrun_operator_watch_stale",
+            "Watches that tell nothing at the moment, by kind: refused, or without an answer. Runs "
+            "then go on, but nothing is decided on what these watches do not show.",
+            labels=["kind"],
+        )
+        for kind, number in sorted(self._stale_watches().items()):
+            stale.add_metric([kind], number)
+        yield stale
         phases: Count[tuple[str, str]] = Count()
         losses: Count[tuple[str, str]] = Count()
-        for run in self._runs():
-            namespace = run["metadata"]["namespace"]
-            status = run.get("status") or {}
-            phases[namespace, status.get("phase") or "Pending"] += 1
-            for kind, number in (status.get("disruptions") or {}).items():
-                losses[namespace, kind] += number
+        for summary, count in self._runs().items():
+            phases[summary.namespace, summary.phase] += count
+            for kind, number in summary.disruptions:
+                losses[summary.namespace, kind] += number * count
         family = GaugeMetricFamily(
             "trainingrun_runs", "TrainingRuns, by phase.", labels=["namespace", "phase"]
         )

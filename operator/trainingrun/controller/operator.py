@@ -2,22 +2,25 @@
 
 import asyncio
 import logging
+import socket
 import time
+import uuid
 from collections.abc import Callable
 
-import aiohttp
 from kubernetes.aio.client import Configuration
 
 from ..cluster.connection import Connection
 from ..cluster.live import KubernetesCluster
-from ..cluster.port import ClusterError, Conflict
+from ..cluster.port import ClusterError, Conflict, NotLeading
+from .heads import Target, head_of
+from .leadership import Leadership
 from .logs import about
 from .metrics import Metrics
-from .progress import Poller, Resolve, Target, head_of
+from .progress import Poller, Resolve
 from .queue import Key, WorkQueue
 from .reconcile import Reconciler
 from .settings import Settings
-from .tokens import Tokens, load_tokens
+from .tokens import Keyring
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +28,9 @@ WATCH_STUCK_S = 900.0
 """A watch that did nothing for so long hangs: each is opened anew every 300 s, and a missing kind
 is looked for more often than that."""
 KEY_RETRY_S = 2.0
-"""Between tries to read the operator's key while the API server cannot be asked."""
+"""Between tries to read the operator's keys while the API server cannot be asked."""
+KEY_REFRESH_S = 60.0
+"""Between looks at the operator's keys: how long a rotated or lost one takes to be noticed."""
 
 
 class Operator:
@@ -47,14 +52,29 @@ class Operator:
         self.settings = settings
         own = settings.operator
         self.queue = WorkQueue(own.retry_initial_s, own.retry_max_s)
-        self.metrics = Metrics(lambda: self.cluster.raw_runs(), lambda: len(self.queue))
+        self.leadership = Leadership(
+            configuration,
+            settings.render.operator_namespace,
+            own.lease_name,
+            f"{socket.gethostname()}_{uuid.uuid4()}",
+        )
+        self.metrics = Metrics(
+            lambda: self.cluster.run_summaries(),
+            lambda: len(self.queue),
+            lambda: self.cluster.stale_watches(),
+            lambda: self.leadership.leads,
+        )
         self._connection = Connection(
-            configuration, timeout_s=own.request_timeout_s, count=self.metrics.count_call
+            configuration,
+            timeout_s=own.request_timeout_s,
+            count=self.metrics.count_call,
+            may_write_s=self.leadership.may_write_s,
         )
         self.cluster = KubernetesCluster(
             self._connection, own.namespaces, look_for_kuberay_s=own.look_for_kuberay_s
         )
-        self._resolve: Resolve = self._head_of
+        self._keyring = Keyring(self.cluster, settings.render.operator_namespace)
+        self._resolve: Resolve = self.head_of
         if resolve is not None:
             self._resolve = lambda key, uid, attempt: resolve(self, key, uid, attempt)
         self._working_since: dict[Key, float] = {}
@@ -78,29 +98,44 @@ class Operator:
         return None
 
     async def run(self) -> None:
-        """Watches and works until cancelled."""
-        session = aiohttp.ClientSession()
-        poller: Poller | None = None
+        """Watches, and works while it leads, until cancelled."""
         try:
-            tokens = await self._load_tokens()
-            poller = self._poller(session, tokens)
-            reconciler = Reconciler(
-                self.cluster, poller, tokens, self.settings.render, self.settings.reconcile
-            )
-            self.cluster.subscribe(lambda namespace, name: self.queue.add((namespace, name)))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cluster.run(), name="cluster")
-                tasks.create_task(self._resync(), name="resync")
                 # A look before everything is listed would take what it does not see for absent.
                 await self.cluster.wait_synced()
                 log.info("watching %d runs", len(self.cluster.run_keys()))
-                for number in range(self.settings.operator.workers):
+                # News go to the queue of whoever leads; standing by, only the caches follow them.
+                self.cluster.subscribe(lambda namespace, name: self.queue.add((namespace, name)))
+                await self.leadership.run(self._lead)
+        finally:
+            await self.leadership.close()
+            await self._connection.close()
+
+    async def _lead(self) -> None:
+        """Works until cancelled. Every term begins with nothing remembered, as a new process."""
+        own = self.settings.operator
+        self.queue = WorkQueue(own.retry_initial_s, own.retry_max_s)
+        await self._first_keys()
+        poller = self._poller()
+        reconciler = Reconciler(
+            self.cluster,
+            poller,
+            lambda: self._keyring.tokens,
+            self.settings.render,
+            self.settings.reconcile,
+        )
+        for key in self.cluster.run_keys():
+            self.queue.add(key)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._resync(), name="resync")
+                tasks.create_task(self._refresh_keys(), name="refresh keys")
+                for number in range(own.workers):
                     tasks.create_task(self._work(reconciler), name=f"worker {number}")
         finally:
-            if poller is not None:
-                await poller.close()
-            await session.close()
-            await self._connection.close()
+            await poller.close()
+            self.queue.close()
 
     async def _work(self, reconciler: Reconciler) -> None:
         while True:
@@ -116,6 +151,8 @@ class Operator:
     async def _look(self, reconciler: Reconciler, key: Key) -> None:
         try:
             look_again_s = await reconciler.reconcile(key)
+        except NotLeading:
+            self.queue.done(key)  # whoever leads looks at it
         except Conflict:
             # The cache was a moment behind. That is no fault, but with the API server's own news
             # on their way a short wait saves a second conflict.
@@ -135,32 +172,58 @@ class Operator:
         return self.queue.failed(key)
 
     async def _resync(self) -> None:
+        """Queues every run that is not done in turn, evenly over the time: all at once would hold
+        up the news of others.
+        """
         while True:
-            await asyncio.sleep(self.settings.operator.resync_s)
-            for key in self.cluster.run_keys():
+            keys = self.cluster.unfinished_keys()
+            pause_s = self.settings.operator.resync_s / max(len(keys), 1)
+            for key in keys:
+                await asyncio.sleep(pause_s)
                 self.queue.add(key)
+            if not keys:
+                await asyncio.sleep(pause_s)
 
-    async def _load_tokens(self) -> Tokens:
+    async def _first_keys(self) -> None:
         while True:
-            try:
-                return await load_tokens(self.cluster, self.settings.render.operator_namespace)
-            except ClusterError as error:
-                log.warning("the operator's key: %s", error)
-                await asyncio.sleep(KEY_RETRY_S)
+            if await self._load_keys():
+                return
+            await asyncio.sleep(KEY_RETRY_S)
 
-    def _poller(self, session: aiohttp.ClientSession, tokens: Tokens) -> Poller:
+    async def _refresh_keys(self) -> None:
+        while True:
+            await asyncio.sleep(KEY_REFRESH_S)
+            await self._load_keys()
+
+    async def _load_keys(self) -> bool:
+        try:
+            await self._keyring.load()
+        except ClusterError as error:
+            log.warning("the operator's keys: %s", error)
+            return False
+        return True
+
+    def _poller(self) -> Poller:
         own = self.settings.operator
         return Poller(
-            session,
             self._resolve,
-            tokens.of,
+            lambda uid: self._keyring.tokens.all_of(uid),
             every_s=self.settings.reconcile.poll_s,
             per_second=own.polls_per_second,
             concurrency=own.poll_concurrency,
             timeout_s=own.poll_timeout_s,
             on_change=lambda namespace, name: self.queue.add((namespace, name)),
             count=lambda outcome: self.metrics.polls.labels(outcome).inc(),
+            may_act=lambda: self.leadership.leads,
         )
 
-    def _head_of(self, key: Key, uid: str, attempt: int) -> Target | None:
-        return head_of(self.cluster.pods_of(*key), uid, attempt)
+    def head_of(self, key: Key, uid: str, attempt: int) -> Target | None:
+        """Where the head of that attempt of the run with this UID listens; None: it does not."""
+        cluster = self.cluster
+        return head_of(
+            cluster.pods_of(*key),
+            cluster.ray_clusters_of(*key),
+            cluster.ray_jobs_of(*key),
+            uid,
+            attempt,
+        )

@@ -5,40 +5,43 @@ whole cluster, so that a thousand runs cost no more than fifty; each is then ask
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import aiohttp
-from pydantic import ValidationError
 
-from ..api.contract import PROGRESS_PORT, Progress
-from ..cluster.cache import Object
-from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL
+from ..api.contract import Progress
+from . import documents
+from .heads import Target
 from .queue import Key
 
 log = logging.getLogger(__name__)
 
-MAX_DOCUMENT_BYTES = 2**20
-"""A longer document is refused: the pod that sends it runs the user's code."""
+MOST_TOKENS = 5
+"""Tokens that are tried with one head: one for each of the operator's keys, newest first."""
 
-Outcome = Literal["ok", "none-yet", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A head pod to ask."""
-
-    pod_uid: str
-    url: str
-    """Such as `http://10.0.0.7:8484`."""
-
+Outcome = Literal["ok", "none-yet", "unreachable", "refused", "unusable"]
+"""No answer; 401 to every token; an answer that cannot be used."""
 
 Resolve = Callable[[Key, str, int], Target | None]
 """(run, its UID, attempt) -> where its head listens; None: there is no head pod with an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    outcome: Outcome
+    document: Progress | None = None
+    error: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
 
 
 @dataclass(slots=True)
@@ -51,8 +54,21 @@ class _Followed:
     document: Progress | None = None
     fetched_at: float | None = None
     failing_since: float | None = None
+    asked_since: float | None = None
+    """Since when this pod is asked."""
+    answer: _Answer | None = None
+    """The last one of this pod."""
     pod_uid: str = ""
+    token_key: str = ""
+    token: int = 0
+    """Which of the run's tokens its head took last."""
+    occasions: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    suspending: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        own = [self.task, self.suspending, *self.occasions.values()]
+        return [task for task in own if task is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +78,10 @@ class Sight:
     progress: Progress | None = None
     progress_age_s: float | None = None
     progress_failing_s: float | None = None
+    progress_error: str | None = None
+    refused_key: str | None = None
+    """Where the head answers 401 to every token: the name of the key that its own token is of."""
+    progress_asked_s: float | None = None
 
 
 class Poller:
@@ -69,9 +89,8 @@ class Poller:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
         resolve: Resolve,
-        token_of: Callable[[str], str],
+        tokens_of: Callable[[str], Sequence[str]],
         *,
         every_s: float,
         per_second: float = 50.0,
@@ -79,52 +98,75 @@ class Poller:
         timeout_s: float = 2.0,
         on_change: Callable[[str, str], None] = lambda namespace, name: None,
         count: Callable[[str], None] = lambda outcome: None,
+        may_act: Callable[[], bool] = lambda: True,
     ):
-        """Asks nobody until `follow`.
+        """Asks nobody until `follow`. Made inside a running event loop; `close` it.
 
         Args:
-            session: For requests to head pods; closed by its owner.
             resolve: Where to ask.
-            token_of: The bearer token of a run's UID.
+            tokens_of: The bearer tokens of a run's UID, newest first.
             every_s: Seconds between two questions to one run.
             per_second: Questions per second over all runs.
-            concurrency: Questions at the same time.
+            concurrency: Questions at the same time; a quarter as many to heads that did not answer
+                the last one, so that they cannot keep the others waiting.
             timeout_s: Longest wait for an answer.
-            on_change: Told of a run whose document changed, or whose polls begin to fail or work.
+            on_change: Told of a run whose document changed, whose polls begin to fail or work, or
+                for which `ask_once` is done.
             count: Told of each outcome.
+            may_act: Asked before a head is told to suspend.
         """
-        self._session, self._resolve, self._token_of = session, resolve, token_of
-        self._every_s = every_s
+        # A head is asked for one thing and believed nothing else: no cookies, no redirects to
+        # other runs, no compression, which would make a megabyte of a kilobyte.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity"},
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+        )
+        self._resolve, self._tokens_of = resolve, tokens_of
+        self._every_s, self._timeout_s = every_s, timeout_s
         self._spacing_s = 1.0 / per_second
         self._slots = asyncio.Semaphore(concurrency)
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._on_change, self._count = on_change, count
+        self._slots_of_failing = asyncio.Semaphore(max(1, concurrency // 4))
+        self._on_change, self._count, self._may_act = on_change, count, may_act
         self._runs: dict[Key, _Followed] = {}
         self._next_turn = 0.0
 
+    @property
+    def patience_s(self) -> float:
+        """Longest time that `ask_once` takes."""
+        return 2 * self._timeout_s
+
+    def follows(self, key: Key, uid: str, attempt: int) -> bool:
+        """Whether this attempt is being followed."""
+        run = self._runs.get(key)
+        return bool(run and run.task and (run.uid, run.attempt) == (uid, attempt))
+
     def follow(self, key: Key, uid: str, attempt: int) -> None:
         """Keeps asking this attempt until told otherwise; the same again changes nothing."""
-        run = self._runs.get(key)
-        if run is None or run.uid != uid:
-            self.forget(key)
-            run = self._runs[key] = _Followed(uid, attempt)
-        if run.attempt != attempt:
-            run.attempt, run.failing_since, run.pod_uid = attempt, None, ""
+        run = self._known(key, uid, attempt)
         if run.task is None or run.task.done():
             run.task = asyncio.create_task(self._keep_asking(key, run), name=f"poll {key}")
 
     def unfollow(self, key: Key) -> None:
         """Stops asking; the last document is kept."""
         run = self._runs.get(key)
-        if run is not None and run.task is not None:
-            run.task.cancel()
-            run.task = None
-            run.failing_since = None
+        if run is not None:
+            for task in run.tasks():
+                task.cancel()
+            run.task = run.suspending = None
+            self._nothing_failed(run)
 
     def forget(self, key: Key) -> None:
         """Stops asking, and drops the document."""
         self.unfollow(key)
         self._runs.pop(key, None)
+
+    def pause(self) -> None:
+        """Stops asking all, and forgets what was asked: somebody else does from here on."""
+        for key in list(self._runs):
+            self.forget(key)
 
     def sight(self, key: Key, uid: str) -> Sight:
         """The last document of the run with this UID."""
@@ -136,45 +178,67 @@ class Poller:
             run.document,
             None if run.fetched_at is None else now - run.fetched_at,
             None if run.failing_since is None else now - run.failing_since,
+            run.answer.error if run.answer else None,
+            run.token_key if run.answer and run.answer.outcome == "refused" else None,
+            None if run.asked_since is None else now - run.asked_since,
         )
 
-    async def ask_now(self, key: Key, uid: str, attempt: int) -> None:
-        """One question outside the turn: the last look at an attempt that has ended."""
-        run = self._runs.get(key)
-        if run is None or run.uid != uid:
-            run = self._runs[key] = _Followed(uid, attempt)
-        await self._ask(key, run)
+    def ask_once(self, key: Key, uid: str, attempt: int, occasion: str) -> bool:
+        """One question outside the turn, once per occasion; whether its answer is still awaited.
 
-    async def ask_to_suspend(self, key: Key, uid: str, attempt: int) -> bool:
-        """POST /suspend; whether the head took it."""
-        target = self._resolve(key, uid, attempt)
-        if target is None:
+        Nobody waits for it here: `on_change` is told once it is answered, or has taken too long.
+        """
+        if self._resolve(key, uid, attempt) is None:
             return False
-        try:
-            async with self._session.post(
-                f"{target.url}/suspend", headers=self._headers(uid), timeout=self._timeout
-            ) as answer:
-                return answer.status < 300
-        except (aiohttp.ClientError, TimeoutError) as error:
-            log.info("head not asked to suspend: %s", error or type(error).__name__)
-            return False
+        run = self._known(key, uid, attempt)
+        task = run.occasions.get(occasion)
+        if task is None:
+            task = asyncio.create_task(self._ask_now(key, run), name=f"ask {key}: {occasion}")
+            run.occasions[occasion] = task
+        return not task.done()
+
+    def ask_to_suspend(self, key: Key, uid: str, attempt: int) -> None:
+        """POST /suspend, in the background, unless that is under way."""
+        run = self._known(key, uid, attempt)
+        if run.suspending is None or run.suspending.done():
+            name = f"suspend {key}"
+            run.suspending = asyncio.create_task(self._suspend(key, run, attempt), name=name)
 
     async def close(self) -> None:
-        """Ends every task."""
-        tasks = [run.task for run in self._runs.values() if run.task is not None]
-        for key in list(self._runs):
-            self.forget(key)
+        """Ends every task and connection."""
+        tasks = [task for run in self._runs.values() for task in run.tasks()]
+        self.pause()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._session.close()
+
+    def _known(self, key: Key, uid: str, attempt: int) -> _Followed:
+        run = self._runs.get(key)
+        if run is None or run.uid != uid:
+            self.forget(key)
+            run = self._runs[key] = _Followed(uid, attempt)
+        if run.attempt != attempt:
+            run.attempt, run.pod_uid, run.occasions = attempt, "", {}
+            self._nothing_failed(run)
+        return run
+
+    @staticmethod
+    def _nothing_failed(run: _Followed) -> None:
+        run.failing_since = run.answer = None
 
     async def _keep_asking(self, key: Key, run: _Followed) -> None:
         while True:
             await self._turn()
-            async with self._slots:
-                changed = await self._ask(key, run)
-            if changed:
+            if await self._ask(key, run):
                 self._on_change(*key)
             # Jittered, so that runs that started together do not stay together.
             await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _ask_now(self, key: Key, run: _Followed) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.patience_s):
+                await self._ask(key, run)
+        # After this task has ended: whoever looks then finds it done.
+        asyncio.get_running_loop().call_soon(self._on_change, *key)
 
     async def _turn(self) -> None:
         """Waits for this question's place in the cluster's rate."""
@@ -188,68 +252,104 @@ class Poller:
             target = self._resolve(key, run.uid, run.attempt)
             if target is None or target.pod_uid != run.pod_uid:
                 # Another pod's silence says nothing about this one.
-                run.failing_since, run.pod_uid = None, target.pod_uid if target else ""
+                self._nothing_failed(run)
+                run.pod_uid = target.pod_uid if target else ""
+                run.asked_since = None
+                run.token_key = target.token_key if target else ""
             if target is None:
                 return False
-            failed_before = run.failing_since is not None
-            outcome, document = await self._fetch(target, run.uid)
-            self._count(outcome)
-            if outcome == "failed":
+            run.asked_since = run.asked_since or time.monotonic()
+            before = run.answer
+            failing = before is not None and before.failed
+            async with self._slots_of_failing if failing else self._slots:
+                answer = await self._fetch(target, run)
+            self._count(answer.outcome)
+            run.answer = answer
+            if answer.failed:
                 run.failing_since = run.failing_since or time.monotonic()
-                return not failed_before
+                return before is None or before.error != answer.error
             run.failing_since = None
-            if document is None:
-                return failed_before
+            if answer.document is None:
+                return failing
             run.fetched_at = time.monotonic()
-            news = _without_time(document) != _without_time(run.document)
-            run.document = document
-            return news or failed_before
+            news = _without_time(answer.document) != _without_time(run.document)
+            run.document = answer.document
+            return news or failing
 
-    async def _fetch(self, target: Target, uid: str) -> tuple[Outcome, Progress | None]:
+    async def _fetch(self, target: Target, run: _Followed) -> _Answer:
         try:
-            async with self._session.get(
-                f"{target.url}/progress", headers=self._headers(uid), timeout=self._timeout
-            ) as answer:
-                content = await answer.content.read(MAX_DOCUMENT_BYTES)
-                if answer.status == 503:
-                    return "none-yet", None
-                if answer.status != 200:
-                    log.warning("progress refused with %d", answer.status)
-                    return "failed", None
-                while not answer.content.at_eof() and len(content) < MAX_DOCUMENT_BYTES:
-                    content += await answer.content.read(MAX_DOCUMENT_BYTES)
-                return "ok", Progress.model_validate_json(content)
+            async with asyncio.timeout(self._timeout_s):
+                return await self._get(target, run)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.debug("progress not read: %s", error or type(error).__name__)
-        except ValidationError as error:
-            log.warning("progress not understood: %d faults", error.error_count())
-        return "failed", None
+            return _Answer("unreachable", error=f"the head does not answer ({_cause(error)})")
+        except documents.DocumentError as error:
+            log.warning("progress not taken: %s", error)
+            return _Answer("unusable", error=f"the head's document cannot be used: {error}")
 
-    def _headers(self, uid: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token_of(uid)}"}
+    async def _get(self, target: Target, run: _Followed) -> _Answer:
+        tokens = self._tokens_of(run.uid)[:MOST_TOKENS]
+        for turn in range(len(tokens)):
+            number = (run.token + turn) % len(tokens)
+            async with self._session.get(
+                f"{target.url}/progress",
+                headers={"Authorization": f"Bearer {tokens[number]}"},
+                allow_redirects=False,
+            ) as answer:
+                if answer.status == 401:
+                    continue
+                run.token = number
+                if answer.status == 503:
+                    return _Answer("none-yet")
+                if answer.status != 200:
+                    told = f"the head answers {answer.status} to GET /progress"
+                    return _Answer("unusable", error=told)
+                if answer.headers.get("Content-Encoding", "identity") != "identity":
+                    raise documents.DocumentError("it is compressed")
+                return _Answer("ok", documents.read(await _body(answer)))
+        told = "the head answers 401: it knows none of the tokens of this operator's keys"
+        return _Answer("refused", error=told)
+
+    async def _suspend(self, key: Key, run: _Followed, attempt: int) -> None:
+        target = self._resolve(key, run.uid, attempt)
+        if target is None:
+            return
+        tokens = self._tokens_of(run.uid)[:MOST_TOKENS]
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for turn in range(len(tokens)):
+                    number = (run.token + turn) % len(tokens)
+                    if not self._may_act():
+                        return
+                    async with self._session.post(
+                        f"{target.url}/suspend",
+                        headers={"Authorization": f"Bearer {tokens[number]}"},
+                        allow_redirects=False,
+                    ) as answer:
+                        if answer.status != 401:
+                            log.info("the head answers %d to POST /suspend", answer.status)
+                            return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.info("head not asked to suspend: %s", error or type(error).__name__)
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """The body, or a little more than what is taken of one."""
+    content = b""
+    while len(content) <= documents.MAX_BYTES and not answer.content.at_eof():
+        content += await answer.content.read(documents.MAX_BYTES)
+    return content
+
+
+def _cause(error: Exception) -> str:
+    """Without the head's own words, and the same for the same cause."""
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno
+        return os.strerror(number).lower() if number else "no connection"
+    return type(error).__name__
 
 
 def _without_time(document: Progress | None) -> Progress | None:
     return document.model_copy(update={"time": 0.0}) if document else None
-
-
-def head_of(pods: list[Object], uid: str, attempt: int) -> Target | None:
-    """The attempt's head among a run's pods, if it runs and has an address.
-
-    One that is leaving is asked as well, while there is no other: it may still have a last word.
-    """
-    wanted = {RUN_UID_LABEL: uid, ATTEMPT_LABEL: str(attempt), ROLE_LABEL: HEAD}
-    found = None
-    for pod in pods:
-        metadata, status = pod["metadata"], pod.get("status", {})
-        address = status.get("podIP")
-        if not address or status.get("phase") != "Running":
-            continue
-        if not wanted.items() <= metadata.get("labels", {}).items():
-            continue
-        host = f"[{address}]" if ":" in address else address
-        target = Target(metadata["uid"], f"http://{host}:{PROGRESS_PORT}")
-        if not metadata.get("deletionTimestamp"):
-            return target
-        found = target
-    return found

@@ -23,13 +23,14 @@ class WorkQueue:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, key: Key) -> None:
         """Queues a run, unless it is queued already."""
-        if key in self._waiting:
+        if key in self._waiting or self._closed:
             return
         self._waiting.add(key)
         if key not in self._working:
@@ -67,6 +68,14 @@ class WorkQueue:
         self._end(key)
         self._add_later(key, wait_s)
         return wait_s
+
+    def close(self) -> None:
+        """Nothing is queued from here on: its workers have ended."""
+        self._closed = True
+        for key in list(self._timers):
+            self._cancel_timer(key)
+        self._ready.clear()
+        self._waiting.clear()
 
     def forget(self, key: Key) -> None:
         """The run is gone: its failures and timers go with it."""

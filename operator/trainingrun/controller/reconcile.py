@@ -7,11 +7,12 @@ is written only after them, so it never claims what was not done.
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..api.v1alpha1 import API_VERSION, KIND
-from ..cluster.port import Cluster, Rejected
+from ..cluster.connection import Forbidden
+from ..cluster.port import Cluster, ClusterError, Rejected
 from ..reconciling import plan as decide
 from ..reconciling.model import (
     Action,
@@ -20,11 +21,15 @@ from ..reconciling.model import (
     AvoidNodes,
     Delete,
     EnsureToken,
+    Manifest,
     Observed,
     Plan,
     Ref,
+    Rejection,
 )
 from ..reconciling.settings import ReconcileSettings
+from ..reconciling.suspicion import suspects
+from ..rendering import renewed_token_secret, token_secret
 from ..rendering.names import TOKEN_KEY
 from ..rendering.settings import RenderSettings
 from .logs import about
@@ -36,15 +41,17 @@ log = logging.getLogger(__name__)
 
 TERMINAL_DEPLOYMENTS = ("Complete", "Failed")
 """RayJob's status.jobDeploymentStatus once it does nothing more."""
+RENEW_S = 60.0
+"""Between tries to hand a head a token: about as long as the kubelet takes to bring it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rejection:
-    """The API server refused a run's RayJob."""
+    """The API server refused an object of a run."""
 
     uid: str
     generation: int
-    words: str
+    rejection: Rejection
     at: datetime
 
 
@@ -60,7 +67,7 @@ class Reconciler:
         self,
         cluster: Cluster,
         polls: Poller,
-        tokens: Tokens,
+        tokens: Callable[[], Tokens],
         render: RenderSettings,
         settings: ReconcileSettings,
         now: Callable[[], datetime] = utc_now,
@@ -69,6 +76,7 @@ class Reconciler:
         self._cluster, self._polls, self._tokens = cluster, polls, tokens
         self._render, self._settings, self._now = render, settings, now
         self._rejections: dict[Key, _Rejection] = {}
+        self._renewed: dict[str, datetime] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """One look; seconds until the next one, None: when something happens.
@@ -76,46 +84,92 @@ class Reconciler:
         Raises:
             ClusterError: try again; nothing is lost.
         """
-        seen = await self._observe(key)
+        seen = await self._cluster.observe(*key)
         if seen is None:
             self._forget(key)
             return None
+        if self._head_is_asked(key, seen):
+            return self._polls.patience_s + 1  # earlier, as soon as it has answered
+        seen = self._with_progress(key, seen)
         with about(attempt=seen.run.status.attempt):
-            plan = decide(seen, self._render, self._settings, self._now())
+            seen = await self._with_lease_ages(seen)
+            plan = decide(seen, self._rendering(), self._settings, self._now())
             await self._act(seen, plan)
             await self._publish(seen, plan)
             self._follow(key, seen, plan)
+            await self._renew_token(key, seen)
         return plan.look_again_s
 
-    async def _observe(self, key: Key) -> Observed | None:
-        seen = await self._cluster.observe(*key)
-        if seen is None:
-            return None
+    def _rendering(self) -> RenderSettings:
+        """The settings, with the key of now; where they leave KubeRay's namespaces open, those
+        that were found.
+        """
+        namespaces = self._render.kuberay_namespaces or self._cluster.kuberay_namespaces
+        return dataclasses.replace(
+            self._render, kuberay_namespaces=namespaces, token_key=self._tokens().keys[0]
+        )
+
+    def _head_is_asked(self, key: Key, seen: Observed) -> bool:
+        """Whether to wait for the head's answer before anything is decided about the run.
+
+        After a start of this process nothing is known of attempts that run already: the status
+        would say so for a moment, and take it back. When the RayJob has ended, the head may have
+        written its last word since the last poll, and goes with the job. No worker waits for it.
+        """
         uid, attempt = seen.run.metadata.uid, seen.run.status.attempt
-        if self._has_ended(seen, attempt):
-            # The head may have written its last word since the last poll, and goes with the job.
-            await self._polls.ask_now(key, uid, attempt)
-        sight = self._polls.sight(key, uid)
+        known = next((a for a in seen.run.status.attempts if a.number == attempt), None)
+        if known is None or known.outcome != "Running":
+            return False
+        job = next((j for j in seen.ray_jobs if j["metadata"]["name"] == known.ray_job), None)
+        if job is not None and _is_terminal(job):
+            last = self._polls.sight(key, uid).progress
+            if last is not None and last.attempt == attempt and last.state.final:
+                return False  # its last word is here already
+            return self._polls.ask_once(key, uid, attempt, f"end of {job['metadata']['uid']}")
+        if self._polls.follows(key, uid, attempt):
+            return False
+        return self._polls.ask_once(key, uid, attempt, "start")
+
+    def _with_progress(self, key: Key, seen: Observed) -> Observed:
+        sight = self._polls.sight(key, seen.run.metadata.uid)
         return dataclasses.replace(
             seen,
             progress=sight.progress,
             progress_age_s=sight.progress_age_s,
             progress_failing_s=sight.progress_failing_s,
+            progress_error=sight.progress_error,
+            progress_asked_s=sight.progress_asked_s,
             rejected=self._rejected(key, seen),
         )
+
+    async def _with_lease_ages(self, seen: Observed) -> Observed:
+        """With the age of the Leases of those nodes that something speaks against."""
+        names = suspects(seen, self._render, self._settings, self._now())
+        if not names:
+            return seen
+        ages = await self._cluster.lease_ages(names)
+        nodes = {
+            name: dataclasses.replace(node, lease_age_s=ages.get(name))
+            for name, node in seen.nodes.items()
+        }
+        return dataclasses.replace(seen, nodes=nodes)
 
     async def _act(self, seen: Observed, plan: Plan) -> None:
         for action in plan.actions:
             try:
                 await self._carry_out(action, seen)
-            except Rejected as error:
-                if not (isinstance(action, Apply) and action.manifest["kind"] == "RayJob"):
+            except ClusterError as error:
+                refused = _refused(action)
+                if refused is None or not _is_refusal(error):
                     raise
                 # The next look, which is at once, puts the API server's words into the status.
                 metadata = seen.run.metadata
                 key = (metadata.namespace, metadata.name)
                 self._rejections[key] = _Rejection(
-                    metadata.uid, metadata.generation, str(error), self._now()
+                    metadata.uid,
+                    metadata.generation,
+                    Rejection(refused["kind"], refused["metadata"]["name"], str(error)),
+                    self._now(),
                 )
                 raise
 
@@ -125,17 +179,17 @@ class Reconciler:
             case Apply(manifest):
                 await self._cluster.apply(manifest)
             case EnsureToken(secret):
-                token = self._tokens.of(metadata.uid)
+                token = self._tokens().of(metadata.uid)
                 await self._cluster.create(with_token(secret, TOKEN_KEY, token))
             case Delete(ref, grace_s):
                 await self._cluster.delete(ref, grace_s)
             case AvoidNodes(ray_cluster, nodes):
                 await self._cluster.avoid_nodes(ray_cluster, nodes)
             case AskToSuspend(attempt):
-                # A head that does not answer must not keep the status from being written: the
-                # deadline after which the pods are freed anyway is counted from there.
+                # Nobody waits for the head: the deadline after which the pods are freed anyway is
+                # counted from the status, which is written now.
                 key = (metadata.namespace, metadata.name)
-                await self._polls.ask_to_suspend(key, metadata.uid, attempt)
+                self._polls.ask_to_suspend(key, metadata.uid, attempt)
 
     async def _publish(self, seen: Observed, plan: Plan) -> None:
         """The only place that writes a status."""
@@ -156,34 +210,63 @@ class Reconciler:
         else:
             self._polls.unfollow(key)
 
+    async def _renew_token(self, key: Key, seen: Observed) -> None:
+        """Hands a head that knows none of our tokens one that fits; the kubelet brings it there.
+
+        Its own Secret is gone, or has one of a key that is lost. Created, never changed: the right
+        to change Secrets would be one to read them all.
+        """
+        uid = seen.run.metadata.uid
+        began_with = self._polls.sight(key, uid).refused_key
+        now = self._now()
+        if not began_with or self._renewed.get(uid, now) > now:
+            return
+        # Those whose wait is over go, or runs that are long gone would be kept for ever.
+        self._renewed = {each: until for each, until in self._renewed.items() if until > now}
+        self._renewed[uid] = now + timedelta(seconds=RENEW_S)
+        tokens = self._tokens()
+        if began_with in tokens.keys:
+            secret = token_secret(seen.run, began_with)
+        else:
+            log.warning("the head's token is of key %s, which is lost", began_with)
+            secret = renewed_token_secret(seen.run, began_with)
+        token = tokens.of(uid, began_with)
+        try:
+            await self._cluster.create(with_token(secret, TOKEN_KEY, token))
+        except ClusterError as error:
+            log.warning("the head gets no token: %s", error)
+
     def _forget(self, key: Key) -> None:
         self._polls.forget(key)
         self._rejections.pop(key, None)
 
-    def _rejected(self, key: Key, seen: Observed) -> str | None:
+    def _rejected(self, key: Key, seen: Observed) -> Rejection | None:
         last, metadata = self._rejections.get(key), seen.run.metadata
         if last is None or (last.uid, last.generation) != (metadata.uid, metadata.generation):
             return None
         # After a while it is tried again: a quota may have room, a webhook may be back.
         age_s = (self._now() - last.at).total_seconds()
-        return last.words if age_s < self._settings.kuberay_retry_s * 0.9 else None
-
-    def _has_ended(self, seen: Observed, attempt: int) -> bool:
-        last = self._polls.sight(self._key(seen), seen.run.metadata.uid).progress
-        if last is not None and last.attempt == attempt and last.state.final:
-            return False  # its last word is here already
-        known = next((a for a in seen.run.status.attempts if a.number == attempt), None)
-        if known is None or known.outcome != "Running":
-            return False
-        return any(
-            job["metadata"]["name"] == known.ray_job and _is_terminal(job) for job in seen.ray_jobs
-        )
-
-    @staticmethod
-    def _key(seen: Observed) -> Key:
-        return seen.run.metadata.namespace, seen.run.metadata.name
+        return last.rejection if age_s < self._settings.kuberay_retry_s * 0.9 else None
 
 
 def _is_terminal(ray_job: Mapping[str, Any]) -> bool:
     status = ray_job.get("status", {})
     return status.get("jobDeploymentStatus") in TERMINAL_DEPLOYMENTS
+
+
+def _refused(action: Action) -> Manifest | None:
+    """Kind and name of the object that the action writes or deletes, as in a manifest."""
+    match action:
+        case Apply(manifest) | EnsureToken(manifest):
+            return manifest
+        case Delete(ref) | AvoidNodes(ref):
+            return {"kind": ref.kind, "metadata": {"name": ref.name}}
+    return None
+
+
+def _is_refusal(error: ClusterError) -> bool:
+    """Whether the API server answered about the object, and not merely failed to answer.
+
+    A webhook that is down makes it answer 500, for as long as the webhook is down.
+    """
+    return isinstance(error, (Rejected, Forbidden)) or "failed calling webhook" in str(error)

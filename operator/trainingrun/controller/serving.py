@@ -7,7 +7,11 @@ from .operator import Operator
 
 
 def probes(operator: Operator) -> web.Application:
-    """GET /healthz: 200 while a restart would not help; /readyz: 200 once everything is listed."""
+    """GET /healthz: 200 while a restart would not help; /readyz: 200 once everything is listed.
+
+    An operator that stands by is ready: it would lead at once, and a rollout must not wait for it
+    to do so while the former one leads.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         complaint = operator.complaint

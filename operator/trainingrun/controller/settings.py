@@ -24,6 +24,9 @@ class OperatorSettings:
 
     namespaces: tuple[str, ...] = ()
     """Namespaces whose runs are looked after, separated by commas; none: every one."""
+    lease_name: str = "trainingrun-operator"
+    """Lease in the operator's namespace by which one of several operators leads. Two installations
+    in one namespace need two names."""
     workers: int = 8
     """Runs that are looked at in parallel. Each waits mostly for the API server."""
     request_timeout_s: float = 30.0
@@ -33,7 +36,7 @@ class OperatorSettings:
     retry_max_s: float = 30.0
     """The longest such wait, in seconds."""
     resync_s: float = 600.0
-    """Seconds between looks at every run, in case news of it were lost."""
+    """Seconds between looks at every run that is not done, in case news of it were lost."""
     polls_per_second: float = 50.0
     """Progress documents fetched per second over all runs: with more runs, each is asked less
     often."""
@@ -67,7 +70,7 @@ def variables() -> dict[str, object]:
     return {
         PREFIX + one.name.upper(): one.default
         for section in (OperatorSettings, RenderSettings, ReconcileSettings)
-        for one in dataclasses.fields(section)
+        for one in _settings_of(section)
     }
 
 
@@ -91,17 +94,25 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         raise SettingsError(
             f"{PREFIX}LOG_LEVEL is {settings.operator.log_level!r}; use one of {', '.join(levels)}"
         )
+    if settings.render.ray_auth not in ("token", "disabled"):
+        raise SettingsError(
+            f"{PREFIX}RAY_AUTH is {settings.render.ray_auth!r}; use token or disabled"
+        )
     return settings
 
 
 # Any: mypy cannot follow fields() into keyword arguments; `_value` sees to the types.
 def _values(section: type[Any], environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for one in dataclasses.fields(section):
+    for one in _settings_of(section):
         text = environment.get(PREFIX + one.name.upper(), "")
         if text:
             found[one.name] = _value(PREFIX + one.name.upper(), text, one.default)
     return found
+
+
+def _settings_of(section: type[Any]) -> list[dataclasses.Field[Any]]:
+    return [one for one in dataclasses.fields(section) if not one.metadata.get("internal")]
 
 
 def _value(name: str, text: str, default: object) -> object:

@@ -1,18 +1,30 @@
-"""The runs' bearer tokens: derived from one key of the operator's, so that it need not read them.
+"""The runs' bearer tokens: derived from keys of the operator's, so that it need not read them.
 
 A token is HMAC-SHA256(operator key, UID of the run). The operator creates the Secret that hands it
 to the run's pods, and knows it again after a restart without the right to read any user's Secret.
+
+Keys can be rotated and lost. New tokens are of the newest key; those of the others are tried as
+well. The Secret's name tells which key its token is of, so that an attempt never begins with one of
+a lost key; a head that runs already is handed a new one, see `rendering.renewed_token_secret`.
 """
 
 import base64
+import binascii
 import hashlib
 import hmac
+import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
 
 KEY_SECRET = "trainingrun-operator-key"  # noqa: S105 - the Secret's name
 KEY_FIELD = "key"
+"""The newest key. To rotate it, keep it under any other name, and take this one out."""
+KEY_BYTES = 32
+MOST_KEYS = 5
+"""Keys that are tried; the newest ones."""
 
 
 class SecretStore(Protocol):
@@ -26,47 +38,103 @@ class SecretStore(Protocol):
         """False: there is one of that name."""
         ...
 
+    async def replace(self, manifest: Mapping[str, Any]) -> None:
+        """Replaces an object of the version that the manifest says; ClusterError: it is another."""
+        ...
+
 
 class Tokens:
-    """Makes tokens. Holds the key; never show it, nor a token, in a log."""
+    """Makes tokens. Holds the keys; never show one, nor a token, in a log."""
 
-    def __init__(self, key: bytes):
-        """With the operator's key."""
-        self._key = key
+    def __init__(self, keys: Sequence[bytes]):
+        """With the operator's keys, the newest first."""
+        self._keys = tuple(keys)
 
-    def of(self, run_uid: str) -> str:
-        """The run's token, 64 hexadecimal digits."""
-        return hmac.new(self._key, run_uid.encode(), hashlib.sha256).hexdigest()
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the keys, the newest first: eight digits that tell nothing of them."""
+        return tuple(hashlib.sha256(key).hexdigest()[:8] for key in self._keys)
+
+    def of(self, run_uid: str, key: str = "") -> str:
+        """The run's token of the key of that name, else of the newest; 64 hexadecimal digits."""
+        number = self.keys.index(key) if key in self.keys else 0
+        return self.all_of(run_uid)[number]
+
+    def all_of(self, run_uid: str) -> list[str]:
+        """The run's tokens of all keys, that of the newest key first."""
+        return [hmac.new(key, run_uid.encode(), hashlib.sha256).hexdigest() for key in self._keys]
 
 
-async def load_tokens(store: SecretStore, namespace: str) -> Tokens:
-    """Reads the operator's key from its namespace; makes it at the first start.
+class Keyring:
+    """The operator's keys: in a Secret of its namespace, and in the memory of this process."""
 
-    Raises:
-        ClusterError: the API server cannot be asked, or refuses.
-        ValueError: the Secret is there, but holds no key.
-    """
-    found = await store.secret(namespace, KEY_SECRET)
-    if found is None:
-        made = base64.b64encode(secrets.token_bytes(32)).decode()
-        manifest = {
+    def __init__(self, store: SecretStore, namespace: str):
+        """Knows no key before `load`."""
+        self._store, self._namespace = store, namespace
+        self._known: list[bytes] = []
+        self.tokens = Tokens(())
+
+    async def load(self) -> None:
+        """Reads the keys; makes one at the first start, and heals what somebody has broken.
+
+        A Secret that is gone is made again with the key that this process remembers; one without a
+        usable key gets one. Keys that this process knows are tried until it ends.
+
+        Raises:
+            ClusterError: the API server cannot be asked, or refuses; nothing has changed.
+        """
+        found = await self._store.secret(self._namespace, KEY_SECRET)
+        if found is None:
+            # Another operator may have made one in between: then that one counts.
+            await self._store.create(self._manifest({}))
+            found = await self._store.secret(self._namespace, KEY_SECRET) or {}
+        data = dict(found.get("data") or {})
+        if _key(data.get(KEY_FIELD)) is None:
+            manifest = self._manifest(found)
+            if KEY_FIELD in data:
+                log.warning(
+                    "Secret %s/%s holds no %r of %d bytes or more; it gets another one",
+                    self._namespace,
+                    KEY_SECRET,
+                    KEY_FIELD,
+                    KEY_BYTES,
+                )
+            await self._store.replace(manifest)
+            data = manifest["data"]
+        older = [data[name] for name in sorted(data, reverse=True) if name != KEY_FIELD]
+        usable = [key for text in (data[KEY_FIELD], *older) if (key := _key(text)) is not None]
+        self._known = list(dict.fromkeys([*usable, *self._known]))[:MOST_KEYS]
+        self.tokens = Tokens(self._known)
+
+    def _manifest(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """The Secret with a usable newest key: the one that is remembered, where it was lost or
+        broken. One that was taken out was rotated, and gets a new successor.
+        """
+        data = dict(found.get("data") or {})
+        rotated = bool(found) and KEY_FIELD not in data
+        remembered = self._known[:1] if not rotated else []
+        (key,) = remembered or [secrets.token_bytes(KEY_BYTES)]
+        metadata = dict(found.get("metadata") or {})
+        return {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": KEY_SECRET, "namespace": namespace},
+            "metadata": {"name": KEY_SECRET, "namespace": self._namespace}
+            | {name: metadata[name] for name in _KEPT if name in metadata},
             "type": "Opaque",
-            "data": {KEY_FIELD: made},
+            "data": data | {KEY_FIELD: base64.b64encode(key).decode()},
         }
-        # Another operator may have made one in between: then that one counts.
-        await store.create(manifest)
-        found = await store.secret(namespace, KEY_SECRET)
-    data = (found or {}).get("data") or {}
-    key = base64.b64decode(data.get(KEY_FIELD, ""))
-    if len(key) < 32:
-        raise ValueError(
-            f"Secret {namespace}/{KEY_SECRET} holds no {KEY_FIELD!r} of 32 bytes or more; delete "
-            "it and restart the operator. Runs that are under way then need a new attempt"
-        )
-    return Tokens(key)
+
+
+_KEPT = ("uid", "resourceVersion", "labels", "annotations")
+
+
+def _key(text: object) -> bytes | None:
+    """A key as the Secret holds it; None: it is none."""
+    try:
+        key = base64.b64decode(str(text or ""), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return key if len(key) >= KEY_BYTES else None
 
 
 def with_token(secret: Mapping[str, Any], field: str, token: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..api import contract
 from .interruptions import Interruption
+from .plain import cell, plain
 
 _LINE_EVERY_S = 5.0
 """Where there is no terminal, as in CI's log."""
@@ -31,7 +32,7 @@ class Display:
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=30),
-            TextColumn("{task.fields[line]}"),
+            TextColumn("{task.fields[line]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -40,11 +41,11 @@ class Display:
 
     def note(self, line: str, style: str = "") -> None:
         """Print a line that stays."""
-        self._console.print(line, style=style, highlight=False, soft_wrap=True)
+        self._console.print(cell(line), style=style, highlight=False, soft_wrap=True)
 
     def waiting(self, line: str) -> None:
         """Say what is waited for while there is no progress."""
-        self._bar.update(self._task, line=line)
+        self._bar.update(self._task, line=plain(line))
 
     def show(self, progress: contract.Progress, attempt: int, restarts: int) -> None:
         """Show where the training is."""
@@ -55,7 +56,7 @@ class Display:
         elif progress.step:
             parts.append(f"step {progress.step}")
         if "loss" in progress.metrics:
-            parts.append(f"loss {_plain(progress.metrics['loss'])}")
+            parts.append(f"loss {_short(progress.metrics['loss'])}")
         if rate:
             parts.append(f"{rate:.1f} steps/s")
             if progress.total_steps and progress.state is contract.RunState.TRAINING:
@@ -64,7 +65,7 @@ class Display:
         parts.append(f"attempt {attempt}")
         if restarts:
             parts.append(f"restarts {restarts}")
-        line = " · ".join(parts)
+        line = plain(" · ".join(parts))
         self._bar.update(self._task, total=progress.total_steps, completed=progress.step, line=line)
         now = time.monotonic()
         if not self._console.is_terminal and now >= self._line_at and line != self._line:
@@ -113,19 +114,19 @@ def summary(
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     # Accuracy before the rest: it is what a reader looks for.
     for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
-        table.add_row(name, _plain(result.metrics[name]))
+        table.add_row(cell(name), cell(_short(result.metrics[name])))
     table.add_row("interruptions", str(len(interruptions)))
     table.add_row("steps lost", str(sum(each.steps_lost for each in interruptions)))
     without = sum(each.seconds for each in interruptions)
     table.add_row("seconds without training", f"{without:.1f}")
     table.add_row("seconds in all", f"{elapsed_s:.1f}")
-    table.add_row("checkpoint", result.checkpoint_uri or f"none; see {folder}")
+    table.add_row("checkpoint", cell(result.checkpoint_uri or f"none; see {folder}"))
     if result.best_checkpoint_uri:
-        table.add_row("best checkpoint", result.best_checkpoint_uri)
+        table.add_row("best checkpoint", cell(result.best_checkpoint_uri))
     return table
 
 
-def _plain(value: object) -> str:
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import psutil
+
 _END_DEADLINE_S = 10.0
 """How long killed processes may take to vanish; longer means one hangs in the kernel."""
 
@@ -76,7 +78,8 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + _END_DEADLINE_S
     while time.monotonic() < deadline:
         family |= _descendants(family, process.pid)
-        alive = [pid for pid in family if _kill(pid)]
+        # The process first: a shell whose child is killed before it would end in its own way.
+        alive = [pid for pid in sorted(family, key=lambda pid: pid != process.pid) if _kill(pid)]
         process.poll()  # reaps it: an unreaped child would look alive for ever
         if not alive:
             return
@@ -92,11 +95,12 @@ def _kill(pid: int) -> bool:
 
 def _descendants(family: set[int], group: int) -> set[int]:
     """The living processes of the group, and those below any of the family."""
-    table = subprocess.run(
-        ["ps", "-axo", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=True
-    ).stdout
-    rows = [line.split() for line in table.splitlines()]
-    living = [(int(pid), int(ppid), int(pgid)) for pid, ppid, pgid, stat in rows if stat[0] != "Z"]
+    living = []
+    for process in psutil.process_iter(["ppid", "status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            living.append((process.pid, process.info["ppid"], os.getpgid(process.pid)))
     found = {pid for pid, _, pgid in living if pgid == group}
     grew = True
     while grew:

@@ -6,6 +6,7 @@ the session folders private, and a token keeps strangers out.
 """
 
 import importlib.util
+import json
 import math
 import os
 import secrets
@@ -23,6 +24,7 @@ from typing import Self
 
 from ..api.contract import NOTICE_ENV
 from ..rendering import environments
+from ..rendering.contracts import node_cpus
 from . import processes
 from .errors import LocalError
 
@@ -169,14 +171,31 @@ class LocalRay:
         self._started += 1
         cpus = math.ceil(self._resources.get("CPU", 1))  # Ray's command takes whole numbers only
         gpus = math.ceil(self._resources.get("GPU", 0))
+        others = {k: v for k, v in self._resources.items() if k not in ("CPU", "GPU", "memory")}
         devices = tuple(self._free_devices.pop(0) for _ in range(gpus))
-        command = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
-        # Each node's log monitor would read the files of all of them, as they share a machine.
+        command = [f"--address={self.address}", f"--num-gpus={gpus}"]
+        command += [f"--num-cpus={node_cpus(cpus)}", f"--resources={json.dumps(others)}"]
+        # Its output is kept in files, and needs no process that hands it to the driver.
         command += ["--include-log-monitor=false"]
-        node = self._start_node(f"local-{self._started}", command, devices)
+        name = f"local-{self._started}"
+        self._keep_output(name)
+        node = self._start_node(name, command, devices)
         self._workers.append(node)
         self._tell_guardian()
         return node
+
+    def _keep_output(self, name: str) -> None:
+        """Have a worker's node write its logs, and what the training prints, where they stay.
+
+        Ray writes them below the node's own folder, in the session that the head has named, and
+        that folder goes with the cluster.
+        """
+        session = (self._home / "head" / "session_latest").resolve().name
+        kept = self._logs.absolute() / name
+        kept.mkdir(parents=True, exist_ok=True)
+        folder = self._home / name / session
+        folder.mkdir(parents=True)
+        (folder / "logs").symlink_to(kept)
 
     def remove(self, node: Node) -> None:
         """Kill a worker node and everything on it, without any warning; gone already is fine."""

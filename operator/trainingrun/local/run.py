@@ -23,6 +23,7 @@ from .driver import Driver
 from .errors import LocalError
 from .folder import Folder
 from .interruptions import Interruptions
+from .plain import cell
 from .preemption import Preemption
 from .ray_nodes import LocalRay
 from .retries import GiveUp, Retry, Tally, after_failure
@@ -85,8 +86,9 @@ def run_locally(
         console.print(f"{run.metadata.name} succeeded", style="green", highlight=False)
         console.print(summary(final.result, loop.interruptions.ended, elapsed, folder.uri))
         return True
-    console.print(f"{run.metadata.name} failed: {final}", style="red", soft_wrap=True)
-    console.print(f"log: {loop.log}", highlight=False, soft_wrap=True)
+    console.print(cell(f"{run.metadata.name} failed: {final}"), style="red", soft_wrap=True)
+    console.print(cell(f"output of the workers: {folder.logs}/local-*/worker-*"), soft_wrap=True)
+    console.print(cell(f"log: {loop.log}"), soft_wrap=True)
     return False
 
 

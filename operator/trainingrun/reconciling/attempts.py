@@ -11,19 +11,18 @@ from datetime import timedelta
 from .. import rendering
 from ..api.status import Attempt, LossReason, RunResult
 from ..rendering import names
-from . import failures, goodput, pods, progress
+from . import exclusions, failures, goodput, pods, progress
 from .draft import Draft
 from .endings import End
+from .ledger import OF_ONE_ATTEMPT
+from .losses import out_of_memory_lately
 from .model import Apply, Delete, EnsureToken
-from .moments import parsed, seconds_since, written
+from .moments import parsed, written
 from .scene import Scene
+from .texts import ATTEMPT_MESSAGE, URI, short
 
 MOST_ATTEMPTS = 20
 """Attempts kept in status."""
-
-AVOID_S = 600.0
-"""How long the next attempt keeps off a node that was lost: its Node object may look well for
-most of a minute, and a replacement there would wait for a kubelet that is gone."""
 
 
 def running(draft: Draft) -> Attempt | None:
@@ -46,20 +45,14 @@ def begin(scene: Scene, draft: Draft) -> None:
     """Create the next attempt's RayJob, what it needs first."""
     number = draft.status.attempt + 1
     run = scene.run
-    avoid = tuple(
-        sorted(
-            node
-            for node, time in draft.ledger.lost_nodes.items()
-            if seconds_since(time, scene.now) < AVOID_S
-        )
-    )
+    exclusions.lift(scene, draft)
+    avoid = exclusions.hostnames(draft)
     draft.do(
-        EnsureToken(rendering.token_secret(run)),
+        EnsureToken(rendering.token_secret(run, scene.render.token_key)),
         *(Apply(manifest) for manifest in rendering.support(run, scene.render)),
         Apply(rendering.attempt(run, number, scene.render, avoid)),
     )
     _enter(scene, draft, number, written(scene.now))
-    draft.note(lost_nodes={node: draft.ledger.lost_nodes[node] for node in avoid})
     draft.look_within(scene.settings.poll_s)
 
 
@@ -72,11 +65,16 @@ def update(draft: Draft, attempt: Attempt) -> None:
 
 def finish(scene: Scene, draft: Draft, attempt: Attempt, end: End) -> None:
     """Write how the attempt ended, and what follows for the run."""
+    if end.reason is LossReason.APPLICATION_ERROR and out_of_memory_lately(
+        draft.ledger.charges.values(), scene.now
+    ):
+        # The exception is what a peer without memory left behind: one failure, counted already.
+        end = end._replace(reason=LossReason.OUT_OF_MEMORY)
     closed = attempt.model_copy(
         update={
             "outcome": end.outcome,
             "reason": end.reason,
-            "message": end.message,
+            "message": short(end.message, ATTEMPT_MESSAGE),
             "end_time": written(scene.now),
         }
     )
@@ -89,9 +87,10 @@ def finish(scene: Scene, draft: Draft, attempt: Attempt, end: End) -> None:
     if end.outcome in ("Failed", "Lost"):
         draft.tell("Warning", f"Attempt{end.outcome}", f"Attempt {attempt.number}: {end.message}")
         settings = scene.run.spec.failures
+        charged = {*draft.charged, *failures.budgets(end.reason)}
         over = (
             over
-            or failures.exhausted(draft.status, draft.ledger, settings)
+            or failures.exhausted(draft.status, draft.ledger, settings, charged)
             or failures.without_progress(closed, draft.ledger, settings)
         )
         wait = failures.backoff(closed, draft.ledger.fruitless, settings.backoff)
@@ -102,7 +101,7 @@ def finish(scene: Scene, draft: Draft, attempt: Attempt, end: End) -> None:
         draft.note(fruitless=max(draft.ledger.fruitless - 1, 0))
     own = failures.application_failures(draft.status)
     draft.set(restarts=min(own, scene.run.spec.failures.max_restarts))
-    draft.note(charges={}, head=None, end_seen=None, suspend_asked=None)
+    draft.note(**OF_ONE_ATTEMPT)
     if end.outcome == "Succeeded" or over is not None:
         _complete(scene, draft, attempt.number, over)
     draft.look_within(0)
@@ -114,9 +113,10 @@ def clear_away(scene: Scene, draft: Draft) -> bool:
         if not pods.leaving(job):
             draft.do(Delete(scene.job_ref(job)))
     left = scene.own_jobs() or scene.clusters() or scene.pods()
-    if left:
+    if left or not scene.can_be_empty:
         draft.look_within(scene.settings.poll_s)
-    return not left
+        return False
+    return True
 
 
 def backoff_left_s(scene: Scene, draft: Draft) -> float:
@@ -138,10 +138,8 @@ def _enter(scene: Scene, draft: Draft, number: int, start: str) -> None:
         next_attempt_time=None,
     )
     draft.note(
-        charges={},
-        head=None,
-        end_seen=None,
-        suspend_asked=None,
+        **OF_ONE_ATTEMPT,
+        workers=scene.run.spec.workers.count,
         fruitless=draft.ledger.fruitless + 1,
     )
     draft.tell("Normal", "AttemptStarted", f"Attempt {number} is RayJob {attempt.ray_job}")
@@ -172,8 +170,12 @@ def _complete(scene: Scene, draft: Draft, number: int, over: failures.Over | Non
     draft.set(
         result=RunResult(
             metrics=progress.metrics(told.metrics if told else word.metrics if word else {}),
-            checkpoint_uri=(told.checkpoint_uri if told else None) or (known and known.uri),
-            best_checkpoint_uri=told.best_checkpoint_uri if told else None,
+            checkpoint_uri=_uri(told.checkpoint_uri if told else None) or (known and known.uri),
+            best_checkpoint_uri=_uri(told.best_checkpoint_uri if told else None),
         )
     )
     draft.tell("Normal", "Succeeded", "The training is done")
+
+
+def _uri(told: str | None) -> str | None:
+    return told[:URI] if told else None

@@ -7,22 +7,27 @@ from typing import Literal
 
 from ..api.contract import Progress
 from ..api.status import Attempt, Condition, ConditionType, Phase
-from . import attempts, lifetime, progress
+from . import attempts, lifetime, pods, progress, silence
 from .diagnosis import Trouble
 from .draft import Draft
 from .failures import Over
 from .moments import written
 from .scene import Scene
+from .texts import short
 
 Truth = Literal["True", "False", "Unknown"]
 
+ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
+"""Phases of an attempt that has its pods."""
 
-def refuse(scene: Scene, draft: Draft, trouble: Trouble) -> None:
-    """The spec cannot be used; whatever runs is left alone."""
-    _set(scene, draft, ConditionType.ACCEPTED, "False", trouble.reason, trouble.message)
-    if draft.status.phase is None:
-        draft.set(phase=Phase.PENDING)
-    draft.set(observed_generation=scene.run.metadata.generation)
+
+def stall_after_the_end(scene: Scene, draft: Draft, trouble: Trouble | None) -> None:
+    """What keeps an ended run's machines; nothing else in its status changes any more."""
+    former = _former(draft, ConditionType.STALLED)
+    if trouble:
+        _set(scene, draft, ConditionType.STALLED, "True", trouble.reason, trouble.message)
+    elif former is not None and former.status == "True":
+        _set(scene, draft, ConditionType.STALLED, "False", "NothingIsMissing")
 
 
 def settle(scene: Scene, draft: Draft, trouble: Trouble | None, refused: Trouble | None) -> None:
@@ -34,7 +39,9 @@ def settle(scene: Scene, draft: Draft, trouble: Trouble | None, refused: Trouble
         _set(scene, draft, ConditionType.ACCEPTED, "False", refused.reason, refused.message)
     else:
         _set(scene, draft, ConditionType.ACCEPTED, "True", "Valid", "The spec can be used")
-    _ready(scene, draft, word)
+    kept = attempt is not None and _unheard(scene, draft, attempt)
+    if not kept:
+        _ready(scene, draft, word)
     _suspended(scene, draft)
     if trouble and not run_over:
         _set(scene, draft, ConditionType.STALLED, "True", trouble.reason, trouble.message)
@@ -42,13 +49,37 @@ def settle(scene: Scene, draft: Draft, trouble: Trouble | None, refused: Trouble
         _set(scene, draft, ConditionType.STALLED, "False", "NothingIsMissing")
     _ended(scene, draft, draft.over)
     draft.set(
-        phase=_phase(scene, draft, attempt, word),
+        phase=scene.run.status.phase if kept else _phase(scene, draft, attempt, word),
         observed_generation=scene.run.metadata.generation,
     )
 
 
+def _unheard(scene: Scene, draft: Draft, attempt: Attempt) -> bool:
+    """Whether this process has not heard the driver yet, and nothing speaks against what was last
+    written: an operator that starts anew does not make a run that trains look as if it began.
+    """
+    former = scene.run.status
+    if former.attempt != attempt.number or former.phase is None or lifetime.over(draft.status):
+        return False
+    if scene.word(attempt.number) is not None:
+        return False
+    if not scene.can_be_empty:
+        return former.phase in (*ALIVE, Phase.QUEUED)
+    head, job = scene.head(attempt.number), scene.job(attempt.number)
+    return (
+        former.phase in ALIVE
+        and head is not None
+        and pods.running(head)
+        and pods.uid(head) == former.seen.get("head")
+        and draft.status.disruptions == former.disruptions
+        and job is not None
+        and silence.job_status(job) == "RUNNING"
+        and silence.every_pod_runs(scene, draft, attempt)
+    )
+
+
 def _ready(scene: Scene, draft: Draft, word: Progress | None) -> None:
-    wanted = scene.run.spec.workers.count
+    wanted = silence.wanted_pods(scene, draft) - 1
     if word and progress.trains(word) and word.world_size >= wanted:
         _set(scene, draft, ConditionType.READY, "True", "Training", f"{wanted} workers train")
     elif lifetime.over(draft.status):
@@ -125,13 +156,13 @@ def _set(
     scene: Scene, draft: Draft, type_: ConditionType, status: Truth, reason: str, message: str = ""
 ) -> None:
     """One condition; its time changes only when its status does."""
-    former = next((known for known in draft.status.conditions if known.type is type_), None)
+    former = _former(draft, type_)
     same = former is not None and former.status == status
     new = Condition(
         type=type_,
         status=status,
         reason=reason,
-        message=message,
+        message=short(message),
         last_transition_time=former.last_transition_time
         if former is not None and same
         else written(scene.now),
@@ -140,3 +171,7 @@ def _set(
     others = [known for known in draft.status.conditions if known.type is not type_]
     order = list(ConditionType)
     draft.set(conditions=sorted([*others, new], key=lambda known: order.index(known.type)))
+
+
+def _former(draft: Draft, type_: ConditionType) -> Condition | None:
+    return next((known for known in draft.status.conditions if known.type is type_), None)

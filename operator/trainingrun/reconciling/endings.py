@@ -1,5 +1,5 @@
 """How an attempt ends, by the first of these that speaks: the driver's own last word, somebody who
-deleted its RayJob, a budget, KubeRay, and at last a silence that lasts too long.
+deleted its RayJob, a budget, KubeRay, and at last a driver that was never submitted.
 """
 
 import re
@@ -7,9 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 from ..api.contract import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE, Failure, Progress, RunState
 from ..api.status import Attempt, LossReason
-from . import failures, pods
+from . import failures, pods, silence
+from .diagnosis import Trouble
 from .draft import Draft
-from .model import Manifest
+from .ledger import Charge
+from .losses import is_false_start
+from .model import AskToSuspend, Manifest
 from .moments import seconds_since, written
 from .scene import Scene
 
@@ -44,30 +47,37 @@ def ended(scene: Scene, draft: Draft, attempt: Attempt) -> End | None:
     """How the attempt ended; None: it goes on, or its driver's last word is still awaited."""
     word = scene.word(attempt.number)
     # Epoch 0 is a driver that ended before it held the lease: done already, or no storage.
-    if word is not None and word.state.final and word.epoch in (0, draft.ledger.epoch):
-        return _by_word(word)
-    if scene.observed.kuberay == "missing":
-        return None  # without the CRD no RayJob is seen: that is not a loss
-    job = scene.job(attempt.number)
-    if job is None or pods.leaving(job):
+    final = word is not None and word.state.final
+    if final and word is not None and (word.epoch == 0 or word.epoch >= draft.ledger.epoch):
+        return _by_word(scene, draft, word)
+    if scene.deleted(attempt.number):
         return End(
             "Lost",
             LossReason.INFRASTRUCTURE_ERROR,
             f"RayJob {attempt.ray_job} was deleted by someone else",
         )
-    over = failures.exhausted(draft.status, draft.ledger, scene.run.spec.failures)
+    job = scene.job(attempt.number)
+    if job is None:
+        return None  # unknown at the moment: that is not a loss
+    over = failures.exhausted(draft.status, draft.ledger, scene.run.spec.failures, draft.charged)
     if over:
         return _out_of_budget(draft, over)
     return (
         _by_ray_job(scene, draft, attempt, job)
         or _by_false_starts(scene, draft, attempt)
-        or _by_silence(scene, attempt, job)
+        or _by_silence(scene, draft, attempt, job)
     )
 
 
-def _by_word(word: Progress) -> End:
+def _by_word(scene: Scene, draft: Draft, word: Progress) -> End:
     if word.state is RunState.SUCCEEDED:
         return End("Succeeded", None, "The training is done")
+    if word.state is RunState.SUSPENDED and draft.ledger.given_up and not scene.run.spec.suspend:
+        return End(
+            "Lost",
+            LossReason.INFRASTRUCTURE_ERROR,
+            f"KubeRay gave up on the RayJob; its driver was asked to end, at step {word.step}",
+        )
     if word.state is RunState.SUSPENDED:
         return End("Suspended", LossReason.SUSPENDED, f"Suspended after step {word.step}")
     return _by_failure(word.failure or Failure(kind="Application", message="no reason was given"))
@@ -92,11 +102,58 @@ def _by_ray_job(scene: Scene, draft: Draft, attempt: Attempt, job: Manifest) -> 
     if result not in ("SUCCEEDED", "FAILED", "STOPPED") and deployment != "Failed":
         draft.note(end_seen=None)
         return None
+    reason = str(status.get("reason") or "")
+    if reason in INFRASTRUCTURE_REASONS and _hands_over(scene, draft, attempt):
+        return None
     if not _last_word_is_in(scene, draft, attempt):
         return None
     if result == "SUCCEEDED":
         return End("Succeeded", None, "The training is done; its last word was not heard")
-    return _unexplained(scene, draft, attempt, str(status.get("reason") or ""), told)
+    return _unexplained(scene, draft, attempt, reason, told)
+
+
+def _hands_over(scene: Scene, draft: Draft, attempt: Attempt) -> bool:
+    """KubeRay gave up on a driver that tells us it is well: ask it for a checkpoint, and wait.
+
+    KubeRay's word is one sign, and its RayCluster goes some minutes later whatever we do. A
+    checkpoint before that loses no step.
+    """
+    if draft.ledger.end_seen is None:
+        draft.note(end_seen=written(scene.now))
+    if not driver_lives(scene, attempt):
+        return False
+    since = draft.ledger.given_up
+    if since is None:
+        since = written(scene.now)
+        draft.note(given_up=since)
+    if seconds_since(since, scene.now) >= scene.settings.suspend_deadline_s:
+        return False
+    draft.do(AskToSuspend(attempt.number))
+    return True
+
+
+def given_up(draft: Draft, attempt: Attempt) -> Trouble | None:
+    """What the status says while a driver is asked to end because KubeRay gave up on it."""
+    if draft.ledger.given_up is None:
+        return None
+    return Trouble(
+        "KubeRayGaveUp",
+        f"KubeRay gave up on RayJob {attempt.ray_job}, though its driver answers: the driver is "
+        "asked for a checkpoint, and the next attempt goes on from there; look whether KubeRay's "
+        "operator can reach port 8265 of the head pod",
+    )
+
+
+def driver_lives(scene: Scene, attempt: Attempt) -> bool:
+    """Whether the driver answers this process's polls, and has not ended."""
+    word, age_s = scene.live_word(attempt.number), scene.observed.progress_age_s
+    return (
+        word is not None
+        and not word.state.final
+        and scene.observed.progress_failing_s is None
+        and age_s is not None
+        and age_s < scene.settings.last_word_s
+    )
 
 
 def _last_word_is_in(scene: Scene, draft: Draft, attempt: Attempt) -> bool:
@@ -135,46 +192,33 @@ def _by_false_starts(scene: Scene, draft: Draft, attempt: Attempt) -> End | None
     """Pods that end by themselves before any training: KubeRay would replace them for ever."""
     if attempt.resumed_from_step is not None:
         return None
-    # Only those that were seen to end: a head that is taken away with notice leaves no words.
-    charges = [
-        known for known in draft.ledger.charges.values() if known.words and not known.collateral
-    ]
-    heads = [known for known in charges if known.reason is LossReason.HEAD_LOST]
-    workers = [known for known in charges if known.reason is LossReason.WORKER_LOST]
-    if len(heads) >= FALSE_STARTS:
+    ledger = draft.ledger
+    heads = _fallen(draft, LossReason.HEAD_LOST)
+    workers = _fallen(draft, LossReason.WORKER_LOST)
+    if (count := len(heads) + ledger.false_heads) >= FALSE_STARTS:
         where, fallen = "head", heads
-    elif len(workers) >= FALSE_STARTS * scene.run.spec.workers.count:
+    elif (count := len(workers) + ledger.false_workers) >= FALSE_STARTS * (
+        silence.wanted_pods(scene, draft) - 1
+    ):
         where, fallen = "workers", workers
     else:
         return None
     return End(
         "Lost",
         LossReason.INFRASTRUCTURE_ERROR,
-        f"{len(fallen)} pods of spec.{where} ended before the training began, the last one with "
-        f"{fallen[-1].words}; correct spec.image or spec.{where}.podTemplate if that is the cause",
+        f"{count} pods of spec.{where} ended before the training began, the last one with "
+        f"{fallen[-1].words if fallen else 'no word'}; correct spec.image or "
+        f"spec.{where}.podTemplate if that is the cause",
     )
 
 
-def _by_silence(scene: Scene, attempt: Attempt, job: Manifest) -> End | None:
-    """A driver that says nothing although every pod runs: KubeRay would wait for ever."""
-    deadline = scene.settings.startup_deadline_s
-    found = scene.pods(attempt.number)
-    wanted = scene.run.spec.workers.count + 1
-    if len(found) < wanted or not all(pods.running(pod) for pod in found):
-        return None
-    began = max(pods.created(pod) or scene.now for pod in found)
-    spoke = scene.live_word(attempt.number) is not None
-    silent_s = (
-        scene.observed.progress_failing_s or 0.0 if spoke else (scene.now - began).total_seconds()
-    )
-    if silent_s < deadline:
-        return None
-    return End(
-        "Lost",
-        LossReason.INFRASTRUCTURE_ERROR,
-        f"Every pod runs, but the driver said nothing for {round(deadline)} s; its log is in the "
-        "head pod",
-    )
+def _fallen(draft: Draft, reason: LossReason) -> list[Charge]:
+    return [known for known in draft.ledger.charges.values() if is_false_start(known, reason)]
+
+
+def _by_silence(scene: Scene, draft: Draft, attempt: Attempt, job: Manifest) -> End | None:
+    why = silence.never_submitted(scene, draft, attempt, job)
+    return End("Lost", LossReason.INFRASTRUCTURE_ERROR, why) if why else None
 
 
 def _out_of_budget(draft: Draft, over: failures.Over) -> End:

@@ -3,6 +3,7 @@
 Exit codes alone decide nothing: 137 is preemption, drain, node loss and out of memory alike.
 """
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -47,6 +48,11 @@ KILLED = frozenset({137, 143})
 """Exit codes of a process that was killed from outside."""
 
 
+STORAGE_WAIT_S = (60.0, 600.0)
+"""First and longest wait after an attempt that had no storage, in seconds: a bucket or credentials
+are put right by a person, and attempts meanwhile would use up maxAttemptsWithoutProgress."""
+
+
 class Over(NamedTuple):
     """Why the whole run has failed."""
 
@@ -61,7 +67,7 @@ def why_pod_ended(pod: Manifest, node: NodeSight | None) -> LossReason | None:
     looks like, which may have changed since.
     """
     endings = list(pods.terminations(pod))
-    if any(ending.get("reason") == "OOMKilled" for ending in endings):
+    if (pods.ray_ending(pod) or {}).get("reason") == "OOMKilled":
         return LossReason.OUT_OF_MEMORY
     status_reason = pod.get("status", {}).get("reason")
     disruption = pods.condition(pod, "DisruptionTarget")
@@ -117,17 +123,27 @@ def infrastructure_losses(status: RunStatus, ledger: Ledger) -> int:
     )
 
 
-def exhausted(status: RunStatus, ledger: Ledger, failures: Failures) -> Over | None:
-    """Whether a budget is used up; asked within an attempt and at its end."""
+def budgets(reason: LossReason | None) -> set[str]:
+    """The budgets that an attempt's end for this reason charged."""
+    return {reason.budget} if reason is not None else set()
+
+
+def exhausted(
+    status: RunStatus, ledger: Ledger, failures: Failures, charged: Collection[str]
+) -> Over | None:
+    """Whether a budget is used up.
+
+    Only budgets that were charged are judged: one that a user lowers ends nothing that is well.
+    """
     own = application_failures(status)
-    if own > failures.max_restarts:
+    if "application" in charged and own > failures.max_restarts:
         return Over(
             "RestartsExhausted",
             f"The training failed by itself {_times(own)} and failures.maxRestarts is "
             f"{failures.max_restarts}",
         )
     losses = infrastructure_losses(status, ledger)
-    if 0 <= failures.max_preemptions < losses:
+    if "infrastructure" in charged and 0 <= failures.max_preemptions < losses:
         return Over(
             "PreemptionsExhausted",
             f"Infrastructure was lost {_times(losses)} and failures.maxPreemptions is "
@@ -162,13 +178,26 @@ def backoff(ended: Attempt, fruitless: int, settings: Backoff) -> timedelta:
     """
     if ended.reason is None or ended.reason.budget == "none":
         return timedelta(0)
-    waits = fruitless if ended.reason.budget == "application" else fruitless - 1
-    if ended.reason.budget == "application":
+    own = _own_backoff(ended.reason, fruitless, settings)
+    if ended.reason is LossReason.STORAGE_ERROR:
+        return max(own, _storage_wait(max(fruitless, 1)))
+    return own
+
+
+def _own_backoff(reason: LossReason, fruitless: int, settings: Backoff) -> timedelta:
+    waits = fruitless if reason.budget == "application" else fruitless - 1
+    if reason.budget == "application":
         waits = max(waits, 1)
     if waits < 1:
         return timedelta(0)
     seconds = min(settings.initial_seconds * settings.factor ** (waits - 1), settings.max_seconds)
     return timedelta(seconds=seconds)
+
+
+def _storage_wait(fruitless: int) -> timedelta:
+    return timedelta(
+        seconds=min(STORAGE_WAIT_S[0] * 2 ** min(fruitless - 1, 10), STORAGE_WAIT_S[1])
+    )
 
 
 def _attempts(number: int) -> str:

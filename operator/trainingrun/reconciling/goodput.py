@@ -79,8 +79,10 @@ def _queue(scene: Scene, draft: Draft, attempt: int) -> None:
     if draft.ledger.queue_seconds is not None or start is None:
         return
     seen = scene.pods(attempt)
+    if len(seen) < (draft.ledger.workers or scene.run.spec.workers.count) + 1:
+        return
     times = [moment for pod in seen if (moment := pods.scheduled_at(pod))]
-    if len(times) < len(seen) or len(seen) < scene.run.spec.workers.count + 1:
+    if len(times) < len(seen):
         return
     waited = seconds_since(start, max(times))
     draft.note(queue_seconds=max(waited - draft.status.suspended_seconds, 0.0))

@@ -11,6 +11,19 @@ from pydantic import ConfigDict, Field, ValidationError
 from ..api.base import Model
 from ..api.status import LossReason
 
+OF_ONE_ATTEMPT: dict[str, Any] = {
+    "charges": {},
+    "head": None,
+    "end_seen": None,
+    "given_up": None,
+    "suspend_asked": None,
+    "hung_since": None,
+    "incomplete_since": None,
+    "false_heads": 0,
+    "false_workers": 0,
+}
+"""What the ledger forgets between two attempts."""
+
 
 class Charge(Model):
     """One loss that was counted."""
@@ -25,6 +38,10 @@ class Charge(Model):
     """How its container ended, in its own last words."""
     collateral: bool = False
     """True: it is known, and explained by another loss that carries the count."""
+    ended: str | None = None
+    """When the container ended, by the kubelet's clock; only of one that ran out of memory."""
+    born: str | None = None
+    """When its pod was created; only of one that ran out of memory."""
 
 
 class Spent(Model):
@@ -46,6 +63,18 @@ class Ledger(Model):
     """Losses of the current attempt by pod UID, `node:<name>` or `record:<epoch>/<number>`."""
     lost_nodes: dict[str, str] = Field(default_factory=dict)
     """Nodes that were lost, with the time; kept across attempts, for a while."""
+    hostnames: dict[str, str] = Field(default_factory=dict)
+    """Their label kubernetes.io/hostname, where it is not the node's name."""
+    false_heads: int = 0
+    """Heads of the current attempt that ended by themselves and are no longer in `charges`."""
+    false_workers: int = 0
+    """Likewise workers."""
+    workers: int = 0
+    """Workers of the current attempt, as it was rendered; 0: not known, the spec counts."""
+    hung_since: str | None = None
+    """Since when every pod runs and KubeRay has submitted no driver."""
+    incomplete_since: str | None = None
+    """Since when the attempt lacks pods and nothing says why."""
     epoch: int = 0
     """The newest driver that was heard."""
     records: int = 0
@@ -72,6 +101,8 @@ class Ledger(Model):
     """Attempts that infrastructure ended without a loss that `charges` knows."""
     end_seen: str | None = None
     """When the RayJob was first seen to have ended, while the driver's last word is awaited."""
+    given_up: str | None = None
+    """When KubeRay was first seen to have given up an attempt whose driver is well."""
     suspend_asked: str | None = None
     """When the runtime was first asked to suspend."""
     suspended_since: str | None = None

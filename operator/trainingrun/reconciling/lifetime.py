@@ -2,7 +2,8 @@
 
 from ..api.status import RunStatus
 from ..api.v1alpha1 import API_VERSION, KIND
-from . import attempts, goodput
+from . import attempts, diagnosis, disruptions, goodput, stuck
+from .diagnosis import Trouble
 from .draft import Draft
 from .endings import End
 from .failures import Over
@@ -53,21 +54,24 @@ def fail(scene: Scene, draft: Draft, cause: Over) -> None:
     draft.look_within(0)
 
 
-def after_the_end(scene: Scene, draft: Draft) -> None:
-    """Clear away what is left, and at last the run itself.
+def after_the_end(scene: Scene, draft: Draft) -> Trouble | None:
+    """Clear away what is left, and at last the run itself; what keeps machines that are left.
 
     This comes only after the end was written: deleting first and crashing would leave a run that
     begins a new attempt. It is looked at until everything is gone: one failed delete would keep
     machines busy for nothing.
     """
     gone = attempts.clear_away(scene, draft)
+    disruptions.free_stuck_pods(scene, draft)
+    stuck_by = None if gone else diagnosis.of_access(scene) or stuck.of_leftovers(scene, draft)
     ttl = scene.run.spec.ttl_seconds_after_finished
     ended = draft.status.completion_time
-    if ttl is None or ended is None:
-        return
+    if ttl is None or ended is None or scene.unknown(KIND):
+        return stuck_by
     left = ttl - seconds_since(ended, scene.now)
     if left > 0:
         draft.look_within(left)
     elif gone:
         meta = scene.run.metadata
         draft.do(Delete(Ref(API_VERSION, KIND, meta.namespace, meta.name, meta.uid)))
+    return stuck_by

@@ -19,14 +19,29 @@ class NodeSight:
     """One node as the control plane and the network show it."""
 
     name: str
+    hostname: str = ""
+    """Its label kubernetes.io/hostname, which on some clouds is not its name; empty: as `name`."""
     exists: bool = True
     """False: its Node object is gone."""
     ready: bool = True
     """Condition Ready is True."""
     lease_age_s: float | None = None
-    """Seconds since the kubelet last renewed its Lease; None: there is no Lease."""
+    """Seconds since the kubelet last renewed its Lease; None: nobody knows, or nothing speaks
+    against the node, so that its Lease was not read."""
     taints: tuple[str, ...] = ()
     """Keys of its taints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The API server refused an object that the operator rendered."""
+
+    kind: str
+    """Such as "RayJob", "Secret" or "NetworkPolicy"."""
+    name: str
+    """Name of the object."""
+    message: str
+    """The API server's own sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +60,26 @@ class Observed:
     pods: tuple[Manifest, ...] = ()
     """Pods with the run's label, terminating ones included."""
     nodes: Mapping[str, NodeSight] = field(default_factory=dict)
-    """The nodes that those pods are on, by name."""
+    """The nodes that those pods are on and those in `status.seen.lostNodes`, by name."""
     progress: Progress | None = None
     """The runtime's last document, whichever attempt it is of."""
     progress_age_s: float | None = None
     """Seconds since it was fetched; None: never."""
     progress_failing_s: float | None = None
     """Seconds since polls began to fail; None: the last one worked, or none was tried."""
+    progress_error: str | None = None
+    """Why the last poll failed, in a sentence that names the head's answer, such as "the head
+    answers 401: it has the token of another operator key"; None with `progress_failing_s`."""
+    progress_asked_s: float | None = None
+    """Seconds since this process first asked the head pod that is there now; None: it has not."""
     kuberay: Literal["ok", "missing", "too-old"] = "ok"
     """Whether the RayJob CRD is there, and takes what is rendered."""
-    rejected: str | None = None
-    """The API server's words when it last refused this run's RayJob, for this generation."""
+    rejected: "Rejection | None" = None
+    """The object of this run that the API server last refused, for this generation."""
+    stale: Mapping[str, str] = field(default_factory=dict)
+    """Kinds, such as "Pod" or "RayJob", of which the API server tells nothing at the moment, with
+    the reason in a sentence. What is given of such a kind is what was known last: an object that is
+    missing here may exist, and nothing may be decided on its absence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +119,13 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class AvoidNodes:
-    """Patch a live RayCluster so that replacement pods keep off these nodes.
-
-    KubeRay leaves running pods alone and nothing reverts the patch.
+    """Patch a live RayCluster so that replacement pods keep off exactly these nodes; none: off no
+    node. KubeRay leaves running pods alone and nothing reverts the patch.
     """
 
     ray_cluster: Ref
     nodes: tuple[str, ...]
+    """Their hostnames (label kubernetes.io/hostname)."""
 
 
 @dataclass(frozen=True, slots=True)

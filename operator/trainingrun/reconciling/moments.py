@@ -1,8 +1,13 @@
 """Times as Kubernetes writes them: RFC 3339 in UTC, whole seconds."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
+
+LAST = 253_402_300_799.0
+"""The last Unix time that a Kubernetes timestamp can name, in the year 9999."""
 
 
+@lru_cache(maxsize=4096)
 def parsed(text: str) -> datetime:
     """The moment that a Kubernetes timestamp names."""
     moment = datetime.fromisoformat(text)
@@ -15,8 +20,8 @@ def written(moment: datetime) -> str:
 
 
 def from_unix(seconds: float) -> datetime:
-    """The moment of a Unix time in seconds, as the runtime tells it."""
-    return datetime.fromtimestamp(seconds, UTC)
+    """The moment of a Unix time in seconds, as the runtime tells it; one that cannot be is cut."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), LAST) if seconds == seconds else 0.0, UTC)
 
 
 def seconds_since(text: str, now: datetime) -> float:

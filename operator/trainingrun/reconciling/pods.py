@@ -11,6 +11,8 @@ from .moments import parsed
 MOST_CHARACTERS = 200
 """Of a container's last words."""
 
+RAY_CONTAINERS = (names.HEAD_CONTAINER, names.WORKER_CONTAINER)
+
 
 def uid(item: Manifest) -> str:
     """UID of any object."""
@@ -56,8 +58,14 @@ def phase(pod: Manifest) -> str:
 
 
 def ended(pod: Manifest) -> bool:
-    """Whether its containers are done for good (restartPolicy is Never)."""
-    return phase(pod) in ("Succeeded", "Failed")
+    """Whether Ray's container is done for good (restartPolicy is Never).
+
+    A pod whose phase says that it ended has no container left; in one whose phase is Running, a
+    sidecar may have outlived Ray's container.
+    """
+    return phase(pod) in ("Succeeded", "Failed") or bool(
+        ((ray_container(pod) or {}).get("state") or {}).get("terminated")
+    )
 
 
 def leaving(pod: Manifest) -> bool:
@@ -66,8 +74,8 @@ def leaving(pod: Manifest) -> bool:
 
 
 def running(pod: Manifest) -> bool:
-    """Whether it runs and nobody has asked for its deletion."""
-    return phase(pod) == "Running" and not leaving(pod)
+    """Whether Ray's container may run and nobody has asked for the pod's deletion."""
+    return phase(pod) == "Running" and not leaving(pod) and not ended(pod)
 
 
 def deletion_asked(pod: Manifest) -> datetime | None:
@@ -95,17 +103,51 @@ def container_statuses(pod: Manifest) -> Iterator[Manifest]:
     yield from status.get("containerStatuses") or ()
 
 
+def ray_container(pod: Manifest) -> Manifest | None:
+    """The status of the container that Ray runs in; the user's sidecars are no part of the run."""
+    for found in pod.get("status", {}).get("containerStatuses") or ():
+        if found.get("name") in RAY_CONTAINERS:
+            return dict(found)
+    return None
+
+
+def joined(pod: Manifest) -> str:
+    """When a worker joined the head that was there then, as Kubernetes writes times; "": not yet.
+
+    Its Ray container starts once a head answers. A pod that was created under a former head and
+    still waited when that head was lost joins the next one.
+    """
+    state = (ray_container(pod) or {}).get("state") or {}
+    started = (state.get("running") or state.get("terminated") or {}).get("startedAt")
+    if started or phase(pod) == "Pending":
+        return str(started or "")
+    return str(pod["metadata"].get("creationTimestamp") or "")
+
+
+def ray_ending(pod: Manifest) -> Manifest | None:
+    """How Ray's container ended, now or before it was restarted; None: it did not."""
+    found = ray_container(pod)
+    return _ending(found) if found else None
+
+
+def all_containers_ended(pod: Manifest) -> bool:
+    """Whether the kubelet says of each of its containers that it ended."""
+    found = pod.get("status", {}).get("containerStatuses") or ()
+    return bool(found) and all((known.get("state") or {}).get("terminated") for known in found)
+
+
 def terminations(pod: Manifest) -> Iterator[Manifest]:
-    """How its containers ended, init containers that did their work left out."""
-    status = pod.get("status", {})
-    for found in status.get("initContainerStatuses") or ():
-        ending = _ending(found)
-        if ending and ending.get("exitCode") != 0:
-            yield ending
-    for found in status.get("containerStatuses") or ():
-        ending = _ending(found)
-        if ending:
-            yield ending
+    """How Ray's container ended; in a pod that failed before it ran, the init containers that
+    failed.
+    """
+    own = ray_ending(pod)
+    if own:
+        yield own
+    elif phase(pod) == "Failed":
+        for found in pod["status"].get("initContainerStatuses") or ():
+            ending = _ending(found)
+            if ending and ending.get("exitCode") != 0:
+                yield ending
 
 
 def last_words(pod: Manifest) -> str:
@@ -142,6 +184,12 @@ def condition(item: Manifest, type_: str) -> Manifest | None:
         if found.get("type") == type_:
             return dict(found)
     return None
+
+
+def unschedulable(pod: Manifest) -> bool:
+    """Whether the scheduler finds no node for it."""
+    found = condition(pod, "PodScheduled")
+    return bool(found and found.get("status") == "False" and found.get("reason") == "Unschedulable")
 
 
 def scheduled_at(pod: Manifest) -> datetime | None:

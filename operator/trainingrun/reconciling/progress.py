@@ -1,5 +1,6 @@
 """The runtime's document -> status.progress, status.checkpoint and the attempt's steps."""
 
+from math import isfinite
 from typing import Any
 
 from ..api.contract import Progress, RunState
@@ -7,12 +8,16 @@ from ..api.status import Attempt, CheckpointStatus, RunProgress
 from .draft import Draft
 from .moments import from_unix, written
 from .scene import Scene
+from .texts import URI
 
 MOST_METRICS = 50
 """Metrics kept in status; etcd limits the whole object to 1.5 MB and status is rewritten often."""
 
 LONGEST_TEXT = 100
-"""Characters of a metric that is text."""
+"""Characters of a metric that is text, and of a metric's name."""
+
+LARGEST = 2**53
+"""A whole number beyond this is left out: JSON readers would change it."""
 
 
 def take_in(scene: Scene, draft: Draft, attempt: Attempt) -> Attempt:
@@ -46,10 +51,12 @@ def metrics(reported: dict[str, Any]) -> dict[str, Any]:
     for name, value in reported.items():
         if len(kept) == MOST_METRICS:
             break
-        if isinstance(value, (bool, int, float)):
-            kept[name] = value
+        if isinstance(value, float) and not isfinite(value):
+            kept[name[:LONGEST_TEXT]] = str(value)
+        elif isinstance(value, bool | float) or (isinstance(value, int) and abs(value) <= LARGEST):
+            kept[name[:LONGEST_TEXT]] = value
         elif isinstance(value, str):
-            kept[name] = value[:LONGEST_TEXT]
+            kept[name[:LONGEST_TEXT]] = value[:LONGEST_TEXT]
     return kept
 
 
@@ -73,6 +80,6 @@ def _checkpoint(draft: Draft, word: Progress) -> None:
         draft.note(fruitless=0, best_step=told.step)
     draft.set(
         checkpoint=CheckpointStatus(
-            uri=told.uri, step=told.step, time=written(from_unix(told.time))
+            uri=told.uri[:URI], step=told.step, time=written(from_unix(told.time))
         )
     )

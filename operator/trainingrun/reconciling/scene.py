@@ -1,22 +1,27 @@
 """What was observed, sorted: what is this run's own, and of which attempt."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from ..api.contract import Progress
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
 from ..rendering.settings import RenderSettings
-from . import pods
-from .model import Manifest, Observed, Ref
+from . import pod_index, pods
+from .model import Manifest, NodeSight, Observed, Ref
+from .pod_index import PodIndex
 from .settings import ReconcileSettings
 
 RAY_API = "ray.io/v1"
+OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
+"""Kinds of which a run has objects while an attempt is there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scene:
-    """One look at one run."""
+    """One look at one run; everything is sorted at most once."""
 
     observed: Observed
     render: RenderSettings
@@ -28,21 +33,36 @@ class Scene:
         """The run, with the status that was last written."""
         return self.observed.run
 
-    def own_jobs(self) -> dict[int, Manifest]:
-        """The RayJobs that this very run owns, by attempt."""
+    def unknown(self, *kinds: str) -> bool:
+        """Whether nothing may be decided on the absence of objects of one of these kinds."""
+        return bool(self.observed.stale) and any(kind in self.observed.stale for kind in kinds)
+
+    @property
+    def can_be_empty(self) -> bool:
+        """Whether an empty observation would mean that nothing is left of any attempt."""
+        return not self.unknown(*OWNED_KINDS)
+
+    @cached_property
+    def _own_jobs(self) -> dict[int, Manifest]:
         uid = self.run.metadata.uid
         found = {}
         for job in self.observed.ray_jobs:
             owners = job["metadata"].get("ownerReferences") or ()
-            number = self._number(job)
-            if number is not None and any(owner.get("uid") == uid for owner in owners):
+            number = _number(job)
+            if number is None or pods.name(job) != names.ray_job_name(self.run, number):
+                continue
+            if any(owner.get("uid") == uid for owner in owners):
                 found[number] = job
         return found
+
+    def own_jobs(self) -> dict[int, Manifest]:
+        """The RayJobs that this very run owns, by attempt."""
+        return self._own_jobs
 
     def stranger(self, number: int) -> Manifest | None:
         """A RayJob under the name of that attempt which this run does not own."""
         wanted = names.ray_job_name(self.run, number)
-        own = self.own_jobs().get(number)
+        own = self.job(number)
         for job in self.observed.ray_jobs:
             if job is not own and pods.name(job) == wanted:
                 return job
@@ -50,24 +70,53 @@ class Scene:
 
     def job(self, number: int) -> Manifest | None:
         """The RayJob of that attempt."""
-        return self.own_jobs().get(number)
+        return self._own_jobs.get(number)
 
-    def pods(self, number: int | None = None) -> list[Manifest]:
+    def deleted(self, number: int) -> bool:
+        """Whether somebody deleted the attempt's RayJob, so that all of it goes."""
+        job = self.job(number)
+        if job is not None:
+            return pods.leaving(job)
+        # Without the CRD, or without news of it, no RayJob is seen: that is not a deletion.
+        return self.observed.kuberay != "missing" and not self.unknown("RayJob")
+
+    @cached_property
+    def _pods(self) -> dict[int, PodIndex]:
+        return pod_index.sort(self.observed.pods, self.run.metadata.uid)
+
+    def index(self, number: int) -> PodIndex:
+        """The pods of one attempt, sorted."""
+        return self._pods.get(number) or PodIndex()
+
+    def pods(self, number: int | None = None) -> Sequence[Manifest]:
         """The run's own pods; of one attempt where a number is given."""
-        return self._own(self.observed.pods, number)
+        if number is not None:
+            return self.index(number).all
+        return [pod for _, index in sorted(self._pods.items()) for pod in index.all]
 
     def clusters(self, number: int | None = None) -> list[Manifest]:
         """The run's own RayClusters; of one attempt where a number is given."""
-        return self._own(self.observed.ray_clusters, number)
+        uid = self.run.metadata.uid
+        return [
+            item
+            for item in self.observed.ray_clusters
+            if item["metadata"].get("labels", {}).get(names.RUN_UID_LABEL) == uid
+            and (number is None or _number(item) == number)
+        ]
 
     def head(self, number: int) -> Manifest | None:
         """The attempt's head pod; the newest where an old one is still leaving."""
-        heads = [pod for pod in self.pods(number) if pods.is_head(pod)]
         return max(
-            heads,
+            self.index(number).heads,
             key=lambda pod: (not pods.leaving(pod), pod["metadata"].get("creationTimestamp") or ""),
             default=None,
         )
+
+    def node(self, name: str | None) -> NodeSight | None:
+        """A node as it is known now; None: nothing is."""
+        if name is None or self.unknown("Node"):
+            return None
+        return self.observed.nodes.get(name)
 
     def word(self, number: int) -> Progress | None:
         """The runtime's last document, if that attempt's driver wrote it."""
@@ -85,6 +134,8 @@ class Scene:
         After a loss of the head, the former driver's last document still says "Training".
         """
         word, head, age = self.word(number), self.head(number), self.observed.progress_age_s
+        if head is None and self.unknown("Pod"):
+            return word  # the head may be there
         if word is None or head is None or not pods.running(head):
             return None
         born = pods.created(head)
@@ -92,26 +143,34 @@ class Scene:
             return None
         return word
 
+    def lost_by_ray(self, number: int) -> frozenset[str]:
+        """Names or hostnames of the nodes that the live driver no longer hears from."""
+        found = self._lost_by_ray.get(number)
+        if found is None:
+            word = self.live_word(number)
+            found = self._lost_by_ray[number] = frozenset(word.lost_nodes if word else ())
+        return found
+
+    @cached_property
+    def _lost_by_ray(self) -> dict[int, frozenset[str]]:
+        return {}
+
     def newest_number(self) -> int:
-        """The highest attempt of which anything is left in the cluster; 0: none."""
-        left = [*self.own_jobs()]
-        left += [number for item in self.clusters() if (number := self._number(item))]
-        left += [number for item in self.pods() if (number := self._number(item))]
-        return max(left, default=0)
+        """The highest attempt of which anything is left in the cluster; 0: none.
+
+        Labels of pods and RayClusters can be forged, and are believed only where they could be
+        true: nothing comes after the attempt that follows the one in the status.
+        """
+        following = self.run.status.attempt + 1
+        left = {*self._pods, *(_number(item) for item in self.clusters())}
+        known = [*self._own_jobs, *(number for number in left if number and number <= following)]
+        return max(known, default=0)
 
     def job_ref(self, job: Manifest) -> Ref:
         """The very RayJob."""
         return pods.ref(job, RAY_API, "RayJob")
 
-    def _own(self, items: tuple[Manifest, ...], number: int | None) -> list[Manifest]:
-        uid = self.run.metadata.uid
-        return [
-            item
-            for item in items
-            if item["metadata"].get("labels", {}).get(names.RUN_UID_LABEL) == uid
-            and (number is None or self._number(item) == number)
-        ]
 
-    def _number(self, item: Manifest) -> int | None:
-        text = item["metadata"].get("labels", {}).get(names.ATTEMPT_LABEL, "")
-        return int(text) if text.isdecimal() else None
+def _number(item: Manifest) -> int | None:
+    text = item["metadata"].get("labels", {}).get(names.ATTEMPT_LABEL, "")
+    return int(text) if text.isdecimal() else None

@@ -8,7 +8,7 @@ class ReconcileSettings:
     """When something counts as lost, in seconds."""
 
     poll_s: float = 2.0
-    """Between looks at a running attempt: how stale progress in the status may be."""
+    """Between polls of a running attempt's progress, and reconciles while a decision is near."""
     lease_stale_s: float = 15.0
     """Age of a node's Lease that is a sign of its loss. Kubelets renew every 10 s, so a live one
     is hardly ever older than 12; alone it is not enough, see `node_silent`."""

@@ -15,16 +15,24 @@ from .scene import Scene
 def ask(scene: Scene, draft: Draft, attempt: Attempt) -> End | None:
     """Ask the runtime to checkpoint and end; the end itself where there is nothing to wait for."""
     if not scene.run.spec.suspend:
+        if draft.ledger.suspend_asked is not None:
+            # Taken back; a driver that ends all the same is followed by the next attempt.
+            draft.note(suspend_asked=None)
         return None
     head = scene.head(attempt.number)
     if head is None or not pods.running(head) or not _driver_is_up(scene, attempt):
+        if scene.unknown("Pod", "RayJob"):
+            return None  # a driver may be there
         # No driver has spoken, so nothing was trained that a checkpoint could keep.
         return _end("Suspended before the driver had anything to save")
     if draft.ledger.suspend_asked is None:
         draft.note(suspend_asked=written(scene.now))
         draft.tell("Normal", "Suspending", "The runtime is asked to make a checkpoint and end")
     asked = draft.ledger.suspend_asked
-    if asked and seconds_since(asked, scene.now) >= scene.settings.suspend_deadline_s:
+    late = asked is not None and (
+        seconds_since(asked, scene.now) >= scene.settings.suspend_deadline_s
+    )
+    if late and scene.can_be_empty:
         return _end(
             "Suspended without a last checkpoint: the runtime made none within "
             f"{round(scene.settings.suspend_deadline_s)} s"

@@ -9,6 +9,14 @@ from . import names
 from .attempts import attempt
 from .contracts import contract
 from .settings import RenderSettings
-from .supports import support, token_secret
+from .supports import renewed_token_secret, support, token_secret
 
-__all__ = ["RenderSettings", "attempt", "contract", "names", "support", "token_secret"]
+__all__ = [
+    "RenderSettings",
+    "attempt",
+    "contract",
+    "names",
+    "renewed_token_secret",
+    "support",
+    "token_secret",
+]

@@ -1,5 +1,6 @@
 """Where pods may run: kind of capacity, nodes to avoid, and how workers lie to each other."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..api.v1alpha1 import TrainingRun
@@ -8,6 +9,11 @@ from .platforms import Platform
 
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+EXCLUSION = "excluded-by.trainingrun.dev"
+"""A hostname that no node has, in every exclusion of ours: by it ours is told from a user's own
+`kubernetes.io/hostname NotIn`."""
 
 
 def head(platform: Platform, avoid_nodes: tuple[str, ...]) -> dict[str, Any]:
@@ -97,6 +103,50 @@ def _off_spot(platform: Platform) -> list[dict[str, Any]]:
 
 
 def _off_nodes(nodes: tuple[str, ...]) -> list[dict[str, Any]]:
-    if not nodes:
-        return []
-    return [{"key": HOSTNAME, "operator": "NotIn", "values": sorted(set(nodes))}]
+    return [exclusion(nodes)] if nodes else []
+
+
+def exclusion(hostnames: tuple[str, ...]) -> dict[str, Any]:
+    """The node selector requirement that keeps pods off these hostnames."""
+    return {
+        "key": HOSTNAME,
+        "operator": "NotIn",
+        "values": [EXCLUSION, *sorted(set(hostnames) - {EXCLUSION})],
+    }
+
+
+def is_exclusion(requirement: Mapping[str, Any]) -> bool:
+    """Whether a node selector requirement is one that `exclusion` made."""
+    return (
+        requirement.get("key") == HOSTNAME
+        and requirement.get("operator") == "NotIn"
+        and EXCLUSION in (requirement.get("values") or ())
+    )
+
+
+def excluded(affinity: Mapping[str, Any] | None) -> set[str]:
+    """The hostnames that an affinity excludes by an exclusion of ours."""
+    required = (((affinity or {}).get("nodeAffinity") or {}).get(REQUIRED)) or {}
+    return {
+        hostname
+        for term in required.get("nodeSelectorTerms") or ()
+        for requirement in term.get("matchExpressions") or ()
+        if is_exclusion(requirement)
+        for hostname in requirement["values"]
+        if hostname != EXCLUSION
+    }
+
+
+def excluded_by_cluster(ray_cluster: Mapping[str, Any]) -> set[str]:
+    """The hostnames that a RayCluster's pods exclude by an exclusion of ours."""
+    return {
+        hostname
+        for group in _groups(ray_cluster)
+        for hostname in excluded(((group.get("template") or {}).get("spec") or {}).get("affinity"))
+    }
+
+
+def _groups(ray_cluster: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    spec = ray_cluster.get("spec") or {}
+    yield spec.get("headGroupSpec") or {}
+    yield from spec.get("workerGroupSpecs") or ()

@@ -24,6 +24,7 @@ def attempt(
         labels={**names.labels(run, number), **queueing(run, number).job_labels},
         owner=names.owner(run),
         ray_version=settings.ray_version,
+        ray_auth=settings.ray_auth,
         head_start=pods.head_start(run),
         head=pods.head(run, number, settings, avoid_nodes),
         worker_group=names.WORKER_GROUP,

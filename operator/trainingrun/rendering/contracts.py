@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ..api.contract import ContractCheckpoints, ContractStorage, RunContract
+from ..api.contract import WORKER_RESOURCE, ContractCheckpoints, ContractStorage, RunContract
 from ..api.v1alpha1 import TrainingRun
 from . import names, platforms, quantities
 from .settings import RenderSettings
@@ -21,12 +21,17 @@ RAY_STRATEGIES: dict[str, Strategy] = {
 
 
 def worker_cpus(run: TrainingRun) -> int:
-    """Ray CPUs of each worker and of its pod: whole ones, at least 1.
-
-    Both are the same number, so that a pod holds exactly one worker: with half a CPU asked for
-    and one given, Ray would put two workers into the first pod and leave the second idle.
-    """
+    """Ray CPUs of each worker: whole ones, at least 1."""
     return max(1, quantities.whole(run.spec.workers.resources.cpu))
+
+
+def node_cpus(worker: int) -> int:
+    """Ray CPUs of a worker's pod: as many again as the worker takes, for Ray Data.
+
+    Ray counts CPUs, it does not measure them. With none left over, the tasks that read a trainer's
+    `datasets` would wait for ever; the kernel shares the real CPUs among both.
+    """
+    return 2 * worker
 
 
 def ray_devices(run: TrainingRun, settings: RenderSettings) -> dict[str, int]:
@@ -43,7 +48,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
     spec = run.spec
     training = spec.training
     best = spec.checkpoints.best
-    resources = {"CPU": worker_cpus(run), **ray_devices(run, settings)}
+    resources = {"CPU": worker_cpus(run), **ray_devices(run, settings), WORKER_RESOURCE: 1}
     return RunContract(
         name=run.metadata.name,
         namespace=run.metadata.namespace,

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ..api.contract import CONTRACT_ENV, NOTICE_ENV, TOKEN_ENV
+from ..api.contract import CONTRACT_ENV, NOTICE_ENV
 from ..api.v1alpha1 import TrainingRun
 from . import names
 from .contracts import contract
@@ -25,38 +25,30 @@ RAY_TUNING = {
     # The preStop hook has waited for the checkpoint already; waiting again only costs time.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Said outright, because Ray's default changes with its version, and a head that wants a token
-    # refuses workers that have none. The NetworkPolicy keeps everybody else out.
-    "RAY_AUTH_MODE": "disabled",
 }
 """Ray's settings on head and workers. A user's own env of the same name wins."""
+
+NO_RAY_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+"""Where the administrator wants no token. Said outright, because Ray's default changes with its
+version, and a head that wants a token refuses workers that have none. With a token, KubeRay sets
+the mode and the token on every pod itself."""
 
 
 def head(
     run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
 ) -> list[dict[str, Any]]:
-    """The head's variables: the contract, the token's reference, and what all pods have."""
+    """The head's variables: the contract, and what all pods have."""
     told = contract(run, number, settings).model_dump_json(by_alias=True, exclude_none=True)
     own: list[dict[str, Any]] = [
         {"name": CONTRACT_ENV, "value": literal(told)},
         {"name": CONFIG_ENV, "value": literal(json.dumps(run.spec.training.config))},
-        {
-            "name": TOKEN_ENV,
-            "valueFrom": {
-                "secretKeyRef": {
-                    "name": names.token_secret_name(run),
-                    "key": names.TOKEN_KEY,
-                    "optional": False,
-                }
-            },
-        },
     ]
-    return _together(own, _common(run, platform), _users(run))
+    return _together(own, _common(run, settings, platform), _users(run))
 
 
-def worker(run: TrainingRun, platform: Platform) -> list[dict[str, Any]]:
+def worker(run: TrainingRun, settings: RenderSettings, platform: Platform) -> list[dict[str, Any]]:
     """A worker's variables, of which none is secret."""
-    return _together(_common(run, platform), _users(run))
+    return _together(_common(run, settings, platform), _users(run))
 
 
 def credentials(run: TrainingRun) -> list[dict[str, Any]]:
@@ -70,8 +62,10 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _common(run: TrainingRun, platform: Platform) -> list[dict[str, Any]]:
+def _common(run: TrainingRun, settings: RenderSettings, platform: Platform) -> list[dict[str, Any]]:
     variables = {NOTICE_ENV: str(platform.notice_s), **RAY_TUNING, **_storage(run)}
+    if settings.ray_auth == "disabled":
+        variables |= NO_RAY_TOKEN
     if run.spec.training.script:
         # Whatever the script imports lies beside it, and workers unpickle by import.
         variables["PYTHONPATH"] = names.SCRIPT_FOLDER

@@ -10,6 +10,8 @@ ATTEMPT_LABEL = "trainingrun.dev/attempt"
 """Number of the attempt, on its RayJob and pods."""
 ROLE_LABEL = "trainingrun.dev/role"
 """`head` or `worker`, on pods."""
+TOKEN_KEY_LABEL = "trainingrun.dev/token-key"  # noqa: S105 - the label's name
+"""On the head: the name of the operator's key that its token is of."""
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGER = "trainingrun-operator"
 """Value of the managed-by label, and the field manager of every server-side apply."""
@@ -30,18 +32,28 @@ def ray_job_name(run: TrainingRun, number: int) -> str:
     return f"{run.metadata.name}-{number}"
 
 
-def token_secret_name(run: TrainingRun) -> str:
+def token_secret_name(run: TrainingRun, key: str) -> str:
     """Name of the Secret with the bearer token that guards the run's progress.
 
     With the UID: a former run's Secret of one name may still wait for the garbage collector, and a
-    pod that started with its token would answer nobody.
+    pod that started with its token would answer nobody. With the name of the operator's `key` that
+    the token is of: it may have been lost, and its Secret cannot be read to find that out.
     """
-    return f"{run.metadata.name}-{run.metadata.uid[:8]}-token"
+    return f"{run.metadata.name}-{run.metadata.uid[:8]}-token" + (f"-{key}" if key else "")
+
+
+def renewed_token_secret_name(run: TrainingRun, key: str) -> str:
+    """Name of the Secret that hands a new token to a head that began with one of `key`."""
+    return f"{token_secret_name(run, key)}-renewed"
 
 
 def network_policy_name(run: TrainingRun) -> str:
-    """Name of the run's NetworkPolicy."""
-    return run.metadata.name
+    """Name of the run's NetworkPolicy.
+
+    With the UID, so that a run called `default-deny` never shares the name of a policy that
+    somebody else has made.
+    """
+    return f"{run.metadata.name}-{run.metadata.uid[:8]}-ray"
 
 
 def run_folder(run: TrainingRun) -> str:

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..api.contract import PROGRESS_PORT
+from ..api.contract import PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
 from ..api.v1alpha1 import TrainingRun
 from . import affinities, environments, names, platforms, quantities
-from .contracts import ray_devices, worker_cpus
+from .contracts import node_cpus, ray_devices, worker_cpus
 from .merge import merge, merge_pod_template
 from .queues import queueing
 from .settings import RenderSettings
@@ -35,6 +35,13 @@ def head(
         annotations=platform.head_annotations,
         ports={"gcs-server": 6379, "dashboard": 8265, "progress": PROGRESS_PORT, "metrics": 8080},
         env=environments.head(run, number, settings, platform),
+        tokens={
+            "folder": TOKEN_FOLDER,
+            "key": names.TOKEN_KEY,
+            "secret": names.token_secret_name(run, settings.token_key),
+            "renewed": names.renewed_token_secret_name(run, settings.token_key),
+        },
+        own_labels={names.TOKEN_KEY_LABEL: settings.token_key},
         resources={"cpu": resources.cpu, "memory": resources.memory},
         shared_memory=shared_memory(resources.memory, None),
         node_selector={},
@@ -70,7 +77,9 @@ def worker(
         container=names.WORKER_CONTAINER,
         annotations={},
         ports={"metrics": 8080},
-        env=environments.worker(run, platform),
+        env=environments.worker(run, settings, platform),
+        tokens=None,
+        own_labels={},
         resources=resources,
         shared_memory=shared_memory(workers.resources.memory, workers.resources.shared_memory),
         node_selector=node_selector,
@@ -86,7 +95,7 @@ def head_start(run: TrainingRun) -> dict[str, str]:
     size = shared_memory(run.spec.head.resources.memory, None)
     return {
         "num-cpus": "0",
-        "dashboard-host": "0.0.0.0",  # noqa: S104 - the NetworkPolicy says who may come in
+        "dashboard-host": "0.0.0.0",  # noqa: S104 - the NetworkPolicy and Ray's token guard it
         "object-store-memory": _object_store(size),
     }
 
@@ -95,17 +104,16 @@ def worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
     """`ray start` parameters of a worker; its memory is left to KubeRay, which takes the limit."""
     resources = run.spec.workers.resources
     params = {
-        "num-cpus": str(worker_cpus(run)),
+        "num-cpus": str(node_cpus(worker_cpus(run))),
         "object-store-memory": _object_store(
             shared_memory(resources.memory, resources.shared_memory)
         ),
     }
-    custom = ray_devices(run, settings)
+    custom = {**ray_devices(run, settings), WORKER_RESOURCE: 1}
     if "GPU" in custom:
         params["num-gpus"] = str(custom.pop("GPU"))
-    if custom:
-        # Quoted for the shell, as KubeRay itself writes it.
-        params["resources"] = f"'{json.dumps(custom)}'"
+    # Quoted for the shell, as KubeRay itself writes it.
+    params["resources"] = f"'{json.dumps(custom)}'"
     return params
 
 
@@ -127,10 +135,11 @@ def _pod(
     *,
     role: str,
     overlay: Mapping[str, Any],
+    own_labels: Mapping[str, str],
     **values: Any,
 ) -> dict[str, Any]:
     queue = queueing(run, number)
-    labels = names.labels(run, number, role)
+    labels = {**names.labels(run, number, role), **own_labels}
     script = run.spec.training.script
     rendered = render(
         "pod",

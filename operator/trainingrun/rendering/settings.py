@@ -1,6 +1,9 @@
 """What the operator's administrator sets and rendering needs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+KUBERAY_NAMESPACES = ("default",)
+"""Where KubeRay's own manifests and its guide install it: assumed where nothing else is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,5 +18,14 @@ class RenderSettings:
     """Name of a file in `platforms/`: generic, gke, eks, karpenter or aks."""
     ray_version: str = "2.60.0"
     """Ray's version in the training image; KubeRay wants to know it."""
+    ray_auth: str = "token"
+    """`token`: each Ray cluster takes only requests with its own token, which KubeRay makes.
+    `disabled`: whoever reaches Ray's ports runs code there."""
     operator_namespace: str = "trainingrun-system"
-    """Namespace whose pods may read a run's progress: the NetworkPolicy lets them in."""
+    """The operator's own namespace: its pods there may read a run's progress, and no run is begun
+    in it."""
+    kuberay_namespaces: tuple[str, ...] = ()
+    """Namespaces of KubeRay's operator: its pods there may reach Ray's dashboard. Empty: looked up
+    in KubeRay's ClusterRoleBinding, else `default`."""
+    token_key: str = field(default="", metadata={"internal": True})
+    """Name of the operator's newest key, of which new tokens are. No setting: found at start."""

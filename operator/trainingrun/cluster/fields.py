@@ -1,0 +1,177 @@
+"""Which fields of each kind are kept in memory: those that a decision reads, and no others.
+
+A pod or node of a real cluster is tens of kilobytes, most of it never read. `FIELDS` is compared
+with what the decisions read by a test: whoever reads a new field adds it here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Object = Mapping[str, Any]
+Fields = Mapping[str, "Fields | None"]
+"""A tree of field names. None: everything below. A list is entered for each of its elements."""
+
+_METADATA: Fields = {
+    "name": None,
+    "namespace": None,
+    "uid": None,
+    "resourceVersion": None,
+    "generation": None,
+    "creationTimestamp": None,
+    "deletionTimestamp": None,
+    "deletionGracePeriodSeconds": None,
+    "finalizers": None,
+    "labels": None,
+    "ownerReferences": None,
+}
+_CONDITIONS: Fields = {
+    "type": None,
+    "status": None,
+    "reason": None,
+    "message": None,
+    "lastTransitionTime": None,
+}
+_CONTAINERS: Fields = {"name": None, "restartPolicy": None, "resources": None}
+_CONTAINER_STATUSES: Fields = {
+    "name": None,
+    "ready": None,
+    "started": None,
+    "restartCount": None,
+    "state": None,
+    "lastState": None,
+}
+_POD_GROUP: Fields = {
+    "groupName": None,
+    "replicas": None,
+    # Read to change it: the whole affinity is written back.
+    "template": {"spec": {"affinity": None}},
+}
+
+FIELDS: Mapping[str, Fields] = {
+    "RayJob": {
+        "apiVersion": None,
+        "kind": None,
+        "metadata": _METADATA,
+        "spec": {"suspend": None},
+        "status": {
+            "jobId": None,
+            "jobStatus": None,
+            "jobDeploymentStatus": None,
+            "message": None,
+            "reason": None,
+            "failed": None,
+            "succeeded": None,
+            "startTime": None,
+            "endTime": None,
+            "observedGeneration": None,
+            "rayClusterName": None,
+            "dashboardURL": None,
+        },
+    },
+    "RayCluster": {
+        "apiVersion": None,
+        "kind": None,
+        "metadata": _METADATA,
+        "spec": {"suspend": None, "headGroupSpec": _POD_GROUP, "workerGroupSpecs": _POD_GROUP},
+        "status": {
+            "state": None,
+            "reason": None,
+            "head": None,
+            "observedGeneration": None,
+            "lastUpdateTime": None,
+            "conditions": _CONDITIONS,
+        },
+    },
+    "Pod": {
+        "apiVersion": None,
+        "kind": None,
+        "metadata": _METADATA,
+        "spec": {
+            "nodeName": None,
+            "restartPolicy": None,
+            "terminationGracePeriodSeconds": None,
+            "schedulingGates": None,
+            # Which nodes a pod that finds none was told to keep off.
+            "affinity": {"nodeAffinity": None},
+            "containers": _CONTAINERS,
+            "initContainers": _CONTAINERS,
+        },
+        "status": {
+            "phase": None,
+            "reason": None,
+            "message": None,
+            "podIP": None,
+            "startTime": None,
+            "conditions": _CONDITIONS,
+            "containerStatuses": _CONTAINER_STATUSES,
+            "initContainerStatuses": _CONTAINER_STATUSES,
+        },
+    },
+    "Node": {
+        "apiVersion": None,
+        "kind": None,
+        "metadata": {
+            "name": None,
+            "uid": None,
+            "resourceVersion": None,
+            "creationTimestamp": None,
+            "deletionTimestamp": None,
+            "labels": {"kubernetes.io/hostname": None},
+        },
+        "spec": {"unschedulable": None, "taints": {"key": None, "effect": None}},
+        "status": {"conditions": {"type": None, "status": None}},
+    },
+}
+"""By kind. TrainingRuns are kept whole, for their status is written back whole; see `of_run`."""
+
+ENDED_RUNS_LOSE = ("podTemplate",)
+"""What an ended run's `spec.workers` and `spec.head` lose: nothing is rendered from it again."""
+
+
+def projection(kind: str) -> Callable[[Object], Object]:
+    """The function that takes out of an object of this kind what is kept."""
+    if kind == "TrainingRun":
+        return of_run
+    fields = FIELDS.get(kind)
+    return (lambda found: take(found, fields)) if fields else without_managed_fields
+
+
+def take(found: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """What `fields` names of an object."""
+    kept: dict[str, Any] = {}
+    for name, below in fields.items():
+        if name not in found:
+            continue
+        value = found[name]
+        if below is None or value is None:
+            kept[name] = value
+        elif isinstance(value, list):
+            kept[name] = [take(element, below) for element in value]
+        else:
+            kept[name] = take(value, below)
+    return kept
+
+
+def without_managed_fields(found: Object) -> Object:
+    """All of it but the API server's account of who wrote what."""
+    metadata = {k: v for k, v in found["metadata"].items() if k != "managedFields"}
+    return {**found, "metadata": metadata}
+
+
+def of_run(run: Object) -> Object:
+    """A TrainingRun without notes of others and, once it has ended, without pod templates."""
+    kept = dict(without_managed_fields(run))
+    annotations = kept["metadata"].get("annotations", {})
+    if LAST_APPLIED in annotations:  # a copy of the whole spec, which kubectl alone reads
+        rest = {k: v for k, v in annotations.items() if k != LAST_APPLIED}
+        kept["metadata"] = {**kept["metadata"], "annotations": rest}
+    if (run.get("status") or {}).get("completionTime"):
+        spec = dict(run.get("spec") or {})
+        for part in ("workers", "head"):
+            if isinstance(spec.get(part), Mapping):
+                spec[part] = {k: v for k, v in spec[part].items() if k not in ENDED_RUNS_LOSE}
+        kept["spec"] = spec
+    return kept
+
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

@@ -1,0 +1,89 @@
+"""Where KubeRay's operator runs: the runs' NetworkPolicies let it in, and nobody else.
+
+A pod or a Deployment with KubeRay's labels would be no proof, because every user of the cluster may
+make one in a namespace of their own. The ClusterRoleBinding that gives KubeRay its rights is: only
+an administrator writes it, and it names the service account that has them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ..rendering.settings import KUBERAY_NAMESPACES
+from .connection import Connection, Forbidden, NotFound
+from .port import ClusterError
+
+log = logging.getLogger(__name__)
+
+BINDING = "kuberay-operator"
+"""Its name in KubeRay's manifests, and in its chart where the release is named after the chart."""
+BINDING_PATH = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{BINDING}"
+
+AGAIN_S = 300.0
+"""Between two questions once there is an answer: KubeRay is hardly ever moved."""
+
+
+def namespaces_of(binding: Mapping[str, Any]) -> tuple[str, ...]:
+    """The namespaces of the service accounts that a ClusterRoleBinding names."""
+    subjects = binding.get("subjects") or []
+    return tuple(
+        sorted(
+            {
+                subject["namespace"]
+                for subject in subjects
+                if subject.get("kind") == "ServiceAccount" and subject.get("namespace")
+            }
+        )
+    )
+
+
+class KubeRayNamespaces:
+    """Asks for KubeRay's ClusterRoleBinding and remembers what it says."""
+
+    def __init__(self, connection: Connection, retry_s: float):
+        """Nothing is asked until `run`; `retry_s` passes between looks for a missing KubeRay."""
+        self._connection, self._retry_s = connection, retry_s
+        self._answered = asyncio.Event()
+        self.found: tuple[str, ...] = ()
+        """The namespaces; empty: the binding is not there, or may not be read."""
+
+    async def known(self) -> None:
+        """Waits for the first answer of the API server."""
+        await self._answered.wait()
+
+    async def run(self) -> None:
+        """Keeps asking until cancelled."""
+        while True:
+            wait_s = await self._ask()
+            await asyncio.sleep(wait_s)
+
+    async def _ask(self) -> float:
+        """One question; seconds until the next."""
+        wait_s = AGAIN_S
+        try:
+            found = namespaces_of(await self._connection.request("GET", BINDING_PATH))
+        except NotFound:
+            found, wait_s = (), self._retry_s
+        except Forbidden:
+            found = ()
+        except ClusterError as error:
+            log.warning("KubeRay's ClusterRoleBinding: %s", error)
+            return min(2.0, self._retry_s)
+        if found != self.found or not self._answered.is_set():
+            self._tell(found)
+        self.found = found
+        self._answered.set()
+        return wait_s
+
+    @staticmethod
+    def _tell(found: tuple[str, ...]) -> None:
+        if found:
+            log.info("KubeRay's operator is in %s", ", ".join(found))
+        else:
+            log.warning(
+                "ClusterRoleBinding %s cannot be read; KubeRay is taken to be in namespace %s: "
+                "if it is in another, set kuberayNamespaces",
+                BINDING,
+                ", ".join(KUBERAY_NAMESPACES),
+            )

@@ -1,0 +1,125 @@
+"""How long ago a node's kubelet renewed its Lease, asked only of nodes that are under suspicion.
+
+5,000 kubelets renew 500 Leases a second: a watch of them would cost the operator more than all of
+its work. A Lease counts as old only after two reads found the same version of it, and its age is
+told by the API server's clock alone: the kubelet's may be off, and time in which the API server
+does not answer must not make every node look lost.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .connection import Connection, Forbidden, NotFound
+from .port import ClusterError
+from .resources import path
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "kube-node-lease"
+BETWEEN_READS_S = 1.0
+"""The API server's clock is told in whole seconds: sooner, a second read tells nothing."""
+MOST_AT_ONCE = 50
+"""Leases read for one reconcile; those that wait longest come first."""
+FORGOTTEN_AFTER_S = 60.0
+"""A node that nobody has asked about for so long is no longer under suspicion."""
+FORBIDDEN_RETRY_S = 60.0
+"""Until a role that was missing is tried again."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was read of one Lease since it was last renewed."""
+
+    version: str
+    first: datetime
+    """The API server's clock at the first read of this version."""
+    age_at_first_s: float
+    read_at: float
+    """Monotonic time of the last read."""
+    seconds: float = 0.0
+    """From the first to the last read of this version, by the API server's clock."""
+    reads: int = 1
+
+
+class Leases:
+    """Reads Leases and remembers those of the nodes that it was asked about lately."""
+
+    def __init__(self, connection: Connection, monotonic: Callable[[], float] = time.monotonic):
+        """Reads nothing until asked."""
+        self._connection, self._monotonic = connection, monotonic
+        self._readings: dict[str, _Reading] = {}
+        self._forbidden_until = 0.0
+
+    async def ages(self, nodes: Iterable[str]) -> dict[str, float]:
+        """Seconds since the last renewal, of those nodes whose Lease was read twice.
+
+        Never raises: a Lease that cannot be read is left out.
+        """
+        names = sorted(set(nodes))
+        now = self._monotonic()
+        self._forget(now)
+        if now >= self._forbidden_until:
+            due = [name for name in names if now - self._read_at(name) >= BETWEEN_READS_S]
+            due.sort(key=self._read_at)
+            await asyncio.gather(*(self._read(name) for name in due[:MOST_AT_ONCE]))
+        return {
+            name: reading.age_at_first_s + reading.seconds
+            for name in names
+            if (reading := self._readings.get(name)) is not None and reading.reads > 1
+        }
+
+    def _read_at(self, name: str) -> float:
+        reading = self._readings.get(name)
+        return -1e9 if reading is None else reading.read_at
+
+    async def _read(self, name: str) -> None:
+        try:
+            lease, date = await self._connection.get_dated(
+                path("coordination.k8s.io/v1", "Lease", NAMESPACE, name)
+            )
+        except NotFound:
+            self._readings.pop(name, None)
+        except Forbidden as error:
+            log.info("node Leases are not read: %s", error)
+            self._readings.clear()
+            self._forbidden_until = self._monotonic() + FORBIDDEN_RETRY_S
+        except ClusterError as error:
+            log.info("Lease of node %s: %s", name, error)
+        else:
+            if date is not None:
+                self._note(name, lease, date)
+
+    def _note(self, name: str, lease: Mapping[str, Any], date: datetime) -> None:
+        version = lease["metadata"]["resourceVersion"]
+        known = self._readings.get(name)
+        if known is None or known.version != version:
+            age = age_of_last_write(lease, date)
+            self._readings[name] = _Reading(version, date, age, self._monotonic())
+            return
+        known.reads += 1
+        known.seconds = max(known.seconds, (date - known.first).total_seconds())
+        known.read_at = self._monotonic()
+
+    def _forget(self, now: float) -> None:
+        for name, reading in list(self._readings.items()):
+            if now - reading.read_at > FORGOTTEN_AFTER_S:
+                del self._readings[name]
+
+
+def age_of_last_write(lease: Mapping[str, Any], date: datetime) -> float:
+    """Seconds from the last write to the Lease until `date`, both by the API server's clock.
+
+    The API server notes in managedFields when it took each writer's last change. Without that note
+    the age is 0, for the kubelet's own renewTime is by another clock.
+    """
+    written = [
+        datetime.fromisoformat(entry["time"])
+        for entry in lease["metadata"].get("managedFields", ())
+        if entry.get("time")
+    ]
+    return max(0.0, (date - max(written)).total_seconds()) if written else 0.0

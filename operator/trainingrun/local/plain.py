@@ -1,0 +1,45 @@
+"""Text from elsewhere, made fit for a terminal: the one place for it.
+
+Messages of a run come from training code, from the API server and from whoever may write a status.
+What a terminal obeys (colors, titles, the clipboard, the cursor, the direction of writing) and what
+rich takes for markup stays out of what is printed.
+"""
+
+import re
+import unicodedata
+
+from rich.text import Text
+
+_SEQUENCE = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # a title, a link, the clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?"  # other strings
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colors and the cursor
+    r"|\x1b[ -/]*[0-~]?"
+)
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's controls, formatting such as the direction of writing, and line separators."""
+
+
+def plain(value: object) -> str:
+    """On one line, without anything that a terminal obeys."""
+    text = _SEQUENCE.sub("", str(value))
+    return "".join(_visible(character) for character in " ".join(text.split()))
+
+
+def plain_lines(text: str) -> str:
+    """The same for a log: its lines, tabs and carriage returns stay."""
+    return "".join(
+        character if character in "\n\r\t" else _visible(character)
+        for character in _SEQUENCE.sub("", text)
+    )
+
+
+def cell(value: object) -> Text:
+    """For rich, which would take a plain string's [brackets] for markup."""
+    return Text(plain(value))
+
+
+def _visible(character: str) -> str:
+    if character.isascii() and character.isprintable():
+        return character
+    return "" if unicodedata.category(character) in _INVISIBLE else character

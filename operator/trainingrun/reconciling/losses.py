@@ -1,0 +1,301 @@
+"""The losses that were counted, while a reconcile adds to them; written into the draft once.
+
+A loss has a key (a pod's UID, a node, a record), a reason and one place in status.disruptions. A
+sharper reason takes the count over; what another loss explains carries no count of its own.
+
+Memory is counted by failure and not by pod: workers that hold the same model run out of memory
+together. What counts is a function of all that is known, never of the order in which it was shown.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Set
+from datetime import datetime, timedelta
+
+from ..api.status import LossReason
+from .draft import Draft
+from .ledger import Charge
+from .moments import parsed, written
+
+SAME_LOSS_S = 60.0
+"""A record that names no pod and a pod that ended belong together within so many seconds, and so
+do pods that run out of memory."""
+
+MEMORY_S = 600.0
+"""How long a pod that is gone is remembered: no record about it comes later than that."""
+
+MOST_CHARGES = 2500
+"""Losses remembered at once: each of a thousand workers and its node, and some more."""
+
+MOST_LOST_NODES = 200
+"""Lost nodes remembered, the newest: pods keep off so many at most."""
+
+COUNTERS = {
+    LossReason.PREEMPTED: "preemptions",
+    LossReason.EVICTED: "preemptions",
+    LossReason.NODE_LOST: "node_losses",
+    LossReason.HEAD_LOST: "head_losses",
+    LossReason.WORKER_LOST: "worker_failures",
+    LossReason.INFRASTRUCTURE_ERROR: "worker_failures",
+    LossReason.OUT_OF_MEMORY: "out_of_memory",
+}
+"""The field of status.disruptions that counts it."""
+
+SHARPNESS = {
+    LossReason.WORKER_LOST: 0,
+    LossReason.INFRASTRUCTURE_ERROR: 0,
+    LossReason.PREEMPTED: 1,
+    LossReason.EVICTED: 1,
+    LossReason.HEAD_LOST: 1,
+    LossReason.NODE_LOST: 2,
+    LossReason.OUT_OF_MEMORY: 3,
+}
+"""Of two reasons for one loss, the sharper one is kept."""
+
+
+class Losses:
+    """The losses of one attempt; nothing reaches the draft before `write`."""
+
+    def __init__(self, draft: Draft, now: datetime):
+        """From what was counted so far."""
+        self._draft, self._now, self._written = draft, now, written(now)
+        self._lost_nodes: dict[str, str] = {}
+        self._charges = dict(draft.ledger.charges)
+        self._failures_before = memory_failures(self._charges.values())
+        self._counts: Counter[str] = Counter()
+        self._dropped: set[str] = set()
+        self._changed = False
+        self._by_pod: dict[str, str] = {}
+        self._records: dict[str, Charge] = {}
+        self._told: set[str] = set()
+        for key, known in self._charges.items():
+            self._index(key, known)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether it is known, counted or explained."""
+        return key in self._charges
+
+    def explained(self, key: str) -> bool:
+        """Whether another loss explains it."""
+        known = self._charges.get(key)
+        return known is not None and known.collateral
+
+    def key_of(self, pod: str) -> str | None:
+        """The key under which a pod of this name is known."""
+        return self._by_pod.get(pod)
+
+    def told_around(self, when: datetime) -> bool:
+        """Whether a pod or node showed a loss about then."""
+        return any(abs((parsed(time) - when).total_seconds()) <= SAME_LOSS_S for time in self._told)
+
+    def charge(
+        self,
+        key: str,
+        reason: LossReason,
+        when: datetime,
+        message: str,
+        *,
+        pod: str | None = None,
+        words: str = "",
+        ended: str | None = None,
+        born: str | None = None,
+    ) -> None:
+        """Count a loss, unless it is counted; a sharper reason takes the count over.
+
+        Args:
+            key: What was lost.
+            reason: Why.
+            when: When it was seen or recorded.
+            message: For the event.
+            pod: Name of the pod, by which the runtime's records know it.
+            words: How its container ended.
+            ended: When the container ended, where it ran out of memory.
+            born: When the pod was created, where it ran out of memory.
+        """
+        known = self._charges.get(key)
+        if known and (known.collateral or SHARPNESS[reason] <= SHARPNESS[known.reason]):
+            return
+        if known:
+            self._count(known.reason, -1)
+        self._count(reason, 1)
+        time = known.time if known else self._written if when is self._now else written(when)
+        self._put(
+            key,
+            Charge(
+                reason=reason,
+                time=time,
+                pod=pod or (known and known.pod),
+                words=words,
+                ended=ended,
+                born=born,
+            ),
+        )
+        self._draft.tell("Warning", reason.value, message)
+
+    def explain(self, key: str, pod: str, reason: LossReason) -> None:
+        """Remember a pod whose end another loss explains; if it was counted, it no longer is."""
+        known = self._charges.get(key)
+        if known and known.collateral:
+            return
+        if known:
+            self._count(known.reason, -1)
+        time = known.time if known else self._written
+        self._put(key, Charge(reason=reason, time=time, pod=pod, collateral=True))
+
+    def adopt_record(self, uid: str, pod: str) -> None:
+        """Let the pod take over the count of a record that came first and is about it.
+
+        That is one with its name, or one without a name that came shortly before.
+        """
+        if uid in self._charges:
+            return
+        for key, known in self._records.items():
+            if known.pod == pod or (known.pod is None and self._is_recent(known)):
+                del self._charges[key], self._records[key]
+                self._put(uid, known.model_copy(update={"pod": pod}))
+                return
+
+    def lose_node(self, node: str, hostname: str) -> None:
+        """Remember a node that was just lost, for pods to keep off."""
+        self._lost_nodes[node] = hostname
+
+    def reopen_node(self, node: str) -> None:
+        """A node that came back is counted anew if it is lost once more."""
+        known = self._charges.pop(f"node:{node}", None)
+        if known:
+            self._put(f"node:{node}/{known.time}", known)
+
+    def forget(self, alive: Set[str], *, all_recent: bool = False) -> None:
+        """Drop what can be witnessed no more: what is long gone, and the oldest of too many.
+
+        Args:
+            alive: What may be witnessed still.
+            all_recent: Whether nothing counts as long gone.
+        """
+        if not self._charges:
+            return
+        oldest = written(self._now - timedelta(seconds=MEMORY_S))
+        gone = [
+            key
+            for key, known in self._charges.items()
+            if known.time <= oldest and key not in alive and not all_recent
+        ]
+        beyond = len(self._charges) - len(gone) - MOST_CHARGES
+        if beyond > 0:
+            kept = alive | set(gone)
+            rest = [key for key in self._charges if key not in kept]
+            gone += sorted(rest, key=lambda key: self._charges[key].time)[:beyond]
+        self._dropped.update(gone)
+
+    def write(self) -> None:
+        """Put everything into the draft."""
+        failed = memory_failures(self._charges.values()) - self._failures_before
+        self._counts["out_of_memory"] += failed
+        false_heads, false_workers = 0, 0
+        for key in self._dropped:
+            known = self._charges.pop(key)
+            false_heads += is_false_start(known, LossReason.HEAD_LOST)
+            false_workers += is_false_start(known, LossReason.WORKER_LOST)
+        if self._changed or self._dropped:
+            ledger = self._draft.ledger
+            self._draft.note(
+                charges=self._charges,
+                false_heads=ledger.false_heads + false_heads,
+                false_workers=ledger.false_workers + false_workers,
+            )
+        self._write_counts(failed)
+        if self._lost_nodes:
+            self._write_nodes()
+
+    def _write_nodes(self) -> None:
+        ledger = self._draft.ledger
+        nodes = {**dict.fromkeys(self._lost_nodes, self._written), **ledger.lost_nodes}
+        newest = sorted(nodes, key=lambda node: nodes[node])[-MOST_LOST_NODES:]
+        names = {**self._lost_nodes, **ledger.hostnames}
+        self._draft.note(
+            lost_nodes={node: nodes[node] for node in newest},
+            hostnames={node: names[node] for node in newest if names.get(node, node) != node},
+        )
+
+    def _write_counts(self, memory: int) -> None:
+        changes = {name: number for name, number in self._counts.items() if number}
+        if changes:
+            counts = self._draft.status.disruptions
+            new = {name: max(getattr(counts, name) + number, 0) for name, number in changes.items()}
+            self._draft.set(disruptions=counts.model_copy(update=new))
+        if memory > 0:
+            self._draft.charged.add("application")
+        if sum(self._counts.values()) - memory > 0:
+            self._draft.charged.add("infrastructure")
+
+    def _is_recent(self, known: Charge) -> bool:
+        return abs((parsed(known.time) - self._now).total_seconds()) <= SAME_LOSS_S
+
+    def _count(self, reason: LossReason, number: int) -> None:
+        if reason is not LossReason.OUT_OF_MEMORY:  # counted by failure, at the end
+            self._counts[COUNTERS[reason]] += number
+
+    def _put(self, key: str, entry: Charge) -> None:
+        self._charges[key] = entry
+        self._index(key, entry)
+        self._changed = True
+
+    def _index(self, key: str, entry: Charge) -> None:
+        if entry.pod is not None:
+            self._by_pod.setdefault(entry.pod, key)
+        if key.startswith("record:"):
+            self._records[key] = entry
+        else:
+            self._told.add(entry.time)
+
+
+def is_false_start(known: Charge, reason: LossReason) -> bool:
+    """Whether a head or worker was seen to end by itself, for that reason.
+
+    Only those that were seen to end count: one that is taken away with notice leaves no words.
+    """
+    return bool(known.words) and not known.collateral and known.reason is reason
+
+
+def memory_failures(charges: Iterable[Charge]) -> int:
+    """How many failures the pods that ran out of memory make up.
+
+    A failure holds every pod that was there when it began and ran out of memory soon after. A pod
+    that was created later ran out of memory in the next try.
+    """
+    ends = sorted(
+        (known.ended or known.time, known.born or "")
+        for known in charges
+        if known.reason is LossReason.OUT_OF_MEMORY and not known.collateral
+    )
+    count, began = 0, ""
+    for ended, born in ends:
+        joins = (
+            began != ""
+            and born <= began
+            and (parsed(ended) - parsed(began)).total_seconds() <= SAME_LOSS_S
+        )
+        if not joins:
+            count, began = count + 1, ended
+    return count
+
+
+def out_of_memory_lately(charges: Iterable[Charge], now: datetime) -> bool:
+    """Whether a pod ran out of memory within the last minute."""
+    return any(
+        abs((now - parsed(known.ended or known.time)).total_seconds()) <= SAME_LOSS_S
+        for known in charges
+        if known.reason is LossReason.OUT_OF_MEMORY and not known.collateral
+    )
+
+
+def in_words(reason: LossReason) -> str:
+    """Why a pod ended, for a sentence that begins with the pod."""
+    return {
+        LossReason.PREEMPTED: "it was asked to leave",
+        LossReason.EVICTED: "it was evicted from its node",
+        LossReason.NODE_LOST: "its node was lost",
+        LossReason.HEAD_LOST: "the head was lost",
+        LossReason.WORKER_LOST: "it died without notice",
+        LossReason.INFRASTRUCTURE_ERROR: "its node refused it",
+        LossReason.OUT_OF_MEMORY: "it used more memory than its limit; raise resources.memory",
+    }[reason]
