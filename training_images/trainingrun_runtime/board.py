@@ -1,12 +1,13 @@
 """The board: one actor beside the driver, where workers, Ray's controller and the driver meet.
 
-It keeps the ledger, writes the progress document, and answers each of rank 0's reports with what
-is to be done (checkpoint and leave, or suspend).
+It keeps the ledger, writes the progress document, hands uploads to the driver's committer, and
+answers each of rank 0's reports with what is to be done (checkpoint and leave, or suspend).
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,22 @@ from trainingrun.api.contract import (
     ProgressResult,
     RecordKind,
     RunContract,
+    RunState,
 )
 
 from . import progress_document
 from .ledger import Ledger, StepReport
 from .manifest import Manifest
-from .seam import nodes
+from .ray_internals import nodes
+from .upload import Upload
 
 log = logging.getLogger(__name__)
 
 NOTHING, SAVE, LEAVE, SUSPEND = range(4)
 """What rank 0 is told; the larger number wins where ranks disagree."""
+
+_SETTLED = 1000
+"""Names kept of checkpoints that were committed or given up; a rank asks for its newest one."""
 
 
 class Board:
@@ -55,14 +61,17 @@ class Board:
         self._document = document
         self._order = NOTHING
         self._commits = 0
-        self._committed_step = -1
+        self._uploads: deque[Upload] = deque()
+        self._settled: deque[str] = deque(maxlen=_SETTLED)
+        self._arrived = threading.Condition()
+        self._troubles: dict[str, tuple[str, float]] = {}  # who -> (what, since when)
         self._places: dict[int, tuple[str, str, str]] = {}  # rank -> (Ray node, node, pod)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._final_metrics: dict[str, Any] = {}
         self._group, self._group_began, self._has_session = 0, 0.0, False
         if checkpoint is not None:
             self._ledger.committed(checkpoint)
-        self._lock = threading.Lock()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
         threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
 
     def joined(self, rank: int, ray_node: str, node: str, pod: str) -> None:
@@ -78,6 +87,9 @@ class Board:
                 self._ledger.skipped(time.time(), message)
             if self._order == LEAVE:
                 self._order = NOTHING
+            # The ranks that told of trouble are gone; the new ones tell of theirs.
+            for who in [who for who in self._troubles if who.startswith("rank ")]:
+                del self._troubles[who]
             self._group_began, self._has_session = time.time(), False
             self._group = self._ledger.group_started(self._group_began, world_size, resumed_step)
             return self._group
@@ -120,16 +132,59 @@ class Board:
         """The driver: have the workers save and leave, or suspend."""
         self._order = max(self._order, what)
 
-    def committed(self, manifest: Manifest, uri: str) -> None:
-        """Ray's controller: a checkpoint counts from now on."""
+    def uploaded(self, upload: Upload) -> None:
+        """Ray's controller: all ranks have uploaded their part of a checkpoint."""
+        with self._arrived:
+            self._uploads.append(upload)
+            self._arrived.notify_all()
+
+    def next_upload(self, wait_s: float) -> Upload | None:
+        """The driver: the oldest upload that is not settled; None if none comes within `wait_s`."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._uploads, wait_s)
+            return self._uploads[0] if self._uploads else None
+
+    def uploads_waiting(self) -> int:
+        """How many uploads are neither committed nor given up."""
+        return len(self._uploads)
+
+    def committed(self, upload: Upload, manifest: Manifest, uri: str) -> None:
+        """The driver: an upload counts from now on."""
         with self._lock:
             self._commits += 1
-            self._committed_step = manifest.step
             self._ledger.committed(LastCheckpoint(uri=uri, step=manifest.step, time=manifest.time))
+        self._settle(upload)
 
-    def commits(self) -> tuple[int, int]:
-        """How many checkpoints this driver committed, and the step of the last one (-1: none)."""
-        return self._commits, self._committed_step
+    def abandoned(self, upload: Upload) -> None:
+        """The driver: an upload will never count."""
+        self._settle(upload)
+
+    def _settle(self, upload: Upload) -> None:
+        with self._arrived:
+            self._uploads.remove(upload)
+            self._settled.append(upload.path.rpartition("/")[2])
+
+    def commits(self) -> int:
+        """How many checkpoints this driver committed."""
+        return self._commits
+
+    def settled(self, name: str) -> bool:
+        """Whether the checkpoint in the folder of this name was committed, or given up."""
+        return name in self._settled
+
+    def storage(self, who: str, trouble: str | None) -> None:
+        """Anyone: the store does not do what `who` asks of it, in a sentence; None: it does."""
+        with self._lock:
+            if trouble is None:
+                self._troubles.pop(who, None)
+            else:
+                _, since = self._troubles.get(who, (trouble, time.time()))
+                self._troubles[who] = (trouble, since)
+
+    def interrupted(self) -> None:
+        """Ray's controller: a worker group ended for the store's sake; nothing was lost."""
+        with self._lock:
+            self._ledger.interrupted()
 
     def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
         """Ray's controller: a worker group ended before its time."""
@@ -163,11 +218,19 @@ class Board:
     def document(self) -> Progress:
         """The progress as it stands."""
         with self._lock:
-            return self._ledger.document(time.time(), sorted(set(self._lost.values())))
+            document = self._ledger.document(time.time(), sorted(set(self._lost.values())))
+            trouble, since = min(
+                self._troubles.values(), key=lambda found: found[1], default=(None, None)
+            )
+        if document.state is RunState.SUCCEEDED or trouble is None:
+            return document
+        return document.model_copy(update={"storage_error": trouble, "storage_error_since": since})
 
     def write(self) -> None:
         """Write the progress document now."""
-        progress_document.write(self._document, self.document())
+        # One at a time: a thread that was slower would put an older document over a final one.
+        with self._writing:
+            progress_document.write(self._document, self.document())
 
     def _keep_writing(self) -> None:
         turn = 0
@@ -194,6 +257,6 @@ def start(*arguments: Any) -> Any:
     here = ray.get_runtime_context().get_node_id()
     return (
         ray.remote(Board)
-        .options(num_cpus=0, max_concurrency=8, label_selector={"ray.io/node-id": here})
+        .options(num_cpus=0, max_concurrency=16, label_selector={"ray.io/node-id": here})
         .remote(*arguments)
     )

@@ -25,7 +25,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 
-from .storage_error import AbsentError, DeniedError, StorageError, explain
+from .storage_error import AbsentError, DeniedError, StorageError, UnusableError, explain
 
 __all__ = ["Bucket", "Entry", "StorageError"]
 
@@ -45,6 +45,8 @@ _RANGE = 8 * 1024 * 1024
 """Bytes per read of `stream`: small enough for `timeout` on a slow line."""
 _AHEAD = 4
 """Reads under way at once: one connection to S3 alone gives some 50 MB/s."""
+_PROBE = f".probe-{uuid.uuid4().hex}"
+"""One name for all tries of a process, so that one that an outage left is removed by the next."""
 _AZURE = ("az", "abfs", "abfss")
 
 
@@ -107,6 +109,10 @@ class Bucket:
         """The full URI of a key."""
         return f"{self.root}/{key}"
 
+    def key_of(self, path: str) -> str:
+        """The key of what pyarrow and Ray know by this path."""
+        return path.removeprefix(self._path()).strip("/")
+
     def put(self, key: str, content: bytes) -> None:
         """Write an object, over an existing one too."""
         self._ask(lambda: obstore.put(self.store, key, content, use_multipart=False))
@@ -131,6 +137,17 @@ class Bucket:
         """The object's content, or none if the store says that there is no such object."""
         try:
             return bytes(self._ask(lambda: obstore.get(self.store, key).bytes()))
+        except AbsentError:
+            return None
+
+    def size(self, key: str) -> int | None:
+        """The object's bytes, or none if the store says that there is no such object."""
+        try:
+            return int(self._ask(lambda: obstore.head(self.store, key))["size"])
+        except StorageError:
+            pass  # a refused HEAD has no body, so it does not say what is missing; a GET's says it
+        try:
+            return int(self._ask(lambda: obstore.get(self.store, key).meta)["size"])
         except AbsentError:
             return None
 
@@ -174,7 +191,9 @@ class Bucket:
         Raises:
             AbsentError: There is no such object.
         """
-        size = int(self._ask(lambda: obstore.head(self.store, key))["size"])
+        size = self.size(key)
+        if size is None:
+            raise AbsentError(f"there is no {self.uri(key)}")
         starts = iter(range(0, size, _RANGE))
 
         def read(start: int) -> bytes:
@@ -216,7 +235,7 @@ class Bucket:
         Raises:
             StorageError: One sentence that says what does not work and what to change.
         """
-        key = f".probe-{uuid.uuid4().hex}"
+        key = _PROBE
         try:
             self.put(key, b"probe")
         except DeniedError:
@@ -227,7 +246,7 @@ class Bucket:
             ) from None
         try:
             if self.create(key, b"second"):
-                raise StorageError(
+                raise UnusableError(
                     f"the store of {self.root} ignores If-None-Match, so it cannot keep two "
                     "drivers apart; use a store that supports conditional writes"
                 )

@@ -1,102 +1,154 @@
-"""Commits checkpoints in Ray's controller: the one place that hears of every rank's upload."""
+"""Commits checkpoints, in the driver: in the order of their uploads, and until it has worked.
 
+Ray's controller hears of every rank's upload and must not wait for the store, since it watches
+over the workers; so it hands each upload to the board, and a thread of the driver takes it from
+there. A checkpoint that is uploaded and not committed is never forgotten while the driver lives.
+"""
+
+import hashlib
 import json
 import logging
+import threading
 import time
 from typing import Any
 
 import ray
-from ray.train.v2._internal.execution.callback import ReportCallback
 
 from trainingrun.api.contract import RunContract
 
 from . import manifest, retention
 from .bucket import Bucket
-from .manifest import FileDigest, Manifest
-from .seam.training import DIGEST_FOLDER
+from .lease import Lease
+from .manifest import DIGEST_FOLDER, FileDigest, Manifest
+from .patience import Patience, told_to
+from .storage_error import StorageError
+from .upload import Upload
 
 log = logging.getLogger(__name__)
 
+_LONG_POLL_S = 1.0
+_END_S = 60.0
+"""More than the longest request to the store."""
 
-class Committer(ReportCallback):
+
+class Committer:
     """Writes a checkpoint's manifest once all ranks have uploaded their part.
 
     Args:
         board: handle of the `Board` actor.
         contract: what the operator said.
-        epoch: the lease's epoch.
-        base_step: step of the checkpoint that the driver begins from, for training code that
-            reports no step of its own.
+        lease: this driver's lease.
     """
 
-    def __init__(self, board: Any, contract: RunContract, epoch: int, base_step: int) -> None:
-        self._board, self._contract, self._epoch = board, contract, epoch
-        self._reports = base_step
+    def __init__(self, board: Any, contract: RunContract, lease: Lease) -> None:
+        self._board, self._contract, self._lease = board, contract, lease
+        self._bucket: Bucket = lease.bucket
+        self._ended = threading.Event()
+        self._tell_board = told_to(board, "commits")
+        self._patience = Patience(self._tell, self._ended.wait)
         self._index = 0
-        self._bucket: Bucket | None = None
+        self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
+        self.failure: StorageError | None = None
+        """Why the newest upload was not committed; none: it was, or is still to be."""
 
-    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        """Every rank has reported; with a checkpoint, all of it is uploaded."""
-        self._reports += 1
-        own = metrics[0] if metrics else {}
-        self._board.reported.remote(step_of(own, self._reports), own)
-        if training_report.checkpoint is None:
-            return
-        try:
-            self._commit(training_report.checkpoint, metrics)
-        except Exception:
-            # An exception here would end the run. An uncommitted checkpoint just does not count:
-            # the next one does, and a loss meanwhile costs the steps since the former one.
-            log.exception("a checkpoint was not committed; training goes on")
+    def start(self) -> None:
+        """Begin to commit, in a thread."""
+        self._thread.start()
 
-    def _commit(self, checkpoint: Any, metrics: list[dict[str, Any]]) -> None:
-        storage, checkpoints = self._contract.storage, self._contract.checkpoints
-        if self._bucket is None:
-            self._bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
-        bucket = self._bucket
-        _, root = bucket.pyarrow()
-        path = checkpoint.path.removeprefix(root).strip("/")
-        own = metrics[0] if metrics else {}
+    def drain(self, limit_s: float | None = None) -> None:
+        """Return once every upload is committed or given up, at the latest after `limit_s`."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while ray.get(self._board.uploads_waiting.remote()):
+            if deadline is not None and time.monotonic() >= deadline:
+                log.warning("the attempt ends with checkpoints that are not committed")
+                return
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Take no further upload, and return once nothing more is asked of Ray."""
+        self._ended.set()
+        self._thread.join(_END_S)
+
+    def _tell(self, trouble: str | None) -> None:
+        if self._ended.is_set():
+            raise SystemExit  # of this thread: the attempt has ended, and Ray goes next
+        self._tell_board(trouble)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                upload = ray.get(self._board.next_upload.remote(_LONG_POLL_S))
+                if upload is not None:
+                    self._settle(upload)
+            except ray.exceptions.RayActorError as error:
+                log.error("the board is gone: %s", error)
+                return  # the driver's own calls fail likewise, and end the attempt
+            except Exception:  # the upload is still the board's oldest one: it is tried again
+                log.exception("a commit was interrupted")
+                time.sleep(_LONG_POLL_S)
+
+    def _settle(self, upload: Upload) -> None:
         self._index += 1
-        committed = Manifest(
+        try:
+            committed = self._patience(lambda: self._manifest(upload))
+            self._patience(lambda: manifest.commit(self._bucket, committed))
+        except Exception as error:
+            # Training goes on: the next checkpoint may fare better, and the last one must.
+            log.exception("the checkpoint of step %d was not committed", upload.step)
+            message = f"the checkpoint of step {upload.step} could not be committed: {error}"
+            self.failure = StorageError(message)
+            ray.get(self._board.abandoned.remote(upload))
+            return
+        self.failure = None
+        ray.get(self._board.committed.remote(upload, committed, self._bucket.uri(committed.path)))
+        self._sweep()
+
+    def _manifest(self, upload: Upload) -> Manifest:
+        path = self._bucket.key_of(upload.path)
+        return Manifest(
             path=path,
-            step=step_of(own, self._reports),
-            world_size=len(metrics),
+            step=upload.step,
+            world_size=upload.world_size,
             attempt=self._contract.attempt,
-            epoch=self._epoch,
+            epoch=self._lease.epoch,
             index=self._index,
-            metrics=own,
-            files=_digests(bucket, checkpoint, path),
+            metrics=upload.metrics,
+            files=_digests(self._bucket, path),
             time=time.time(),
         )
-        manifest.commit(bucket, committed)
-        ray.get(self._board.committed.remote(committed, bucket.uri(path)))
-        best = retention.wanted(checkpoints)
-        retention.sweep(bucket, self._epoch, checkpoints.keep, best)
+
+    def _sweep(self) -> None:
+        checkpoints = self._contract.checkpoints
+        try:
+            # A superseded driver deletes nothing: the other one may just be restoring it.
+            self._lease.require()
+            best = retention.wanted(checkpoints)
+            retention.sweep(self._bucket, self._lease.epoch, checkpoints.keep, best)
+        except Exception as error:  # the next sweep removes what this one left
+            log.warning("old checkpoints were not removed: %s", error)
 
 
-def step_of(metrics: dict[str, Any], reports: int) -> int:
-    """The step that plain training code means: its own count where it reports one."""
-    for name in ("step", "global_step", "training_iteration", "epoch"):
-        value = metrics.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    return reports
-
-
-def _digests(bucket: Bucket, checkpoint: Any, path: str) -> dict[str, FileDigest]:
+def _digests(bucket: Bucket, path: str) -> dict[str, FileDigest]:
     """Digests of a checkpoint's files: the ranks' own, made before the upload.
 
     Code that uploads by itself leaves none; its files are then read back once.
     """
     found: dict[str, FileDigest] = {}
     prefix = f"{path}/"
-    for entry in bucket.list(path):
+    entries = bucket.list(path)
+    for entry in entries:
         name = entry.key.removeprefix(prefix)
         if name.startswith(f"{DIGEST_FOLDER}/"):
             part = json.loads(bucket.get(entry.key) or b"{}")
             found.update({file: FileDigest(**digest) for file, digest in part.items()})
-    if found:
-        return found
-    with checkpoint.as_directory() as folder:
-        return manifest.digest_folder(folder)
+    return found or {
+        entry.key.removeprefix(prefix): _digest(bucket, entry.key) for entry in entries
+    }
+
+
+def _digest(bucket: Bucket, key: str) -> FileDigest:
+    size, sha256 = 0, hashlib.sha256()
+    for piece in bucket.stream(key):
+        size += len(piece)
+        sha256.update(piece)
+    return FileDigest(size, sha256.hexdigest())

@@ -6,6 +6,7 @@ outlive this process, then decides about a retry.
 """
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -14,15 +15,20 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 from ray.train import FailureConfig, TrainingFailedError, WorkerGroupError
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
-from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
-from ray.train.v2.api.exceptions import ControllerError, PreemptionError
 
 from trainingrun.api.contract import Failure, RecordKind
 
-MAX_STARTS_WITHOUT_STEP = 10
-"""Groups in a row that may fail without one step before the attempt is given up. Ray would try
-for ever; a fresh attempt on other nodes has better odds."""
+from .error_text import first_line
+from .patience import limit_s
+from .ray_internals.controller import (
+    ControllerError,
+    FailureDecision,
+    FailurePolicy,
+    PreemptionError,
+    WorkerHealthCheckFailedError,
+)
+from .restarts import MAX_STORAGE_S, Restarts
+from .storage_error import StorageError, recognize
 
 
 class Preempted(Exception):
@@ -43,6 +49,7 @@ class Blame(Enum):
     SUSPENDED = auto()
     PREEMPTED = auto()
     WORKER_LOST = auto()
+    STORAGE = auto()
     APPLICATION = auto()
     INFRASTRUCTURE = auto()
 
@@ -56,6 +63,8 @@ class Verdict:
     """One sentence."""
     ranks: tuple[int, ...] = ()
     """The ranks that caused it."""
+    storage: StorageError | None = None
+    """What storage said, where that is the reason."""
 
 
 _COLLECTIVE = re.compile(
@@ -85,6 +94,9 @@ def judge(error: TrainingFailedError) -> Verdict:
         ranks = tuple(error.preemption_info.preempted_ranks)
         return Verdict(Blame.PREEMPTED, "the node was drained", ranks)
     if isinstance(error, ControllerError):
+        storage = recognize(error.controller_failure)
+        if storage is not None:
+            return Verdict(Blame.STORAGE, str(storage), storage=storage)
         return Verdict(Blame.INFRASTRUCTURE, first_line(error.controller_failure))
     if not isinstance(error, WorkerGroupError):
         return Verdict(Blame.INFRASTRUCTURE, first_line(error))
@@ -110,18 +122,17 @@ def judge(error: TrainingFailedError) -> Verdict:
     if not own:
         rank, reason = next(iter(failures.items()))
         return Verdict(Blame.WORKER_LOST, f"rank {rank} lost a peer: {first_line(reason)}")
-    rank, reason = next(iter(own.items()))
+    bugs = {rank: reason for rank, reason in own.items() if recognize(reason) is None}
+    if not bugs:
+        rank, reason = next(iter(own.items()))
+        storage = recognize(reason)
+        return Verdict(Blame.STORAGE, f"rank {rank}: {storage}", tuple(own), storage)
+    rank, reason = next(iter(bugs.items()))
     return Verdict(
         Blame.APPLICATION,
         f"rank {rank} raised {type(reason).__name__}: {first_line(reason)}",
         tuple(own),
     )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 500 characters; its type where it has no text."""
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:500]
 
 
 class AttemptPolicy(FailurePolicy):
@@ -134,8 +145,7 @@ class AttemptPolicy(FailurePolicy):
     def __init__(self, board: Any) -> None:
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
         self._board = board
-        self._step_at_last_failure: int | None = None
-        self._without_step = 0
+        self._restarts = Restarts()
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         """RETRY within the attempt, or RAISE to end it."""
@@ -145,24 +155,44 @@ class AttemptPolicy(FailurePolicy):
         if verdict.blame is Blame.APPLICATION:
             self._fail("Application", verdict.message, training_failed_error)
             return FailureDecision.RAISE
+        # Waited for: what is committed must be known, and the state be told before the wait.
+        commits = ray.get(self._board.commits.remote())
+        wait_s = (
+            self._after_storage(verdict, commits)
+            if verdict.blame is Blame.STORAGE
+            else self._after_loss(verdict, commits)
+        )
+        if wait_s is None:
+            self._fail(*self._reason(verdict), training_failed_error)
+            return FailureDecision.RAISE
+        time.sleep(wait_s)  # no worker trains, so there is nothing that the controller misses
+        return FailureDecision.RETRY
+
+    def _after_loss(self, verdict: Verdict, commits: int) -> float | None:
         kind = {Blame.PREEMPTED: RecordKind.PREEMPTED, Blame.WORKER_LOST: RecordKind.WORKER_LOST}
         if verdict.blame in kind:
             self._board.disrupted.remote(kind[verdict.blame], verdict.message, verdict.ranks)
-        step = ray.get(self._board.last_step.remote())
-        self._without_step = self._without_step + 1 if step == self._step_at_last_failure else 0
-        self._step_at_last_failure = step
-        if self._without_step >= MAX_STARTS_WITHOUT_STEP:
-            self._fail(
-                "Infrastructure",
-                f"{self._without_step} worker groups in a row ended before their first step, the "
-                f"last one because {verdict.message}; look at the workers' nodes",
-                training_failed_error,
-            )
-            return FailureDecision.RAISE
-        return FailureDecision.RETRY
+        return self._restarts.after_loss(commits, at_once=verdict.blame is Blame.PREEMPTED)
+
+    def _after_storage(self, verdict: Verdict, commits: int) -> float | None:
+        storage = verdict.storage
+        self._board.storage.remote("rank training", verdict.message)
+        self._board.interrupted.remote()
+        if storage is not None and storage.waited:
+            return None
+        limit = limit_s() if storage is not None and storage.lasting else MAX_STORAGE_S
+        return self._restarts.for_storage(commits, time.monotonic(), limit)
+
+    def _reason(self, verdict: Verdict) -> tuple[Any, str]:
+        if verdict.blame is Blame.STORAGE:
+            return "Storage", verdict.message
+        return "Infrastructure", (
+            f"{self._restarts.without_checkpoint} worker groups in a row ended without a newer "
+            f"checkpoint, the last one because {verdict.message}; look at the workers' nodes and "
+            "logs, and make checkpoints more often if they are lost sooner than one is made"
+        )
 
     def _fail(self, kind: Any, message: str, error: Exception) -> None:
-
         failure = Failure(kind=kind, message=message, traceback=str(error)[-4000:])
         # Waited for: the driver ends right after the decision, and the reason must not be lost.
         ray.get(self._board.failed.remote(failure))

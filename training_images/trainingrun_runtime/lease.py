@@ -56,11 +56,11 @@ class Lease:
             StorageError: The store did not answer, or others were faster every time.
         """
         for _ in range(_TRIES):
-            highest = _highest(bucket)
-            holding = _attempt_of(bucket, highest)
+            newest = highest(bucket)
+            holding = _attempt_of(bucket, newest)
             if holding > attempt:
                 raise Superseded(f"attempt {holding} holds the run; this is attempt {attempt}")
-            lease = cls(bucket, highest + 1, attempt, holder, now, uuid.uuid4().hex)
+            lease = cls(bucket, newest + 1, attempt, holder, now, uuid.uuid4().hex)
             if bucket.create(_key(lease.epoch), lease._content(now)):
                 return lease
         raise StorageError(f"{_TRIES} others took the lease of {bucket.root} in a row")
@@ -80,7 +80,18 @@ class Lease:
             StorageError: The store did not answer, so nobody knows. Training may go on, since
                 everything is written under this epoch's own name.
         """
-        return _highest(self.bucket) <= self.epoch
+        return highest(self.bucket) <= self.epoch
+
+    def require(self) -> None:
+        """Go on only while nobody has taken the run over since.
+
+        Raises:
+            Superseded: Somebody has.
+            StorageError: The store did not answer, so nobody knows.
+        """
+        newest = highest(self.bucket)
+        if newest > self.epoch:
+            raise Superseded(f"driver {newest} holds the run; this is driver {self.epoch}")
 
     def _content(self, now: float) -> bytes:
         return json.dumps(
@@ -99,7 +110,8 @@ def _key(epoch: int) -> str:
     return f"{FOLDER}/{epoch:06d}.json"
 
 
-def _highest(bucket: Bucket) -> int:
+def highest(bucket: Bucket) -> int:
+    """The epoch that holds the run; 0 if nobody ever did."""
     names = [entry.key.rpartition("/")[2].removesuffix(".json") for entry in bucket.list(FOLDER)]
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 

@@ -57,6 +57,7 @@ class Ledger:
         self._attempt, self._epoch, self._started = attempt, epoch, now
         self._state = RunState.STARTING
         self._group = 0
+        self._broken_group = -1
         self._world_size = 0
         self._resumed_from: int | None = None
         self._resumed_productive = 0.0
@@ -112,7 +113,8 @@ class Ledger:
             waited = getattr(self._seconds, cause) + max(report.begun - since, 0.0)
             self._seconds = self._seconds.model_copy(update={cause: waited})
             self._resumed_productive = self._seconds.productive
-        self._state = RunState.TRAINING
+        if self._group != self._broken_group:  # else a rank that has not noticed yet
+            self._state = RunState.TRAINING
         self._last, self._last_done = report, report.done
         self._step, self._total, self._metrics = report.step, report.total, report.metrics
         productive = self._resumed_productive + report.productive
@@ -152,9 +154,14 @@ class Ledger:
         pod: str | None = None,
     ) -> None:
         """Something was lost; training stands still until the next step."""
+        self.interrupted()
+        self._note(now, kind, message, node=node, pod=pod, step=self._step)
+
+    def interrupted(self) -> None:
+        """The worker group ended; training stands still until the next one's first step."""
+        self._broken_group = self._group
         if not self._state.final:
             self._state = RunState.RECOVERING
-        self._note(now, kind, message, node=node, pod=pod, step=self._step)
 
     def skipped(self, now: float, message: str) -> None:
         """A checkpoint was not intact."""

@@ -17,12 +17,18 @@ from pydantic.dataclasses import dataclass
 
 from trainingrun.api.contract import Wire
 
-from .bucket import Bucket, StorageError
+from .bucket import Bucket
 from .progress_document import printable_metrics
-from .storage_error import AbsentError
+from .storage_error import AbsentError, UnusableError
 
 FOLDER = "manifests"
 """Where manifests are, below the run's folder."""
+CHECKPOINTS = "checkpoints"
+"""Where the checkpoints themselves are, below the run's folder."""
+LARGEST = 2**24
+"""Bytes of a manifest; a larger object is none, and is not even read. Room for 100,000 files."""
+DIGEST_FOLDER = ".trainingrun"
+"""Folder inside a checkpoint with one digest file per rank, made before the upload."""
 _FILES_AT_ONCE = 4
 """Files verified at once; each is read with a few requests ahead of its own."""
 
@@ -30,12 +36,19 @@ log = logging.getLogger(__name__)
 
 
 def _inside(path: str) -> str:
-    if any(part in ("", ".", "..") for part in path.split("/")):
+    if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"{path!r} leads out of the run's folder")
     return path
 
 
+def _below_checkpoints(path: str) -> str:
+    if not path.startswith(f"{CHECKPOINTS}/"):
+        raise ValueError(f"{path!r} is not below {CHECKPOINTS}/")
+    return path
+
+
 RelativePath = Annotated[str, AfterValidator(_inside)]
+CheckpointPath = Annotated[RelativePath, AfterValidator(_below_checkpoints)]
 
 
 @dataclass(frozen=True)
@@ -53,8 +66,8 @@ class Manifest(Wire):
 
     version: Literal[1] = 1
     """Of this format. A newer one is not understood and its checkpoint is skipped."""
-    path: RelativePath
-    """The checkpoint's folder, relative to the run's."""
+    path: CheckpointPath
+    """The checkpoint's folder, relative to the run's; below `checkpoints/`."""
     step: int
     """Steps done when it was made."""
     world_size: int
@@ -71,6 +84,16 @@ class Manifest(Wire):
     """Every file, relative to `path`."""
     time: float
     """Unix time of the commit, in seconds."""
+
+    @field_validator("files")
+    @classmethod
+    def _can_lie_in_one_folder(cls, files: dict[str, FileDigest]) -> dict[str, FileDigest]:
+        for name in files:
+            folder = name
+            while folder := folder.rpartition("/")[0]:
+                if folder in files:
+                    raise ValueError(f"{folder!r} cannot be a file and the folder of {name!r}")
+        return files
 
     @field_validator("metrics")
     @classmethod
@@ -127,7 +150,7 @@ def commit(bucket: Bucket, manifest: Manifest) -> None:
     """
     content = manifest.model_dump_json(by_alias=True).encode()
     if not bucket.create(manifest.key, content):
-        raise StorageError(f"{bucket.uri(manifest.key)} is taken: another driver writes here too")
+        raise UnusableError(f"{bucket.uri(manifest.key)} is taken: another driver writes here too")
 
 
 def committed(bucket: Bucket) -> list[Manifest]:
@@ -149,17 +172,19 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
     Raises:
         StorageError: The store did not answer, so nobody knows.
     """
+    if not manifest.files:
+        return f"{manifest.path} is committed without any file"
     prefix = f"{manifest.path}/"
-    there = {entry.key.removeprefix(prefix): entry.size for entry in bucket.list(manifest.path)}
-    for name, wanted in sorted(manifest.files.items()):
-        if name not in there:
-            return f"{prefix}{name} is missing"
-        if there[name] != wanted.size:
-            return f"{prefix}{name} has {there[name]} bytes instead of {wanted.size}"
-    if not deep:
-        return None
 
-    def wrong(name: str) -> str | None:
+    # By name, never by listing: what else lies there is nobody's business, and one stray key that
+    # the client cannot read would keep a whole checkpoint from being verified.
+    def wrong_size(name: str) -> str | None:
+        size, wanted = bucket.size(prefix + name), manifest.files[name].size
+        if size is None:
+            return f"{prefix}{name} is missing"
+        return None if size == wanted else f"{prefix}{name} has {size} bytes instead of {wanted}"
+
+    def wrong_content(name: str) -> str | None:
         digest = hashlib.sha256()
         try:
             for piece in bucket.stream(prefix + name):
@@ -170,8 +195,13 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
             return None
         return f"{prefix}{name} has another content than was committed (SHA-256 differs)"
 
-    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        return next((said for said in pool.map(wrong, sorted(manifest.files)) if said), None)
+    names = sorted(manifest.files)
+    for look in (wrong_size, wrong_content) if deep else (wrong_size,):
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            found = next((said for said in pool.map(look, names) if said), None)
+        if found:
+            return found
+    return None
 
 
 def newest_intact(bucket: Bucket) -> tuple[Manifest | None, list[Skipped]]:
@@ -198,6 +228,9 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
     # Zero-padded numbers sort as they count.
     found: list[tuple[str, Manifest | str]] = []
     for entry in bucket.list(FOLDER):
+        if entry.size > LARGEST:
+            found.append((entry.key, f"it has {entry.size} bytes, more than a manifest may have"))
+            continue
         content = bucket.get(entry.key)
         if content is None:
             continue  # a sweep removed it between the two requests

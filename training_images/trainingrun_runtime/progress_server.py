@@ -26,6 +26,8 @@ PORT_ENV = "TRAININGRUN_PROGRESS_PORT"
 """Another port than the contract's, where several runs share a machine."""
 STATE_ENV = "TRAININGRUN_STATE_DIRECTORY"
 """Another folder than the contract's, likewise."""
+TOKENS_ENV = "TRAININGRUN_TOKEN_FOLDER"
+"""Another folder of tokens than the contract's, likewise."""
 
 
 class ProgressServer(ThreadingHTTPServer):
@@ -35,20 +37,21 @@ class ProgressServer(ThreadingHTTPServer):
     # HTTP servers allow reuse of a port in TIME_WAIT, which a restarted container needs.
     allow_reuse_address = True
 
-    def __init__(self, port: int, state: Path, token: str, labels: dict[str, str]) -> None:
+    def __init__(self, port: int, state: Path, tokens: Path, labels: dict[str, str]) -> None:
         """Listen at once.
 
         Args:
             port: TCP port.
             state: The folder that the driver writes to.
-            token: What a caller must present; with an empty one nobody gets in.
+            tokens: Folder of files with a token each, of which a caller must present one. Read at
+                each request, because the operator may add one; without any nobody gets in.
             labels: Put on every metric.
 
         Raises:
             OSError: The port is taken.
         """
         self.state = state
-        self.token = token
+        self.tokens = tokens
         self.labels = labels
         self.address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
         super().__init__(("", port), _Handler)
@@ -70,6 +73,24 @@ class ProgressServer(ThreadingHTTPServer):
             return (self.state / contract.PROGRESS_FILE).read_bytes()
         except FileNotFoundError:
             return None
+
+    def takes(self, authorization: str) -> bool:
+        """Whether a caller's `Authorization` holds one of the tokens."""
+        given = authorization.encode()
+        found = False
+        for token in _contents(self.tokens):
+            # Constant time, so that a token cannot be guessed byte by byte.
+            found |= hmac.compare_digest(given, b"Bearer " + token)
+        return found
+
+
+def _contents(folder: Path) -> list[bytes]:
+    """What the files of a mounted Secret hold, without the empty ones."""
+    try:
+        files = [file for file in folder.iterdir() if file.is_file()]
+        return [token for file in files if (token := file.read_bytes().strip())]
+    except OSError:
+        return []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -103,12 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _may(self) -> bool:
         """Whether the caller presented the token; if not, it has been told."""
-        given = self.headers.get("Authorization", "").encode()
-        wanted = f"Bearer {self.server.token}".encode()
-        # Constant time, so that a token cannot be guessed byte by byte.
-        if self.server.token and hmac.compare_digest(given, wanted):
+        if self.server.takes(self.headers.get("Authorization", "")):
             return True
-        self._answer(401, f"send `Authorization: Bearer` with ${contract.TOKEN_ENV}\n")
+        self._answer(401, "send `Authorization: Bearer` with the run's token\n")
         return False
 
     def _answer(self, status: int, body: str | bytes, kind: str = "text/plain") -> None:
@@ -147,8 +165,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     state = Path(os.environ.get(STATE_ENV, contract.STATE_DIRECTORY))
     port = int(os.environ.get(PORT_ENV, contract.PROGRESS_PORT))
-    token = os.environ.get(contract.TOKEN_ENV, "")
-    ProgressServer(port, state, token, _labels()).serve_forever()
+    tokens = Path(os.environ.get(TOKENS_ENV, contract.TOKEN_FOLDER))
+    ProgressServer(port, state, tokens, _labels()).serve_forever()
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from typing import Literal
 from trainingrun.api.contract import ContractCheckpoints
 
 from .bucket import Bucket
-from .manifest import Manifest, read_all
+from .manifest import CHECKPOINTS, Manifest, read_all
 
-FOLDER = "checkpoints"
+FOLDER = CHECKPOINTS
 """Where checkpoints are, below the run's folder: `<attempt>-<epoch>/<checkpoint>/…`."""
 
 Best = tuple[str, Literal["min", "max"]]
@@ -64,21 +64,29 @@ def sweep(bucket: Bucket, current_epoch: int, keep: int, best: Best | None) -> l
     own = any(m.epoch == current_epoch for m in committed)
     dropped = expired(committed, keep, best) if own else []
 
+    kept = {m.path for m in committed if m not in dropped}
     # Manifest first. A crash in between leaves files that the next sweep removes; the other order
     # leaves a checkpoint that counts and cannot be restored.
     for m in dropped:
         bucket.delete([m.key])
-        bucket.delete_folder(m.path)
-    kept = {m.path for m in committed if m not in dropped}
+        if not any(_overlap(m.path, path) for path in kept):
+            bucket.delete_folder(m.path)
     for folder in _orphans(bucket, current_epoch, kept, unreadable):
         bucket.delete_folder(folder)
     return dropped
 
 
+def _overlap(one: str, other: str) -> bool:
+    """Whether two folders are the same, or one holds the other.
+
+    Training code chooses its own folders in some of Ray's upload modes, and may use one again.
+    """
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
 def _orphans(bucket: Bucket, current_epoch: int, kept: set[str], spared: set[int]) -> list[str]:
     """Folders of earlier epochs that no manifest names: a checkpoint's, or a whole epoch's."""
-    kept_parents = {path.rpartition("/")[0] for path in kept}
-    found = set()
+    found: set[str] = set()
     for entry in bucket.list(FOLDER):
         parts = entry.key.split("/")
         epoch = parts[1].rpartition("-")[2]
@@ -86,9 +94,9 @@ def _orphans(bucket: Bucket, current_epoch: int, kept: set[str], spared: set[int
             continue
         parent = "/".join(parts[:2])
         checkpoint = "/".join(parts[:3])
-        if parent not in kept_parents:
+        if not any(_overlap(parent, path) for path in kept):
             found.add(parent)
-        elif len(parts) > 3 and checkpoint not in kept:
+        elif len(parts) > 3 and not any(_overlap(checkpoint, path) for path in kept):
             found.add(checkpoint)
     return sorted(found)
 

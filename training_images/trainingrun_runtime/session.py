@@ -1,17 +1,21 @@
 """The session: what a training loop needs so that losing machines costs it next to nothing.
 
 session = Session(model=model, optimizer=optimizer)
-for step in session.steps(600):
-    loss = ...
-    session.report(loss=loss.item())
+for epoch in session.epochs(10):
+    for step in session.steps(600):
+        loss = ...
+        session.report(loss=loss.item())
+    session.report(accuracy=evaluate(model))
 session.finish(accuracy=0.97)
+
+After the function has returned, the session saves the final state: a run is done once the
+checkpoint of its last step is.
 """
 
 import logging
-import tempfile
-import threading
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +24,25 @@ import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from . import snapshot
-from .agreement import Agreement
+from .agreement import Agreed, Agreement, Place
 from .board import LEAVE, NOTHING, SAVE, SUSPEND
+from .checkpoint_upload import CheckpointUpload
 from .failures import Preempted, Suspended
 from .ledger import StepReport
+from .loops import Loops
 from .notice import Notice, leave_at
+from .objects import Stateful, replicated, taken
 from .progress_document import printable_metrics
+from .ray_internals import nodes, training
 from .reporter import Reporter
-from .seam import nodes, training
-from .snapshot import Stateful
+from .snapshot import Position
 from .worker import Worker, this_worker
 
 log = logging.getLogger(__name__)
 
-COMMIT_PATIENCE_S = 30.0
-"""How long a rank waits for the commit of an uploaded checkpoint before it leaves without."""
+LOOP_END_S = 10.0
+"""At the end of a loop or an epoch a checkpoint is made where the last one is older: what follows,
+such as an evaluation, may take long."""
 
 
 class Session:
@@ -42,33 +50,50 @@ class Session:
 
     Args:
         objects: everything to be restored, by name: whatever has `state_dict` and
-            `load_state_dict`. A model wrapped for data parallelism is saved without its wrapper.
+            `load_state_dict`, and generators of random numbers. A model wrapped for data
+            parallelism is saved without its wrapper. What differs from rank to rank, such as a data
+            loader, is saved for each of them; then the number of workers may not change.
 
     Raises:
-        RuntimeError: not on a worker of a TrainingRun.
+        RuntimeError: not on a worker of a TrainingRun, or it has a session already.
+        NotRestorable, NotSavable: one of the objects cannot be saved whole, or not restored.
         ValueError: the checkpoint holds no state of one of the objects.
     """
 
-    def __init__(self, **objects: Stateful) -> None:
+    def __init__(self, **objects: Any) -> None:
         self._worker: Worker = this_worker()
-        self._objects = objects
-        self._agreement = Agreement()
+        self._objects: dict[str, Stateful] = taken(objects)
+        self._replicated = {name for name, thing in objects.items() if replicated(thing)}
+        self._worker.take_over(self)
+        self._agreement = Agreement(self._worker.timeout_s)
         self._metrics: dict[str, Any] = {}
-        self._upload: _Upload | None = None
+        self._final_metrics: dict[str, Any] = {}
+        self._upload: CheckpointUpload | None = None
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
-        self.step = self._restore()
+        self._agreement.compare_names(objects)
+        snapshot.try_out(self._states())  # what cannot be saved is refused now
+        position = self._restore()
+        self.step = position.step
         """Steps done; a loop goes on from here."""
-        self._saved_step = self.step if self._worker.restored is not None else -1
-        self._worker.take_over()
+        self.epoch = position.epoch
+        """Epochs done, or the number of the one under way; see `epochs`."""
+        self._epoch_began, self._stop_at = position.epoch_began, position.stop_at
+        self._saved = position if self._worker.restored is not None else None
+        self._fingerprints = snapshot.fingerprints(self._states()) if self._saved else {}
+        self._loops = Loops(position.left)
+        self._epochs: int | None = None
+        self._total: int | None = None
+        self._save_after: str | None = None
+        self._save_late = self._stop_asked = self._tried = False
+        self._begun = self._step_began = self._productive = self._stalled = 0.0
+        self._leaving: Preempted | Suspended | None = None
         self._reporter = Reporter(self._worker.board) if self._worker.rank == 0 else None
 
-    def _restore(self) -> int:
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
-            return 0
-        with checkpoint.as_directory() as folder:
-            return snapshot.restore(Path(folder), self._objects, self._worker.rank)
+    @property
+    def stopped(self) -> bool:
+        """Whether the ranks agreed to end: loops do no more steps."""
+        return self._stop_at is not None and self.step >= self._stop_at
 
     def report(self, **metrics: float) -> None:
         """Metrics of this step; rank 0's are shown, and kept with the next checkpoint."""
@@ -76,67 +101,255 @@ class Session:
 
     def finish(self, **metrics: Any) -> None:
         """Final metrics, on top of the last reported ones; rank 0's become the run's result."""
-        if self._worker.rank == 0:
-            ray.get(self._worker.board.finished.remote(printable_metrics(metrics)))
+        self._final_metrics = {**self._final_metrics, **printable_metrics(metrics)}
+
+    def save(self) -> None:
+        """Make a checkpoint; every rank calls it at the same place.
+
+        In a loop over `steps()` it is made at the end of the step, else within `epochs()` at the
+        end of the epoch, so that a resumed run does no half of either again; outside both at once.
+        Files are uploaded in the background; while a former checkpoint still is, the new one is
+        made once that is done.
+        """
+        if self._loops.inside:
+            self._save_after = "step"
+        elif self._epochs is not None:
+            self._save_after = "epoch"
+        else:
+            self._leave_loop()
+            self._save_now()
+
+    def stop(self) -> None:
+        """End the training, as early stopping does; one rank is enough, all of them end alike.
+
+        Called in a loop, it ends after the next step; called between loops, the next one does no
+        step. Later loops do none.
+        """
+        self._stop_asked = True
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """The numbers of the epochs still to be done, from the restored one to `total` - 1.
+
+        Within an epoch `steps(n)` counts from the epoch's first step. A resumed run goes on in the
+        epoch that was under way; what comes after its steps, such as an evaluation, is done again.
+        """
+        self._go_on()
+        self._epochs = total
+        try:
+            while self.epoch < total and not self.stopped:
+                yield self.epoch
+                self._leave_loop()
+                self.epoch += 1
+                self._epoch_began = self.step
+                self._loops = Loops()
+                if self._save_after is not None:
+                    self._save_now()
+                self._pause(Place.EPOCH)
+        finally:
+            self._epochs = None
 
     def steps(self, total: int) -> Iterator[int]:
         """The numbers of the steps still to be done, from the restored one to `total` - 1.
 
-        After each step the session looks whether a checkpoint is due, and makes one at the end.
+        After each step the session looks whether a checkpoint is due. A step in which the loop is
+        left (`break`) counts as done. All ranks leave it at the same step, or call `stop()`.
+
+        Args:
+            total: steps since the run's first one; within `epochs()`, since the epoch's first one.
 
         Raises:
             Preempted, Suspended: a checkpoint was made and this worker group ends; let it through.
+            ValueError: the same total was reached before: it is not counted from the first step.
         """
-        begun = time.time()
-        productive = stalled = 0.0
-        while self.step < total:
-            started = time.monotonic()
-            yield self.step
-            self.step += 1
-            productive += time.monotonic() - started
-            if self._reporter is not None:
-                self._reporter.tell(
-                    StepReport(
-                        group=self._worker.group,
-                        step=self.step,
-                        total=total,
-                        begun=begun,
-                        done=time.time(),
-                        productive=productive,
-                        checkpoint=stalled,
-                        metrics=self._metrics,
+        self._go_on()
+        self._leave_loop()
+        end = self._epoch_began + total if self._epochs is not None else total
+        if self._loops.already_reached(end):
+            raise ValueError(
+                f"session.steps({total}) was reached before and would do no step, because it "
+                f"counts from the first one; call session.steps({self.step + total}) for {total} "
+                "more, or loop over session.epochs(), in which each epoch counts anew"
+            )
+        self._total = self._whole(total)
+        self._begun = self._begun or time.time()
+        if self._loops.was_left(end):
+            return
+        number = self._loops.begin(end)
+        self._agree(Place.BEGIN)
+        try:
+            while self.step < end and not self.stopped:
+                self._loops.in_step, self._step_began = True, time.monotonic()
+                yield self.step
+                if self._loops.number != number:
+                    raise RuntimeError(
+                        "a loop over session.steps() goes on after another one has begun; let one "
+                        "end before the next begins"
                     )
-                )
-            started = time.monotonic()
-            self._after_step()
-            stalled += time.monotonic() - started
-        self._agreement.forget()
-        if self._saved_step != self.step:
+                self._step_done()
+        except GeneratorExit:  # `break`, or an exception in the loop's body
+            if self._loops.number == number:
+                self._loops.inside = False
+            raise
+        self._leave_loop()
+
+    def conclude(self) -> None:
+        """The training function has returned: save the final state, if no checkpoint holds it.
+
+        Raises:
+            Preempted, Suspended: the function did not let it through.
+        """
+        self._go_on()
+        self._leave_loop()
+        states = self._states()
+        changed = self._position() != self._saved or self._save_after is not None
+        changed |= snapshot.fingerprints(states) != self._fingerprints
+        if self._agree(Place.DONE, changed=changed).changed:
             self._save(wait=True)
         elif self._upload is not None:
             self._upload.wait()
+        self._wait_for_commit()
         if self._reporter is not None:
             self._reporter.close()
+            final = {**self._metrics, **self._final_metrics}
+            ray.get(self._worker.board.finished.remote(final))
 
-    def _after_step(self) -> None:
-        order, busy = self._agreement.exchange(self._wish(), self._uploading())
-        if order in (LEAVE, SUSPEND):
-            self._leave(order)
-        elif order == SAVE and not busy:
+    def _go_on(self) -> None:
+        if self._leaving is not None:
+            raise self._leaving
+
+    def _restore(self) -> Position:
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is None:
+            return Position()
+        worker = self._worker
+        with checkpoint.as_directory() as folder:
+            return snapshot.restore(Path(folder), self._objects, worker.rank, worker.world_size)
+
+    def _position(self) -> Position:
+        left = self._loops.left
+        return Position(self.step, self.epoch, self._epoch_began, self._stop_at, left)
+
+    def _states(self) -> dict[str, Any]:
+        """What this rank may have to save, not copied yet."""
+        mine = self._objects.keys()
+        if self._worker.rank != 0:
+            mine -= self._replicated
+        return snapshot.encoded(self._objects, mine)
+
+    def _whole(self, total: int) -> int:
+        """Steps of the whole run, as far as it is known."""
+        if self._epochs is None:
+            return total
+        return self._epoch_began + (self._epochs - self.epoch) * total
+
+    def _leave_loop(self) -> None:
+        """The loop under way ends here, also where it was left in the middle of a step."""
+        if self._loops.in_step:
+            self._loops.leave()
+            self._step_done()
+        end = self._loops.end()
+        if end is None:
+            return
+        if self.step >= end:
+            self._loops.reached(end)
+        self._pause(Place.END)
+
+    def _step_done(self) -> None:
+        self._loops.in_step = False
+        self.step += 1
+        self._productive += time.monotonic() - self._step_began
+        if self._reporter is not None:
+            self._reporter.tell(
+                StepReport(
+                    group=self._worker.group,
+                    step=self.step,
+                    total=self._total,
+                    begun=self._begun,
+                    done=time.time(),
+                    productive=self._productive,
+                    checkpoint=self._stalled,
+                    metrics=self._metrics,
+                )
+            )
+        started = time.monotonic()
+        if not self._tried:
+            snapshot.try_out(self._states())
+            self._tried = True
+        agreed = self._agreement.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
+        self._heed(agreed)
+        if self._save_after == "step":
+            self._save_now()  # after the exchange: `stop()` in the same step is saved too
+        self._obey(agreed)
+        self._stalled += time.monotonic() - started
+
+    def _pause(self, place: Place) -> None:
+        """Between two loops or epochs: what comes next may take long, or use other numbers."""
+        started = time.monotonic()
+        agreed = self._agree(place)
+        if self._stop_at is not None:
+            self._stop_at = min(self._stop_at, self.step)
+        self._obey(agreed)
+        self._stalled += time.monotonic() - started
+
+    def _obey(self, agreed: Agreed) -> None:
+        if agreed.order in (LEAVE, SUSPEND):
+            self._leave(agreed.order)
+        elif agreed.order == SAVE and not agreed.busy and self._saved != self._position():
             self._save(wait=False)
 
-    def _wish(self) -> int:
-        """What this rank wants done after this step."""
+    def _agree(self, place: Place, *, changed: bool = False) -> Agreed:
+        """Wait for all ranks at a place between the steps."""
+        self._heed(self._agreement.settle())
+        due_s = min(self._worker.every_seconds, max(LOOP_END_S, 10 * self._slowest_save()))
+        if place is Place.BEGIN:
+            due_s = math.inf  # nothing was done since the end before it
+        # What was asked for in a loop's last step is agreed on already: see `_heed`.
+        stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
+        agreed = self._agreement.agree(place, self._numbers(stop, changed, due_s))
+        if agreed.stop and self._stop_at is None:
+            self._stop_at = self.step
+        return agreed
+
+    def _numbers(
+        self, stop: bool = False, changed: bool = False, due_s: float | None = None
+    ) -> Agreed:
+        wish = self._wish(self._worker.every_seconds if due_s is None else due_s)
+        return Agreed(wish, self._uploading(), stop, changed, self.step)
+
+    def _heed(self, agreed: Agreed) -> None:
+        """End one step after the one in which a rank asked for it: by then all of them know.
+
+        Also where the answer comes sooner, so that an interruption changes nothing.
+        """
+        if agreed.stop and self._stop_at is None:
+            self._stop_at = agreed.step + 1
+
+    def _wish(self, due_s: float) -> int:
+        """What this rank wants done now."""
         wish = self._reporter.order if self._reporter is not None else NOTHING
         notice = self._worker.notice or _ray_notice()
-        if notice is not None and time.time() >= leave_at(notice, self._save_seconds):
+        if notice is not None and time.time() >= leave_at(notice, self._slowest_save()):
             wish = max(wish, LEAVE)
-        due = time.monotonic() - self._saved_at >= self._worker.every_seconds
+        due = time.monotonic() - self._saved_at >= due_s and self._saved != self._position()
+        due |= self._save_late
         # One clock decides: ranks whose clocks differ would ask twice.
         return max(wish, SAVE) if due and self._worker.rank == 0 else wish
 
+    def _slowest_save(self) -> float:
+        """Seconds that the slowest of the last two checkpoints took, its upload included."""
+        upload = self._upload
+        return max(self._save_seconds, upload.seconds_so_far if upload is not None else 0.0)
+
     def _uploading(self) -> bool:
         return self._upload is not None and not self._upload.done
+
+    def _save_now(self) -> None:
+        """All ranks asked for a checkpoint here."""
+        self._save_after = None
+        if self._agree(Place.SAVE).busy:
+            self._save_late = True  # training does not wait for a store
+        else:
+            self._save(wait=False)
 
     def _save(self, *, wait: bool) -> None:
         """Make a checkpoint of this step; every rank calls it after the same step.
@@ -144,34 +357,45 @@ class Session:
         Training stands still only while the state is copied; files are written and uploaded in the
         background, unless `wait` is set.
         """
-        started = time.monotonic()
         if self._upload is not None:
             self._upload.wait()
-        files = snapshot.take(self._objects, self._worker.rank, self.step)
-        self._upload = _Upload(files)
+            self._save_seconds = self._upload.seconds_so_far
+        self._heed(self._agreement.settle())
+        self._agreement.forget()
+        worker, position, states = self._worker, self._position(), self._states()
+        self._fingerprints = snapshot.fingerprints(states)
+        own = self._differing(self._fingerprints)
+        files = snapshot.take(states, own, position, worker.rank, worker.world_size)
+        self._upload = CheckpointUpload(files, worker.patience)
         ray.train.report(
             {**self._metrics, "step": self.step},
             checkpoint=Checkpoint.from_directory(self._upload.folder),
-            checkpoint_dir_name=f"step-{self.step:010d}-{self._worker.group}",
+            checkpoint_dir_name=f"step-{self.step:010d}",
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
             checkpoint_upload_fn=self._upload,
             delete_local_checkpoint_after_upload=False,
         )
-        self._saved_step, self._saved_at = self.step, time.monotonic()
-        self._agreement.forget()
+        self._saved, self._saved_at, self._save_late = position, time.monotonic(), False
         if wait:
             self._upload.wait()
-        self._save_seconds = max(self._upload.seconds, time.monotonic() - started)
+
+    def _differing(self, fingerprints: Mapping[str, int]) -> set[str]:
+        """Names of the objects whose state is not the same on every rank."""
+        names = sorted(fingerprints.keys() - self._replicated)
+        ranks = self._agreement.gather([fingerprints[name] for name in names])
+        return {
+            n for n, each in zip(names, zip(*ranks, strict=True), strict=True) if len({*each}) > 1
+        }
 
     def _leave(self, order: int) -> None:
         """Make a checkpoint, wait until it counts, and end this worker group."""
+        self._heed(self._agreement.settle())
         self._agreement.forget()
-        if self._saved_step != self.step:
+        if self._saved != self._position():
             self._save(wait=True)
         elif self._upload is not None:
             self._upload.wait()
         self._wait_for_commit()
-        self._agreement.wait_for_all()  # rank 0 alone asks the board
         notice = self._worker.notice
         if notice is not None:
             # Ray must know first that this node goes away: otherwise it puts the next worker group
@@ -180,55 +404,25 @@ class Session:
             self._worker.saved()
         self._agreement.wait_for_all()
         if order == SUSPEND:
-            raise Suspended(f"suspended after step {self.step}")
-        raise Preempted(f"a pod is being taken away; saved after step {self.step}")
+            self._leaving = Suspended(f"suspended after step {self.step}")
+        else:
+            self._leaving = Preempted(f"a pod is being taken away; saved after step {self.step}")
+        raise self._leaving
 
     def _wait_for_commit(self) -> None:
-        if self._worker.rank != 0:
-            return
-        deadline = time.monotonic() + COMMIT_PATIENCE_S
-        while time.monotonic() < deadline:
-            _, step = ray.get(self._worker.board.commits.remote())
-            if step >= self.step or self._committed_before(step):
-                return
-            time.sleep(0.05)
-        log.warning("the checkpoint of step %d was not committed in time", self.step)
+        """Return once the newest checkpoint that this group made counts.
 
-    def _committed_before(self, step: int) -> bool:
-        """Whether this step's checkpoint is the one that was restored."""
-        restored = self._worker.restored
-        return step < 0 and restored is not None and restored.step == self.step
+        While the store does not answer that is long; whoever takes the machine away does not wait.
+        Every rank asks: one that waited in a collective for another would run into its timeout.
+        """
+        if self._upload is None:
+            return
+        wait_s = 0.05
+        while not ray.get(self._worker.board.settled.remote(self._upload.name)):
+            time.sleep(wait_s)
+            wait_s = min(wait_s * 1.2, 1.0)
 
 
 def _ray_notice() -> Notice | None:
     deadline = training.preemption_deadline()
     return Notice(deadline=deadline, waits=False) if deadline is not None else None
-
-
-class _Upload:
-    """Writes one checkpoint's files and uploads them, in Ray's upload thread."""
-
-    def __init__(self, files: dict[str, Any]) -> None:
-        self._files = files
-        self._temporary = tempfile.TemporaryDirectory(prefix="checkpoint-")
-        self.folder = self._temporary.name
-        self.done = False
-        self.seconds = 0.0
-        self._finished = threading.Event()
-
-    def __call__(self, checkpoint: Checkpoint, name: str) -> Checkpoint:
-        started = time.monotonic()
-        try:
-            snapshot.write(self._files, Path(self.folder))
-            context = training.train_context()
-            uploaded = context.storage_context.persist_current_checkpoint(checkpoint, name)
-        finally:
-            self._files = {}
-            self._temporary.cleanup()
-            self.seconds = time.monotonic() - started
-            self.done = True
-            self._finished.set()
-        return uploaded
-
-    def wait(self) -> None:
-        self._finished.wait()

@@ -1,44 +1,178 @@
-"""What a checkpoint of the session holds: the objects' state and every rank's random numbers."""
+"""What a checkpoint of the session holds: the objects' state and every rank's own numbers.
 
-import copy
+`state.pt` has what all ranks share, from rank 0; `random-<rank>.pt` has what one rank alone has:
+its random numbers, and the state of every object that differs from rank to rank.
+"""
+
+import io
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.parallel import DistributedDataParallel
+
+from .encoding import TAG, NotSavable, decode, encode
+from .fingerprint import fingerprint
+from .objects import Stateful
 
 STATE_FILE = "state.pt"
 
 
-class Stateful(Protocol):
-    """A model, an optimizer, a scheduler, a data loader: anything that can be restored."""
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Everything that makes it what it is now."""
-        ...
-
-    def load_state_dict(self, state: Any) -> Any:
-        """Become what `state` says."""
-        ...
+def rank_file(rank: int) -> str:
+    """Name of the file with what one rank alone has."""
+    return f"random-{rank}.pt"
 
 
-def _bare(thing: Stateful) -> Stateful:
-    """Without the wrapper of data parallelism, so that a checkpoint fits any number of workers."""
-    return thing.module if isinstance(thing, DistributedDataParallel) else thing
+@dataclass(frozen=True)
+class Position:
+    """How far the training is."""
+
+    step: int = 0
+    """Steps done."""
+    epoch: int = 0
+    """Epochs done, where the training counts them."""
+    epoch_began: int = 0
+    """Steps done when the epoch under way began."""
+    stop_at: int | None = None
+    """Steps after which the ranks agreed to end; none: at the loop's own end."""
+    left: tuple[int, ...] = ()
+    """Ends of the loops that were left before it."""
+
+
+def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str, Any]:
+    """The states of the named objects in a form that can be saved; tensors are not copied yet.
+
+    Raises:
+        NotSavable: one of them holds something that no checkpoint can hold.
+    """
+    return {
+        name: encode(thing.state_dict(), f"{name}: state_dict()")
+        for name, thing in objects.items()
+        if name in names
+    }
+
+
+def try_out(states: Mapping[str, Any]) -> None:
+    """Write the encoded states without their tensors' values and read them back, in memory.
+
+    Raises:
+        NotSavable: one of them cannot be read back.
+    """
+    for name, state in states.items():
+        file = io.BytesIO()
+        torch.save(_hollow(state), file)
+        file.seek(0)
+        try:
+            decode(torch.load(file, weights_only=True))
+        except Exception as error:
+            line = str(error).partition("\n")[0]
+            raise NotSavable(
+                f"{name}: its state cannot be read back from a checkpoint ({line}); let "
+                "state_dict() return numbers, text, lists, dicts, arrays and tensors"
+            ) from error
+
+
+def _hollow(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return state.new_empty(0, device="cpu") if state.layout is torch.strided else None
+    if isinstance(state, dict):
+        if state.get(TAG) == "array":
+            return None
+        return {key: _hollow(item) for key, item in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_hollow(item) for item in state)
+    return state
+
+
+def fingerprints(states: Mapping[str, Any]) -> dict[str, int]:
+    """A short digest of each state."""
+    return {name: fingerprint(state) for name, state in states.items()}
+
+
+def take(
+    states: Mapping[str, Any], own: Collection[str], position: Position, rank: int, world_size: int
+) -> dict[str, Any]:
+    """This rank's part of a checkpoint, as file name -> content, copied to host memory.
+
+    Args:
+        states: what `encoded` returned.
+        own: names of the objects that differ from rank to rank.
+        position: how far the training is.
+        rank: of this process.
+        world_size: how many ranks there are.
+    """
+    mine = {name: _copied(state) for name, state in states.items() if name in own}
+    files: dict[str, Any] = {rank_file(rank): {**_copied(_random_state()), "objects": mine}}
+    if rank == 0:
+        shared = {name: _copied(state) for name, state in states.items() if name not in own}
+        files[STATE_FILE] = {
+            **vars(position),
+            "objects": shared,
+            "per_rank": sorted(own),
+            "world_size": world_size,
+        }
+    return files
+
+
+def write(files: Mapping[str, Any], folder: Path) -> None:
+    """Write them into a local folder."""
+    for name, content in files.items():
+        torch.save(content, folder / name)
+
+
+def restore(folder: Path, objects: Mapping[str, Stateful], rank: int, world_size: int) -> Position:
+    """Put the objects and the random numbers back; how far the training was.
+
+    Raises:
+        ValueError: the checkpoint lacks the state of one of the objects.
+    """
+    saved = _load(folder / STATE_FILE)
+    position = Position(**{name: saved[name] for name in vars(Position()) if name in saved})
+    own, shared = saved.get("per_rank", []), saved["objects"]
+    missing = sorted(objects.keys() - {*shared, *own})
+    if missing:
+        raise ValueError(
+            f"the checkpoint of step {position.step} holds no state of {', '.join(missing)}; pass "
+            f"the session the objects that it was saved with: {', '.join([*shared, *own])}"
+        )
+    former = saved.get("world_size", world_size)
+    if own and former != world_size:
+        raise ValueError(
+            f"the checkpoint of step {position.step} holds a state of {', '.join(own)} for each of "
+            f"its {former} ranks, and this run has {world_size} workers; resume with {former} "
+            "workers, or leave what each rank has for itself out of the session"
+        )
+    # A rank that the former world did not have begins with its own seed.
+    mine = _load(folder / rank_file(rank)) if (folder / rank_file(rank)).exists() else None
+    if own and mine is None:
+        raise ValueError(
+            f"the checkpoint of step {position.step} lacks {rank_file(rank)}, with rank {rank}'s "
+            f"state of {', '.join(own)}; it was not written by a session"
+        )
+    for name, thing in objects.items():
+        states = mine["objects"] if mine is not None and name in own else shared
+        thing.load_state_dict(decode(states[name]))
+    if mine is not None:
+        _restore_random_state(mine)
+    return position
+
+
+def _load(file: Path) -> Any:
+    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _copied(value: Any) -> Any:
-    """A deep copy in host memory: training goes on while it is written."""
+    """An encoded state's deep copy in host memory: training goes on while it is written."""
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, Mapping):
+        return value.to("cpu", copy=True)
+    if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_copied(item) for item in value)
-    return copy.deepcopy(value)
+    return value  # the others never change
 
 
 def _random_state() -> dict[str, Any]:
@@ -61,43 +195,3 @@ def _restore_random_state(state: Mapping[str, Any]) -> None:
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))
     version, numbers, gauss_next = state["python"]
     random.setstate((version, tuple(numbers), gauss_next))
-
-
-def take(objects: Mapping[str, Stateful], rank: int, step: int) -> dict[str, Any]:
-    """This rank's part of a checkpoint after `step` steps, as file name -> content.
-
-    Rank 0 has the objects' state, which is the same on every rank; each rank has its own random
-    numbers.
-    """
-    files: dict[str, Any] = {f"random-{rank}.pt": _copied(_random_state())}
-    if rank == 0:
-        states = {name: _copied(_bare(thing).state_dict()) for name, thing in objects.items()}
-        files[STATE_FILE] = {"step": step, "objects": states}
-    return files
-
-
-def write(files: Mapping[str, Any], folder: Path) -> None:
-    """Write them into a local folder."""
-    for name, content in files.items():
-        torch.save(content, folder / name)
-
-
-def restore(folder: Path, objects: Mapping[str, Stateful], rank: int) -> int:
-    """Put the objects and the random numbers back; the steps done by then.
-
-    Raises:
-        ValueError: the checkpoint lacks the state of one of the objects.
-    """
-    saved = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
-    missing = sorted(objects.keys() - saved["objects"].keys())
-    if missing:
-        raise ValueError(
-            f"the checkpoint of step {saved['step']} holds no state of {', '.join(missing)}; pass "
-            f"the session the objects that it was saved with: {', '.join(saved['objects'])}"
-        )
-    for name, thing in objects.items():
-        _bare(thing).load_state_dict(saved["objects"][name])
-    mine = folder / f"random-{rank}.pt"
-    if mine.exists():  # a rank that the former world did not have begins with its own seed
-        _restore_random_state(torch.load(mine, map_location="cpu", weights_only=True))
-    return int(saved["step"])

@@ -13,7 +13,7 @@ import sys
 import threading
 
 from .notice import state_folder
-from .seam import nodes
+from .ray_internals import nodes
 
 log = logging.getLogger(__name__)
 

@@ -5,19 +5,31 @@ with its signature. Only the store's error code and the HTTP status are taken fr
 secret gets into a status or a log.
 """
 
+import errno
 import re
 
 
 class StorageError(Exception):
     """The bucket did not do what was asked; its state is unknown."""
 
+    lasting = False
+    """Whether waiting alone rarely helps: somebody has to change something."""
+    waited = False
+    """Whether it was waited for as long as the settings allow."""
+
 
 class AbsentError(StorageError):
     """There is no such object; the one answer here that is certain."""
 
 
+class DamagedError(StorageError):
+    """What is there is not what was committed, which is certain too."""
+
+
 class BucketMissingError(StorageError):
     """The bucket itself does not exist."""
+
+    lasting = True
 
 
 class UnreachableError(StorageError):
@@ -27,9 +39,25 @@ class UnreachableError(StorageError):
 class CredentialsError(StorageError):
     """The store does not know us, or there are no credentials at all."""
 
+    lasting = True
+
 
 class DeniedError(StorageError):
     """The store knows us and says no."""
+
+    lasting = True
+
+
+class UnusableError(StorageError):
+    """The store answers, and not as this project needs it."""
+
+    lasting = True
+
+
+class DiskFullError(StorageError):
+    """There is no room left to write to; pods that are made anew have some."""
+
+    lasting = True
 
 
 _NO_OBJECT = {"NoSuchKey", "BlobNotFound"}
@@ -42,6 +70,7 @@ _UNKNOWN_USER = {
     "NoAuthenticationInformation",
     "SignatureDoesNotMatch",
     "TokenRefreshRequired",
+    "UnrecognizedClient",
     "UnrecognizedClientException",
     "XAdminUserNotFound",
 }
@@ -50,7 +79,7 @@ _METADATA_SERVERS = ("169.254.169.254", "169.254.170.", "metadata.google.interna
 
 
 def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
-    """Translate an error of the object store client.
+    """Translate an error of an object store client, obstore's or pyarrow's.
 
     Args:
         error: What the client raised.
@@ -61,14 +90,16 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
         The error to raise instead, `from None`, since the original carries the signed request.
     """
     text = str(error).partition("\n\nDebug source")[0]
-    status = _first(r"status code: (\d{3})", text)
-    code = _first(r"<Code>([A-Za-z0-9]{1,64})</Code>", text)
+    status = _first(r"(?:status code:|HTTP status) (\d{3})", text)
+    code = _first(r"<Code>([A-Za-z0-9]{1,64})</Code>", text) or _pyarrow_code(text)
     at = f"{uri} at {endpoint}" if endpoint else uri
 
     # A 404 alone does not say what is missing. Only the store's own word for "no such object" does:
     # a renamed bucket or a proxy's error page must never make a run start from scratch.
     if isinstance(error, FileNotFoundError) and (status is None or code in _NO_OBJECT):
         return AbsentError(f"there is no such object in {at}")
+    if _is_full(error, text):
+        return DiskFullError(f"there is no space left to write to, at {at}; free some")
     if "Missing AccessKeyId" in text or any(server in text for server in _METADATA_SERVERS):
         return CredentialsError(
             f"no credentials for {at} were found; name a Secret with them in "
@@ -79,7 +110,7 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
             f"the bucket of {at} does not exist; create it or correct storage.uri"
         )
     if code in _WRONG_REGION or status in ("301", "307"):
-        return StorageError(f"the bucket of {at} is in another region; set storage.region")
+        return UnusableError(f"the bucket of {at} is in another region; set storage.region")
     if code in _UNKNOWN_USER or status == "401" or type(error).__name__ == "UnauthenticatedError":
         return CredentialsError(
             f"the credentials for {at} were refused ({code or status or 'unauthenticated'}); "
@@ -88,13 +119,65 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
     if isinstance(error, PermissionError) or status == "403" or code == "AccessDenied":
         return DeniedError(f"access to {at} was denied ({code or status or 'by the file system'})")
     if uri.startswith("file:"):
-        return StorageError(
+        return UnusableError(
             f"{uri} cannot be used: {_first(r'([^:]{1,200})$', text.splitlines()[0])}"
         )
-    if status is None and ("HTTP error" in text or "timed out" in text or "Connect" in text):
+    if code == "NetworkConnection" or (
+        status is None and ("HTTP error" in text or "timed out" in text or "Connect" in text)
+    ):
         return UnreachableError(f"{at} cannot be reached; check storage.endpoint and the network")
     detail = code or (f"HTTP {status}" if status else _first(r"^([^\n]{1,200})", text))
     return StorageError(f"{at} answered with an error: {detail}")
+
+
+def recognize(error: BaseException) -> StorageError | None:
+    """What an exception of any code says about storage; None where it is about something else.
+
+    A missing file is about something else: code that asks for a wrong name has to be corrected.
+    """
+    if isinstance(error, StorageError):
+        return error
+    text = str(error)
+    if not isinstance(error, Exception) or isinstance(error, FileNotFoundError):
+        return None
+    if _is_full(error, text):
+        first = text.splitlines()[0][:200]
+        return DiskFullError(f"a disk is full ({first}); give the pods more ephemeral storage")
+    known = type(error).__module__.startswith("obstore") or (
+        isinstance(error, OSError) and any(name in text for name in _PYARROW)
+    )
+    if not known and not _is_botocore_outage(error):
+        return None
+    bucket = _first(r"in bucket '([^']{1,100})'", text)
+    return explain(error, f"bucket {bucket}" if bucket else "the object store", None)
+
+
+_PYARROW = ("AWS Error", "google::cloud::Status", "Azure Error")
+"""What pyarrow's errors of object stores contain; its exception types are Python's own."""
+
+
+def _pyarrow_code(text: str) -> str | None:
+    """The store's error code as pyarrow tells it: NO_SUCH_BUCKET is S3's NoSuchBucket."""
+    unknown = _first(r"ExceptionName: ([A-Za-z0-9]{1,64})", text)
+    shouted = _first(r"AWS Error ([A-Z_]{1,64})", text)
+    if unknown or not shouted or shouted == "UNKNOWN":
+        return unknown
+    return "".join(part.title() for part in shouted.split("_"))
+
+
+def _is_full(error: Exception, text: str) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    # torch.save tells a short write by the place in its own source alone.
+    torch_write = "inline_container.cc" in text and "unexpected pos" in text
+    return torch_write or "No space left on device" in text
+
+
+def _is_botocore_outage(error: Exception) -> bool:
+    return any(
+        kind.__module__ == "botocore.exceptions" and kind.__name__ == "HTTPClientError"
+        for kind in type(error).__mro__
+    )
 
 
 def _first(pattern: str, text: str) -> str | None:

@@ -5,15 +5,15 @@ from typing import Any
 
 from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-from trainingrun.api.contract import RunContract
+from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
 from . import spare
 from .bucket import Bucket
-from .committer import Committer
 from .failures import AttemptPolicy
 from .lease import Lease
-from .seam import training
-from .seam.process_group import ProcessGroup
+from .ray_internals import connection, filesystem, training
+from .ray_internals.process_group import ProcessGroup
+from .reports import Reports
 from .worker import Supervised
 
 
@@ -35,20 +35,20 @@ class Trainers:
         self._lease, self._base_step = lease, base_step
 
     def fit_function(self) -> None:
-        """Train with `contract.function` until it is done.
+        """Train with `contract.function` until it is done. Call `intercept` first.
 
         Raises:
             ray.train.TrainingFailedError: it is not done.
         """
-        self.intercept()
         function = Supervised(self._board, self._contract)
         training.trainer_of(
             function, self._contract.config, self._process_group(), self._scaling()
         ).fit()
 
-    def intercept(self) -> None:
-        """From now on every trainer that is fitted in this process becomes part of the run."""
-        training.intercept_fit(self._prepare, lambda: AttemptPolicy(self._board))
+    def intercept(self) -> training.Fit:
+        """From now on the trainer that is fitted in this process trains the run; its outcome."""
+        connection.keep()
+        return training.intercept_fit(self._prepare, lambda: AttemptPolicy(self._board))
 
     def _prepare(self, trainer: Any) -> None:
         if not isinstance(trainer.train_loop_per_worker, Supervised):
@@ -78,7 +78,7 @@ class Trainers:
     def _process_group(self) -> BackendConfig:
         wanted, resources = self._contract.torch_backend, self._contract.resources_per_worker
         timeout_s = int(self._contract.torch_timeout_seconds)
-        if resources.keys() <= {"CPU", "GPU", "memory"}:
+        if resources.keys() <= {"CPU", "GPU", "memory", WORKER_RESOURCE}:
             backend = "nccl" if resources.get("GPU") else "gloo"
             return ProcessGroup(backend if wanted == "auto" else wanted, timeout_s)
         from ray.train.torch import TorchConfig  # knows how TPUs and others find each other
@@ -86,20 +86,20 @@ class Trainers:
         return TorchConfig(backend=None if wanted == "auto" else wanted, timeout_s=timeout_s)
 
     def _run_config(self, theirs: RunConfig) -> RunConfig:
-        filesystem, root = self._bucket.pyarrow()
+        bucket, root = self._bucket.pyarrow()
         contract, epoch = self._contract, self._lease.epoch
         return RunConfig(
             # A name of its own for each epoch: a straggler overwrites nothing, and a torn snapshot
             # of Ray's checkpoint manager cannot keep the next driver from starting.
             name=f"{contract.attempt:04d}-{epoch:06d}",
             storage_path=f"{root}/checkpoints",
-            storage_filesystem=filesystem,
+            storage_filesystem=filesystem.for_ray(bucket),
             # Ray would delete a checkpoint that is the last intact one; see `retention`.
             checkpoint_config=CheckpointConfig(num_to_keep=None),
             failure_config=FailureConfig(max_failures=-1, controller_failure_limit=-1),
             callbacks=[
                 *(theirs.callbacks or []),
-                Committer(self._board, contract, epoch, self._base_step),
+                Reports(self._board, self._base_step),
             ],
             worker_runtime_env=self._worker_environment(theirs.worker_runtime_env or {}),
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train
@@ -17,12 +17,17 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import RunContract
 
-from . import manifest, spare
+from . import checkpoint_files, manifest, spare
 from .bucket import Bucket
-from .failures import PeerLost, Preempted, Suspended, first_line, is_collective_error
+from .error_text import first_line
+from .failures import PeerLost, Preempted, Suspended, is_collective_error
 from .manifest import Manifest
 from .notice import Notice, NoticeWatcher
-from .seam import nodes, training
+from .patience import Patience, told_to
+from .ray_internals import nodes, training
+
+if TYPE_CHECKING:
+    from .session import Session
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +56,16 @@ class Worker:
         self.world_size: int = context.get_world_size()
         self.every_seconds = contract.checkpoints.every_seconds
         """Seconds of training between periodic checkpoints."""
+        self.timeout_s = contract.torch_timeout_seconds
+        """Seconds after which a collective call fails."""
         self.restored: Manifest | None = None
         """The checkpoint that this worker group begins from."""
         self.group = 0
         """Number of the worker group, from 1."""
-        self._taken_over = False
+        self.patience = Patience(told_to(board, f"rank {self.rank}"))
+        """Waits for the store, and tells the board."""
+        self.session: Session | None = None
+        """What answers notices, once the training function has made one."""
         self._watcher = NoticeWatcher(self._answer)
         self._spare: threading.Timer | None = None
 
@@ -64,9 +74,18 @@ class Worker:
         """This pod's own notice, once there is one."""
         return self._watcher.notice
 
-    def take_over(self) -> None:
-        """The session answers notices from now on."""
-        self._taken_over = True
+    def take_over(self, session: "Session") -> None:
+        """The session answers notices from now on.
+
+        Raises:
+            RuntimeError: there is one already.
+        """
+        if self.session is not None:
+            raise RuntimeError(
+                "the training function has a Session already, and checkpoints hold one; pass all "
+                "objects to the first one"
+            )
+        self.session = session
 
     def saved(self) -> None:
         """What this pod had to save is committed."""
@@ -83,7 +102,10 @@ class Worker:
         )
         chosen: Any = None
         if self.rank == 0:
-            found, skipped = manifest.newest_intact(bucket)
+            # What the group before this one uploaded is there; it counts in a moment.
+            while ray.get(self.board.uploads_waiting.remote()):
+                time.sleep(0.1)
+            found, skipped = self.patience(lambda: manifest.newest_intact(bucket))
             step = found.step if found else 0
             group = ray.get(
                 self.board.group_started.remote(self.world_size, step, [s.reason for s in skipped])
@@ -91,10 +113,12 @@ class Worker:
             chosen = (found.model_dump() if found else None, group)
         document, self.group = broadcast_from_rank_zero(chosen)
         self.restored = Manifest.model_validate(document) if document else None
-        filesystem, root = bucket.pyarrow()
-        path = f"{root}/{self.restored.path}" if self.restored else None
-        training.offer_checkpoint(path, filesystem)
-        training.seal_uploads(_digest)
+        if self.restored:
+            training.offer_checkpoint(*checkpoint_files.offered(bucket, self.restored))
+        else:
+            training.offer_checkpoint(None, None)
+        training.seal_uploads(_digest, self.patience)
+        training.keep_checkpoints_apart(self.group)
         self._watcher.start()
         self._spare = spare.keep()
 
@@ -105,14 +129,13 @@ class Worker:
             self._spare.cancel()
 
     def _answer(self, notice: Notice) -> None:
-        if self._taken_over:
+        if self.session is not None:
             return  # the session reads `notice` after its next step
         # Plain Ray Train code learns of it by ray.train.get_preemption_info().
         nodes.drain_own_node("the pod is being deleted", notice.deadline)
-        before, _ = ray.get(self.board.commits.remote())
-        while time.time() < notice.deadline and not self._taken_over:
-            commits, _ = ray.get(self.board.commits.remote())
-            if commits > before:
+        before = ray.get(self.board.commits.remote())
+        while time.time() < notice.deadline and self.session is None:
+            if ray.get(self.board.commits.remote()) > before:
                 self.saved()
                 return
             time.sleep(0.2)
@@ -187,7 +210,10 @@ class Supervised:
         function = self._function or load(self._contract.function or "")
         worker.begin(bucket)
         try:
-            return function(config) if _takes_config(function) else function()
+            returned = _call(function, config)
+            if worker.session is not None:
+                worker.session.conclude()
+            return returned
         except (Preempted, Suspended):
             raise
         except Exception as error:
@@ -200,6 +226,12 @@ class Supervised:
             worker.end()
 
 
-def _takes_config(function: Callable[..., Any]) -> bool:
+def _call(function: Callable[..., Any], config: dict[str, Any]) -> Any:
+    """Call the training function with the config, unless it takes none."""
     parameters = inspect.signature(function).parameters.values()
-    return any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
+    if any(p.name == "config" and p.kind is p.KEYWORD_ONLY for p in parameters):
+        return function(config=config)
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    # A default is no reason to withhold it; several of them are settings of another caller.
+    wanted = len(places) == 1 or any(p.default is p.empty or p.name == "config" for p in places[:1])
+    return function(config) if wanted else function()

@@ -7,7 +7,9 @@ Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preem
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ import pyarrow.fs
 import ray
 import ray.train
 
-DIGEST_FOLDER = ".trainingrun"
-"""Folder inside a checkpoint with one digest file per rank, made before the upload."""
+from ..manifest import DIGEST_FOLDER
+from ..patience import Patience
+from .expected import UnknownRay, check, sentence
+from .filesystem import PatientCheckpoint, behind
 
 
 def train_context() -> Any:
@@ -30,36 +34,74 @@ def train_context() -> Any:
     return get_train_context()
 
 
-def offer_checkpoint(path: str | None, filesystem: pyarrow.fs.FileSystem) -> None:
-    """Make `ray.train.get_checkpoint()` return the checkpoint at `path`, or None."""
-    train_context().checkpoint = (
-        ray.train.Checkpoint(path=path, filesystem=filesystem) if path else None
-    )
+def offer_checkpoint(path: str | None, filesystem: pyarrow.fs.FileSystem | None) -> None:
+    """Make `ray.train.get_checkpoint()` return the checkpoint at `path`, or None.
+
+    Raises:
+        UnknownRay: it returns something else: training would begin from scratch.
+    """
+    offered = PatientCheckpoint(path=path, filesystem=filesystem) if path else None
+    train_context().checkpoint = offered
+    if ray.train.get_checkpoint() is not offered:
+        raise UnknownRay(sentence("does not hand on the checkpoint that it is given"))
 
 
-def seal_uploads(digest: Callable[[Path], Mapping[str, Any]]) -> None:
+def seal_uploads(digest: Callable[[Path], Mapping[str, Any]], patience: Patience) -> None:
     """Have every checkpoint that this worker uploads carry the digests of its files.
 
     They are taken from the local files, before the upload, so that what was written and what
-    arrived can be told apart later, and nobody has to read a checkpoint back to commit it.
+    arrived can be told apart later, and nobody has to read a checkpoint back to commit it. An
+    upload that fails for the store's sake is repeated as `patience` says.
     """
+    from ray.train.v2._internal.execution.storage import _pyarrow_fs_copy_files
+
     context = train_context()
     rank = context.get_world_rank()
     storage = context.storage_context
-    upload = storage.persist_current_checkpoint
+    bucket = behind(storage.storage_filesystem)
 
     def sealed(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
+        path = storage.build_checkpoint_path_from_name(name)
         files = digest(Path(checkpoint.path)) if _is_local(checkpoint) else None
-        uploaded = upload(checkpoint, name)
-        if files is not None:
-            write_file(
-                uploaded.filesystem,
-                f"{uploaded.path}/{DIGEST_FOLDER}/rank-{rank}.json",
-                json.dumps(files).encode(),
+
+        def upload() -> None:
+            bucket.create_dir(path)
+            _pyarrow_fs_copy_files(
+                source=checkpoint.path,
+                destination=path,
+                source_filesystem=checkpoint.filesystem,
+                destination_filesystem=bucket,
             )
-        return uploaded
+            if files is not None:
+                name = f"{path}/{DIGEST_FOLDER}/rank-{rank}.json"
+                write_file(bucket, name, json.dumps(files).encode())
+
+        patience(upload)
+        return PatientCheckpoint(path=path, filesystem=storage.storage_filesystem)
 
     storage.persist_current_checkpoint = sealed
+
+
+def keep_checkpoints_apart(group: int) -> None:
+    """Have each checkpoint of this driver get a folder of its own, also where code reuses a name.
+
+    A second upload under one name would overwrite what is committed. All ranks call `report`
+    equally often and agree on rank 0's name, so they count alike.
+
+    Args:
+        group: Number of the worker group, from 1.
+    """
+    context = train_context()
+    agree = context._sync_checkpoint_dir_name_across_ranks
+    used: Counter[str] = Counter()
+
+    def agree_on_a_new_one(name: str | None = None) -> str:
+        agreed = str(agree(name))
+        used[agreed] += 1
+        count = used[agreed]
+        return f"{agreed}-{group}" if count == 1 else f"{agreed}-{group}.{count}"
+
+    context._sync_checkpoint_dir_name_across_ranks = agree_on_a_new_one
 
 
 def write_file(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
@@ -87,20 +129,55 @@ def preemption_deadline() -> float | None:
     return info.deadline_ms / 1000 if info.deadline_ms else time.time() + 120
 
 
-def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], Any]) -> None:
-    """Have every Ray Train v2 trainer of this process prepared by us when it is fitted.
+@dataclass
+class Fit:
+    """What became of the one `fit()` of this process."""
+
+    begun: bool = False
+    """Whether it was called."""
+    succeeded: bool = False
+    """Whether it returned."""
+    error: BaseException | None = None
+    """What it raised, or that it was called again."""
+
+
+def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], Any]) -> Fit:
+    """Have the Ray Train v2 trainer of this process prepared by us when it is fitted.
 
     `prepare` may replace the trainer's attributes; `failure_policy` makes the policy that Ray's
     controller asks after each failure. This is how a user's script runs unmodified.
+
+    Returns:
+        What becomes of it, whatever the code around it does with the exception.
+
+    Raises:
+        UnknownRay: this Ray is not one that is known.
     """
+    check()
+    outcome = Fit()
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     start = DataParallelTrainer._initialize_and_run_controller
     fit = DataParallelTrainer.fit
 
     def prepared_fit(trainer: Any) -> Any:
-        prepare(trainer)
-        return fit(trainer)
+        if outcome.begun:
+            # Its checkpoints would be taken for the first one's, and the other way round.
+            again = RuntimeError(
+                "fit() was called a second time; a run has one series of checkpoints, so train "
+                "each stage in a TrainingRun of its own, or all of them in one training function"
+            )
+            outcome.error = outcome.error or again
+            raise again
+        outcome.begun = True
+        try:
+            prepare(trainer)
+            result = fit(trainer)
+        except BaseException as error:
+            outcome.error = error
+            raise
+        outcome.succeeded = True
+        return result
 
     def start_ours(trainer: Any, **arguments: Any) -> Any:
         arguments["failure_policy"] = failure_policy()
@@ -109,6 +186,7 @@ def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], A
 
     DataParallelTrainer.fit = prepared_fit
     DataParallelTrainer._initialize_and_run_controller = start_ours
+    return outcome
 
 
 def _leave_out_the_needless(trainer: Any, arguments: dict[str, Any]) -> None:

@@ -1,0 +1,153 @@
+"""A checkpoint as its manifest describes it: the only way in which training code sees one.
+
+Whoever may write to the bucket may put any object beside a checkpoint's files, and Ray downloads
+every object that it is shown: one whose key is `…/../../x` lands outside the folder. So Ray is
+shown a read-only filesystem with exactly the files that the manifest names, and each of them is
+checked against its size and SHA-256 while it is read.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow
+import pyarrow.fs
+from pyarrow.fs import FileInfo, FileType
+
+from .bucket import Bucket
+from .manifest import FileDigest, Manifest
+from .storage_error import DamagedError
+
+
+def offered(bucket: Bucket, manifest: Manifest) -> tuple[str, pyarrow.fs.FileSystem]:
+    """Path and filesystem under which Ray finds the checkpoint and nothing else."""
+    _, root = bucket.pyarrow()
+    view = _CommittedFiles(bucket, manifest, root)
+    return view.base, pyarrow.fs.PyFileSystem(view)
+
+
+class _Verified:
+    """A file of the bucket that fails to be read once it is not what was committed."""
+
+    def __init__(self, pieces: Iterator[bytes], wanted: FileDigest, uri: str) -> None:
+        self._pieces, self._wanted, self._uri = pieces, wanted, uri
+        self._digest = hashlib.sha256()
+        self._left = b""
+        self._taken = 0
+        self.closed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes; none at the end."""
+        if size is None or size < 0:
+            return b"".join(iter(lambda: self.read(2**30), b""))
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._check(at_end=True)
+                return b""
+            self._take(piece)
+        part, self._left = self._left[:size], self._left[size:]
+        return part
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _take(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        self._taken += len(piece)
+        self._left = bytes(piece)
+        # Before the last byte is handed out: a reader that knows the size may not ask again.
+        self._check(at_end=False)
+
+    def _check(self, *, at_end: bool) -> None:
+        whole = self._taken == self._wanted.size
+        if whole and self._digest.hexdigest() == self._wanted.sha256:
+            return
+        if at_end or whole or self._taken > self._wanted.size:
+            raise DamagedError(f"{self._uri} changed while it was restored: it is not as committed")
+
+
+class _CommittedFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
+    """Lists and opens the files of one manifest; knows no other path and writes nothing."""
+
+    def __init__(self, bucket: Bucket, manifest: Manifest, root: str) -> None:
+        self.base = f"{root}/{manifest.path}"
+        self._bucket, self._manifest = bucket, manifest
+        self._files = {f"{self.base}/{name}": name for name in manifest.files}
+        self._folders = {self.base}
+        for path in self._files:
+            while (path := path.rpartition("/")[0]) not in self._folders:
+                self._folders.add(path)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _CommittedFiles)
+            and self._bucket == other._bucket
+            and self._manifest == other._manifest
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get_type_name(self) -> str:
+        return "checkpoint"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[FileInfo]:
+        return [self._info(path.rstrip("/")) for path in paths]
+
+    def get_file_info_selector(self, selector: Any) -> list[FileInfo]:
+        folder = selector.base_dir.rstrip("/")
+        if folder not in self._folders:
+            if selector.allow_not_found:
+                return []
+            raise FileNotFoundError(folder)
+        below = sorted(
+            path for path in (*self._folders, *self._files) if path.startswith(f"{folder}/")
+        )
+        return [
+            self._info(path)
+            for path in below
+            if selector.recursive or "/" not in path.removeprefix(f"{folder}/")
+        ]
+
+    def open_input_stream(self, path: str) -> Any:
+        name = self._name(path)
+        key = f"{self._manifest.path}/{name}"
+        content = _Verified(
+            self._bucket.stream(key), self._manifest.files[name], self._bucket.uri(key)
+        )
+        return pyarrow.PythonFile(content, mode="r")
+
+    def open_input_file(self, path: str) -> Any:
+        # For readers that jump within a file; rank 0 has verified it as a whole before.
+        filesystem, root = self._bucket.pyarrow()
+        return filesystem.open_input_file(f"{root}/{self._manifest.path}/{self._name(path)}")
+
+    def _info(self, path: str) -> FileInfo:
+        if path in self._files:
+            size = self._manifest.files[self._files[path]].size
+            return FileInfo(path, FileType.File, size=size)
+        kind = FileType.Directory if path in self._folders else FileType.NotFound
+        return FileInfo(path, kind)
+
+    def _name(self, path: str) -> str:
+        if path not in self._files:
+            raise FileNotFoundError(path)
+        return self._files[path]
+
+    def _refuse(self, *_: Any) -> Any:
+        raise PermissionError(f"the checkpoint {self._manifest.path} is read-only")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse

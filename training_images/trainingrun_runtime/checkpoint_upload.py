@@ -1,0 +1,58 @@
+"""One checkpoint on its way from a worker to the bucket, beside the training."""
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ray.train import Checkpoint
+
+from . import snapshot
+from .patience import Patience
+from .ray_internals import training
+
+
+class CheckpointUpload:
+    """Writes one checkpoint's files and uploads them, in Ray's upload thread.
+
+    It waits for a store that does not answer, and keeps the files until they are uploaded. Training
+    goes on meanwhile and makes no other checkpoint: one copy waits at most.
+    """
+
+    def __init__(self, files: dict[str, Any], patience: Patience) -> None:
+        self._files, self._patience = files, patience
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="checkpoint-", ignore_cleanup_errors=True
+        )
+        self.folder = self._temporary.name
+        self.name = ""
+        """Of the checkpoint's folder; known once it is uploaded."""
+        self.done = False
+        self.seconds = 0.0
+        self._began = time.monotonic()
+        self._finished = threading.Event()
+
+    def __call__(self, checkpoint: Checkpoint, name: str) -> Checkpoint:
+        """Write and upload it under that name; Ray's upload thread calls this."""
+        self.name = name
+        try:
+            self._patience(lambda: snapshot.write(self._files, Path(self.folder)))
+            self._files = {}  # a copy on disk is enough, however long it waits there
+            context = training.train_context()
+            uploaded = context.storage_context.persist_current_checkpoint(checkpoint, name)
+            self._temporary.cleanup()
+        finally:
+            self.seconds = time.monotonic() - self._began
+            self.done = True
+            self._finished.set()
+        return uploaded
+
+    @property
+    def seconds_so_far(self) -> float:
+        """What it took since the state was copied, or has taken by now."""
+        return self.seconds if self.done else time.monotonic() - self._began
+
+    def wait(self) -> None:
+        """Return once the upload has ended, well or not."""
+        self._finished.wait()

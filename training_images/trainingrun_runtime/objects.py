@@ -1,0 +1,138 @@
+"""What a session is given: which objects it takes, and how their state is read and put back."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+_SHARDED = {
+    "FullyShardedDataParallel": "FSDP",
+    "FSDPModule": "FSDP2",
+    "DTensor": "its parameters are DTensors, as FSDP2 and tensor parallelism make them",
+    "ShardedTensor": "its parameters are ShardedTensors",
+    "ZeroRedundancyOptimizer": "ZeroRedundancyOptimizer",
+    "DeepSpeedEngine": "DeepSpeed",
+}
+"""Class names of what each rank holds only a part of."""
+
+
+class Stateful(Protocol):
+    """A model, an optimizer, a scheduler, a data loader: anything that can be restored."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Everything that makes it what it is now."""
+        ...
+
+    def load_state_dict(self, state: Any) -> Any:
+        """Become what `state` says."""
+        ...
+
+
+class NotRestorable(TypeError):
+    """A session was given something that it could not bring back."""
+
+
+class _TorchGenerator:
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Any) -> None:
+        self._generator.set_state(state["generator"])
+
+
+class _NumpyGenerator:
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return dict(self._generator.bit_generator.state)
+
+    def load_state_dict(self, state: Any) -> None:
+        self._generator.bit_generator.state = state
+
+
+def taken(objects: Mapping[str, Any]) -> dict[str, Stateful]:
+    """The objects as a session restores them: without wrappers, and refused where it cannot.
+
+    Raises:
+        NotRestorable: with one sentence: which object, why, and what to do.
+    """
+    found = {}
+    for name, thing in objects.items():
+        how = _sharded(thing)
+        if how is not None:
+            raise NotRestorable(
+                f"{name} is sharded ({how}): each rank holds a part of it, and a session saves "
+                "whole objects only; wrap the model with ray.train.torch.prepare_model "
+                "(DistributedDataParallel), or leave the session out and save every rank's part "
+                "with torch.distributed.checkpoint and ray.train.report"
+            )
+        found[name] = _restorable(name, bare(thing))
+    return found
+
+
+def bare(thing: Any) -> Any:
+    """Without the wrappers of data parallelism and `torch.compile`.
+
+    A checkpoint then fits any number of workers, compiled or not.
+    """
+    while True:
+        if isinstance(thing, DistributedDataParallel):
+            thing = thing.module
+        elif type(thing).__name__ == "OptimizedModule" and hasattr(thing, "_orig_mod"):
+            thing = thing._orig_mod
+        else:
+            return thing
+
+
+def replicated(thing: Any) -> bool:
+    """Whether data parallelism keeps it the same on all ranks, its buffers too, as rank 0 has them.
+
+    What differs nonetheless, such as the running means of a batch norm, is taken from rank 0 before
+    each forward pass.
+    """
+    while not isinstance(thing, DistributedDataParallel):
+        inner = getattr(thing, "_orig_mod", None)
+        if inner is None:
+            return False
+        thing = inner
+    return bool(thing.broadcast_buffers)
+
+
+def _restorable(name: str, thing: Any) -> Stateful:
+    if isinstance(thing, torch.Generator):
+        return _TorchGenerator(thing)
+    if isinstance(thing, np.random.Generator):
+        return _NumpyGenerator(thing)
+    lacks = [m for m in ("state_dict", "load_state_dict") if not callable(getattr(thing, m, None))]
+    if lacks:
+        raise NotRestorable(
+            f"{name} is a {type(thing).__name__}, which has no {' and no '.join(lacks)}: a session "
+            "cannot bring it back; leave it out, or pass an object that has both (for a data "
+            "loader: torchdata's StatefulDataLoader)"
+        )
+    return thing  # type: ignore[no-any-return]
+
+
+def _sharded(thing: Any) -> str | None:
+    """How an object is spread over the ranks; None: it is whole."""
+    for part in _parts(thing):
+        for kind in type(part).__mro__:
+            if kind.__name__ in _SHARDED:
+                return _SHARDED[kind.__name__]
+    return None
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    yield thing
+    if isinstance(thing, torch.nn.Module):
+        yield from thing.modules()
+        yield from thing.parameters()
+        yield from thing.buffers()
+    for group in getattr(thing, "param_groups", ()):
+        yield from group["params"]

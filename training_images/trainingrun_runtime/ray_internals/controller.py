@@ -1,0 +1,19 @@
+"""Touches of what Ray Train's controller calls: reports, failures and the decision about them.
+
+Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/callback.py` (`ReportCallback`),
+`.../failure_handling/` and `ray/train/v2/_internal/exceptions.py`. Loads no PyTorch.
+"""
+
+from ray.train import ControllerError, PreemptionError
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.execution.callback import ReportCallback
+from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
+
+__all__ = [
+    "ControllerError",
+    "FailureDecision",
+    "FailurePolicy",
+    "PreemptionError",
+    "ReportCallback",
+    "WorkerHealthCheckFailedError",
+]

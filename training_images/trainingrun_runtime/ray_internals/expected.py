@@ -1,0 +1,155 @@
+"""What this package expects of Ray's internals, checked before anything rests on it.
+
+An attribute that Ray no longer reads can still be set: training would then begin from scratch, and
+nobody would be told. So a Ray that is not as read here ends the attempt with one sentence instead.
+"""
+
+import dataclasses
+import importlib
+import inspect
+from importlib import metadata
+from typing import Any
+
+LOWEST, BELOW = (2, 58), (2, 61)
+"""Versions of Ray that were read and tested, as in pyproject.toml: from the first, below the
+second."""
+
+_EXECUTION = "ray.train.v2._internal.execution"
+_SCALING = f"{_EXECUTION}.scaling_policy"
+PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
+    (f"{_EXECUTION}.context", "get_train_context"): (),
+    (f"{_EXECUTION}.storage", "StorageContext.persist_current_checkpoint"): (
+        "self",
+        "checkpoint",
+        "checkpoint_dir_name",
+    ),
+    (f"{_EXECUTION}.storage", "StorageContext.build_checkpoint_path_from_name"): (
+        "self",
+        "checkpoint_name",
+    ),
+    (f"{_EXECUTION}.storage", "_pyarrow_fs_copy_files"): (
+        "source",
+        "destination",
+        "source_filesystem",
+        "destination_filesystem",
+        "kwargs",
+    ),
+    (f"{_EXECUTION}.context", "TrainContext._sync_checkpoint_dir_name_across_ranks"): (
+        "self",
+        "checkpoint_dir_name",
+    ),
+    (f"{_EXECUTION}.callback", "ReportCallback.after_report"): (
+        "self",
+        "training_report",
+        "metrics",
+    ),
+    (f"{_EXECUTION}.failure_handling", "FailurePolicy.make_decision"): (
+        "self",
+        "training_failed_error",
+    ),
+    (f"{_EXECUTION}.failure_handling", "FailurePolicy.__init__"): ("self", "failure_config"),
+    (_SCALING, "FixedScalingPolicy.__init__"): ("self", "scaling_config"),
+    (_SCALING, "FixedScalingPolicy._send_resource_request"): ("self",),
+    (_SCALING, "FixedScalingPolicy._maybe_send_resource_request"): ("self",),
+    (_SCALING, "FixedScalingPolicy._cancel_resource_request"): ("self",),
+    ("ray.train.v2.api.data_parallel_trainer", "DataParallelTrainer.fit"): ("self",),
+    (
+        "ray.train.v2.api.data_parallel_trainer",
+        "DataParallelTrainer._initialize_and_run_controller",
+    ): ("self", "controller_init_kwargs"),
+    ("ray.train._internal.utils", "get_address_and_port"): (),
+    (
+        "ray._private.authentication.http_token_authentication",
+        "get_auth_headers_if_auth_enabled",
+    ): ("user_headers",),
+}
+"""Parameters of the functions that are called, replaced or overridden, by module and name."""
+
+FIELDS: dict[tuple[str, str], frozenset[str]] = {
+    (f"{_EXECUTION}.context", "TrainContext"): frozenset(
+        {"checkpoint", "storage_context", "preemption_context"}
+    ),
+    (f"{_EXECUTION}.context", "TrainRunContext"): frozenset(
+        {"run_config", "train_loop_config", "scaling_config", "backend_config", "dataset_config"}
+    ),
+    (f"{_EXECUTION}.preemption", "PreemptionInfo"): frozenset({"deadline_ms"}),
+    (f"{_EXECUTION}.preemption", "PreemptionContext"): frozenset({"preemption_info"}),
+}
+"""Fields that are read or set, of dataclasses."""
+
+NAMES: dict[tuple[str, str], frozenset[str]] = {
+    ("ray.train.v2._internal.callbacks.datasets", "DatasetsCallback"): frozenset(),
+    (
+        "ray.train.v2._internal.callbacks.placement_group_callback",
+        "PlacementGroupCleanerCallback",
+    ): frozenset(),
+    (f"{_EXECUTION}.failure_handling", "FailureDecision"): frozenset({"RETRY", "RAISE"}),
+    ("ray.train.v2._internal.util", "TrainingFramework"): frozenset({"TORCH"}),
+    ("ray.train.v2._internal.exceptions", "WorkerHealthCheckFailedError"): frozenset(),
+    ("ray.train.v2._internal.constants", "CHECKPOINT_MANAGER_SNAPSHOT_FILENAME"): frozenset(),
+    ("ray.train.v2._internal.constants", "VALIDATE_STORAGE_MARKER_FILENAME"): frozenset(),
+    ("ray._private.ray_constants", "WORKER_PROCESS_SETUP_HOOK_ENV_VAR"): frozenset(),
+    ("ray._raylet", "InnerGcsClient"): frozenset({"drain_node"}),  # GcsClient hands on to it
+    ("ray.core.generated.node_manager_pb2", "PrestartWorkersRequest"): frozenset(
+        {"job_id", "num_workers", "keep_alive_duration_secs", "runtime_env_info"}
+    ),
+}
+"""Names that are used, and attributes of them."""
+
+
+class UnknownRay(RuntimeError):
+    """The installed Ray is not one that this project knows."""
+
+
+def check_version() -> None:
+    """Make sure of the version alone, without loading Ray.
+
+    Raises:
+        UnknownRay: with one sentence.
+    """
+    version = tuple(int(part) for part in metadata.version("ray").split(".")[:2])
+    if not LOWEST <= version < BELOW:
+        raise UnknownRay(sentence("is not a version that was tested"))
+
+
+def check() -> None:
+    """Make sure that the installed Ray is one that was read and tested.
+
+    Raises:
+        UnknownRay: with one sentence: what differs, and which Ray to install.
+    """
+    check_version()
+    for (module, name), wanted in PARAMETERS.items():
+        found = tuple(inspect.signature(_find(module, name)).parameters)
+        if found != wanted:
+            raise UnknownRay(sentence(f"has {name} with parameters {', '.join(found) or 'none'}"))
+    for (module, name), fields in FIELDS.items():
+        lacking = fields - {field.name for field in dataclasses.fields(_find(module, name))}
+        if lacking:
+            raise UnknownRay(sentence(f"has {name} without {', '.join(sorted(lacking))}"))
+    for (module, name), attributes in NAMES.items():
+        thing = _find(module, name)
+        descriptor = getattr(thing, "DESCRIPTOR", None)  # a message of Ray's protocol
+        known = descriptor.fields_by_name if descriptor is not None else dir(thing)
+        lacking = attributes - set(known)
+        if lacking:
+            raise UnknownRay(sentence(f"has {name} without {', '.join(sorted(lacking))}"))
+
+
+def _find(module: str, name: str) -> Any:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UnknownRay(sentence(f"has no {module}.{name}")) from error
+    return found
+
+
+def sentence(what: str) -> str:
+    """Why this Ray cannot be used: it `what`."""
+    lowest, below = (".".join(map(str, version)) for version in (LOWEST, BELOW))
+    return (
+        f"Ray {metadata.version('ray')} {what}, and training with it might begin from scratch "
+        f"unnoticed; use an image with ray>={lowest},<{below}"
+    )

@@ -1,0 +1,18 @@
+"""A checkpoint on its way: uploaded by all ranks, not committed yet."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A checkpoint of which every rank's part is in the bucket."""
+
+    path: str
+    """Its folder, as Ray names it: bucket and key, or the local path."""
+    step: int
+    """Steps done when it was made."""
+    world_size: int
+    """Workers that made it."""
+    metrics: dict[str, Any]
+    """Rank 0's, as reported with it."""
