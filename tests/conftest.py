@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support import statistics
 from support.apiserver import ApiServer, running_apiserver
 from support.binaries import Unavailable, kuberay_crds
 from trainingrun.api.crd import crd
@@ -32,3 +33,9 @@ def apiserver() -> Iterator[ApiServer]:
 def namespace(apiserver: ApiServer) -> str:
     """A namespace of the test's own."""
     return apiserver.new_namespace()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have to say about themselves, such as how much was fuzzed."""
+    for line in statistics.LINES:
+        terminalreporter.write_line(line)

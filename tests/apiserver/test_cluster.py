@@ -1,14 +1,11 @@
 """The cluster as the operator sees it, against a real API server."""
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
 
-from support.apiserver import ApiServer
 from support.operators import (
     RAY_API,
     Proxy,
@@ -16,36 +13,17 @@ from support.operators import (
     configuration_of,
     eventually,
     owned_by,
-    watches_are_open,
+    watching,
 )
 from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster import cache as cache_module
 from trainingrun.cluster.connection import Connection, Gone
-from trainingrun.cluster.live import KubernetesCluster
 from trainingrun.cluster.port import ClusterError, Conflict, Rejected
+from trainingrun.cluster.store import Store
+from trainingrun.cluster.stores import Stores
+from trainingrun.cluster.watching import PAGE_BYTES, Watch
 from trainingrun.reconciling.model import Ref
-
-
-@contextlib.asynccontextmanager
-async def watching(
-    server: ApiServer, *namespaces: str, port: int | None = None, deaf: bool = False
-) -> AsyncIterator[KubernetesCluster]:
-    connection = Connection(await configuration_of(server, port))
-    cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
-    task = asyncio.create_task(cluster.run())
-    try:
-        async with asyncio.timeout(20):
-            await cluster.wait_synced()
-        await watches_are_open(cluster)
-        if deaf:
-            task.cancel()
-        yield cluster
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await connection.close()
+from trainingrun.rendering.affinities import EXCLUSION
 
 
 def ref_of(found: dict) -> Ref:
@@ -185,7 +163,9 @@ async def test_a_node_wakes_its_runs_when_it_becomes_unready_but_not_by_heartbea
         heartbeat["status"]["conditions"][0]["lastHeartbeatTime"] = "2030-01-01T00:00:00Z"
         version = apiserver.replace(heartbeat, "status")["metadata"]["resourceVersion"]
         await eventually(
-            lambda: cluster.nodes.get("", name)["metadata"]["resourceVersion"] == version
+            lambda: (
+                cluster.stores.nodes.store.get("", name)["metadata"]["resourceVersion"] == version
+            )
         )
         assert told == []
         lost = apiserver.get("v1", "Node", name)
@@ -195,7 +175,9 @@ async def test_a_node_wakes_its_runs_when_it_becomes_unready_but_not_by_heartbea
         assert not (await cluster.observe(namespace, "digits")).nodes[name].ready
 
 
-async def test_a_ray_cluster_is_patched_to_avoid_nodes_and_only_once(apiserver, namespace):
+async def test_a_ray_cluster_excludes_exactly_the_nodes_given_and_is_patched_only_once(
+    apiserver, namespace
+):
     run = apiserver.create(a_run(namespace))
     template = {"spec": {"containers": [{"name": "ray-head", "image": "none"}]}}
     group = {
@@ -229,14 +211,18 @@ async def test_a_ray_cluster_is_patched_to_avoid_nodes_and_only_once(apiserver, 
                     {
                         "key": "kubernetes.io/hostname",
                         "operator": "NotIn",
-                        "values": ["lost-1", "lost-2"],
+                        "values": [EXCLUSION, "lost-1", "lost-2"],
                     }
                 ]
             }
         ]
-        await cluster.avoid_nodes(ref_of(made), ("lost-2",))
+        await cluster.avoid_nodes(ref_of(made), ("lost-1", "lost-2"))
         again = apiserver.get(RAY_API, "RayCluster", "digits-1-abcde", namespace)
         assert again["metadata"]["resourceVersion"] == patched["metadata"]["resourceVersion"]
+        await cluster.avoid_nodes(ref_of(made), ("lost-2",))
+        await cluster.avoid_nodes(ref_of(made), ())
+        lifted = apiserver.get(RAY_API, "RayCluster", "digits-1-abcde", namespace)
+        assert lifted["spec"] == made["spec"]
 
 
 async def test_what_happened_while_the_api_server_was_away_is_made_up_for(apiserver, namespace):
@@ -282,10 +268,10 @@ async def test_an_expired_watch_lists_anew(apiserver, namespace):
             yield event
 
     connection.watch = watch
-    cache = cache_module.WatchCache(connection, path)
-    task = asyncio.create_task(cache.run())
+    store = Store()
+    task = asyncio.create_task(Watch(connection, path, store).run())
     await eventually(lambda: len(watched) == 2)
-    assert cache.all() == []
+    assert store.keys() == []
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await connection.close()
@@ -299,3 +285,29 @@ async def test_events_are_about_the_run(apiserver, namespace):
     assert [(e["reason"], e["involvedObject"]["uid"]) for e in events] == [
         ("AttemptStarted", run["metadata"]["uid"])
     ]
+
+
+async def test_runs_with_large_specs_are_listed_a_few_at_a_time(apiserver, namespace):
+    """Or a few hundred runs of 1 MB, which users may create, would be in memory at once."""
+    template = {"metadata": {"annotations": {"large": "x" * 250_000}}}
+    for number in range(30):
+        run = a_run(namespace, f"large-{number}", workers={"count": 1, "podTemplate": template})
+        apiserver.create(run)
+    connection = Connection(await configuration_of(apiserver))
+    real, sizes = connection.list_page, []
+
+    async def list_page(path, query):
+        page, size = await real(path, query)
+        sizes.append(size)
+        return page, size
+
+    connection.list_page = list_page
+    stores = Stores()
+    path = apiserver.path(a_run(namespace), "")
+    task = asyncio.create_task(Watch(connection, path, stores.runs.store).run())
+    await eventually(lambda: len(stores.run_keys()) == 30)
+    assert len(sizes) >= 3
+    assert max(sizes[1:]) < 1.5 * PAGE_BYTES, "all but the first, of which nothing was known"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await connection.close()

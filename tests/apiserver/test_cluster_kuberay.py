@@ -2,17 +2,30 @@
 
 import asyncio
 import contextlib
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
-from support.apiserver import ApiServer, running_apiserver
+from support.apiserver import APPLY, ApiServer, running_apiserver
 from support.binaries import kuberay_crds
-from support.operators import a_run, configuration_of, eventually
+from support.operators import (
+    RAY_API,
+    Proxy,
+    a_run,
+    configuration_of,
+    eventually,
+    owned_by,
+    watches_are_open,
+)
 from trainingrun.api.crd import crd
+from trainingrun.cluster import watching
 from trainingrun.cluster.connection import Connection
 from trainingrun.cluster.kuberay import NEEDED_FIELD, verdict
+from trainingrun.cluster.kuberay_namespaces import KubeRayNamespaces
 from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.cluster.port import ClusterError
+from trainingrun.reconciling.model import Ref
 
 
 @pytest.fixture
@@ -67,7 +80,78 @@ async def test_kuberay_may_come_after_the_operator_and_after_a_version_that_is_t
         await asyncio.to_thread(bare.install_crd, rayjobs)
         await becomes("ok")
         await eventually(lambda: (namespace, "digits") in told)
+        await watches_are_open(cluster)
     finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await connection.close()
+
+
+def not_served(text: str) -> dict:
+    found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    for version in found["spec"]["versions"]:
+        version["served"] = version["name"] != "v1"
+    return found
+
+
+async def test_a_crd_that_is_not_served_for_a_moment_hides_nothing_and_one_that_is_removed_does(
+    bare: ApiServer, monkeypatch
+):
+    monkeypatch.setattr(watching, "RETRY_S", (0.1, 0.4))
+    rayclusters, rayjobs = crds()
+    for crd_text in (rayclusters, rayjobs):
+        await asyncio.to_thread(bare.install_crd, crd_text)
+    hidden = await asyncio.to_thread(not_served, rayjobs)
+    namespace = bare.new_namespace()
+    run = bare.create(a_run(namespace))
+    job = bare.create(
+        {
+            "apiVersion": RAY_API,
+            "kind": "RayJob",
+            "metadata": owned_by(run, "RayJob", "digits-1", attempt="1"),
+            "spec": {"entrypoint": "true"},
+        }
+    )
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayjobs.ray.io"
+
+    def apply_crd(manifest: dict) -> None:
+        bare.request("PATCH", f"{path}?fieldManager=tests&force=true", manifest, APPLY)
+
+    proxy = Proxy(urlsplit(bare.url).port)
+    await proxy.up()
+    connection = Connection(await configuration_of(bare, proxy.port))
+    cluster = KubernetesCluster(connection, [namespace], look_for_kuberay_s=0.3)
+    task = asyncio.create_task(cluster.run())
+
+    def stale() -> dict:
+        return cluster.watches.stale_kinds(namespace)
+
+    try:
+        async with asyncio.timeout(60):
+            await cluster.wait_synced()
+        await watches_are_open(cluster)
+        await asyncio.to_thread(apply_crd, hidden)
+        await proxy.down()
+        await proxy.up()
+        await eventually(lambda: "does not know the RayJobs" in stale().get("RayJob", ""))
+        seen = await cluster.observe(namespace, "digits")
+        assert [found["metadata"]["name"] for found in seen.ray_jobs] == ["digits-1"]
+        metadata = job["metadata"]
+        with pytest.raises(ClusterError):
+            await cluster.delete(Ref(RAY_API, "RayJob", namespace, "digits-1", metadata["uid"]))
+        assert len((await cluster.observe(namespace, "digits")).ray_jobs) == 1, "it is still there"
+
+        await asyncio.to_thread(bare.install_crd, rayjobs)
+        await eventually(lambda: stale() == {})
+        assert len((await cluster.observe(namespace, "digits")).ray_jobs) == 1
+
+        await asyncio.to_thread(bare.request, "DELETE", path)
+        await eventually(lambda: cluster.ray_jobs_of(namespace, "digits") == ())
+        await eventually(lambda: cluster.watches.kuberay == "missing")
+        assert stale() == {}
+    finally:
+        await proxy.down()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -83,3 +167,56 @@ def test_the_installed_crd_is_judged_by_its_served_v1():
     assert verdict({"spec": {"versions": [version]}}) == "ok"
     assert verdict({"spec": {"versions": [version | {"served": False}]}}) == "too-old"
     assert verdict({"spec": {"versions": [version | {"name": "v1alpha1"}]}}) == "too-old"
+
+
+def binding(name: str, *subjects: dict) -> dict:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "kuberay-operator",
+        },
+        "subjects": list(subjects),
+    }
+
+
+async def test_kuberays_namespace_is_told_by_its_cluster_role_binding_and_by_no_label(
+    apiserver: ApiServer,
+):
+    """Any user can label a pod like KubeRay's; only an administrator writes such a binding."""
+    somebodys = apiserver.new_namespace()
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "looks-like-kuberay",
+            "namespace": somebodys,
+            "labels": {"app.kubernetes.io/component": "kuberay-operator"},
+        },
+        "spec": {"containers": [{"name": "main", "image": "x"}]},
+    }
+    apiserver.create(pod)
+    connection = Connection(await configuration_of(apiserver))
+    found = KubeRayNamespaces(connection, retry_s=0.1)
+    task = asyncio.create_task(found.run())
+    try:
+        async with asyncio.timeout(30):
+            await found.known()
+        assert found.found == ()
+        account = {"kind": "ServiceAccount", "name": "kuberay-operator", "namespace": "ray-system"}
+        somebody = {"kind": "User", "name": "x", "apiGroup": "rbac.authorization.k8s.io"}
+        await asyncio.to_thread(apiserver.create, binding("kuberay-operator", account, somebody))
+        await eventually(lambda: found.found == ("ray-system",))
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await connection.close()
+        await asyncio.to_thread(
+            apiserver.request,
+            "DELETE",
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/kuberay-operator",
+        )

@@ -6,6 +6,7 @@ import base64
 import pytest
 
 from support.operators import (
+    OPERATOR_NAMESPACE,
     RAY_API,
     PlaysHead,
     PlaysKubeRay,
@@ -17,6 +18,7 @@ from support.operators import (
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.tokens import KEY_SECRET, Tokens
 
@@ -49,8 +51,18 @@ def status(apiserver, namespace):
     return read
 
 
-def token_secret(run: dict) -> str:
-    return f"{run['metadata']['name']}-{run['metadata']['uid'][:8]}-token"
+@pytest.fixture
+def token_secret(apiserver):
+    def name(run: dict) -> str:
+        secret = apiserver.get("v1", "Secret", KEY_SECRET, OPERATOR_NAMESPACE)
+        key = Tokens([base64.b64decode(secret["data"]["key"])]).keys[0]
+        return f"{run['metadata']['name']}-{run['metadata']['uid'][:8]}-token-{key}"
+
+    return name
+
+
+def network_policy(run: dict) -> str:
+    return f"{run['metadata']['name']}-{run['metadata']['uid'][:8]}-ray"
 
 
 def document(**fields) -> dict:
@@ -75,20 +87,20 @@ async def test_a_run_becomes_a_ray_job_that_it_owns(
 
 
 async def test_the_run_s_token_is_derived_from_the_operator_s_key(
-    apiserver, namespace, kuberay, new_operator, status
+    apiserver, namespace, kuberay, new_operator, status, token_secret
 ):
     async with running(await new_operator()):
         run = apiserver.create(a_run(namespace))
         await eventually(lambda: kuberay.job("digits-1"))
-        key = apiserver.get("v1", "Secret", KEY_SECRET, namespace)["data"]["key"]
+        key = apiserver.get("v1", "Secret", KEY_SECRET, OPERATOR_NAMESPACE)["data"]["key"]
         token = apiserver.get("v1", "Secret", token_secret(run), namespace)["data"]["token"]
-    wanted = Tokens(base64.b64decode(key)).of(run["metadata"]["uid"])
+    wanted = Tokens([base64.b64decode(key)]).of(run["metadata"]["uid"])
     assert base64.b64decode(token).decode() == wanted
     assert wanted not in str(status())
 
 
 async def test_progress_is_read_with_the_token_and_told_in_the_status(
-    apiserver, namespace, kuberay, head, new_operator, status
+    apiserver, namespace, kuberay, head, new_operator, status, token_secret
 ):
     async with running(await new_operator()):
         run = apiserver.create(a_run(namespace))
@@ -219,7 +231,7 @@ async def test_a_bad_run_does_not_stop_the_others(
 
 
 async def test_a_deleted_run_is_left_alone_and_a_new_one_of_its_name_starts_afresh(
-    apiserver, namespace, kuberay, new_operator, status
+    apiserver, namespace, kuberay, new_operator, status, token_secret
 ):
     async with running(await new_operator()):
         old = apiserver.create(a_run(namespace))
@@ -231,7 +243,7 @@ async def test_a_deleted_run_is_left_alone_and_a_new_one_of_its_name_starts_afre
         # No garbage collector runs here: the test plays it.
         for kind, version, name in (
             ("RayJob", RAY_API, "digits-1"),
-            ("NetworkPolicy", "networking.k8s.io/v1", "digits"),
+            ("NetworkPolicy", "networking.k8s.io/v1", network_policy(old)),
             ("Secret", "v1", token_secret(old)),
         ):
             metadata = {"name": name, "namespace": namespace}
@@ -307,6 +319,130 @@ async def test_what_the_api_server_refuses_stands_in_the_status(
             ]
         )
     assert kuberay.jobs() == []
+
+
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "no-more-secrets"},
+    "spec": {"hard": {"count/secrets": "0"}},
+    "status": {"hard": {"count/secrets": "0"}, "used": {"count/secrets": "0"}},
+}
+
+
+def a_webhook(namespace: str) -> dict:
+    """One that is down, for NetworkPolicies of this namespace."""
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": f"down-{namespace}"},
+        "webhooks": [
+            {
+                "name": "down.example.com",
+                "clientConfig": {"url": "https://127.0.0.1:9/"},
+                "failurePolicy": "Fail",
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+                "timeoutSeconds": 1,
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "rules": [
+                    {
+                        "apiGroups": ["networking.k8s.io"],
+                        "apiVersions": ["v1"],
+                        "operations": ["*"],
+                        "resources": ["networkpolicies"],
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def condition_says(status, *words: str) -> bool:
+    return any(
+        all(word in f"{c['reason']} {c.get('message')}" for word in words)
+        for c in status().get("conditions", [])
+    )
+
+
+async def test_a_quota_that_refuses_the_token_s_secret_stands_in_the_status(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    quota = QUOTA | {"metadata": QUOTA["metadata"] | {"namespace": namespace}}
+    apiserver.create(quota)
+    apiserver.replace(quota, "status")  # no controller counts here
+    async with running(await new_operator()):
+        apiserver.create(a_run(namespace))
+        await eventually(lambda: condition_says(status, "QuotaExceeded", "Secret"))
+    assert kuberay.jobs() == []
+
+
+async def test_a_webhook_that_is_down_for_the_network_policy_stands_in_the_status(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    webhook = a_webhook(namespace)
+    apiserver.create(webhook)
+    try:
+        async with running(await new_operator()):
+            apiserver.create(a_run(namespace))
+            await eventually(
+                lambda: condition_says(status, "NetworkPolicy", "failed calling webhook")
+            )
+        assert kuberay.jobs() == [], "no pod runs without it"
+    finally:
+        apiserver.request("DELETE", apiserver.path(webhook))
+
+
+async def test_a_restart_takes_nothing_back_in_the_status_of_a_running_attempt(
+    apiserver, namespace, kuberay, head, new_operator, status
+):
+    """The head is asked before the first decision: the phase does not flap."""
+    run = apiserver.create(a_run(namespace))
+    async with running(await new_operator()):
+        await eventually(lambda: status().get("attempt") == 1)
+        kuberay.starts(run)
+        head.document = document(step=3)
+        await eventually(lambda: status().get("phase") == "Running")
+        await settled(status)
+    before = apiserver.get(API_VERSION, KIND, "digits", namespace)
+    async with running(await new_operator()) as operator:
+        await eventually(lambda: operator.leadership.leads)
+        await eventually(lambda: len(head.tokens) > 0)
+        await settled(status)
+    assert apiserver.get(API_VERSION, KIND, "digits", namespace) == before
+
+
+async def test_heads_that_hang_after_the_end_hold_no_worker(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    """Ten ended runs, whose heads take requests and never answer, and one worker for all."""
+
+    async def hang(reader, writer):
+        await reader.read()  # until the operator has given up
+        writer.close()
+
+    hanging = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = hanging.sockets[0].getsockname()[1]
+
+    def target(operator, key, uid, attempt):
+        found = operator.head_of(key, uid, attempt)
+        return found and Target(found.pod_uid, f"http://127.0.0.1:{port}")
+
+    operator = await new_operator(workers=1, poll_timeout_s=2.0)
+    operator._resolve = lambda *asked: target(operator, *asked)
+    names = [f"bad-{number}" for number in range(10)]
+    async with hanging, running(operator):
+        for name in names:
+            run = apiserver.create(a_run(namespace, name))
+            await eventually(lambda name=name: status(name).get("attempt") == 1)
+            kuberay.starts(run)
+        for name in names:
+            kuberay.says(f"{name}-1", "FAILED", "Failed", reason="AppFailed")
+        began = asyncio.get_running_loop().time()
+        apiserver.create(a_run(namespace, "good"))
+        await eventually(lambda: status("good").get("attempt") == 1)
+        took = asyncio.get_running_loop().time() - began
+    assert took < 10, f"{took:.1f} s: 2 s for each hanging head in turn are 20"
 
 
 async def test_probes_say_ready_only_once_everything_is_listed(apiserver, namespace, new_operator):

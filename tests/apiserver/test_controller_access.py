@@ -1,10 +1,7 @@
 """The operator works with exactly the rights that `trainingrun.cluster.access` lists."""
 
-import itertools
-
-import pytest
-
 from support.operators import (
+    OPERATOR_NAMESPACE,
     PlaysHead,
     PlaysKubeRay,
     a_run,
@@ -15,45 +12,7 @@ from support.operators import (
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.access import CLUSTER_RULES, NODE_LEASE_RULES, OPERATOR_RULES, RUN_RULES
-from trainingrun.cluster.connection import Connection
 from trainingrun.controller.operator import Operator
-
-RBAC = "rbac.authorization.k8s.io/v1"
-
-
-@pytest.fixture
-def user(monkeypatch, namespace) -> str:
-    """Every request of the operator is made as this user."""
-    name, real = f"operator-of-{namespace}", Connection._headers
-
-    async def headers(self, content_type):
-        return {**await real(self, content_type), "Impersonate-User": name}
-
-    monkeypatch.setattr(Connection, "_headers", headers)
-    return name
-
-
-@pytest.fixture
-def grant(apiserver, user):
-    numbers = itertools.count()
-
-    def give(rules: list[dict], namespace: str = "") -> None:
-        prefix = "" if namespace else "Cluster"
-        metadata = {"name": f"{user}-{next(numbers)}"} | (
-            {"namespace": namespace} if namespace else {}
-        )
-        role = {"apiVersion": RBAC, "kind": f"{prefix}Role", "metadata": metadata}
-        apiserver.create(role | {"rules": rules})
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
-        reference = {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": f"{prefix}Role",
-            "name": metadata["name"],
-        }
-        binding = {"apiVersion": RBAC, "kind": f"{prefix}RoleBinding", "metadata": metadata}
-        apiserver.create(binding | {"subjects": [subject], "roleRef": reference})
-
-    return give
 
 
 def remove_what_former_tests_left(apiserver) -> None:
@@ -67,10 +26,10 @@ def remove_what_former_tests_left(apiserver) -> None:
 async def walk_through(apiserver, namespace: str, *namespaces: str) -> dict[tuple[str, str], float]:
     """A run from its beginning to its deletion by TTL; the API calls by method and code."""
     async with PlaysHead().listening() as head:
-        settings = settings_for(*namespaces)
+        settings = settings_for(*namespaces, lease_name="trainingrun-operator")
         if not namespaces:
             remove_what_former_tests_left(apiserver)
-            settings = settings_for(namespace)
+            settings = settings_for(namespace, lease_name="trainingrun-operator")
             settings = type(settings)(
                 type(settings.operator)(look_for_kuberay_s=0.3), settings.render, settings.reconcile
             )
@@ -103,17 +62,17 @@ async def test_with_the_cluster_wide_rules_nothing_is_refused(apiserver, namespa
     grant(RUN_RULES)
     grant(CLUSTER_RULES)
     grant(NODE_LEASE_RULES, "kube-node-lease")
-    grant(OPERATOR_RULES, namespace)
+    grant(OPERATOR_RULES, OPERATOR_NAMESPACE)
     calls = await walk_through(apiserver, namespace)
     assert [key for key in calls if key[1] == "403"] == []
 
 
-async def test_confined_to_a_namespace_only_nodes_leases_and_the_crd_are_refused(
+async def test_confined_to_a_namespace_only_what_lies_in_none_is_refused(
     apiserver, namespace, grant
 ):
     grant(RUN_RULES, namespace)
-    grant(OPERATOR_RULES, namespace)
+    grant(OPERATOR_RULES, OPERATOR_NAMESPACE)
     calls = await walk_through(apiserver, namespace, namespace)
     refused = {key: number for key, number in calls.items() if key[1] == "403"}
     assert list(refused) == [("GET", "403")]
-    assert refused["GET", "403"] <= 4, "told once, not asked again and again"
+    assert refused["GET", "403"] <= 5, "told once, not asked again and again"

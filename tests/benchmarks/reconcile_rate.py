@@ -32,9 +32,10 @@ from support.binaries import kuberay_crds  # noqa: E402
 from support.operators import RAY_API, a_run, configuration_of  # noqa: E402
 from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun  # noqa: E402
-from trainingrun.cluster.cache import WatchCache  # noqa: E402
 from trainingrun.cluster.connection import Connection  # noqa: E402
 from trainingrun.cluster.resources import path  # noqa: E402
+from trainingrun.cluster.store import Store  # noqa: E402
+from trainingrun.cluster.watching import Watch  # noqa: E402
 from trainingrun.controller.settings import PREFIX  # noqa: E402
 from trainingrun.rendering import RenderSettings, attempt  # noqa: E402
 
@@ -83,12 +84,12 @@ async def measure(
     One more object is created first, and its child awaited: the operator is up by then.
     """
     connection = Connection(await configuration_of(server))
-    cache = WatchCache(connection, children)
-    watching = asyncio.create_task(cache.run())
+    made = Store()
+    watching = asyncio.create_task(Watch(connection, children, made).run())
     try:
         warm_up = {**manifests[0], "metadata": {**manifests[0]["metadata"], "name": "warm-up"}}
         await connection.create(parents, warm_up)
-        await until(lambda: len(cache.all()) == 1)
+        await until(lambda: len(made) == 1)
         begin = time.monotonic()
         slots = asyncio.Semaphore(32)
 
@@ -97,7 +98,7 @@ async def measure(
                 await connection.create(parents, manifest)
 
         await asyncio.gather(*(create(manifest) for manifest in manifests))
-        await until(lambda: len(cache.all()) == len(manifests) + 1)
+        await until(lambda: len(made) == len(manifests) + 1)
         return time.monotonic() - begin
     finally:
         watching.cancel()
@@ -108,7 +109,7 @@ async def measure(
 async def until(holds: Callable[[], bool]) -> None:
     """Waits for it."""
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 - the cache has no event for a number of objects
+        while not holds():  # noqa: ASYNC110 - the store has no event for a number of objects
             await asyncio.sleep(0.01)
 
 

@@ -27,6 +27,7 @@ sys.path[:0] = SOURCES
 from support.s3 import ACCESS_KEY, SECRET_KEY, running_s3  # noqa: E402
 from trainingrun.api.contract import (  # noqa: E402
     CONTRACT_ENV,
+    WORKER_RESOURCE,
     ContractCheckpoints,
     ContractStorage,
     RunContract,
@@ -45,6 +46,7 @@ CHECKPOINTS = {
     "every_seconds": 10.0,
 }
 PATIENCE_S = 600
+RESOURCES = {"CPU": 1.0, WORKER_RESOURCE: 1.0}
 
 
 class Bench:
@@ -83,6 +85,7 @@ class Bench:
             function="loads:ours",
             config=json.loads(self._settings(load)),
             workers=2,
+            resources_per_worker=RESOURCES,
             storage=ContractStorage(
                 uri=f"s3://runs/ours-{self._number}", endpoint=self._s3, region="us-east-1"
             ),
@@ -143,7 +146,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as scratch,
         running_s3(Path(scratch, "s3")) as s3,
-        LocalRay(Path(scratch), environment, {"CPU": 1}) as ray,
+        LocalRay(Path(scratch), environment, RESOURCES) as ray,
     ):
         ray.start(2)
         bench = Bench(ray, s3.url, Path(scratch))

@@ -57,7 +57,7 @@ def refused() -> type[Exception]:
 def everything(render: Render) -> list[dict[str, Any]]:
     """The chart with every option on."""
     return render(
-        "podDisruptionBudget.enabled=true",
+        "replicas=2",
         "metrics.serviceMonitor.enabled=true",
         "networkPolicy.enabled=true",
         'networkPolicy.metricsFrom=[{"namespaceSelector": {"matchLabels": {"a": "b"}}}]',

@@ -1,9 +1,11 @@
-"""How the operator runs: alone, restricted, watched by probes, with settings that it knows."""
+"""How the operator runs: one leads, restricted, watched by probes, with settings that it knows."""
 
 import dataclasses
 
 import pytest
 
+from support.goldens import a_run
+from trainingrun import rendering
 from trainingrun.controller import settings
 
 
@@ -19,10 +21,35 @@ def environment(objects):
     return {one["name"]: one.get("value", "from the pod") for one in container(objects)["env"]}
 
 
-def test_two_operators_never_run_at_once(render):
-    spec = deployment(render())
-    assert spec["replicas"] == 1
-    assert spec["strategy"] == {"type": "Recreate"}
+def test_one_of_the_replicas_leads_by_a_lease_that_the_role_names(render):
+    objects = render("replicas=2", 'fullnameOverride="ours"')
+    spec = deployment(objects)
+    assert spec["replicas"] == 2
+    lease = environment(objects)["TRAININGRUN_OPERATOR_LEASE_NAME"]
+    role = next(found for found in objects if found["metadata"]["name"] == "ours-key")
+    named = [rule for rule in role["rules"] if "leases" in rule["resources"]]
+    assert [(rule.get("resourceNames"), rule["verbs"]) for rule in named] == [
+        ([lease], ["get", "update"]),
+        (None, ["create"]),
+    ]
+
+
+def test_a_rollout_begins_the_new_operator_before_it_ends_the_former(render):
+    """Without a gap: the new one stands by, is ready, and leads as soon as the former one goes."""
+    for replicas in (1, 2):
+        assert deployment(render(f"replicas={replicas}"))["strategy"] == {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+        }
+
+
+def test_two_operators_are_kept_apart_and_one_blocks_no_drain(render):
+    several, one = render("replicas=2"), render("replicas=1")
+    budget = next(found for found in several if found["kind"] == "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert "PodDisruptionBudget" not in {found["kind"] for found in one}
+    (spread,) = deployment(several)["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
 
 
 def test_the_pod_meets_the_restricted_standard_and_writes_only_to_tmp(render):
@@ -66,11 +93,15 @@ def test_values_arrive_as_settings(render):
             "operator.resyncSeconds=86400",
             "operator.pollConcurrency=10000",
             'operator.logLevel="DEBUG"',
+            'kuberayNamespaces=["ray-system"]',
+            'training.rayAuth="disabled"',
         )
     )
     read = settings.from_environment(found)
     assert read.operator.namespaces == ("team-a", "team-b")
     assert read.render.platform == "gke"
+    assert read.render.kuberay_namespaces == ("ray-system",)
+    assert read.render.ray_auth == "disabled"
     assert read.reconcile.poll_s == 0.5
     changed = dataclasses.replace(
         settings.OperatorSettings(),
@@ -107,3 +138,11 @@ def test_the_selectors_find_the_pod(everything):
         by_kind["Deployment"]["selector"]["matchLabels"],
     ):
         assert selector.items() <= labels.items()
+
+
+def test_the_runs_network_policies_know_the_pod(render):
+    labels = deployment(render('podLabels={"team": "ml"}'))["template"]["metadata"]["labels"]
+    run = a_run()
+    _, operator, _ = rendering.support(run, rendering.RenderSettings())[0]["spec"]["ingress"]
+    (peer,) = operator["from"]
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()

@@ -24,7 +24,9 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
         ('image.pullPolicy="Sometimes"', "/image/pullPolicy.*'Always'"),
         ('crds.keep="yes"', "/crds/keep.*boolean"),
         ('training.rayVersion="latest"', "/training/rayVersion"),
-        ("replicas=2", "replicas"),
+        ('training.rayAuth="none"', "/training/rayAuth.*'token', 'disabled'"),
+        ('kuberayNamespaces=["Ray System"]', "/kuberayNamespaces/0"),
+        ("replicas=0", "/replicas.*1"),
         ("serviceAccount.create=false", "name an existing account in serviceAccount.name"),
     ],
 )

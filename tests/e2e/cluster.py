@@ -54,6 +54,11 @@ class TestCluster:
         return f"{self.name}-worker2"
 
     @property
+    def control_plane(self) -> str:
+        """The node with the API server."""
+        return f"{self.name}-control-plane"
+
+    @property
     def workers(self) -> tuple[str, str]:
         """The nodes on which training pods may be."""
         return self.on_demand_node, self.spot_node
@@ -81,6 +86,17 @@ class TestCluster:
             timeout=120,
             instead=lambda: self.kubectl("describe", "node", node),
         )
+
+    def kill_container(self, kubectl: Kubectl, pod: str, container: str) -> None:
+        """`kill -9` of a container's main process, from its node: nothing inside gets a word."""
+        found = kubectl.get("pod", pod)
+        (identity,) = (
+            entry["containerID"].partition("://")[2]
+            for entry in found["status"]["containerStatuses"]
+            if entry["name"] == container
+        )
+        process = f"ctr --namespace=k8s.io tasks list | awk '$1 == \"{identity}\" {{print $2}}'"
+        self.on_node(found["spec"]["nodeName"], f"kill -9 $({process})")
 
     def _fit_for_pods(self, node: str) -> bool:
         found = self.kubectl.get("node", node)

@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
+    if report.failed and call.excinfo:  # now: the whole report comes after the last test
+        print(f"\n{item.name}: {str(call.excinfo.value)[:1000]}")
     item.stash.setdefault(REPORTS, {})[report.when] = report
     return report
 
@@ -105,14 +107,33 @@ def scenario(
     request: pytest.FixtureRequest, operated: TestCluster, reference: Callable[[], str]
 ) -> Iterator[Scenario]:
     """A run named after the test, removed at its end; what is left of a failed one is kept."""
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    name = name_of(request.node)
     run = Run(operated, operated.kubectl, name)
     rows = request.config.stash[ROWS]
     yield Scenario(run, specification(), rows, reference)
     if failed(request.node):
         print(f"evidence: {keep_evidence(operated, operated.kubectl, name)}")
     run.remove()
-    if rows:  # now, not at the end: a session that is cut off has measured something too
+    write_table(rows)
+
+
+@pytest.fixture
+def rows(request: pytest.FixtureRequest, operated: TestCluster) -> Iterator[list[Row]]:
+    """The table's rows, for tests that share a run; what is left of a failed one is kept."""
+    yield request.config.stash[ROWS]
+    if failed(request.node):
+        print(f"evidence: {keep_evidence(operated, operated.kubectl, name_of(request.node))}")
+    write_table(request.config.stash[ROWS])
+
+
+def name_of(node: pytest.Item) -> str:
+    """The test's name as the name of an object."""
+    return node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+
+
+def write_table(rows: list[Row]) -> None:
+    """Now, not at the end: a session that is cut off has measured something too."""
+    if rows:
         (clusters.ARTIFACTS / "e2e.md").write_text(table(rows))
 
 

@@ -12,15 +12,22 @@ RELEASE = "trainingrun-operator"
 DEPLOYMENT = "trainingrun-operator"
 
 
-def install_by_chart(cluster: TestCluster) -> None:
-    """`helm upgrade --install`, with the image that was just built."""
+def install_by_chart(cluster: TestCluster, **values: object) -> None:
+    """`helm upgrade --install`, with the image that was just built and other values of the chart.
+
+    Args:
+        cluster: Where.
+        values: The chart's, by the path with __ for a dot.
+    """
     load_image(cluster, OPERATOR_IMAGE, cluster.on_demand_node)
     repository, _, tag = OPERATOR_IMAGE.partition(":")
     run(
         "helm", "upgrade", "--install", RELEASE, str(CHART), "--create-namespace",
         f"--kubeconfig={cluster.kubectl.kubeconfig}", f"--namespace={SYSTEM}",
         f"--set=image.repository={repository}", f"--set=image.tag={tag}",
-        "--set=image.pullPolicy=Never", timeout=180,
+        "--set=image.pullPolicy=Never",
+        *(f"--set={name.replace('__', '.')}={value}" for name, value in values.items()),
+        timeout=180,
     )  # fmt: skip
     system = cluster.kubectl.within(SYSTEM)
     if LIVE_SOURCE:

@@ -25,6 +25,12 @@ class Journals:
         for node in self._cluster.workers:  # training pods are nobody's root: it is for all
             self._cluster.on_node(node, f"rm -rf {folder} && mkdir -p -m 777 {folder}")
 
+    def set_pace(self, seconds: float) -> None:
+        """From its next step on the run takes so many seconds per step."""
+        for node in self._cluster.workers:  # renamed into place: never seen half written
+            script = f"cd {self._folder} && echo {seconds} > .pace && mv .pace pace"
+            self._cluster.on_node(node, script)
+
     def volume(self) -> dict[str, Any]:
         """The folder as a volume of the worker pods."""
         return {"name": "journal", "hostPath": {"path": self._folder}}
@@ -39,7 +45,9 @@ class Journals:
 
     def _by_pod(self) -> dict[str, str]:
         journals = {}
-        script = f'cd {self._folder} && for f in $(ls); do echo "==> $f"; cat "$f"; done; true'
+        script = f"""cd {self._folder} && for f in $(ls); do
+          case "$f" in *.log) echo "==> $f"; cat "$f" ;; esac
+        done; true"""
         for node in self._cluster.workers:
             if not self._cluster.is_up(node):
                 continue

@@ -105,9 +105,12 @@ class Kubectl:
         """Server-side apply, as a user does it."""
         self.apply_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
 
-    def apply_text(self, text: str) -> None:
+    def apply_text(self, text: str, *words: str) -> None:
         """Server-side apply of YAML or JSON."""
-        self("apply", "--server-side", "--force-conflicts", "--filename=-", stdin=text, timeout=120)
+        self(
+            "apply", "--server-side", "--force-conflicts", "--filename=-", *words,
+            stdin=text, timeout=120,
+        )  # fmt: skip
 
     def patch(self, kind: str, name: str, patch: Manifest) -> None:
         """A merge patch."""

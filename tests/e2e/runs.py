@@ -147,6 +147,10 @@ class Run:
         (pod,) = self.pods("head")
         return pod["metadata"]["name"]
 
+    def ray_token(self) -> str:
+        """What Ray asks for at its ports."""
+        return self.kubectl.execute(self.head(), "ray-head", ["printenv", "RAY_AUTH_TOKEN"]).strip()
+
     def trainer(self) -> str:
         """Name of the worker pod with rank 0, the last that wrote a journal."""
         return self.journals.trainer()
@@ -218,17 +222,3 @@ done
 def kill_trainer(kubectl: Kubectl, pod: str) -> None:
     """`kill -9` of the process that trains, inside its container: the pod itself stays."""
     kubectl.execute(pod, "ray-worker", ["bash", "-c", KILL_TRAINER])
-
-
-def kill_container(run: Run, pod: str, container: str) -> None:
-    """`kill -9` of a container's main process, from its node: nothing inside gets a word."""
-    found = run.kubectl.get("pod", pod)
-    (identity,) = (
-        entry["containerID"].partition("://")[2]
-        for entry in found["status"]["containerStatuses"]
-        if entry["name"] == container
-    )
-    run.cluster.on_node(
-        found["spec"]["nodeName"],
-        f"kill -9 $(ctr --namespace=k8s.io tasks list | awk '$1 == \"{identity}\" {{print $2}}')",
-    )

@@ -14,7 +14,6 @@ from e2e.runs import (
     STEP_SECONDS,
     TOTAL_STEPS,
     Run,
-    kill_container,
     kill_trainer,
     specification,
 )
@@ -77,7 +76,7 @@ def test_training_process_killed(scenario: Scenario):
 def test_worker_container_killed(scenario: Scenario):
     run = scenario.run
     scenario.start_and_reach(WELL_UNDER_WAY)
-    since = scenario.disturb(kill_container, run, run.trainer(), "ray-worker")
+    since = scenario.disturb(run.cluster.kill_container, run.kubectl, run.trainer(), "ray-worker")
     run.succeed()
 
     pause = seconds_without_training(run.steps(), since)

@@ -8,22 +8,42 @@ from pathlib import Path
 import pytest
 
 from support.binaries import Unavailable
+from support.local_runs import two_workers
 from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.bucket import Bucket
 
 _names = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3 server, one for the whole session; skips where it cannot be had, but not in CI."""
+def _a_server(folder: Path) -> Iterator[S3Server]:
+    """A real S3 server; skips where it cannot be had, but not in CI."""
     try:
-        with running_s3(tmp_path_factory.mktemp("s3")) as server:
+        with running_s3(folder) as server:
             yield server
     except Unavailable as reason:
         if os.environ.get("CI") == "true":
             pytest.fail(str(reason))
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server, one for the whole session."""
+    yield from _a_server(tmp_path_factory.mktemp("s3"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server of the module's own, which its tests may stop."""
+    yield from _a_server(tmp_path_factory.mktemp("s3"))
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    """A Ray of two workers, one for all tests of a module."""
+    with two_workers(tmp_path_factory.mktemp("ray")) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -200,3 +200,28 @@ def test_a_sweep_spares_what_an_unreadable_manifest_may_name(
     saved(bucket, tmp_path, step=20, epoch=2)
     sweep(bucket, 2, keep=2, best=None)
     assert bucket.get(f"{manifest.path}/rank-0/state.pt")
+
+
+def test_a_sweep_spares_a_folder_that_a_kept_checkpoint_shares(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    """Code that gives every checkpoint the same name has one copy, whatever was committed."""
+    first = saved(bucket, tmp_path, step=10, index=1)
+    commit(bucket, first.model_copy(update={"step": 20, "index": 2}))
+    assert [m.step for m in sweep(bucket, 1, keep=1, best=None)] == [10]
+    found, skipped = newest_intact(bucket)
+    assert found is not None
+    assert (found.step, skipped) == (20, [])
+
+
+def test_a_sweep_spares_a_kept_checkpoint_in_a_folder_of_folders(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    deep = saved(bucket, tmp_path, step=10, epoch=1)
+    nested = f"{deep.path}/inner"
+    for name in deep.files:
+        bucket.put(f"{nested}/{name}", bucket.get(f"{deep.path}/{name}") or b"")
+    bucket.delete([deep.key])
+    commit(bucket, deep.model_copy(update={"path": nested}))
+    sweep(bucket, 2, keep=2, best=None)
+    assert newest_intact(bucket)[0] is not None

@@ -4,14 +4,14 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from support.local_runs import Run, two_workers
+from support.local_runs import Run
 from trainingrun.api.contract import (
     SUSPEND_EXIT_CODE,
     SUSPEND_FILE,
@@ -20,13 +20,6 @@ from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.bucket import Bucket
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    """One for all examples."""
-    with two_workers(tmp_path_factory.mktemp("ray")) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -129,11 +129,16 @@ def test_a_run_that_loses_a_node_ends_with_the_same_weights(folder: Path) -> Non
 def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log(
     folder: Path,
 ) -> None:
-    (folder / "broken.py").write_text("def train(config):\n    raise ValueError('no such file')\n")
+    (folder / "broken.py").write_text(
+        "def train(config):\n    print('reading')\n    raise ValueError('no such file')\n"
+    )
     command = start(folder, a_run("broken:train", workers=1))
     assert command.wait() == 1
     assert "ValueError: no such file; attempt 2 follows in 0 s" in command.output
-    *_, sentence, log = command.output.splitlines()
+    *_, sentence, output, log = command.output.splitlines()
+    assert output.startswith("output of the workers: /")
+    files = Path("/").glob(output.removeprefix("output of the workers: /") + ".out")
+    assert [line for file in files for line in file.read_text().splitlines()].count("reading") == 2
     assert sentence.startswith("tiny failed: ")
     assert "ValueError: no such file" in sentence
     assert "failures.maxRestarts is 1" in sentence

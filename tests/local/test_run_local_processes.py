@@ -5,6 +5,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from trainingrun.local import processes
 
 ROOT = Path(__file__).parents[2]
@@ -12,9 +14,9 @@ FAMILY = ["sh", "-c", "(setsid sleep 301 & sleep 302) & sleep 303"]
 
 
 def living(*seconds: int) -> list[str]:
-    table = subprocess.run(["ps", "-axo", "args="], capture_output=True, text=True, check=True)
     wanted = [f"sleep {each}" for each in seconds]
-    return [line for line in table.stdout.splitlines() if line in wanted]
+    lines = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if line in wanted]
 
 
 def wait_until(condition: object, deadline_s: float = 30) -> None:

@@ -46,10 +46,12 @@ class ApiServer:
         token: The administrator's bearer token.
         ca_file: Certificate that it is known by.
         kubeconfig: File for kubectl, helm and any client library.
+        etcd: Where its etcd listens.
     """
 
-    def __init__(self, url: str, token: str, ca_file: Path, kubeconfig: Path):
+    def __init__(self, url: str, token: str, ca_file: Path, kubeconfig: Path, etcd: str = ""):
         self.url, self.token, self.ca_file, self.kubeconfig = url, token, ca_file, kubeconfig
+        self.etcd = etcd
         self._resources: dict[str, list[dict[str, Any]]] = {}
         self._names = itertools.count(1)
         self._tls: ssl.SSLContext | None = None
@@ -227,7 +229,8 @@ def _start(
         max_mutating_requests_inflight="500",
     )
     ca_file = folder / "certs" / "apiserver.crt"
-    server = ApiServer(f"https://127.0.0.1:{port}", token, ca_file, folder / "kubeconfig")
+    url = f"https://127.0.0.1:{port}"
+    server = ApiServer(url, token, ca_file, folder / "kubeconfig", etcd)
     deadline = time.monotonic() + START_SECONDS
     while not _ready(server):
         ended = etcd_process.poll() is not None or apiserver_process.poll() is not None

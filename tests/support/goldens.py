@@ -41,10 +41,10 @@ def sample(path: Path) -> TrainingRun:
 
 def rendered(run: TrainingRun, platform: str = "generic", avoid: tuple[str, ...] = ()) -> list[Any]:
     """Everything of one attempt, in the order in which the operator applies it."""
-    settings = rendering.RenderSettings(platform=platform)
+    settings = rendering.RenderSettings(platform=platform, token_key="0a1b2c3d")
     return [
         *rendering.support(run, settings),
-        rendering.token_secret(run),
+        rendering.token_secret(run, settings.token_key),
         rendering.attempt(run, 1, settings, avoid),
     ]
 

@@ -2,8 +2,9 @@
 
 import json
 import os
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,53 +13,112 @@ from trainingrun.api.contract import (
     CONTRACT_ENV,
     PROGRESS_FILE,
     SUSPEND_FILE,
+    WORKER_RESOURCE,
+    ContractCheckpoints,
     ContractStorage,
     Progress,
     RunContract,
 )
+from trainingrun.local import processes
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime import progress_document, result
 from trainingrun_runtime.bucket import Bucket
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 300
+OUTAGE_S = float(os.environ.get("TEST_OUTAGE_SECONDS", "5"))
+"""How long an outage of the store lasts in the tests that make one."""
+PATIENCE_S = 300 + 2 * OUTAGE_S
+RESOURCES = {"CPU": 1.0, WORKER_RESOURCE: 1.0}
 
 
 class Run:
     """A run with two workers on this machine, one driver after the other."""
 
-    def __init__(self, ray: LocalRay, folder: Path, function: str, config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        ray: LocalRay,
+        folder: Path,
+        function: str | None,
+        config: dict[str, Any],
+        bucket: Bucket | None = None,
+        script: Path | None = None,
+        every_seconds: float = 300,
+    ) -> None:
         self.ray = ray
         self.state = folder / "state"
         self._log = folder / "driver.log"
-        self.bucket = Bucket.open(f"file://{folder}/run")
+        self.bucket = bucket or Bucket.open(f"file://{folder}/run")
+        self._driver: subprocess.Popen[bytes] | None = None
         self.contract = RunContract(
             name="example",
             namespace="default",
             uid="0",
             attempt=1,
             function=function,
+            script=str(script) if script else None,
             config=config,
             workers=2,
-            resources_per_worker={"CPU": 1},
-            storage=ContractStorage(uri=self.bucket.root),
+            resources_per_worker=RESOURCES,
+            storage=ContractStorage(
+                uri=self.bucket.root, endpoint=self.bucket.endpoint, region=self.bucket.region
+            ),
+            checkpoints=ContractCheckpoints(every_seconds=every_seconds),
         )
+
+    def start(self, **variables: str) -> None:
+        """Start a driver; `wait` and `wait_until` follow it."""
+        self._driver = self.ray.start_on_head(
+            ["-m", "trainingrun_runtime"],
+            {
+                "TRAININGRUN_STATE_DIRECTORY": str(self.state),
+                CONTRACT_ENV: json.dumps(self.contract.to_dict()),
+                **variables,
+            },
+            self._log,
+        )
+
+    def wait_until(self, condition: Callable[[Progress], object]) -> Progress:
+        """The first progress document of the driver under way that meets a condition."""
+        assert self._driver is not None
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition(progress := self.progress()):
+            assert self._driver.poll() is None, f"it ended: {self.log()}"
+            assert time.monotonic() < deadline, f"it waits: {progress} {self.log()}"
+            time.sleep(0.1)
+        return progress
+
+    def wait(self) -> int:
+        """The exit code of the driver under way."""
+        assert self._driver is not None
+        try:
+            return self._driver.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end: {self.log()}") from None
 
     def drive(self, suspend_at: int | None = None) -> int:
         """Run a driver to its end, or ask it to suspend at a step; its exit code."""
-        variables = {
-            "TRAININGRUN_STATE_DIRECTORY": str(self.state),
-            CONTRACT_ENV: json.dumps(self.contract.to_dict()),
-        }
-        driver = self.ray.start_on_head(["-m", "trainingrun_runtime"], variables, self._log)
-        deadline = time.monotonic() + PATIENCE_S
-        while driver.poll() is None:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"it did not end: {self.log()}")
-            if suspend_at is not None and self.progress().step >= suspend_at:
-                (self.state / SUSPEND_FILE).touch()
-            time.sleep(0.1)
-        return driver.returncode
+        self.start()
+        if suspend_at is not None:
+            self.wait_until(lambda progress: progress.step >= suspend_at)
+            (self.state / SUSPEND_FILE).touch()
+        return self.wait()
+
+    def stop(self) -> None:
+        """Kill the driver if it is still under way."""
+        if self._driver is not None:
+            processes.kill(self._driver)
+
+    def training_process(self) -> int:
+        """Process id of one of the processes that train."""
+        nodes = {node.process.pid for node in self.ray.workers}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and b"RayTrainWorker" in _read(entry / "cmdline"):
+                pid = int(entry.name)
+                while pid > 1 and pid not in nodes:
+                    pid = int(_read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()[1] or 0)
+                if pid in nodes:
+                    return int(entry.name)
+        raise AssertionError(f"nobody trains: {self.log()}")
 
     def progress(self) -> Progress:
         return progress_document.read(self.state / PROGRESS_FILE) or Progress(attempt=1)
@@ -74,11 +134,18 @@ class Run:
         return self._log.read_text()[-4000:]
 
 
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # the process has ended
+        return b") S 0"
+
+
 @contextmanager
 def two_workers(logs: Path, **variables: str) -> Iterator[LocalRay]:
     """A Ray of our own with two worker nodes; the tests' own modules can be training functions."""
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images", "tests"))
     environment = {"PYTHONPATH": roots, "RAY_USAGE_STATS_ENABLED": "0", **variables}
-    with LocalRay(logs, environment, {"CPU": 1}) as cluster:
+    with LocalRay(logs, environment, RESOURCES) as cluster:
         cluster.start(2)
         yield cluster

@@ -12,13 +12,16 @@ from kubernetes.aio.config import load_kube_config
 
 from support.apiserver import ApiError, ApiServer
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cluster.connection import Connection
 from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
-from trainingrun.controller.progress import Target, head_of
 from trainingrun.controller.settings import OperatorSettings, Settings
 from trainingrun.reconciling.settings import ReconcileSettings
 from trainingrun.rendering.settings import RenderSettings
 
+OPERATOR_NAMESPACE = "default"
+"""Where the operator's key is. No run is begun there, so no test has its runs in it."""
 RAY_API = "ray.io/v1"
 PATIENCE_S = 90.0  # of a machine that is busy with other things; hardly ever needed
 
@@ -34,12 +37,18 @@ async def configuration_of(server: ApiServer, port: int | None = None) -> Config
     return configuration
 
 
-def settings_for(*namespaces: str, poll_s: float = 0.2, **operator: Any) -> Settings:
+def settings_for(
+    *namespaces: str,
+    poll_s: float = 0.2,
+    operator_namespace: str = OPERATOR_NAMESPACE,
+    **operator: Any,
+) -> Settings:
     """An operator that looks after these namespaces, and is quick to see what the tests do."""
-    own = OperatorSettings(namespaces=namespaces, look_for_kuberay_s=0.3)
+    lease = f"lease-of-{'-'.join(namespaces) or 'all'}"
+    own = OperatorSettings(namespaces=namespaces, look_for_kuberay_s=0.3, lease_name=lease)
     return Settings(
         dataclasses.replace(own, **operator),
-        RenderSettings(operator_namespace=namespaces[0] if namespaces else "default"),
+        RenderSettings(operator_namespace=operator_namespace),
         ReconcileSettings(poll_s=poll_s),
     )
 
@@ -59,13 +68,35 @@ async def running(operator: Operator) -> AsyncIterator[Operator]:
             await task
 
 
+@contextlib.asynccontextmanager
+async def watching(
+    server: ApiServer, *namespaces: str, port: int | None = None, deaf: bool = False
+) -> AsyncIterator[KubernetesCluster]:
+    """The cluster as an operator of these namespaces sees it; `deaf`: without any further news."""
+    connection = Connection(await configuration_of(server, port))
+    cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
+    task = asyncio.create_task(cluster.run())
+    try:
+        async with asyncio.timeout(20):
+            await cluster.wait_synced()
+        await watches_are_open(cluster)
+        if deaf:
+            task.cancel()
+        yield cluster
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await connection.close()
+
+
 async def watches_are_open(cluster: KubernetesCluster) -> None:
     """A connection cancelled in the midst of being made leaks its socket, which fails the test."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(10):
-            while any(  # noqa: ASYNC110 - a cache tells runs, not tests
-                cache.state == "synced" and cache.connected_since is None
-                for cache in cluster._all_caches()
+            while any(  # noqa: ASYNC110 - a watch tells runs, not tests
+                watch.state == "synced" and watch.connected_since is None
+                for watch in cluster.watches.all()
             ):
                 await asyncio.sleep(0.05)
 
@@ -108,6 +139,17 @@ def owned_by(run: dict[str, Any], kind: str, name: str, **labels: str) -> dict[s
             "trainingrun.dev/run-uid": metadata["uid"],
             **{f"trainingrun.dev/{key}": value for key, value in labels.items()},
         },
+    }
+
+
+def controlled_by(owner: dict[str, Any]) -> dict[str, Any]:
+    """The owner reference by which a controller finds what it made."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
     }
 
 
@@ -164,19 +206,34 @@ class PlaysKubeRay:
         )
 
     def starts(self, run: dict[str, Any], number: int = 1) -> None:
-        """Makes head and worker run, and the job with them."""
+        """Makes a RayCluster with head and worker that run, and the job with them."""
         name = f"{run['metadata']['name']}-{number}"
+        template = {"spec": {"containers": [{"name": "ray", "image": "none"}]}}
+        cluster = self._server.create(
+            {
+                "apiVersion": RAY_API,
+                "kind": "RayCluster",
+                "metadata": owned_by(run, "RayCluster", f"{name}-abcde", attempt=str(number))
+                | {"ownerReferences": [controlled_by(self.job(name))]},
+                "spec": {"headGroupSpec": {"rayStartParams": {}, "template": template}},
+            }
+        )
+        spec = self.job(name)["spec"]["rayClusterSpec"]
+        labels = spec["headGroupSpec"]["template"]["metadata"]["labels"]
         for role in ("head", "worker"):
+            metadata = owned_by(run, "Pod", f"{name}-{role}", attempt=str(number), role=role)
             pod = {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": owned_by(run, "Pod", f"{name}-{role}", attempt=str(number), role=role),
+                "metadata": metadata | {"ownerReferences": [controlled_by(cluster)]},
                 "spec": {
                     "containers": [{"name": f"ray-{role}", "image": "none"}],
                     "terminationGracePeriodSeconds": 0,
                 },
             }
             pod["metadata"]["labels"]["ray.io/node-type"] = role
+            if role == "head":
+                pod["metadata"]["labels"] |= labels
             made = self._server.create(pod)
             made["status"] = {
                 "phase": "Running",
@@ -205,11 +262,11 @@ class PlaysKubeRay:
     def takes_the_pods_away(self, run: dict[str, Any], number: int = 1) -> None:
         """What follows the deletion of a RayJob."""
         name = f"{run['metadata']['name']}-{number}"
-        for role in ("head", "worker"):
+        clusters = f"/apis/{RAY_API}/namespaces/{self._namespace}/rayclusters"
+        pods = f"/api/v1/namespaces/{self._namespace}/pods"
+        for path in (f"{clusters}/{name}-abcde", f"{pods}/{name}-head", f"{pods}/{name}-worker"):
             with contextlib.suppress(ApiError):
-                self._server.request(
-                    "DELETE", f"/api/v1/namespaces/{self._namespace}/pods/{name}-{role}"
-                )
+                self._server.request("DELETE", path)
 
 
 class PlaysHead:
@@ -240,8 +297,8 @@ class PlaysHead:
 
     def target(self, operator: Operator, key: tuple[str, str], uid: str, attempt: int) -> Any:
         """Resolves a run's head as the operator does, but to this port."""
-        found = head_of(operator.cluster.pods_of(*key), uid, attempt)
-        return found and Target(found.pod_uid, self.url)
+        found = operator.head_of(key, uid, attempt)
+        return found and Target(found.pod_uid, self.url, found.token_key)
 
     async def _progress(self, request: web.Request) -> web.Response:
         self.tokens.add(request.headers["Authorization"])

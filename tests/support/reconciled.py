@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from trainingrun.api.status import Condition, RunStatus
+from trainingrun.cluster.fields import projection
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.rendering import RenderSettings
 
@@ -12,8 +13,27 @@ from .builders import T0, a_ray_cluster, a_ray_job, a_run, nodes, pods
 
 
 def look(observed: Observed, seconds: float = 60) -> Plan:
-    """One look, so many seconds into the story."""
-    return plan(observed, RenderSettings(), ReconcileSettings(), T0 + timedelta(seconds=seconds))
+    """One look, so many seconds into the story: at whole objects and at what is kept of them."""
+    now = T0 + timedelta(seconds=seconds)
+    planned = plan(observed, RenderSettings(), ReconcileSettings(), now)
+    kept = plan(as_kept(observed), RenderSettings(), ReconcileSettings(), now)
+    assert kept == planned, "a field is read that cluster/fields.py does not keep"
+    return planned
+
+
+def as_kept(observed: Observed) -> Observed:
+    """With the fields alone that the operator keeps in memory of each object."""
+    return replace(
+        observed,
+        **{
+            name: tuple(projection(kind)(found) for found in getattr(observed, name))
+            for name, kind in (
+                ("ray_jobs", "RayJob"),
+                ("ray_clusters", "RayCluster"),
+                ("pods", "Pod"),
+            )
+        },
+    )
 
 
 def then(before: Observed, seconds: float = 60, **changes: Any) -> Observed:

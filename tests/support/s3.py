@@ -21,16 +21,42 @@ SECRET_KEY = "tester-secret"
 START_SECONDS = 60
 
 
-@dataclass(frozen=True)
+@dataclass
 class S3Server:
     """A running server with one bucket, `runs`; its objects are files below `folder`."""
 
     url: str
     folder: Path
+    _command: list[str]
+    _log: Path
+    _process: subprocess.Popen[bytes] | None = None
 
     def file(self, path: str) -> Path:
         """The file behind an object of the bucket `runs`."""
         return self.folder / "runs" / path
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start it, or start it again with the objects that it had, at the same address."""
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+            )
+        _wait_for(f"{self.url}/health", self._process, self._log)
+
+    def stop(self) -> None:
+        """End it at once; from now on nobody listens."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
 def versitygw() -> str:
@@ -78,24 +104,12 @@ def running_s3(folder: Path, *, readonly: bool = False) -> Iterator[S3Server]:
     command += ["--readonly"] if readonly else []
     command += ["posix", "--sidecar", str(metadata), str(objects)]
     log = folder / f"server-{port}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
-        )
+    server = S3Server(f"http://127.0.0.1:{port}", objects, command, log)
     try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_for(f"{url}/health", process, log)
-        yield S3Server(url, objects)
+        server.start()
+        yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        server.stop()
 
 
 def _free_port() -> int:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from trainingrun.cli import cluster_commands
 from trainingrun.cli.main import app
+from trainingrun.local.plain import plain_lines
 
 RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
 HEADS = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
@@ -211,3 +212,60 @@ def test_without_a_kubeconfig_the_sentence_says_what_to_set(
     assert code == 1
     assert errors.startswith("no cluster is configured")
     assert "KUBECONFIG" in errors
+
+
+HOSTILE = (
+    "\x1b]0;title\x07\x1b]52;c;Y2xpcA==\x1b\\\x1b[2J\x9b31mred\x1b[0m [/x] [bold]b[/bold] \x1bc"
+    "two\nlines\r over\x08 \u202eevil\u202c \u2066x\u2069 \u200ey\x00\x7f\u0085\u2028end"
+)
+HARMLESS = "red [/x] [bold]b[/bold] two lines over evil x y end"
+
+
+def hostile_run(phase: str) -> dict[str, Any]:
+    return a_run(
+        phase,
+        progress={"step": 1, "metrics": {"loss": HOSTILE, HOSTILE: 1}},
+        attempts=[{"number": 1, "outcome": "Failed", "reason": "Error", "message": HOSTILE}],
+        conditions=[
+            {"type": "Failed", "status": "True", "reason": "Failed", "message": HOSTILE},
+        ],
+        checkpoint={"step": 1, "uri": HOSTILE},
+        result={"checkpointUri": HOSTILE},
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["get", "digits"], ["list"], ["watch", "digits"], ["get", "digits", "-o", "yaml"]],
+    ids=" ".join,
+)
+def test_what_training_code_says_never_reaches_the_terminal_as_control_or_markup(
+    server: Server, command: list[str]
+) -> None:
+    run = hostile_run("Failed")
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+    server.answers[RUNS] = [(200, {"items": [run]})]
+    result = CliRunner().invoke(app, command, color=True)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    said = result.output
+    for character in "\x1b\x9b\x07\x08\x00\x7f\x85\r\u202e\u202c\u2066\u2069\u200e\u2028":
+        assert character not in said
+    if command == ["get", "digits"]:
+        assert f"Failed Error {HARMLESS}" in said
+        assert f"  {HARMLESS}" in said  # a metric's name
+    if command == ["watch", "digits"]:
+        assert f"digits failed: Failed: {HARMLESS}" in said
+
+
+def test_an_api_servers_message_is_no_markup_either(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(500, {"message": HOSTILE})]
+    result = CliRunner().invoke(app, ["get", "digits"], color=True)
+    assert result.exit_code == 1
+    assert "\x1b" not in result.output
+    assert "[/x] [bold]b[/bold]" in result.output
+
+
+def test_a_log_keeps_its_lines_and_tabs_and_loses_what_a_terminal_obeys() -> None:
+    assert plain_lines("a\tb\r\n\x1b[31mc\x1b]0;t\x07\x1b[K\n") == "a\tb\r\nc\n"
+    # A sequence that was cut in two is still none.
+    assert plain_lines("a\x1b") + plain_lines("[31mb") == "a[31mb"

@@ -34,6 +34,7 @@ def test_variables_reach_the_class_that_their_field_is_in():
         ("POLL_S", "soon", "needs a number of seconds"),
         ("POLL_S", "inf", "needs to be greater than 0"),
         ("LOG_LEVEL", "LOUD", "use one of DEBUG, INFO"),
+        ("RAY_AUTH", "on", "TRAININGRUN_OPERATOR_RAY_AUTH is 'on'; use token or disabled"),
         ("WORKRES", "3", "TRAININGRUN_OPERATOR_WORKRES is not a setting"),
     ],
 )

@@ -11,6 +11,7 @@ from support.builders import (
     a_head,
     a_pod,
     a_progress,
+    a_ray_cluster,
     a_ray_job,
     a_run,
     at,
@@ -127,14 +128,6 @@ def test_the_last_word_is_awaited_for_30_seconds_while_the_head_is_there(
     assert look(heard, 63).status.result.metrics == {"accuracy": 0.9}  # type: ignore[union-attr]
 
 
-def test_a_driver_that_says_nothing_for_ten_minutes_is_given_up(training: Observed) -> None:
-    assert look(training, 590).status.attempts[-1].outcome == "Running"
-    last = look(training, 604).status.attempts[-1]
-    assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
-    waiting = replace(training, pods=pods()[:2])
-    assert look(waiting, 604).status.attempts[-1].outcome == "Running", "a pod is still missing"
-
-
 def test_an_attempt_whose_spec_kuberay_refuses_ends_the_run_at_once(training: Observed) -> None:
     job = a_ray_job(deployment="ValidationFailed", message="bad spec")
     plan = look(replace(training, ray_jobs=(job,)))
@@ -173,7 +166,9 @@ def test_infrastructure_uses_no_restart_and_the_next_attempt_begins_at_once(
         (LossReason.NODE_LOST, 0, 0),
         (LossReason.NODE_LOST, 1, 0),
         (LossReason.NODE_LOST, 2, 10),
-        (LossReason.STORAGE_ERROR, 3, 20),
+        (LossReason.STORAGE_ERROR, 0, 60),
+        (LossReason.STORAGE_ERROR, 3, 240),
+        (LossReason.STORAGE_ERROR, 50, 600),
         (LossReason.SUSPENDED, 9, 0),
         (None, 9, 0),
     ],
@@ -265,7 +260,8 @@ def test_an_ended_attempt_is_deleted_by_uid_and_the_next_waits_for_its_last_pod(
     (delete,) = look(ended, 61).actions
     assert isinstance(delete, Delete)
     assert (delete.ref.kind, delete.ref.uid) == ("RayJob", training.ray_jobs[0]["metadata"]["uid"])
-    assert look(replace(ended, ray_jobs=(a_ray_job(leaving=True),)), 62).actions == ()
+    going = a_ray_job(born=61, leaving=True)
+    assert look(replace(ended, ray_jobs=(going,)), 62).actions == ()
     assert look(replace(ended, ray_jobs=()), 63).actions == ()
     assert look(replace(ended, ray_jobs=(), ray_clusters=()), 64).actions == ()
     nothing = replace(ended, ray_jobs=(), ray_clusters=(), pods=())
@@ -283,6 +279,19 @@ def test_a_number_that_only_pods_remember_is_not_used_again() -> None:
     lost = then(Observed(a_run(), pods=(a_head(1),)), 9)
     assert [a.outcome for a in lost.run.status.attempts] == ["Lost"]
     assert look(replace(lost, pods=()), 20).status.attempt == 2
+
+
+@pytest.mark.parametrize("number", [3, 999_999])
+def test_labels_that_somebody_forged_use_up_no_numbers_of_attempts(number: int) -> None:
+    """The next attempt is 1: no pod, RayCluster or RayJob can be of one that comes after it."""
+    job = a_ray_job(number)
+    forged = job | {"metadata": job["metadata"] | {"name": "somebody-s"}}
+    seen = Observed(
+        a_run(), ray_jobs=(forged,), ray_clusters=(a_ray_cluster(number),), pods=pods(number=number)
+    )
+    plan = look(seen)
+    assert plan.status.attempt == 0
+    assert plan.status.attempts == []
 
 
 def test_another_owner_s_ray_job_is_awaited_and_never_adopted_or_deleted() -> None:
@@ -317,3 +326,52 @@ def test_only_the_newest_twenty_attempts_are_kept() -> None:
     status = RunStatus(attempt=20, attempts=many, start_time=at(0))
     kept = look(Observed(a_run(status=status)), 500).status.attempts
     assert (len(kept), kept[0].number, kept[-1].number) == (20, 2, 21)
+
+
+def test_a_lowered_budget_ends_no_attempt_that_is_well(training: Observed) -> None:
+    oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
+    charged = then(replace(training, pods=(pods()[0], oom, pods()[2])), 60, pods=pods())
+    assert charged.run.status.disruptions.out_of_memory == 1
+    lowered = wanting(charged, failures={"maxRestarts": 0, "maxPreemptions": 0})
+    assert look(lowered, 62).status.attempts[-1].outcome == "Running"
+    again = a_pod("worker-2", uid="next", exit_code=137, ended_because="OOMKilled", born=100)
+    over = look(replace(lowered, pods=(*pods()[:2], again)), 200)
+    assert condition(over, "Failed").reason == "RestartsExhausted", "the next failure is judged"
+
+
+def test_a_lowered_restart_budget_is_not_charged_for_lost_infrastructure(
+    training: Observed,
+) -> None:
+    oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
+    charged = then(replace(training, pods=(pods()[0], oom, pods()[2])), 60, pods=pods())
+    lowered = wanting(charged, failures={"maxRestarts": 0})
+    lost = then(replace(lowered, ray_jobs=()), 70)
+    assert lost.run.status.attempts[-1].outcome == "Lost"
+    empty = replace(lost, ray_clusters=(), pods=())
+    assert look(empty, 71).status.attempt == 2
+
+
+def test_false_starts_that_come_minutes_apart_are_not_forgotten(training: Observed) -> None:
+    seen = training
+    for number in range(3):
+        head = a_head(uid=f"head-{number}", exit_code=1, last_words="ValueError: port")
+        seen = then(seen, 100 + 700 * number, pods=(head,))
+        outcome = look(seen, 110 + 700 * number).status.attempts[-1].outcome
+        assert outcome == ("Lost" if number == 2 else "Running")
+
+
+def test_false_starts_of_one_attempt_do_not_count_for_the_next(training: Observed) -> None:
+    given_up = then(fallen_heads(training, 3), 50)
+    empty = replace(given_up, ray_jobs=(), ray_clusters=(), pods=())
+    second = then(empty, 100, ray_jobs=(a_ray_job(2),), pods=pods(2, born=100))
+    assert look(second, 110).status.attempts[-1].outcome == "Running"
+    assert not {"falseHeads", "falseWorkers", "charges"} & set(look(second, 110).status.seen)
+
+
+def test_attempts_without_storage_wait_for_somebody_to_put_it_right(training: Observed) -> None:
+    for number, wait in ((1, 60), (2, 120)):
+        seen = replace(training, progress=failed("Storage"))
+        fruitless = {**seen.run.status.seen, "fruitless": number}
+        status = seen.run.status.model_copy(update={"seen": fruitless})
+        run = seen.run.model_copy(update={"status": status})
+        assert look(replace(seen, run=run), 60).status.next_attempt_time == at(60 + wait)

@@ -1,127 +1,132 @@
 """An operator that dies between any two lines costs time and nothing else."""
 
 import copy
+from collections.abc import Callable
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.small_cluster import Event, SmallCluster
-from trainingrun.api.status import Phase
+from support.simulation import faults
+from support.simulation.story import Story
+from support.simulation.world import World
+
+Event = Callable[[Story], None]
 
 
-def trains(cluster: SmallCluster) -> None:
-    cluster.train(10 * max(cluster.created))
+def goes_on_training(story: Story) -> None:
+    pass
 
 
-def raises(cluster: SmallCluster) -> None:
-    step = 10 * max(cluster.created)
-    cluster.train(step, state="Failed", failure={"kind": "Application", "message": "ValueError"})
+def raises(story: Story) -> None:
+    faults.training_raises(story, 0)
 
 
-def loses_its_bucket(cluster: SmallCluster) -> None:
-    step = 10 * max(cluster.created)
-    cluster.train(step, state="Failed", failure={"kind": "Storage", "message": "403"})
+def loses_its_bucket(story: Story) -> None:
+    faults.training_raises(story, 1)
 
 
-def is_deleted_by_a_user(cluster: SmallCluster) -> None:
-    for job in cluster.jobs.values():
-        job["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+def is_deleted_by_a_user(story: Story) -> None:
+    faults.user_deletes_the_rayjob(story, 0)
 
 
-def is_suspended(cluster: SmallCluster) -> None:
-    cluster.spec["suspend"] = True
-    if cluster.jobs:
-        cluster.train(10 * max(cluster.created), state="Suspended")
+def is_suspended(story: Story) -> None:
+    story.change(suspend=True)
 
 
-def is_resumed(cluster: SmallCluster) -> None:
-    cluster.spec["suspend"] = False
+def is_resumed(story: Story) -> None:
+    story.change(suspend=False)
 
 
-def succeeds(cluster: SmallCluster) -> None:
-    cluster.train(100, state="Succeeded", result={"metrics": {"accuracy": 0.9}})
+def succeeds(story: Story) -> None:
+    story.finish_soon()
 
 
 STORY: list[Event] = [
-    trains,
+    goes_on_training,
     raises,
-    trains,
+    goes_on_training,
     loses_its_bucket,
     is_deleted_by_a_user,
-    trains,
+    goes_on_training,
     is_suspended,
     is_resumed,
     succeeds,
 ]
 
-LOOKS = 8
-"""Looks after each event: an attempt is cleared away, its backoff passes and the next begins."""
+RECONCILES = 24
+"""After each event: an attempt is cleared away, its backoff passes and the next one trains."""
+
+PAUSE_S = 6
 
 
-def goes_on(cluster: SmallCluster, event: Event | None, crashes: dict[int, int]) -> SmallCluster:
-    """One event and what follows; `crashes` maps the number of a look to the actions it gets."""
-    if event and (cluster.jobs or event in (is_suspended, is_resumed)):
-        event(cluster)
-    for look in range(LOOKS + len(crashes)):
-        cluster.look(crashes.get(look))
-        cluster.step(6)
-    return cluster
+def goes_on(story: Story, event: Event | None, crashes: dict[int, int]) -> Story:
+    """One event and what follows; `crashes` maps the number of a reconcile to its actions."""
+    if event:
+        event(story)
+    for number in range(RECONCILES + len(crashes)):
+        story.reconcile(crashes.get(number))
+        story.world.pass_time(PAUSE_S)
+        story.operator.poll()
+    return story
 
 
-def a_cluster() -> SmallCluster:
-    return goes_on(SmallCluster({"failures": {"maxRestarts": 5}}), None, {})
+def a_story() -> Story:
+    backoff = {"initialSeconds": 5, "maxSeconds": 5}
+    spec = {"failures": {"maxRestarts": 5, "maxAttemptsWithoutProgress": 50, "backoff": backoff}}
+    return goes_on(Story(World(total_steps=100_000), spec, groups=()), None, {})
 
 
-def summary(cluster: SmallCluster) -> object:
-    """What must not depend on crashes: everything but times."""
-    status = cluster.status
+def summary(story: Story) -> object:
+    """What must not depend on crashes: everything but times and steps."""
+    status = story.status
+    seen = status["seen"]
     return (
-        status.phase,
-        cluster.created,
-        [(attempt.number, attempt.outcome, attempt.reason) for attempt in status.attempts],
-        status.disruptions,
-        status.restarts,
-        status.seen.get("otherLosses"),
-        status.seen.get("fruitless"),
-        status.result,
-        list(cluster.jobs),
-        [pod["metadata"]["uid"] for pod in cluster.pods],
+        status["phase"],
+        story.world.created,
+        [(a["number"], a["outcome"], a.get("reason")) for a in status["attempts"]],
+        status["disruptions"],
+        status["restarts"],
+        seen.get("otherLosses"),
+        seen.get("fruitless"),
+        status.get("result", {}).get("metrics"),
+        list(story.world.jobs),
+        [pod.uid for pod in story.world.pods],
     )
 
 
 @pytest.fixture(scope="module")
-def chapters() -> list[SmallCluster]:
-    """The undisturbed story: the cluster after each event."""
-    found = [a_cluster()]
+def chapters() -> list[Story]:
+    """The undisturbed story: how it stands after each event."""
+    found = [a_story()]
     for event in STORY:
         found.append(goes_on(copy.deepcopy(found[-1]), event, {}))
     return found
 
 
-def test_the_undisturbed_story_is_as_it_was_meant(chapters: list[SmallCluster]) -> None:
+def test_the_undisturbed_story_is_as_it_was_meant(chapters: list[Story]) -> None:
     end = chapters[-1]
-    assert [attempt.outcome for attempt in end.status.attempts] == [
+    assert [attempt["outcome"] for attempt in end.status["attempts"]] == [
         "Failed",
         "Lost",
         "Lost",
         "Suspended",
         "Succeeded",
     ]
-    assert end.status.phase is Phase.SUCCEEDED
-    assert (end.status.restarts, end.status.disruptions.application_errors) == (1, 1)
-    assert (end.jobs, end.pods) == ({}, [])
+    assert end.status["phase"] == "Succeeded"
+    assert end.status["restarts"] == end.status["disruptions"]["applicationErrors"] == 1
+    assert end.world.empty
 
 
 @pytest.mark.parametrize("chapter", range(len(STORY)), ids=[e.__name__ for e in STORY])
-def test_a_crash_after_any_action_of_any_look_changes_nothing_but_time(
-    chapters: list[SmallCluster], chapter: int
+def test_a_crash_after_any_action_of_any_reconcile_changes_nothing_but_time(
+    chapters: list[Story], chapter: int
 ) -> None:
-    for look, actions in product(range(5), range(5)):
+    for number, actions in product(range(5), range(5)):
         begins = copy.deepcopy(chapters[chapter])
-        ends = goes_on(begins, STORY[chapter], {look: actions})
-        assert summary(ends) == summary(chapters[chapter + 1]), (look, actions)
+        ends = goes_on(begins, STORY[chapter], {number: actions})
+        assert summary(ends) == summary(chapters[chapter + 1]), (number, actions)
 
 
 EVENTS = st.sampled_from(sorted(set(STORY), key=lambda event: event.__name__))
@@ -133,10 +138,8 @@ CRASHES = st.dictionaries(st.integers(0, 6), st.integers(0, 4), max_size=4)
 def test_no_story_and_no_crashes_ever_make_two_attempts_at_once(
     story: list[tuple[Event, dict[int, int]]],
 ) -> None:
-    crashing, undisturbed = a_cluster(), a_cluster()
+    crashing, undisturbed = a_story(), a_story()
     for event, crashes in story:
-        goes_on(crashing, event, crashes)  # the cluster itself watches for two at once
+        goes_on(crashing, event, crashes)  # the simulated cluster watches for two at once
         goes_on(undisturbed, event, {})
-    numbers = [attempt.number for attempt in crashing.status.attempts]
-    assert numbers == sorted(set(numbers))
     assert summary(crashing) == summary(undisturbed)

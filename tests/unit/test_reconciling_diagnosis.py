@@ -1,15 +1,16 @@
 """Bad input that only the cluster shows: a sentence with the value and what to do; nothing lost."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from support.builders import a_head, a_pod, a_ray_cluster, a_run, pods
+from support.builders import T0, a_head, a_pod, a_progress, a_ray_cluster, a_run, pods
 from support.reconciled import a_training_run, condition, look, then, wanting
-from trainingrun.reconciling import Observed
-from trainingrun.reconciling.model import Apply, EnsureToken
-from trainingrun.rendering.names import token_secret_name
+from trainingrun.reconciling import Observed, ReconcileSettings, plan
+from trainingrun.reconciling.model import Apply, Delete, EnsureToken, Rejection
+from trainingrun.rendering import RenderSettings
 
 HEAD, ONE, TWO = pods()
 
@@ -30,6 +31,11 @@ def config_error(message: str) -> dict[str, Any]:
             {"pods": (config_error('secret "s3-credentials" not found'),)},
             "SecretMissing",
             ["s3-credentials", "team-a", "create it"],
+        ),
+        (
+            {"pods": (config_error(f'secret "{a_ray_cluster()["metadata"]["name"]}" not found'),)},
+            "RayTokenMissing",
+            [a_ray_cluster()["metadata"]["name"], "KubeRay's operator", "training.rayAuth"],
         ),
         (
             {"pods": (config_error('configmap "my-env" not found'),)},
@@ -100,14 +106,6 @@ def test_once_it_is_mended_nothing_is_stalled(training: Observed) -> None:
     assert (mended.status, mended.message) == ("False", "")
 
 
-def test_our_own_token_is_made_again_and_not_asked_of_the_user(training: Observed) -> None:
-    own = token_secret_name(training.run)
-    lacking = a_head(waiting=("CreateContainerConfigError", f'secret "{own}" not found'))
-    plan = look(replace(training, pods=(lacking, ONE, TWO)), 5)
-    assert [type(action) for action in plan.actions] == [EnsureToken]
-    assert condition(plan, "Stalled").status == "False"
-
-
 def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_long() -> None:
     script = {"script": {"configMap": "my-code", "file": "fit.py"}}
     creating = a_head(waiting=("ContainerCreating", ""))
@@ -131,7 +129,7 @@ def test_without_kuberay_nothing_is_created_and_it_is_looked_for_again(kuberay: 
 
 def test_a_rejected_ray_job_is_not_accepted_and_not_tried_in_a_loop() -> None:
     words = "RayJob.ray.io is invalid: spec.x: must be y"
-    plan = look(Observed(a_run(), rejected=words))
+    plan = look(Observed(a_run(), rejected=Rejection("RayJob", "digits-1", words)))
     found = condition(plan, "Accepted")
     assert (found.status, found.reason) == ("False", "Rejected")
     assert words in found.message
@@ -139,7 +137,14 @@ def test_a_rejected_ray_job_is_not_accepted_and_not_tried_in_a_loop() -> None:
 
 
 def test_a_quota_that_refuses_the_ray_job_stalls_an_accepted_run() -> None:
-    plan = look(Observed(a_run(), rejected="rayjobs is forbidden: exceeded quota: objects"))
+    plan = look(
+        Observed(
+            a_run(),
+            rejected=Rejection(
+                "RayJob", "digits-1", "rayjobs is forbidden: exceeded quota: objects"
+            ),
+        )
+    )
     assert condition(plan, "Accepted").status == "True"
     assert condition(plan, "Stalled").reason == "QuotaExceeded"
 
@@ -163,3 +168,84 @@ def test_edits_in_mid_run_are_taken_note_of(training: Observed) -> None:
     plan = look(replace(edited, run=run.model_copy(update={"metadata": meta})))
     assert plan.status.observed_generation == 2
     assert plan.actions == ()
+
+
+def test_a_run_in_the_operators_own_namespace_is_refused_and_never_begun():
+    """Its pods could mount the operator's key and take its service account."""
+    planned = plan(
+        Observed(a_run()), RenderSettings(operator_namespace="team-a"), ReconcileSettings(), T0
+    )
+    accepted = condition(planned, "Accepted")
+    assert (accepted.status, accepted.reason) == ("False", "InOperatorNamespace")
+    assert "team-a" in accepted.message
+    assert "create the run in another namespace" in accepted.message
+    assert planned.actions == ()
+    assert planned.status.attempt == 0
+
+
+def test_an_attempt_that_runs_in_the_operators_namespace_since_an_older_version_is_not_ended():
+    training = a_training_run()
+    settings = RenderSettings(operator_namespace="team-a")
+    planned = plan(training, settings, ReconcileSettings(), T0 + timedelta(seconds=60))
+    assert not [action for action in planned.actions if isinstance(action, Delete)]
+    assert planned.status.attempts[-1].outcome == "Running"
+
+
+@pytest.mark.parametrize("kind", ["RayJob", "Secret", "NetworkPolicy"])
+def test_a_refused_object_is_said_and_no_attempt_begins_without_it(kind: str) -> None:
+    words = 'admission webhook "policy.example.org" denied the request: no'
+    plan = look(Observed(a_run(), rejected=Rejection(kind, "digits-x", words)))
+    found = condition(plan, "Accepted")
+    assert (found.status, found.reason) == ("False", "Rejected")
+    assert f"{kind} digits-x" in found.message
+    assert words in found.message
+    assert (plan.actions, plan.look_again_s, plan.status.attempt) == ((), 30.0, 0)
+
+
+def test_what_an_attempt_needs_is_made_before_it() -> None:
+    *needed, last = look(Observed(a_run())).actions
+    assert isinstance(last, Apply)
+    assert last.manifest["kind"] == "RayJob"
+    kinds = {
+        action.secret["kind"] if isinstance(action, EnsureToken) else action.manifest["kind"]
+        for action in needed
+        if isinstance(action, Apply | EnsureToken)
+    }
+    assert kinds >= {"Secret", "NetworkPolicy"}
+
+
+def test_an_object_that_is_refused_in_mid_run_does_not_keep_the_status_from_being_written(
+    training: Observed,
+) -> None:
+    own = "digits-1a2b3c4d-token-0a1b2c3d"
+    refused = Rejection("Secret", own, "secrets is forbidden: exceeded quota: secrets")
+    plan = look(replace(training, rejected=refused), 5)
+    assert plan.actions == ()
+    found = condition(plan, "Stalled")
+    assert (found.status, found.reason) == ("True", "QuotaExceeded")
+    assert own in found.message
+    assert plan.status.attempts[-1].outcome == "Running"
+
+
+def test_storage_that_does_not_answer_is_said_while_the_attempt_runs(training: Observed) -> None:
+    told = "The bucket runs at https://s3.example.org does not answer: timed out"
+    heard = replace(training, progress=a_progress(storage_error=told, storage_error_since=1.0))
+    plan = look(heard)
+    found = condition(plan, "Stalled")
+    assert (found.status, found.reason) == ("True", "StorageUnavailable")
+    assert told in found.message
+    assert (plan.status.attempts[-1].outcome, plan.status.phase) == ("Running", "Running")
+    assert condition(look(replace(heard, progress=a_progress())), "Stalled").status == "False"
+
+
+def test_a_deletion_that_is_refused_is_said_and_tried_again_later(training: Observed) -> None:
+    ended = then(replace(training, ray_jobs=()), 60)
+    left = replace(ended, ray_jobs=training.ray_jobs)
+    job = left.ray_jobs[0]["metadata"]["name"]
+    refused = Rejection("RayJob", job, "admission webhook denied the request: keep it")
+    plan = look(replace(left, rejected=refused), 62)
+    assert plan.actions == ()
+    found = condition(plan, "Stalled")
+    assert (found.status, found.reason) == ("True", "Rejected")
+    assert "keep it" in found.message
+    assert [type(action) for action in look(left, 92).actions] == [Delete]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.builders import a_head, a_node, a_pod, a_progress, a_ray_job, nodes, pods
+from support.builders import a_head, a_node, a_pod, a_progress, a_ray_job, at, nodes, pods
 from support.reconciled import a_training_run, look, then
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.reconciling import Observed
@@ -73,10 +73,11 @@ def test_replacements_are_kept_off_the_node_before_its_pods_are_deleted(
 
 def test_a_head_that_does_not_answer_on_a_stale_node_is_lost_with_it(training: Observed) -> None:
     node = a_node("base-1", lease_age_s=20.0)
-    plan = look(replace(training, nodes=nodes(node), progress_failing_s=5.0))
-    assert "digits-1-head" in forced(plan)
-    hesitant = look(replace(training, nodes=nodes(node), progress_failing_s=3.0))
-    assert forced(hesitant) == []
+    heard = replace(training, nodes=nodes(node), progress=a_progress(), progress_age_s=8.0)
+    assert "digits-1-head" in forced(look(replace(heard, progress_failing_s=5.0)))
+    assert forced(look(replace(heard, progress_failing_s=3.0))) == []
+    kept_out = replace(heard, progress=None, progress_age_s=None, progress_failing_s=500.0)
+    assert forced(look(kept_out)) == [], "polls that never worked are no sign of a loss"
 
 
 def test_polls_that_fail_say_nothing_about_other_nodes(training: Observed) -> None:
@@ -95,6 +96,14 @@ def test_a_pod_that_outstays_its_grace_on_a_node_that_is_not_ready_is_freed(
 
 def test_workers_are_replaced_together_with_a_head_that_vanished(training: Observed) -> None:
     assert forced(look(replace(training, pods=(ONE, TWO)))) == ["worker-1", "worker-2"]
+
+
+def test_a_worker_that_waited_while_its_head_was_lost_joins_the_new_one() -> None:
+    waited = a_pod("worker-3", born=40)
+    waited["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": at(70)}}
+    others = a_head(born=62, uid="new-head"), a_pod("worker-2", node="spot-2", born=64)
+    seen = replace(a_training_run(), pods=(waited, *others))
+    assert look(seen, 80).actions == ()
 
 
 def test_workers_older_than_the_new_head_are_replaced_once_and_new_ones_left_alone(

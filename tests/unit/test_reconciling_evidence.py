@@ -165,6 +165,7 @@ def test_a_head_on_a_lost_node_is_one_node_loss(training: Observed) -> None:
     silent = replace(
         training,
         nodes=nodes(a_node("base-1", lease_age_s=30.0)),
+        progress=a_progress(),
         progress_failing_s=8.0,
     )
     assert counts(silent) == {"nodeLosses": 1}
@@ -205,11 +206,43 @@ def test_a_queue_that_takes_everything_back_is_one_preemption(training: Observed
     assert counts(again) == {"preemptions": 1}
 
 
+def test_what_the_driver_tells_of_a_queues_taking_is_the_same_preemption(
+    training: Observed,
+) -> None:
+    told = records({"kind": "Preempted", "pod": "worker-1"}, {"kind": "Preempted"})
+    left = then(
+        training, ray_jobs=(a_ray_job(queued=True),), pods=(a_head(leaving_at=60),), progress=told
+    )
+    again = then(left, 90, ray_jobs=(a_ray_job(),), pods=(a_head(born=90, uid="new"),))
+    assert counts(again, 100) == {"preemptions": 1}
+
+
+def test_workers_that_end_while_their_heads_node_is_silent_are_no_losses_of_their_own(
+    training: Observed,
+) -> None:
+    silent = nodes(a_node("base-1", lease_age_s=60.0))
+    ended = pods()[0], a_pod("worker-1", exit_code=1), a_pod("worker-2", exit_code=1)
+    assert counts(replace(training, nodes=silent, pods=ended)) == {}
+
+
 def test_pods_that_are_long_gone_are_forgotten(training: Observed) -> None:
     leaving = replace(training, pods=(HEAD, a_pod("worker-1", leaving_at=55), TWO))
     remembered = then(leaving, pods=(HEAD, TWO))
     assert look(remembered).status.seen["charges"]
-    assert "charges" not in look(remembered, 1000).status.seen
+    assert look(remembered, 1000).status.seen["charges"], "the attempt may still end of it"
+    new = a_pod("worker-3", born=70)
+    replaced = replace(remembered, pods=(HEAD, TWO, new), progress=a_progress())
+    assert "charges" not in look(replaced, 1000).status.seen
+
+
+def test_an_attempt_that_ends_of_a_loss_long_ago_does_not_count_it_again(
+    training: Observed,
+) -> None:
+    away = then(replace(training, pods=(ONE, TWO)), 60, pods=(ONE,))
+    gave_up = a_ray_job(deployment="Failed", reason="JobStatusCheckTimeoutExceeded")
+    ended = look(replace(away, ray_jobs=(gave_up,)), 2000).status
+    assert ended.attempts[-1].outcome == "Lost"
+    assert (ended.disruptions.head_losses, ended.seen.get("otherLosses", 0)) == (1, 0)
 
 
 def test_a_record_is_not_counted_again_once_its_pod_is_forgotten(training: Observed) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.builders import a_head, a_progress, a_ray_job, a_run, pods
+from support.builders import a_head, a_pod, a_progress, a_ray_job, a_run, pods
 from support.reconciled import a_training_run, condition, look, then, wanting
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import AskToSuspend, Delete
@@ -138,5 +138,60 @@ def test_the_run_is_deleted_its_ttl_after_the_end_and_not_before_its_pods(
     (delete,) = look(emptied(done), 160).actions
     assert isinstance(delete, Delete)
     assert (delete.ref.kind, delete.ref.uid) == ("TrainingRun", done.run.metadata.uid)
-    stuck = look(replace(done, ray_jobs=()), 200)
-    assert stuck.actions == ()
+    left = look(replace(done, ray_jobs=()), 200)
+    assert [action.ref.kind for action in left.actions if isinstance(action, Delete)] == [
+        "RayCluster"
+    ], "what the run has left behind goes first"
+
+
+def test_a_wish_that_is_taken_back_is_forgotten_with_its_deadline(training: Observed) -> None:
+    asked = then(wanting(training, suspend=True), 60)
+    back = then(wanting(asked), 70)
+    assert "suspendAsked" not in back.run.status.seen
+    assert look(back, 500).status.attempts[-1].outcome == "Running"
+    again = wanting(back, suspend=True)
+    assert look(then(again, 500), 600).actions == (AskToSuspend(1),), "120 s from the new wish"
+
+
+def test_a_driver_that_ends_after_the_wish_was_taken_back_is_followed_by_the_next(
+    training: Observed,
+) -> None:
+    asked = then(wanting(training, suspend=True), 60)
+    back = then(wanting(asked), 70)
+    ended = then(replace(back, progress=a_progress(state="Suspended", step=12)), 72)
+    assert ended.run.status.attempts[-1].outcome == "Suspended"
+    begins = look(emptied(ended), 75)
+    assert (begins.status.attempt, begins.status.restarts) == (2, 0)
+
+
+WRONG = "spec.workers.count: must be at least 1"
+
+
+def test_a_run_whose_spec_became_invalid_is_accompanied_to_its_end(training: Observed) -> None:
+    """By what was rendered; the placeholder for its spec has another number of workers."""
+    three = (*pods(), a_pod("worker-3", node="spot-3"))
+    begun = a_training_run(workers={"count": 3})
+    trains = then(replace(begun, pods=three, progress=a_progress(world_size=3)), 62)
+    invalid = replace(wanting(trains, workers={"count": 1}), invalid=WRONG)
+    plan = look(invalid, 64)
+    accepted = condition(plan, "Accepted")
+    assert (accepted.status, accepted.reason, accepted.message) == ("False", "InvalidSpec", WRONG)
+    assert (plan.actions, plan.status.phase) == ((), "Running")
+    lost = replace(invalid, pods=(*three[:3], a_pod("worker-3", leaving_at=64)))
+    assert look(lost, 66).status.disruptions.preemptions == 1
+    done = then(replace(invalid, progress=a_progress(state="Succeeded", world_size=3)), 70)
+    assert done.run.status.phase == "Succeeded"
+    assert [type(action) for action in look(done, 72).actions] == [Delete]
+
+
+def test_an_invalid_run_is_suspended_and_cleaned_up_but_begins_nothing(
+    training: Observed,
+) -> None:
+    asked = then(replace(wanting(training, suspend=True), invalid=WRONG), 64)
+    assert look(asked, 66).actions == (AskToSuspend(1),)
+    ended = then(replace(asked, progress=a_progress(state="Suspended")), 68)
+    assert [type(action) for action in look(ended, 70).actions] == [Delete]
+    assert look(emptied(ended), 75).status.phase == "Suspended"
+    awake = replace(wanting(then(emptied(ended), 75)), invalid=WRONG)
+    assert (look(awake, 80).actions, look(awake, 80).status.attempt) == ((), 1)
+    assert look(replace(awake, invalid=None), 90).status.attempt == 2

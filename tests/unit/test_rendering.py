@@ -111,23 +111,27 @@ def test_pods_leave_a_silent_node_long_before_kubernetes_default():
 
 
 @pytest.mark.parametrize(
-    ("kind", "resource", "params"),
+    ("kind", "resource", "told"),
     [
-        ("nvidia", "nvidia.com/gpu", {"num-gpus": "4"}),
-        ("amd", "amd.com/gpu", {"num-gpus": "4"}),
-        ("tpu", "google.com/tpu", {"resources": """'{"TPU": 4}'"""}),
-        ("gaudi", "habana.ai/gaudi", {"resources": """'{"HPU": 4}'"""}),
-        ("neuron", "aws.amazon.com/neuroncore", {"resources": """'{"neuron_cores": 4}'"""}),
+        ("nvidia", "nvidia.com/gpu", {"GPU": 4}),
+        ("amd", "amd.com/gpu", {"GPU": 4}),
+        ("tpu", "google.com/tpu", {"TPU": 4}),
+        ("gaudi", "habana.ai/gaudi", {"HPU": 4}),
+        ("neuron", "aws.amazon.com/neuroncore", {"neuron_cores": 4}),
     ],
 )
 def test_accelerators_are_requested_tolerated_and_told_to_ray(
-    kind: str, resource: str, params: dict[str, str]
+    kind: str, resource: str, told: dict[str, int]
 ):
     group = cluster(workers={"accelerator": {"kind": kind, "count": 4}})["workerGroupSpecs"][0]
     pod = group["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"][resource] == "4"
     assert resource in tolerated(pod)
-    assert params.items() <= group["rayStartParams"].items()
+    params = group["rayStartParams"]
+    resources = json.loads(params["resources"].strip("'"))
+    if "num-gpus" in params:
+        resources["GPU"] = int(params["num-gpus"])
+    assert resources == {**told, "trainingrun_worker": 1}
 
 
 def test_a_product_selects_nodes_by_the_platforms_own_label():
@@ -157,8 +161,18 @@ def test_a_pod_holds_exactly_one_worker():
     run = a_run(workers={"count": 2, "resources": {"cpu": "500m"}, "placement": "StrictPack"})
     told = rendering.contract(run, 1, rendering.RenderSettings())
     group = rendered(run)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
-    assert float(group["rayStartParams"]["num-cpus"]) == told.resources_per_worker["CPU"] == 1
+    assert group["rayStartParams"]["resources"] == "'{\"trainingrun_worker\": 1}'"
+    assert told.resources_per_worker["trainingrun_worker"] == 1
     assert told.placement == "PACK"  # to Ray a pod is a node: STRICT_PACK would never fit
+
+
+@pytest.mark.parametrize("cpu", ["500m", "1", "7"])
+def test_training_leaves_ray_data_as_many_cpus_as_it_takes(cpu: str):
+    """Else a trainer's `datasets` wait for ever: training takes every CPU that Ray has."""
+    run = a_run(workers={"count": 2, "resources": {"cpu": cpu}})
+    taken = rendering.contract(run, 1, rendering.RenderSettings()).resources_per_worker["CPU"]
+    group = rendered(run)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    assert float(group["rayStartParams"]["num-cpus"]) == 2 * taken >= 2
 
 
 def test_the_head_trains_nothing():

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from support.goldens import a_run, cases, rendered
+from trainingrun import rendering
+from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.rendering import names
 
 CASES = cases()
@@ -46,10 +48,14 @@ def test_pods_keep_to_the_restricted_standard(name: str):
 @everywhere
 def test_the_token_is_only_ever_a_reference_and_only_on_the_head(name: str):
     head, worker = pods(name)
-    reference = env(head)["TRAININGRUN_TOKEN"]
-    assert set(reference) == {"name", "valueFrom"}
-    assert reference["valueFrom"]["secretKeyRef"]["key"] == names.TOKEN_KEY
-    assert "TRAININGRUN_TOKEN" not in env(worker)
+    volumes = {volume["name"]: volume for volume in head["spec"]["volumes"]}
+    sources = volumes["tokens"]["projected"]["sources"]
+    (secret,) = [manifest for manifest in CASES[name] if manifest["kind"] == "Secret"]
+    own = secret["metadata"]["name"]
+    assert [source["secret"]["name"] for source in sources] == [own, f"{own}-renewed"]
+    # A Secret that is gone, or comes later, keeps no head from starting.
+    assert all(source["secret"]["optional"] for source in sources)
+    assert "tokens" not in {volume["name"] for volume in worker["spec"]["volumes"]}
 
 
 @everywhere
@@ -85,24 +91,94 @@ def test_credentials_come_by_reference_to_the_users_secret():
         ]
 
 
-def test_only_the_run_the_operator_and_kuberay_get_in():
-    policy = rendered(a_run())[0]
-    own, operator, kuberay = policy["spec"]["ingress"]
-    assert policy["spec"]["policyTypes"] == ["Ingress"]
-    assert "ports" not in own
-    assert own["from"] == [{"podSelector": policy["spec"]["podSelector"]}]
-    assert [port["port"] for port in operator["ports"]] == [8265, 8484]
-    assert [port["port"] for port in kuberay["ports"]] == [8265]
+def policy(run: TrainingRun | None = None, **settings: Any) -> dict[str, Any]:
+    (found,) = rendering.support(run or a_run(), rendering.RenderSettings(**settings))
+    return found
 
 
-def test_the_policy_does_not_mistake_other_ray_pods_for_kuberays_operator():
-    # KubeRay gives these to every pod of every RayCluster.
-    somebodys = {
-        "app.kubernetes.io/name": "kuberay",
-        "app.kubernetes.io/created-by": "kuberay-operator",
+def lets_in(rule: dict[str, Any], namespace: str, labels: dict[str, str]) -> bool:
+    """What a network plugin says of a pod: the rule's selectors as Kubernetes defines them."""
+
+    def matches(selector: dict[str, Any] | None, found: dict[str, str]) -> bool:
+        if selector is None:
+            return namespace == "team-a"  # without a namespaceSelector: the policy's own
+        wanted = [(key, [value]) for key, value in selector.get("matchLabels", {}).items()]
+        for expression in selector.get("matchExpressions", []):
+            assert expression["operator"] == "In"
+            wanted.append((expression["key"], expression["values"]))
+        return all(found.get(key) in values for key, values in wanted)
+
+    return any(
+        matches(peer.get("namespaceSelector"), {"kubernetes.io/metadata.name": namespace})
+        and matches(peer.get("podSelector", {}), labels)
+        for peer in rule["from"]
+    )
+
+
+def open_ports(found: dict[str, Any], namespace: str, labels: dict[str, str]) -> set[int]:
+    """The ports that a pod reaches; -1 stands for all."""
+    return {
+        port
+        for rule in found["spec"]["ingress"]
+        if lets_in(rule, namespace, labels)
+        for port in ([one["port"] for one in rule["ports"]] if "ports" in rule else [-1])
     }
-    kuberay = rendered(a_run())[0]["spec"]["ingress"][2]["from"][0]["podSelector"]["matchLabels"]
-    assert not kuberay.items() <= somebodys.items()
+
+
+KUBERAY = {"app.kubernetes.io/component": "kuberay-operator"}
+OPERATOR = {"app.kubernetes.io/component": "trainingrun-operator"}
+ANYBODY = {"app.kubernetes.io/name": "kuberay", "app.kubernetes.io/created-by": "kuberay-operator"}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "ports"),
+    [
+        ("team-a", names.selector(a_run()), {-1}),
+        ("team-b", names.selector(a_run()), set()),
+        ("trainingrun-system", OPERATOR, {8484}),
+        ("trainingrun-system", {"app": "a neighbor"}, set()),
+        ("team-b", OPERATOR, set()),
+        ("ray-system", KUBERAY, {8265}),
+        ("ray-system", ANYBODY, set()),
+        ("team-b", KUBERAY, set()),
+        ("default", KUBERAY, set()),
+        ("trainingrun-system", KUBERAY, set()),
+    ],
+)
+def test_nobody_gets_in_by_a_label_alone(namespace: str, labels: dict[str, str], ports: set[int]):
+    found = policy(kuberay_namespaces=("ray-system",))
+    assert found["spec"]["policyTypes"] == ["Ingress"]
+    assert open_ports(found, namespace, labels) == ports
+
+
+def test_kuberay_is_taken_to_be_where_its_own_manifests_put_it_unless_it_is_known_better():
+    assert open_ports(policy(), "default", KUBERAY) == {8265}
+    assert open_ports(policy(), "team-b", KUBERAY) == set()
+
+
+@everywhere
+def test_rays_token_is_the_second_lock(name: str):
+    cluster = CASES[name][-1]["spec"]["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    # KubeRay adds mode and token where they are not set; a value of ours would win over it.
+    assert not [variable for pod in pods(name) for variable in env(pod) if "AUTH" in variable]
+
+
+def test_rays_token_can_be_turned_off_on_every_pod_at_once():
+    settings = rendering.RenderSettings(ray_auth="disabled")
+    cluster = rendering.attempt(a_run(), 1, settings)["spec"]["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "disabled"}
+    for group in (cluster["headGroupSpec"], cluster["workerGroupSpecs"][0]):
+        variables = env(group["template"])
+        assert variables["RAY_AUTH_MODE"] == {"name": "RAY_AUTH_MODE", "value": "disabled"}
+
+
+def test_no_object_of_ours_can_have_the_name_of_a_users():
+    for run in (a_run("default-deny"), a_run("s3-credentials")):
+        for manifest in rendered(run):
+            assert manifest["metadata"]["name"] != run.metadata.name
+            if manifest["kind"] != "RayJob":  # a foreign RayJob of that name is left alone
+                assert run.metadata.uid[:8] in manifest["metadata"]["name"]
 
 
 def test_a_pod_template_cannot_take_a_pod_out_of_the_operators_sight():

@@ -132,3 +132,16 @@ def test_rank_0_keeps_the_step_journal(tmp_path: Path, monkeypatch: pytest.Monke
         pace(1)
     lines = (tmp_path / "worker-a.log").read_text().splitlines()
     assert [line.split()[1] for line in lines] == ["1", "2"]
+
+
+def test_a_file_in_the_journal_folder_changes_the_pace_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEP_LOG_FOLDER", str(tmp_path))
+    slow = Pace(3600.0, rank=0)
+    (tmp_path / "pace").write_text("0.2")
+    slow(0)
+    slow(1)
+    (journal,) = tmp_path.glob("*.log")
+    first, second = (float(line.split()[0]) for line in journal.read_text().splitlines())
+    assert 0.1 < second - first < 60

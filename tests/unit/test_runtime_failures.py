@@ -2,9 +2,7 @@
 
 import pytest
 from ray.exceptions import ActorDiedError
-from ray.train import WorkerGroupError
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
-from ray.train.v2.api.exceptions import ControllerError
+from ray.train import ControllerError, WorkerGroupError
 
 from trainingrun_runtime.failures import (
     Blame,
@@ -15,10 +13,17 @@ from trainingrun_runtime.failures import (
     is_collective_error,
     judge,
 )
+from trainingrun_runtime.ray_internals.controller import WorkerHealthCheckFailedError
+from trainingrun_runtime.storage_error import CredentialsError
 
 DIED = WorkerHealthCheckFailedError("worker died", failure=ActorDiedError())
 BUG = ValueError("bad batch")
 PEER = PeerLost("Connection reset by peer")
+OUTAGE = OSError(
+    "When uploading part for key 'x' in bucket 'runs': AWS Error NETWORK_CONNECTION during "
+    "UploadPart operation: curlCode: 28, Timeout was reached"
+)
+FULL = OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
@@ -31,6 +36,11 @@ PEER = PeerLost("Connection reset by peer")
         ({0: PEER, 1: DIED}, Blame.WORKER_LOST),
         ({0: BUG, 1: DIED}, Blame.WORKER_LOST),
         ({0: ActorDiedError()}, Blame.WORKER_LOST),
+        ({0: OUTAGE}, Blame.STORAGE),
+        ({0: FULL}, Blame.STORAGE),
+        ({0: CredentialsError("refused"), 1: PEER}, Blame.STORAGE),
+        ({0: OUTAGE, 1: DIED}, Blame.WORKER_LOST),
+        ({0: OUTAGE, 1: BUG}, Blame.APPLICATION),
         ({0: Preempted("saved"), 1: DIED}, Blame.PREEMPTED),
         ({0: Preempted("saved"), 1: Preempted("saved")}, Blame.PREEMPTED),
         ({0: Suspended("saved"), 1: Suspended("saved")}, Blame.SUSPENDED),
@@ -43,6 +53,10 @@ def test_blame(failures, blame):
 
 def test_a_controller_error_is_nobodys_bug():
     assert judge(ControllerError(TimeoutError("no workers"))).blame is Blame.INFRASTRUCTURE
+
+
+def test_storage_that_fails_in_rays_controller_is_storage():
+    assert judge(ControllerError(OUTAGE)).blame is Blame.STORAGE
 
 
 def test_the_message_names_rank_type_and_first_line():

@@ -83,6 +83,13 @@ def test_a_loss_shows_as_recovering_until_the_next_step(ledger):
     assert ledger.document(1073.0).state is RunState.TRAINING
 
 
+def test_a_rank_that_has_not_noticed_the_loss_yet_does_not_end_the_recovery(ledger):
+    ledger.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
+    ledger.stepped(report(1, 31, 1030.0, 1061.5))
+    document = ledger.document(1661.0)
+    assert (document.state, document.step) == (RunState.RECOVERING, 31)
+
+
 def test_records_are_numbered_so_that_each_is_counted_once(ledger):
     ledger.disrupted(1061.0, RecordKind.PREEMPTED, "drained", node="n1", pod="p1")
     ledger.disrupted(1062.0, RecordKind.WORKER_LOST, "died")

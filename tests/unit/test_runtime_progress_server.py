@@ -24,7 +24,10 @@ LABELS = {"run": "digits", "namespace": 'team "a"', "attempt": "2"}
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ProgressServer]:
-    server = ProgressServer(0, tmp_path, TOKEN, LABELS)
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    (tokens / "first").write_text(TOKEN)
+    server = ProgressServer(0, tmp_path, tokens, LABELS)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server
@@ -72,8 +75,26 @@ def test_without_the_token_nobody_reads_or_suspends(
     assert not (server.state / "suspend").exists()
 
 
-def test_without_a_token_of_its_own_the_server_lets_nobody_in(tmp_path: Path) -> None:
-    server = ProgressServer(0, tmp_path, "", {})
+def test_a_token_that_comes_while_the_server_runs_is_taken_beside_the_first(
+    server: ProgressServer,
+) -> None:
+    """The operator's key was lost: the first token is one that nobody knows any more."""
+    assert ask(server.server_port, "/progress", "another")[0] == 401
+    # As the kubelet writes a mounted Secret: files in a hidden folder, and links to them.
+    hidden = server.tokens / "..2026"
+    hidden.mkdir()
+    (hidden / "renewed").write_text("another\n")
+    (server.tokens / "renewed").symlink_to(hidden / "renewed")
+    for token in ("another", TOKEN):
+        assert ask(server.server_port, "/progress", token)[0] == 503
+    (server.tokens / "renewed").write_text("")
+    assert ask(server.server_port, "/progress", "")[0] == 401
+
+
+@pytest.mark.parametrize("folder", ["missing", "empty"])
+def test_without_a_token_of_its_own_the_server_lets_nobody_in(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "empty").mkdir()
+    server = ProgressServer(0, tmp_path, tmp_path / folder, {})
     thread = threading.Thread(target=server.handle_request)
     thread.start()
     assert ask(server.server_port, "/progress", token="")[0] == 401
@@ -134,9 +155,11 @@ def test_the_process_starts_without_ray_and_ends_on_sigterm(tmp_path: Path) -> N
         "PYTHONPATH": os.pathsep.join(roots),
         "TRAININGRUN_PROGRESS_PORT": str(port),
         "TRAININGRUN_STATE_DIRECTORY": str(tmp_path),
-        "TRAININGRUN_TOKEN": TOKEN,
+        "TRAININGRUN_TOKEN_FOLDER": str(tmp_path / "tokens"),
         "TRAININGRUN_CONTRACT": "not JSON",
     }
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "first").write_text(TOKEN)
     command = [sys.executable, "-X", "importtime", "-m", "trainingrun_runtime.progress_server"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         _wait_until_healthy(port, process)

@@ -1,0 +1,92 @@
+"""Node Leases are read while a node is under suspicion, and counted by the API server's clock."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from support.operators import configuration_of
+from trainingrun.cluster import leases as leases_module
+from trainingrun.cluster.connection import Connection
+from trainingrun.cluster.leases import Leases, age_of_last_write
+from trainingrun.cluster.resources import path_of_manifest
+
+SKEW = timedelta(hours=1)
+"""How far the kubelets' clocks of these tests are behind."""
+
+
+def lease(name: str) -> dict:
+    renewed = (datetime.now(UTC) - SKEW).isoformat().replace("+00:00", "Z")
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": renewed},
+    }
+
+
+@pytest.fixture
+async def leases(apiserver):
+    connection = Connection(await configuration_of(apiserver))
+    yield Leases(connection)
+    await connection.close()
+
+
+@pytest.fixture
+def renew(apiserver, namespace):
+    """Renews the Lease of this test's node as a kubelet does, with a clock of its own."""
+    name = f"node-of-{namespace}"
+    apiserver.create(lease(name))
+
+    def once() -> str:
+        held = apiserver.get("coordination.k8s.io/v1", "Lease", name, "kube-node-lease")
+        held["spec"] = lease(name)["spec"]
+        apiserver.replace(held)
+        return name
+
+    return once
+
+
+async def test_a_lease_has_an_age_only_after_two_reads_of_the_same_version(leases, renew):
+    name = renew()
+    assert await leases.ages([name]) == {}, "one read may have met it just before its renewal"
+    await asyncio.sleep(leases_module.BETWEEN_READS_S)
+    ages = await leases.ages([name])
+    assert 0 <= ages[name] < 30, "the kubelet's clock, an hour behind, counts for nothing"
+
+
+async def test_a_renewed_lease_is_young_again_and_one_that_is_not_grows_older(leases, renew):
+    name = renew()
+    async with asyncio.timeout(60):
+        while (await leases.ages([name])).get(name, 0.0) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    renew()
+    held, date = await leases._connection.get_dated(path_of_manifest(lease(name)))
+    assert age_of_last_write(held, date) < 2, "the API server notes each renewal by its own clock"
+    await asyncio.sleep(leases_module.BETWEEN_READS_S)
+    assert await leases.ages([name]) == {}
+    await asyncio.sleep(leases_module.BETWEEN_READS_S)
+    assert (await leases.ages([name]))[name] < 30
+
+
+async def test_a_lease_that_was_old_before_anybody_asked_is_old_at_the_second_read(
+    leases, renew, monkeypatch
+):
+    name = renew()
+    real = leases._connection.get_dated
+
+    async def later(path):
+        found, date = await real(path)
+        return found, date + timedelta(seconds=100)
+
+    monkeypatch.setattr(leases._connection, "get_dated", later)
+    await leases.ages([name])
+    await asyncio.sleep(leases_module.BETWEEN_READS_S)
+    assert (await leases.ages([name]))[name] >= 99
+
+
+async def test_a_lease_that_cannot_be_read_is_unknown(apiserver, leases):
+    assert await leases.ages(["no-such-node"]) == {}
+    nobody_listens = Connection(await configuration_of(apiserver, port=1))
+    assert await Leases(nobody_listens).ages(["any"]) == {}
+    await nobody_listens.close()

@@ -1,0 +1,200 @@
+"""Unknown is not absent: what the API server refuses to tell is kept, and marked as stale."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from support.apiserver import ApiServer
+from support.operators import (
+    RAY_API,
+    Proxy,
+    a_run,
+    configuration_of,
+    eventually,
+    owned_by,
+    watches_are_open,
+)
+from trainingrun.cluster import watching
+from trainingrun.cluster.access import CLUSTER_RULES, RUN_RULES
+from trainingrun.cluster.connection import Connection
+from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.reconciling.model import Observed
+
+RUN_KINDS = ["TrainingRun", "RayJob", "RayCluster", "Pod"]
+
+
+def ray_job(run: dict) -> dict:
+    return {
+        "apiVersion": RAY_API,
+        "kind": "RayJob",
+        "metadata": owned_by(run, "RayJob", "digits-1", attempt="1"),
+        "spec": {"entrypoint": "true"},
+    }
+
+
+class Watched:
+    """A cluster that is watched by way of a proxy, and the runs that were told of news."""
+
+    def __init__(self, cluster: KubernetesCluster, proxy: Proxy, namespace: str):
+        self.cluster, self.proxy, self.namespace = cluster, proxy, namespace
+        self.told: list[tuple[str, str]] = []
+        cluster.subscribe(lambda *key: self.told.append(key))
+
+    async def observed(self) -> Observed:
+        return await self.cluster.observe(self.namespace, "digits")
+
+    def stale(self) -> dict[str, str]:
+        return self.cluster.watches.stale_kinds(self.namespace)
+
+    async def cut(self) -> None:
+        """Every watch is opened anew: an open one is not asked again whether it is allowed."""
+        await self.proxy.down()
+        await self.proxy.up()
+
+
+@contextlib.asynccontextmanager
+async def watching_by_proxy(server: ApiServer, *namespaces: str) -> AsyncIterator[Watched]:
+    proxy = Proxy(urlsplit(server.url).port)
+    await proxy.up()
+    connection = Connection(await configuration_of(server, proxy.port))
+    cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
+    task = asyncio.create_task(cluster.run())
+    try:
+        async with asyncio.timeout(30):
+            await cluster.wait_synced()
+        yield Watched(cluster, proxy, namespaces[0])
+        await watches_are_open(cluster)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await connection.close()
+        with contextlib.suppress(OSError):
+            await proxy.down()
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    monkeypatch.setattr(watching, "RETRY_S", (0.1, 0.4))
+
+
+async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, namespace, grant):
+    revoke = grant(RUN_RULES, namespace)
+    run = apiserver.create(a_run(namespace))
+    apiserver.create(ray_job(run))
+    async with watching_by_proxy(apiserver, namespace) as watched:
+        await watches_are_open(watched.cluster)
+        assert watched.stale() == {}
+        revoke()
+        watched.told.clear()
+        await watched.cut()
+        await eventually(lambda: sorted(watched.stale()) == sorted(RUN_KINDS))
+        seen = await watched.observed()
+        assert [job["metadata"]["name"] for job in seen.ray_jobs] == ["digits-1"]
+        assert "does not let the operator watch the RayJobs" in seen.stale["RayJob"]
+        assert "restore the roles" in seen.stale["RayJob"]
+        assert (namespace, "digits") in watched.told
+        assert watched.cluster.stale_watches()["RayJob"] == 1
+
+        apiserver.request("DELETE", apiserver.path(ray_job(run)))
+        watched.told.clear()
+        grant(RUN_RULES, namespace)
+        await eventually(lambda: watched.stale() == {})
+        await eventually(lambda: not watched.cluster.ray_jobs_of(namespace, "digits"))
+        assert (await watched.observed()).stale == {}
+        assert (namespace, "digits") in watched.told
+
+
+async def test_credentials_that_are_no_longer_taken_hide_nothing(apiserver, namespace, monkeypatch):
+    run = apiserver.create(a_run(namespace))
+    apiserver.create(ray_job(run))
+    async with watching_by_proxy(apiserver, namespace) as watched:
+        await watches_are_open(watched.cluster)
+        real = Connection._headers
+
+        async def refused(self, content_type):
+            return {**await real(self, content_type), "authorization": "Bearer wrong"}
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "_headers", refused)
+            await watched.cut()
+            await eventually(lambda: sorted(watched.stale()) == sorted(RUN_KINDS))
+            seen = await watched.observed()
+            assert "401" in seen.stale["Pod"]
+            assert len(seen.ray_jobs) == 1
+        await eventually(lambda: watched.stale() == {})
+
+
+async def test_what_was_forbidden_from_the_start_is_unknown_too(apiserver, namespace, grant):
+    rules = [rule for rule in RUN_RULES if rule["apiGroups"] == ["trainingrun.dev"]]
+    grant(rules, namespace)
+    run = apiserver.create(a_run(namespace))
+    apiserver.create(ray_job(run))
+    async with watching_by_proxy(apiserver, namespace) as watched:
+        seen = await watched.observed()
+        assert seen.ray_jobs == ()
+        assert sorted(seen.stale) == ["Pod", "RayCluster", "RayJob"]
+        grant(RUN_RULES, namespace)
+        await eventually(lambda: watched.stale() == {})
+        assert len((await watched.observed()).ray_jobs) == 1
+
+
+async def test_an_operator_confined_to_namespaces_knows_no_nodes_and_is_not_stale(
+    apiserver, namespace, grant
+):
+    grant(RUN_RULES, namespace)
+    run = apiserver.create(a_run(namespace))
+    name = f"node-of-{namespace}"
+    apiserver.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": owned_by(run, "Pod", "digits-1-worker", attempt="1", role="worker"),
+        "spec": {"containers": [{"name": "ray-worker", "image": "none"}], "nodeName": name},
+    }
+    apiserver.create(pod)
+    async with watching_by_proxy(apiserver, namespace) as watched:
+        seen = await watched.observed()
+        assert (dict(seen.nodes), dict(seen.stale)) == ({}, {})
+        assert watched.cluster.stale_watches()["Node"] == 0, "nobody is to be alarmed for ever"
+        assert await watched.cluster.lease_ages([name]) == {}
+
+
+async def test_nodes_that_may_no_longer_be_watched_are_unknown(apiserver, namespace, grant):
+    """Not lost: a node that looked unready when it was last seen says nothing of today."""
+    grant(RUN_RULES, namespace)
+    revoke = grant(CLUSTER_RULES)
+    async with watching_by_proxy(apiserver, namespace) as watched:
+        await watches_are_open(watched.cluster)
+        nodes = watched.cluster._nodes
+        name = f"other-node-of-{namespace}"
+        apiserver.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        await eventually(lambda: nodes.sights([name]))
+        revoke()
+        await watched.cut()
+        await eventually(lambda: nodes.sights([name]) == {})
+        assert watched.cluster.stale_watches()["Node"] == 1
+        assert watched.stale() == {}
+
+
+async def test_an_api_server_that_is_away_makes_everything_stale_until_its_news_are_in(
+    apiserver, namespace, monkeypatch
+):
+    monkeypatch.setattr(watching, "STALE_AFTER_S", 0.5)
+    run = apiserver.create(a_run(namespace))
+    apiserver.create(ray_job(run))
+    async with watching_by_proxy(apiserver, namespace) as watched:
+        await watches_are_open(watched.cluster)
+        watched.told.clear()
+        await watched.proxy.down()
+        await eventually(lambda: sorted(watched.stale()) == sorted(RUN_KINDS))
+        await eventually(lambda: (namespace, "digits") in watched.told)
+        assert len((await watched.observed()).ray_jobs) == 1
+        apiserver.request("DELETE", apiserver.path(ray_job(run)))
+        await watched.proxy.up()
+        await eventually(lambda: "RayJob" not in watched.stale())
+        assert watched.cluster.ray_jobs_of(namespace, "digits") == ()
+        await eventually(lambda: watched.stale() == {})

@@ -1,0 +1,154 @@
+"""What watches over a run goes away and comes back: the run trains on, in the same pods.
+
+One run goes through all of it. Each test leaves it as it found it.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import pytest
+
+from e2e import installing, network, outages
+from e2e.cluster import NAMESPACE, SYSTEM, TestCluster, namespace
+from e2e.kube import wait_for
+from e2e.long_run import LongRun
+from e2e.report import Row
+from e2e.runs import Run, specification
+
+OLD_S = 20
+"""Lowered: the run's pods are older than this when an operator sees them for the first time."""
+ABSENT_S = 60
+"""How long something is away."""
+TAKEOVER_S = 15
+"""In which another operator leads once the leader is gone."""
+OUTSIDE = "e2e-outside"
+
+pytestmark = pytest.mark.usefixtures("rows")
+
+
+@pytest.fixture(scope="module")
+def steady(operated: TestCluster) -> Iterator[LongRun]:
+    """A run that trains slowly, from before the first test to the end of the last one."""
+    made = LongRun(Run(operated, operated.kubectl, "steady"))
+    made.start(specification())
+    yield made
+    made.run.remove()
+    installing.install_by_chart(operated)
+
+
+REACHED = {
+    (OUTSIDE, "kuberay-operator"): set(),
+    (OUTSIDE, "trainingrun-operator"): set(),
+    (SYSTEM, "kuberay-operator"): set(),
+    (SYSTEM, "trainingrun-operator"): {network.PROGRESS},
+    ("default", "none"): set(),
+    ("default", "kuberay-operator"): {network.DASHBOARD},
+}
+"""Which ports of a head a pod reaches, by its namespace and its label component. KubeRay is in
+default."""
+
+
+def test_only_operators_in_their_namespaces_reach_a_run(steady: LongRun):
+    cluster, kubectl = steady.run.cluster, steady.run.kubectl
+    outside = namespace(cluster, OUTSIDE)
+    for where, component in REACHED:
+        labels = {"app.kubernetes.io/component": component}
+        pod = network.client(cluster.on_demand_node, f"e2e-{component}", labels)
+        network.start(kubectl.within(where), pod)
+    ports = (kubectl.get("pod", steady.run.head())["status"]["podIP"], *network.PORTS)
+    dashboard = f"http://{ports[0]}:{network.DASHBOARD}/api/jobs/"
+
+    try:
+        by_plugin = network.is_enforced(cluster, outside)
+        with nullcontext() if by_plugin else network.enforced(cluster, NAMESPACE):
+            own = network.reached(kubectl, steady.run.trainer(), "ray-worker", *ports)
+            assert own == set(network.PORTS), "its own pods reach all of them"
+            reached = {
+                (where, component): network.reached(
+                    kubectl.within(where), f"e2e-{component}", "client", *ports
+                )
+                for where, component in REACHED
+            }
+            assert reached == REACHED
+            kuberay = (kubectl.within("default"), "e2e-kuberay-operator")
+            assert network.answer(*kuberay, dashboard) == 401
+            assert network.answer(*kuberay, dashboard, "x" * 64) == 403
+            assert network.answer(*kuberay, dashboard, steady.run.ray_token()) == 200
+            steady.heard_again()
+    finally:
+        for where, component in REACHED:
+            kubectl.within(where).delete("pod", f"e2e-{component}")
+        kubectl.delete("namespace", OUTSIDE)
+
+
+def test_the_operator_is_replaced_while_the_attempt_is_old(steady: LongRun):
+    with steady.in_the_same_pods():
+        since = steady.run.steps()[-1].time
+        installing.install_by_chart(steady.run.cluster, operator__startupDeadlineSeconds=OLD_S)
+        steady.heard_again()
+        steady.train_on(12)
+        steady.heard_again()
+    steady.measure("(j) operator replaced, attempt old", since, f"startup deadline {OLD_S} s")
+
+
+def test_the_leader_of_two_operators_is_killed(steady: LongRun):
+    cluster = steady.run.cluster
+    installing.install_by_chart(cluster, replicas=2)
+    former = wait_for("an operator that leads", lambda: outages.leader(cluster), timeout=60)
+    with steady.in_the_same_pods():
+        began = time.time()
+        outages.kill_operator(cluster, former)
+        wait_for(
+            "another operator leads",
+            lambda: outages.leader(cluster) not in ("", former),
+            timeout=TAKEOVER_S,
+            instead=lambda: f"{outages.leader(cluster)} leads",
+        )
+        took = time.time() - began
+        steady.heard_again()
+    steady.measure("(k) leading operator kill -9", began, f"another leads after {took:.0f} s")
+
+
+def test_the_operator_may_not_see_the_run_for_a_while(steady: LongRun):
+    cluster = steady.run.cluster
+    with steady.in_the_same_pods():
+        others = ("trainingruns", "trainingruns/status", "secrets", "networkpolicies", "events")
+        with outages.permissions_deleted(cluster, but=others) as outage:
+            outages.replace_operator(cluster)
+            said = steady.run.wait_for_condition("Stalled", timeout=60)["message"]
+            outage.last(ABSENT_S / 2)
+        steady.heard_again()
+        steady.no_longer_stalled()
+    assert "RayJobs" in said, said
+    steady.measure(
+        "(l) operator may not see pods and RayJobs", outage.began, f"for {ABSENT_S / 2:.0f} s"
+    )
+
+
+def test_the_operator_has_no_permissions_for_a_while(steady: LongRun):
+    cluster = steady.run.cluster
+    with steady.in_the_same_pods():
+        with outages.permissions_deleted(cluster) as outage:
+            outages.replace_operator(cluster)
+            steady.train_on(12)
+            outage.last(ABSENT_S)
+        steady.heard_again()
+        steady.no_longer_stalled()
+    steady.measure("(m) operator without RBAC binding", outage.began, f"for {ABSENT_S} s")
+
+
+def test_the_api_server_is_paused(steady: LongRun):
+    with steady.in_the_same_pods():
+        with outages.api_server_paused(steady.run.cluster) as outage:
+            steady.train_on(12)
+            outage.last(ABSENT_S)
+        steady.heard_again()
+        steady.no_longer_stalled()
+    steady.measure("(n) API server paused", outage.began, f"for {ABSENT_S} s")
+
+
+def test_the_run_ends_as_if_all_had_been_there(
+    steady: LongRun, reference: Callable[[], str], rows: list[Row]
+):
+    steady.ends_like(reference, rows)

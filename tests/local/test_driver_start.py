@@ -1,0 +1,140 @@
+"""What a driver does before it needs Ray: exit code, final document and bucket say the same."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.s3 import S3Server, running_s3
+from trainingrun.api.contract import (
+    CONTRACT_ENV,
+    LEASE_LOST_EXIT_CODE,
+    PROGRESS_FILE,
+    STORAGE_PATIENCE_ENV,
+    ContractStorage,
+    Progress,
+    ProgressResult,
+    RunContract,
+    RunState,
+)
+from trainingrun_runtime import progress_document, result
+from trainingrun_runtime.bucket import Bucket
+from trainingrun_runtime.lease import Lease
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 120
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Bucket:
+    return Bucket.open(f"file://{tmp_path}/run")
+
+
+class Driver:
+    """One driver, as a head pod starts it, without a Ray."""
+
+    def __init__(self, bucket: Bucket, folder: Path, **variables: str) -> None:
+        self._state = folder / "state"
+        contract = RunContract(
+            name="digits", namespace="default", uid="0", attempt=1, function="json:loads",
+            storage=ContractStorage(
+                uri=bucket.root, endpoint=bucket.endpoint, region=bucket.region
+            ),
+        )  # fmt: skip
+        roots = [str(ROOT / "operator"), str(ROOT / "training_images")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trainingrun_runtime"],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(roots),
+                "RAY_ADDRESS": "nobody",  # no address: Ray says so at once
+                "TRAININGRUN_STATE_DIRECTORY": str(self._state),
+                CONTRACT_ENV: contract.model_dump_json(by_alias=True),
+                **variables,
+            },
+        )
+
+    @property
+    def progress(self) -> Progress:
+        return progress_document.read(self._state / PROGRESS_FILE) or Progress(attempt=1)
+
+    def wait_until(self, condition: Callable[[Progress], object]) -> Progress:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition(progress := self.progress):
+            assert self._process.poll() is None
+            assert time.monotonic() < deadline, progress
+            time.sleep(0.05)
+        return progress
+
+    def wait(self) -> int:
+        try:
+            return self._process.wait(DEADLINE_S)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def test_a_store_that_is_away_at_the_start_is_waited_for_and_the_wait_is_told(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    with running_s3(tmp_path / "s3") as server:
+        bucket = Bucket.open("s3://runs/x", server.url, "us-east-1")
+        server.stop()
+        # Not even a patience of no time at all ends the wait for a store that does not answer.
+        driver = Driver(bucket, tmp_path, **{STORAGE_PATIENCE_ENV: "0"})
+        try:
+            waiting = driver.wait_until(lambda progress: progress.storage_error)
+            assert waiting.state is RunState.STARTING
+            assert "cannot be reached" in (waiting.storage_error or "")
+            later = driver.wait_until(lambda progress: progress.time > waiting.time)
+            assert later.storage_error_since == waiting.storage_error_since
+            server.start()
+            driver.wait_until(lambda progress: progress.storage_error is None)
+        finally:
+            driver.kill()
+
+
+def test_refused_credentials_end_the_attempt_with_patience_and_a_sentence(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    bucket = Bucket.open("s3://runs/refused", s3.url, "us-east-1")
+    driver = Driver(bucket, tmp_path, AWS_SECRET_ACCESS_KEY="old", **{STORAGE_PATIENCE_ENV: "2"})
+    waiting = driver.wait_until(lambda progress: progress.storage_error)
+    assert waiting.state is RunState.STARTING
+    assert driver.wait() == 1
+    assert driver.progress.state is RunState.FAILED
+    assert driver.progress.failure is not None
+    assert driver.progress.failure.kind == "Storage"
+    assert "correct the Secret" in driver.progress.failure.message
+
+
+def test_a_driver_without_ray_leaves_a_final_document(bucket: Bucket, tmp_path: Path) -> None:
+    driver = Driver(bucket, tmp_path)
+    assert driver.wait() == 1
+    assert driver.progress.state is RunState.FAILED
+    assert driver.progress.failure is not None
+    assert driver.progress.failure.kind == "Infrastructure"
+
+
+def test_a_run_that_is_done_is_not_trained_again(bucket: Bucket, tmp_path: Path) -> None:
+    done = ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri=bucket.uri("checkpoints/60"))
+    result.write(Lease.take(bucket, 1, "pod", 100), done)
+    driver = Driver(bucket, tmp_path)
+    assert driver.wait() == 0
+    assert (driver.progress.state, driver.progress.result) == (RunState.SUCCEEDED, done)
+
+
+def test_a_driver_of_an_earlier_attempt_ends_and_says_nothing(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    Lease.take(bucket, 2, "pod", 100)
+    driver = Driver(bucket, tmp_path)
+    assert driver.wait() == LEASE_LOST_EXIT_CODE
+    assert not driver.progress.state.final

@@ -1,0 +1,84 @@
+"""What real training loops look like works, and an interruption changes no bit of its weights."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.local_runs import Run
+from trainingrun.api.contract import SUSPEND_EXIT_CODE, SUSPEND_FILE
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_runtime import manifest
+
+
+@pytest.fixture
+def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
+    """Makes runs: `a_run("epochs", step_seconds=0.1)`."""
+
+    def make(function: str, **config: Any) -> Run:
+        folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        return Run(ray, folder, f"support.real_loops:{function}", config)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("function", "steps", "suspend_at", "evaluated"),
+    [
+        ("epochs", 35, 12, "[10, 20, 30, 35]"),
+        ("loops", 30, 17, "[30]"),
+    ],
+)
+def test_it_ends_alike_when_interrupted_in_mid_loop(
+    a_run: Callable[..., Run], function: str, steps: int, suspend_at: int, evaluated: str
+) -> None:
+    whole = a_run(function)
+    assert whole.drive() == 0, whole.log()
+    assert whole.metrics()["steps"] == whole.metrics()["drawn"] == steps
+    assert whole.metrics()["evaluated"] == evaluated
+    assert manifest.committed(whole.bucket)[-1].step == steps
+
+    broken = a_run(function, step_seconds=0.1)
+    assert broken.drive(suspend_at=suspend_at) == SUSPEND_EXIT_CODE, broken.log()
+    (broken.state / SUSPEND_FILE).unlink()
+    assert broken.drive() == 0, broken.log()
+    assert suspend_at <= (broken.progress().resumed_from_step or 0) < steps
+    wanted = {"weights_sha256", "steps", "drawn", "evaluated", "recent"}
+    assert {k: v for k, v in broken.metrics().items() if k in wanted} == {
+        k: v for k, v in whole.metrics().items() if k in wanted
+    }
+
+
+def test_what_would_go_wrong_silently_is_refused(a_run: Callable[..., Run], tmp_path: Path) -> None:
+    file = tmp_path / "told"
+    assert a_run("refused", told=str(file)).drive() == 1
+    told = file.read_text()
+    for sentence in (
+        "net is sharded (FSDP2):",
+        "optimizer is sharded (its parameters are DTensors",
+        "loader is a list, which has no state_dict and no load_state_dict",
+        "the training function has a Session already",
+        "notes: state_dict()['folder'] is a function",
+        "session.steps(5) was reached before",
+        "the ranks are at different places of the training function: in a loop and after a loop, "
+        "with 9 and 10 steps done",
+    ):
+        assert sentence in told
+
+
+def test_a_suspension_that_the_function_swallows_counts_and_ranks_stay_as_many(
+    a_run: Callable[..., Run],
+) -> None:
+    run = a_run("swallows", step_seconds=0.1)
+    assert run.drive(suspend_at=12) == SUSPEND_EXIT_CODE, run.log()
+    (run.state / SUSPEND_FILE).unlink()
+    # Rank 1's loader has no place in a world of one.
+    run.contract = run.contract.model_copy(
+        update={"workers": 1, "function": "support.real_loops:loops"}
+    )
+    assert run.drive() == 1, run.log()
+    failure = run.progress().failure
+    assert failure is not None
+    assert "of loader, noise, notes for each of its 2 ranks, and this run has" in failure.message

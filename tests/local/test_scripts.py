@@ -1,0 +1,176 @@
+"""A script's run is done when its `fit` says so, however the script itself ends: with real Ray."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.local_runs import Run
+from trainingrun.api.contract import SUSPEND_EXIT_CODE, SUSPEND_FILE, Failure, RunState
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_runtime import manifest, result
+
+TRAIN = """
+import time
+import ray.train
+import torch
+from ray.train import Checkpoint, ScalingConfig, TrainingFailedError
+from ray.train.torch import TorchTrainer
+from trainingrun_runtime import Session
+
+def train(config):
+    session = Session(model=torch.nn.Linear(1, 1))
+    for step in session.steps(config["steps"]):
+        time.sleep(0.05)
+        if step == config.get("fails_at"):
+            raise ValueError("bad batch")
+
+def trainer(**config):
+    scaling = ScalingConfig(num_workers=2)
+    return TorchTrainer(train, train_loop_config=config, scaling_config=scaling)
+"""
+
+
+@pytest.fixture
+def a_script(ray: LocalRay, tmp_path: Path) -> Callable[[str], Run]:
+    """Makes a run of a script: the training above, and what is done with it."""
+
+    def make(code: str) -> Run:
+        script = tmp_path / "script.py"
+        script.write_text(TRAIN + textwrap.dedent(code))
+        return Run(ray, tmp_path, None, {}, script=script)
+
+    return make
+
+
+def failure_of(run: Run) -> Failure:
+    progress = run.progress()
+    assert progress.state is RunState.FAILED
+    assert progress.failure is not None
+    assert result.read(run.bucket) is None
+    return progress.failure
+
+
+def test_a_script_that_swallows_the_failure_of_its_training_has_failed(
+    a_script: Callable[[str], Run],
+) -> None:
+    run = a_script(
+        """
+        try:
+            trainer(steps=5, fails_at=2).fit()
+        except TrainingFailedError:
+            print("never mind")
+        """
+    )
+    assert run.drive() == 1, run.log()
+    failure = failure_of(run)
+    assert failure.kind == "Application"
+    assert "ValueError: bad batch" in failure.message
+
+
+def test_a_script_that_swallows_a_suspend_is_suspended(a_script: Callable[[str], Run]) -> None:
+    run = a_script(
+        """
+        try:
+            trainer(steps=1000).fit()
+        except TrainingFailedError:
+            raise SystemExit(0)
+        """
+    )
+    run.start()
+    run.wait_until(lambda progress: progress.step >= 5)
+    (run.state / SUSPEND_FILE).touch()
+    assert run.wait() == SUSPEND_EXIT_CODE, run.log()
+    assert run.progress().state is RunState.SUSPENDED
+    assert manifest.committed(run.bucket)[-1].step == run.progress().step
+    assert result.read(run.bucket) is None
+
+
+@pytest.mark.parametrize("code", ["print('no training here')", "import os; os._exit(0)"])
+def test_a_script_that_never_trains_has_failed(a_script: Callable[[str], Run], code: str) -> None:
+    run = a_script(code)
+    assert run.drive() == 1, run.log()
+    assert result.read(run.bucket) is None
+    if "_exit" not in code:
+        assert "without calling fit()" in failure_of(run).message
+
+
+def test_a_second_fit_is_refused_in_a_sentence_and_not_mixed_with_the_first(
+    a_script: Callable[[str], Run],
+) -> None:
+    run = a_script(
+        """
+        trainer(steps=5).fit()
+        trainer(steps=7).fit()
+        """
+    )
+    assert run.drive() == 1, run.log()
+    failure = failure_of(run)
+    assert failure.kind == "Application"
+    assert "fit() was called a second time" in failure.message
+    assert [committed.step for committed in manifest.committed(run.bucket)] == [5]
+
+
+def test_checkpoints_of_one_name_are_kept_apart(a_script: Callable[[str], Run]) -> None:
+    """A second upload under the first one's name would overwrite what is committed."""
+    run = a_script(
+        """
+        import tempfile, pathlib
+
+        def plain():
+            for step in range(1, 5):
+                with tempfile.TemporaryDirectory() as folder:
+                    pathlib.Path(folder, "weights").write_text(f"after step {step}")
+                    ray.train.report(
+                        {"step": step},
+                        checkpoint=Checkpoint.from_directory(folder),
+                        checkpoint_dir_name="latest",
+                    )
+
+        TorchTrainer(plain, scaling_config=ScalingConfig(num_workers=2)).fit()
+        """
+    )
+    assert run.drive() == 0, run.log()
+    kept = manifest.committed(run.bucket)
+    assert [committed.step for committed in kept] == [3, 4]
+    assert len({committed.path for committed in kept}) == 2
+    for committed in kept:
+        assert manifest.verify(run.bucket, committed) is None
+        weights = run.bucket.get(f"{committed.path}/weights")
+        assert weights == f"after step {committed.step}".encode()
+    found = result.read(run.bucket)
+    assert found is not None
+    assert found.checkpoint_uri == run.bucket.uri(kept[-1].path)
+
+
+def test_a_script_opens_and_closes_ray_itself_and_reads_datasets(
+    a_script: Callable[[str], Run],
+) -> None:
+    run = a_script(
+        """
+        import ray
+
+        def read(config=None):
+            session = Session()
+            rows = 0
+            for _ in session.steps(1):
+                for batch in ray.train.get_dataset_shard("train").iter_batches(batch_size=8):
+                    rows += len(batch["id"])
+            session.finish(rows=rows, told=config["word"])
+
+        ray.init(num_cpus=4, ignore_reinit_error=False)
+        TorchTrainer(
+            read,
+            train_loop_config={"word": "hello"},
+            scaling_config=ScalingConfig(num_workers=2),
+            datasets={"train": ray.data.range(64)},
+        ).fit()
+        ray.shutdown()
+        """
+    )
+    assert run.drive() == 0, run.log()
+    found = result.read(run.bucket)
+    assert found is not None
+    assert found.metrics["told"] == "hello"
+    assert found.metrics["rows"] == 32

@@ -1,0 +1,163 @@
+"""A store that goes away costs time and nothing else: real Ray, and a real S3 that is stopped."""
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.local_runs import OUTAGE_S, Run, two_workers
+from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from trainingrun.api.contract import (
+    SUSPEND_EXIT_CODE,
+    SUSPEND_FILE,
+    Progress,
+    RecordKind,
+    RunState,
+)
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_runtime import manifest, result
+from trainingrun_runtime.bucket import Bucket
+
+LINEAR = "trainingrun_runtime.examples.linear:train"
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    credentials = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    with two_workers(
+        tmp_path_factory.mktemp("ray"), AWS_EC2_METADATA_DISABLED="true", **credentials
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def a_run(
+    ray: LocalRay, store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Run]]:
+    """Makes runs of the linear example in a folder of the bucket."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    made: list[Run] = []
+
+    def make(every_seconds: float = 300, **config: Any) -> Run:
+        name = f"run-{next(_names)}"
+        (tmp_path / name).mkdir()
+        bucket = Bucket.open(f"s3://runs/{name}", store.url, "us-east-1")
+        run = Run(ray, tmp_path / name, LINEAR, config, bucket, every_seconds=every_seconds)
+        made.append(run)
+        return run
+
+    yield make
+    store.stop()
+    store.start()
+    for run in made:
+        run.stop()
+
+
+def troubled(progress: Progress) -> bool:
+    return progress.storage_error is not None
+
+
+def out_for_a_while(run: Run, store: S3Server, since: Progress) -> None:
+    """Return once the outage has lasted as long as it shall; then end it."""
+    started = since.storage_error_since or since.time
+    run.wait_until(lambda progress: progress.time - started >= OUTAGE_S)
+    store.start()
+
+
+def test_an_outage_at_start_in_training_and_at_restore_costs_only_time(
+    a_run: Callable[..., Run], store: S3Server
+) -> None:
+    undisturbed = a_run(steps=150)
+    assert undisturbed.drive() == 0
+
+    run = a_run(steps=150, step_seconds=0.1, every_seconds=1)
+    store.stop()
+    run.start()
+    waiting = run.wait_until(troubled)
+    assert waiting.state is RunState.STARTING
+    assert "cannot be reached" in (waiting.storage_error or "")
+    out_for_a_while(run, store, waiting)
+
+    # In training: steps are done while no checkpoint can be made.
+    run.wait_until(lambda progress: progress.step >= 20 and progress.checkpoint)
+    store.stop()
+    stuck = run.wait_until(troubled)
+    assert stuck.state is RunState.TRAINING
+    further = run.wait_until(lambda progress: progress.step >= stuck.step + 10)
+    assert further.checkpoint == stuck.checkpoint
+
+    # At restore: a training process that dies now begins again once there is a store.
+    os.kill(run.training_process(), signal.SIGKILL)
+    out_for_a_while(run, store, run.wait_until(lambda p: p.state is RunState.RECOVERING))
+
+    assert run.wait() == 0, run.log()
+    ended = run.progress()
+    assert ended.storage_error is None
+    assert {record.kind for record in ended.records} == {
+        RecordKind.RESTORED,
+        RecordKind.WORKER_LOST,
+    }
+    assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
+
+
+def test_an_outage_at_the_final_upload_is_waited_for(
+    a_run: Callable[..., Run], store: S3Server
+) -> None:
+    run = a_run(steps=30, step_seconds=0.1)
+    run.start()
+    run.wait_until(lambda progress: progress.step >= 10)
+    store.stop()
+    out_for_a_while(run, store, run.wait_until(lambda p: p.step == 30 and troubled(p)))
+    assert run.wait() == 0, run.log()
+    assert_done_with_step(run, 30)
+
+
+def test_a_failed_final_commit_is_repeated_before_the_run_is_done(
+    a_run: Callable[..., Run], store: S3Server
+) -> None:
+    """The files arrive, their manifest does not: training is done, the run is not."""
+    run = a_run(steps=30, step_seconds=0.1, every_seconds=1)
+    run.start()
+    run.wait_until(lambda progress: progress.checkpoint)
+    obstacle = store.file(f"{run.bucket.root.removeprefix('s3://runs/')}/manifests")
+    aside = obstacle.with_name("aside")
+    obstacle.rename(aside)
+    obstacle.write_bytes(b"")  # a file where the store needs a folder: every commit is refused
+    stuck = run.wait_until(lambda progress: progress.step == 30 and troubled(progress))
+    run.wait_until(lambda progress: progress.time >= stuck.time + 3)
+    obstacle.unlink()
+    aside.rename(obstacle)
+    assert run.wait() == 0, run.log()
+    assert_done_with_step(run, 30)
+    steps = [committed.step for committed in manifest.committed(run.bucket)]
+    assert steps == sorted(steps)
+
+
+def test_a_suspend_without_a_store_ends_with_the_checkpoint_committed(
+    a_run: Callable[..., Run], store: S3Server
+) -> None:
+    run = a_run(steps=1000, step_seconds=0.1)
+    run.start()
+    run.wait_until(lambda progress: progress.step >= 10)
+    store.stop()
+    (run.state / SUSPEND_FILE).touch()
+    out_for_a_while(run, store, run.wait_until(troubled))
+    assert run.wait() == SUSPEND_EXIT_CODE, run.log()
+    assert run.progress().state is RunState.SUSPENDED
+    assert manifest.committed(run.bucket)[-1].step == run.progress().step
+
+
+def assert_done_with_step(run: Run, step: int) -> None:
+    found = result.read(run.bucket)
+    assert found is not None
+    assert found == run.progress().result
+    last = manifest.committed(run.bucket)[-1]
+    assert last.step == step
+    assert found.checkpoint_uri == run.bucket.uri(last.path)
+    assert manifest.verify(run.bucket, last) is None

@@ -1,0 +1,182 @@
+"""Training functions whose loops are not one run over `steps()`, for two workers.
+
+Each trains a line, ends with the digest of its weights, and takes `step_seconds`, so that it can be
+interrupted; where it is, and what it evaluated, is among its metrics.
+"""
+
+import datetime
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray.train
+import torch
+from ray.train.torch import prepare_model
+
+from trainingrun_runtime import Session
+from trainingrun_runtime.examples.repeatable import REPEATABLE, seed_everything, weights_sha256
+
+
+class Notes:
+    """What a training keeps beside its weights, of every type that people use."""
+
+    def __init__(self) -> None:
+        self.best = np.float64(1e9)
+        self.recent: deque[float] = deque(maxlen=3)
+        self.evaluated: list[int] = []
+        self.folder = Path("/data")
+        self.began = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+    def state_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+class Loader:
+    """Batches of this rank's own, in an order that it draws as it goes."""
+
+    def __init__(self, rank: int) -> None:
+        self.random = np.random.default_rng([7, rank])
+        self.drawn = 0
+
+    def batch(self) -> torch.Tensor:
+        self.drawn += 1
+        return torch.from_numpy(self.random.standard_normal((8, 1)).astype(np.float32))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"random": self.random.bit_generator.state, "drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.random.bit_generator.state = state["random"]
+        self.drawn = state["drawn"]
+
+
+class Training:
+    """A model, its data and its session."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        seed_everything(0)
+        self.pause = config.get("step_seconds", 0.0)
+        self.rank = ray.train.get_context().get_world_rank()
+        self.model = prepare_model(torch.nn.Linear(1, 1), parallel_strategy_kwargs=REPEATABLE)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        self.notes, self.loader = Notes(), Loader(self.rank)
+        self.noise = torch.Generator().manual_seed(self.rank)
+        self.session = Session(
+            model=self.model,
+            optimizer=self.optimizer,
+            notes=self.notes,
+            loader=self.loader,
+            noise=self.noise,
+        )
+
+    def step(self) -> float:
+        x = self.loader.batch()
+        y = 3 * x + 2 + 0.1 * torch.randn(x.shape, generator=self.noise)
+        loss = torch.nn.functional.mse_loss(self.model(x), y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.notes.recent.append(loss.item())
+        self.notes.best = min(self.notes.best, np.float64(loss.item()))
+        self.session.report(loss=loss.item())
+        time.sleep(self.pause)
+        return loss.item()
+
+    def evaluate(self) -> float:
+        time.sleep(self.pause)
+        self.notes.evaluated.append(self.session.step)
+        x = torch.linspace(-1, 1, 16).unsqueeze(1)
+        with torch.no_grad():
+            return float(torch.nn.functional.mse_loss(self.model(x), 3 * x + 2).item())
+
+    def finish(self) -> None:
+        self.session.finish(
+            weights_sha256=weights_sha256(self.model),
+            steps=self.session.step,
+            drawn=self.loader.drawn,
+            evaluated=str(self.notes.evaluated),
+            recent=str(list(self.notes.recent)),
+        )
+
+
+def epochs(config: dict[str, Any]) -> None:
+    """Epochs with an evaluation and a checkpoint after each, until rank 1 alone has enough."""
+    training = Training(config)
+    for _ in training.session.epochs(100):
+        for step in training.session.steps(10):
+            training.step()
+            if step == 33:
+                if training.rank == 1:
+                    training.session.stop()
+                training.session.save()
+        training.session.report(error=training.evaluate())
+        training.session.save()
+    training.finish()
+
+
+def loops(config: dict[str, Any]) -> None:
+    """A loop that every rank leaves by `break`, then larger totals, until rank 0 has enough."""
+    training = Training(config)
+    for step in training.session.steps(1000):
+        training.step()
+        if step == 9:
+            break
+    training.session.save()
+    for total in (20, 30, 40, 50):
+        for _ in training.session.steps(total):
+            training.step()
+        if training.session.step == 30 and training.rank == 0:
+            training.session.stop()
+    training.evaluate()
+    training.finish()
+
+
+def swallows(config: dict[str, Any]) -> None:
+    """Catches whatever its loop raises, and returns as if it had trained."""
+    try:
+        loops(config)
+    except Exception as error:
+        print(f"never mind: {error}")
+
+
+def refused(config: dict[str, Any]) -> None:
+    """Does all that a session refuses, one after the other, and writes down what it was told."""
+    from torch.distributed.fsdp import fully_shard
+
+    told: list[str] = []
+
+    def note(kind: type[Exception], action: Callable[[], object]) -> None:
+        try:
+            action()
+        except kind as error:
+            told.append(str(error))
+
+    part = fully_shard(torch.nn.Linear(4, 4))
+    note(TypeError, lambda: Session(net=part))
+    optimizer = torch.optim.SGD(part.parameters())
+    note(TypeError, lambda: Session(optimizer=optimizer))
+    note(TypeError, lambda: Session(loader=[1, 2, 3]))
+    notes = Notes()
+    session = Session(notes=notes)
+    note(RuntimeError, lambda: Session(notes=notes))
+    notes.folder = lambda: None  # type: ignore[assignment]
+    note(TypeError, lambda: list(session.steps(5)))
+    notes.folder = Path("/data")
+    note(ValueError, lambda: [list(session.steps(5)) for _ in range(2)])
+    try:
+        for step in session.steps(1000):
+            time.sleep(0.01)
+            if step == 8 and ray.train.get_context().get_world_rank() == 0:
+                break
+        session.save()
+    except RuntimeError as error:
+        told.append(str(error))
+    if ray.train.get_context().get_world_rank() == 0:
+        Path(config["told"]).write_text("\n".join(told))
+    raise ValueError("all of it was refused")

@@ -1,0 +1,190 @@
+"""The runtime's driver in the head pod: it takes the lease, trains, and writes its document."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainingrun.api.contract import Progress, RecordKind, RunState
+
+from ..builders import unix
+from .machines import Pod
+
+JOINING_S = 5.0
+"""From the last worker's start until the first step."""
+
+STEPS_PER_S = 1.0
+CHECKPOINT_STEPS = 20
+
+
+@dataclass(eq=False)
+class Bucket:
+    """What outlives every driver."""
+
+    epoch: int = 0
+    """The newest lease."""
+    step: int = 0
+    """The newest committed checkpoint."""
+    committed_at: float = 0.0
+
+
+@dataclass(eq=False)
+class Driver:
+    """One driver: from a submission until its head pod dies or it ends."""
+
+    attempt: int
+    head: Pod
+    bucket: Bucket
+    born: float
+    total: int
+    count: int
+    epoch: int = 0
+    state: RunState = RunState.STARTING
+    step: float = 0.0
+    resumed: int | None = None
+    ready_at: float | None = None
+    step_time: float | None = None
+    group: list[Pod] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    failure: dict[str, str] | None = None
+    exit_code: int | None = None
+    mute: bool = False
+    """It writes no document."""
+    hung: bool = False
+    """It does nothing at all."""
+    asked: float | None = None
+    """When it was asked to suspend."""
+    storage_since: float | None = None
+    """Since when its bucket does not answer."""
+    anonymous: bool = False
+    """Its records name no pods."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.exit_code is not None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it does steps."""
+        return self.state is RunState.TRAINING and not self.hung and not self.over
+
+    def go_on(self, now: float, passed: float, workers: Sequence[Pod]) -> None:
+        """Time passes; `workers` are those of its attempt that can be reached."""
+        if self.over or self.hung:
+            return
+        if self.epoch == 0:
+            self.bucket.epoch += 1
+            self.epoch = self.bucket.epoch
+        if self.epoch < self.bucket.epoch:
+            self.fail(now, 3, None)
+            return
+        if self.asked is not None and now - self.asked >= 2:
+            self._commit(now)
+            self.state, self.exit_code = RunState.SUSPENDED, 75
+            return
+        joined = [pod for pod in workers if pod.head_uid == self.head.uid and pod.alive]
+        if self.state is RunState.TRAINING:
+            self._train(now, passed, joined)
+        else:
+            self._gather(now, joined)
+
+    def _train(self, now: float, passed: float, joined: list[Pod]) -> None:
+        lost = [pod for pod in self.group if pod not in joined]
+        leaving = [pod for pod in self.group if pod in joined and pod.leaving]
+        if not lost and not leaving:
+            self.step = min(self.step + passed * STEPS_PER_S, self.total)
+            self.step_time = now
+            if self.storage_since is None and self.step - self.bucket.step >= CHECKPOINT_STEPS:
+                self._commit(now)
+            if self.step >= self.total and self.storage_since is None:
+                self._commit(now)
+                self.state, self.exit_code = RunState.SUCCEEDED, 0
+            return
+        if leaving and not lost and self.storage_since is None:
+            self._commit(now)
+        for pod in leaving:
+            self.record(now, RecordKind.PREEMPTED, pod)
+        for pod in lost:
+            self.record(now, RecordKind.WORKER_LOST, pod)
+        self.state, self.ready_at = RunState.RECOVERING, None
+
+    def _gather(self, now: float, joined: list[Pod]) -> None:
+        ready = [pod for pod in joined if not pod.leaving]
+        if len(ready) < self.count:
+            self.ready_at = None
+            return
+        if self.ready_at is None:
+            self.ready_at = now + JOINING_S
+        if now < self.ready_at or self.storage_since is not None:
+            return
+        self.group = ready[: self.count]
+        self.state = RunState.TRAINING
+        self.step = float(self.bucket.step)
+        if self.resumed is None:
+            self.resumed = self.bucket.step
+
+    def _commit(self, now: float) -> None:
+        self.bucket.step = max(self.bucket.step, math.floor(self.step))
+        self.bucket.committed_at = now
+
+    def record(self, now: float, kind: RecordKind, pod: Pod | None) -> None:
+        """Something happened inside the attempt."""
+        named = pod is not None and not self.anonymous
+        self.records.append(
+            {
+                "number": len(self.records) + 1,
+                "kind": kind,
+                "time": unix(now),
+                "message": f"{kind.value}",
+                "pod": pod.name if named and pod else None,
+                "node": pod.node.name if named and pod and pod.node else None,
+            }
+        )
+
+    def fail(self, now: float, code: int, failure: dict[str, str] | None) -> None:
+        """It ends by itself; without a failure it leaves no word."""
+        self.exit_code = code
+        if failure is not None:
+            self.state, self.failure = RunState.FAILED, failure
+
+    def document(self, now: float) -> Progress | None:
+        """What it serves; None: nothing yet."""
+        if self.mute or (self.epoch == 0 and not self.over):
+            return None
+        step, committed = math.floor(self.step), self.bucket.step
+        checkpoint = {
+            "uri": f"s3://c/{committed}",
+            "step": committed,
+            "time": unix(self.bucket.committed_at),
+        }
+        return Progress.model_validate(
+            {
+                "attempt": self.attempt,
+                "epoch": self.epoch,
+                "state": self.state,
+                "time": unix(now),
+                "resumed_from_step": self.resumed,
+                "step": step,
+                "step_time": None if self.step_time is None else unix(self.step_time),
+                "total_steps": self.total,
+                "world_size": len(self.group),
+                "metrics": {"loss": 0.5},
+                "checkpoint": checkpoint if committed else None,
+                "records": self.records[-100:],
+                "seconds": {"productive": float(step)},
+                "lost_nodes": sorted(
+                    {pod.node.name for pod in self.group if pod.node and not pod.node.powered}
+                ),
+                "storage_error": (
+                    None if self.storage_since is None else "The bucket does not answer"
+                ),
+                "storage_error_since": (
+                    None if self.storage_since is None else unix(self.storage_since)
+                ),
+                "failure": self.failure,
+                "result": (
+                    {"metrics": {"accuracy": 0.9}} if self.state is RunState.SUCCEEDED else None
+                ),
+            }
+        )

@@ -1,0 +1,162 @@
+"""What must hold after every reconcile, whatever happened."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainingrun.api.status import RunStatus
+from trainingrun.reconciling import Plan
+from trainingrun.reconciling.model import Delete
+
+if TYPE_CHECKING:
+    from .story import Story
+
+MOST_STATUS_BYTES = 32_000
+
+STUCK_S = 3600.0
+"""Without training for so long, though nothing happens and all is well, needs a sentence."""
+
+NODE, APPLICATION = "node", "application"
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was so before a reconcile."""
+
+    status: dict[str, Any]
+    trained_well: bool
+    running: int | None
+    """Number of the attempt that the status calls running."""
+
+    @classmethod
+    def of(cls, story: Story) -> Before:
+        """Now."""
+        attempts = story.status.get("attempts") or [{}]
+        last = attempts[-1]
+        running = last.get("number") if last.get("outcome") == "Running" else None
+        return cls(story.status, story.world.trains_well(), running)
+
+
+def hold(story: Story, before: Before, made: Plan) -> None:
+    """Every invariant of one reconcile."""
+    after = story.status
+    _one_attempt(after)
+    _terminal_stays(before.status, after)
+    _healthy_goes_on(story, before, made)
+    _counts(story, after)
+    _small(after)
+    _explained(story, after)
+
+
+def _one_attempt(after: dict[str, Any]) -> None:
+    attempts = after.get("attempts") or []
+    numbers = [attempt["number"] for attempt in attempts]
+    assert numbers == sorted(set(numbers)), f"attempts {numbers}"
+    running = [attempt["number"] for attempt in attempts if attempt["outcome"] == "Running"]
+    assert running in ([], numbers[-1:]), f"attempts {running} run of {numbers}"
+
+
+def _terminal_stays(before: dict[str, Any], after: dict[str, Any]) -> None:
+    if "completionTime" not in before:
+        return
+    for name in ("completionTime", "phase", "attempts", "disruptions", "result", "restarts"):
+        assert before.get(name) == after.get(name), f"{name} changed after the end"
+
+
+def _healthy_goes_on(story: Story, before: Before, made: Plan) -> None:
+    if not before.trained_well or before.running is None:
+        return
+    spec = story.operator.spec
+    if story.operator.deleted or story.world.number() != before.running:
+        return
+    deleted = [
+        action.ref.name
+        for action in made.actions
+        if isinstance(action, Delete) and action.ref.kind != "TrainingRun"
+    ]
+    assert not deleted, f"deletes {deleted} of a healthy attempt"
+    ended = next(
+        (a for a in made.status.attempts if a.number == before.running and a.outcome != "Running"),
+        None,
+    )
+    if ended is None or spec.get("suspend"):
+        return
+    failed = next((c for c in made.status.conditions if c.type == "Failed"), None)
+    reason = failed.reason if failed and failed.status == "True" else ""
+    if reason == "DeadlineExceeded" and spec.get("activeDeadlineSeconds"):
+        return
+    just_lost = _total(made.status.to_dict()) > _total(before.status)
+    if reason in ("RestartsExhausted", "PreemptionsExhausted") and just_lost:
+        return
+    raise AssertionError(f"ends a healthy attempt: {ended.outcome} {ended.message}")
+
+
+def _total(status: dict[str, Any]) -> int:
+    return sum(status.get("disruptions", {}).values())
+
+
+def _counts(story: Story, after: dict[str, Any]) -> None:
+    """No loss is charged twice: the true losses are the most that may be counted."""
+    counted = RunStatus.model_validate({"disruptions": after.get("disruptions", {})}).disruptions
+    losses = story.world.losses
+    by_kind: dict[str, int] = {}
+    incidents: dict[str, int] = {}
+    for loss in losses:
+        by_kind[loss.kind] = by_kind.get(loss.kind, 0) + max(loss.pods, 1)
+        incidents[loss.kind] = incidents.get(loss.kind, 0) + 1
+    true = sum(number for kind, number in by_kind.items() if kind not in ("attempt", APPLICATION))
+    if "staleness" in story.groups:
+        # Without news of RayJobs, a whole attempt that goes looks like the loss of its head.
+        true += incidents.get("attempt", 0)
+    total = _total(after) - counted.application_errors
+    assert total <= true, f"{total} losses are counted of {true}: {counted}"
+    others = int(after.get("seen", {}).get("otherLosses", 0))
+    most = true + incidents.get("attempt", 0) + incidents.get(APPLICATION, 0)
+    assert total + others <= most, f"{total} + {others} losses are counted of {most}"
+    assert counted.application_errors <= incidents.get(APPLICATION, 0), f"{counted} {incidents}"
+    assert counted.out_of_memory <= incidents.get("oom", 0), f"{counted} {incidents}"
+    assert counted.node_losses <= incidents.get(NODE, 0) + incidents.get("preempted", 0), counted
+
+
+def _small(after: dict[str, Any]) -> None:
+    size = len(json.dumps(after))
+    assert size <= MOST_STATUS_BYTES, f"the status has {size} bytes"
+
+
+def _explained(story: Story, after: dict[str, Any]) -> None:
+    world, operator = story.world, story.operator
+    if operator.stale or not all(node.well for node in world.nodes.values()):
+        return
+    quiet = world.now - max(story.last_fault, story.last_trained, story.awake_since)
+    if quiet < STUCK_S or "completionTime" in after or operator.spec.get("suspend"):
+        return
+    conditions = {c["type"]: c for c in after.get("conditions") or ()}
+    said = [
+        c.get("message")
+        for type_, status in (("Stalled", "True"), ("Accepted", "False"), ("Suspended", "True"))
+        if (c := conditions.get(type_)) and c["status"] == status
+    ]
+    waits = after.get("nextAttemptTime", "") > story.stamp()
+    assert any(said) or waits or after.get("phase") == "Queued", (
+        f"stuck for {quiet:.0f} s without a sentence: {after.get('phase')}"
+    )
+
+
+def justified(story: Story) -> None:
+    """A run that ended has succeeded, or failed by a rule of its spec."""
+    status = story.status
+    if status["phase"] == "Succeeded":
+        return
+    failed = next(c for c in status["conditions"] if c["type"] == "Failed")
+    assert failed["message"], "Failed without a sentence"
+    spec = story.operator.spec
+    rules = {
+        "DeadlineExceeded": True,
+        "RestartsExhausted": True,
+        "PreemptionsExhausted": spec.get("failures", {}).get("maxPreemptions", -1) >= -1,
+        "NoProgress": True,
+        "Rejected": "validation" in story.groups,
+    }
+    assert rules.get(failed["reason"]), f"Failed for {failed['reason']}: {failed['message']}"

@@ -1,0 +1,219 @@
+"""Machines and pods of the simulated cluster: what the API server shows, and what is really so."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainingrun.reconciling.model import NodeSight
+
+from ..builders import a_pod, at
+
+LEASE_AGE_S = 5.0
+"""Age of a Lease that is renewed."""
+
+NOT_READY_S = 40.0
+"""Silence of a kubelet after which its node is NotReady."""
+
+TAINT_EVICTION_S = 340.0
+"""Silence after which pods there are marked for deletion."""
+
+START_S = 4.0
+"""From a node's choice until a pod's containers run."""
+
+LEAVING_S = 3.0
+"""From a pod's deletion until it is gone, where its node lives."""
+
+
+@dataclass(eq=False)
+class Node:
+    """One machine."""
+
+    name: str
+    hostname: str
+    powered: bool = True
+    """The machine runs, and its network works."""
+    kubelet: bool = True
+    """Its kubelet runs; without it the containers go on unseen."""
+    exists: bool = True
+    """Its Node object is there."""
+    taints: set[str] = field(default_factory=set)
+    """What someone put on it."""
+    silent_since: float | None = None
+    """Since when its kubelet is not heard."""
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing at all is wrong with it."""
+        return self.powered and self.kubelet and self.exists and not self.taints
+
+    @property
+    def heard(self) -> bool:
+        """Whether its kubelet talks to the API server."""
+        return self.powered and self.kubelet
+
+    def sight(self, now: float) -> NodeSight:
+        """What the control plane shows."""
+        silent = 0.0 if self.silent_since is None else now - self.silent_since
+        ready = silent < NOT_READY_S
+        taints = sorted(self.taints | (set() if ready else {"node.kubernetes.io/unreachable"}))
+        return NodeSight(
+            self.name,
+            hostname=self.hostname,
+            exists=self.exists,
+            ready=ready and self.exists,
+            lease_age_s=LEASE_AGE_S + silent if self.exists else None,
+            taints=tuple(taints) if self.exists else (),
+        )
+
+
+@dataclass(eq=False)
+class Pod:
+    """One pod: its manifest, and the truth about its processes."""
+
+    manifest: dict[str, Any]
+    number: int
+    is_head: bool
+    born: float
+    cluster: str
+    """UID of its RayCluster."""
+    node: Node | None = None
+    assigned: float = 0.0
+    """When its node was chosen."""
+    head_uid: str = ""
+    """The head that a worker joined."""
+    gone_at: float | None = None
+    """When the kubelet lets it go."""
+    hangs: bool = False
+    """The kubelet never lets it go."""
+    headless_since: float | None = None
+    """Since when a worker's head is gone."""
+    lost: bool = False
+    """Something happened to it: the loss is in the list of losses."""
+    blocked: str | None = None
+    """Why its container cannot start."""
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+        return str(self.manifest["metadata"]["uid"])
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.manifest["metadata"]["name"])
+
+    @property
+    def phase(self) -> str:
+        """As the API server shows it."""
+        return str(self.manifest["status"]["phase"])
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its deletion was asked for."""
+        return "deletionTimestamp" in self.manifest["metadata"]
+
+    @property
+    def alive(self) -> bool:
+        """Whether its main process runs and can be reached."""
+        return self.phase == "Running" and self.node is not None and self.node.powered
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing at all is wrong with it or its node."""
+        return self.alive and not self.leaving and self.node is not None and self.node.well
+
+    def leave(self, now: float, grace_s: int = 35) -> None:
+        """Its deletion is asked for."""
+        if self.leaving:
+            return
+        metadata = self.manifest["metadata"]
+        metadata["deletionTimestamp"] = at(now + grace_s)
+        metadata["deletionGracePeriodSeconds"] = grace_s
+        self.gone_at = now + min(LEAVING_S, grace_s)
+
+    def run(self, now: float) -> None:
+        """Its containers start."""
+        status = self.manifest["status"]
+        status["phase"] = "Running"
+        _condition(status, {"type": "Ready", "status": "True", "lastTransitionTime": at(now)})
+        for container in status["containerStatuses"]:
+            container.update(state={"running": {"startedAt": at(now)}}, ready=True)
+
+    def assign(self, node: Node, now: float) -> None:
+        """A node was chosen."""
+        self.node, self.assigned = node, now
+        self.manifest["spec"]["nodeName"] = node.name
+        status = self.manifest["status"]
+        _condition(
+            status, {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(now)}
+        )
+        waiting = {"reason": "ContainerCreating", "message": ""}
+        status["containerStatuses"] = [
+            {"name": self.container, "state": {"waiting": waiting}, "ready": False}
+        ]
+
+    def refuse(self, message: str) -> None:
+        """No node takes it."""
+        _condition(
+            self.manifest["status"],
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": message,
+            },
+        )
+
+    def block(self, reason: str, message: str) -> None:
+        """Its container cannot start."""
+        self.blocked = message
+        self.manifest["status"]["containerStatuses"] = [
+            {
+                "name": self.container,
+                "state": {"waiting": {"reason": reason, "message": message}},
+                "ready": False,
+            }
+        ]
+
+    def end(self, now: float, code: int, because: str = "Error", words: str = "") -> None:
+        """Its main container ends; it is never started again."""
+        status = self.manifest["status"]
+        status["phase"] = "Failed" if code else "Succeeded"
+        ending: dict[str, Any] = {"exitCode": code, "reason": because, "finishedAt": at(now)}
+        if words:
+            ending["message"] = words
+        _condition(status, {"type": "Ready", "status": "False", "lastTransitionTime": at(now)})
+        for container in status["containerStatuses"]:
+            if container["name"] == self.container:
+                container.update(state={"terminated": ending}, ready=False)
+
+    def disrupted(self, reason: str) -> None:
+        """Kubernetes says why it is taken away."""
+        _condition(
+            self.manifest["status"],
+            {"type": "DisruptionTarget", "status": "True", "reason": reason},
+        )
+
+    @property
+    def container(self) -> str:
+        """Its main container."""
+        return "ray-head" if self.is_head else "ray-worker"
+
+
+def new_pod(name: str, number: int, role: str, cluster: str, now: float) -> Pod:
+    """A pod that waits for a node."""
+    manifest = a_pod(
+        name,
+        number=number,
+        role=role,
+        node=None,
+        phase="Pending",
+        born=now,
+        uid=f"uid-{name}",
+    )
+    manifest["status"]["conditions"] = []
+    return Pod(manifest, number, role == "head", now, cluster)
+
+
+def _condition(status: dict[str, Any], condition: dict[str, Any]) -> None:
+    others = [known for known in status["conditions"] if known["type"] != condition["type"]]
+    status["conditions"] = [*others, condition]

@@ -1,0 +1,354 @@
+"""The controller: observe, plan, act, write the status, poll; and it dies in between."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from trainingrun.api.contract import Progress
+from trainingrun.api.status import RunStatus
+from trainingrun.api.v1alpha1 import TrainingRun
+from trainingrun.cluster.avoiding import avoiding
+from trainingrun.cluster.parsing import parse
+from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
+from trainingrun.reconciling.model import (
+    Action,
+    Apply,
+    AskToSuspend,
+    AvoidNodes,
+    Delete,
+    EnsureToken,
+    NodeSight,
+    Rejection,
+)
+from trainingrun.rendering import RenderSettings
+
+from ..builders import T0, a_run
+from .machines import Pod
+from .world import World
+
+RENDER, SETTINGS = RenderSettings(), ReconcileSettings()
+
+RETRY_REFUSED_S = SETTINGS.kuberay_retry_s * 0.9
+
+Objects = dict[str, dict[str, Any]]
+"""Manifests by UID."""
+
+
+class Refused(Exception):
+    """The API server refused an object."""
+
+
+@dataclass(eq=False)
+class Polls:
+    """What the poller of this process knows."""
+
+    document: Progress | None = None
+    fetched_at: float | None = None
+    failing_since: float | None = None
+    pod_uid: str = ""
+    followed: bool = False
+
+
+@dataclass(eq=False)
+class Operator:
+    """One operator, restarted now and then; the status is all that it keeps."""
+
+    world: World
+    spec: dict[str, Any]
+    plan: Callable[..., Plan] = plan
+    status: dict[str, Any] = field(default_factory=dict)
+    generation: int = 1
+    broken_spec: bool = False
+    deleted: bool = False
+    polls: Polls = field(default_factory=Polls)
+    stale: dict[str, tuple[str, Objects]] = field(default_factory=dict)
+    """Kinds that nothing is heard of: the reason, and what was known last."""
+    frozen_nodes: dict[str, NodeSight] = field(default_factory=dict)
+    refuses: dict[str, str] = field(default_factory=dict)
+    """Kinds that the API server refuses, with its words."""
+    kuberay: str = "ok"
+    rejection: tuple[Rejection, float] | None = None
+    down: bool = False
+    """Nobody polls and nobody reconciles."""
+    deaf: bool = False
+    """The runtime does not hear that it shall suspend."""
+    late: Progress | None = None
+    """An old document that is read now."""
+    writes: int = 0
+    reconciles: int = 0
+    _run: tuple[object, TrainingRun, str | None] | None = None
+
+    # Reading
+
+    def observe(self) -> Observed:
+        """What the operator sees."""
+        world = self.world
+        run, invalid = self._read_run()
+        pods = self._view("Pod", {pod.uid: pod.manifest for pod in world.pods})
+        on = {pod["spec"].get("nodeName") for pod in pods}
+        if "Node" in self.stale:
+            nodes = {n: sight for n, sight in self.frozen_nodes.items() if n in on}
+        else:
+            nodes = {n: node.sight(world.now) for n, node in world.nodes.items() if n in on}
+        polls, now = self.polls, world.now
+        missing = self.kuberay == "missing"
+        return Observed(
+            run,
+            invalid=invalid,
+            ray_jobs=() if missing else tuple(self._view("RayJob", self._jobs())),
+            ray_clusters=() if missing else tuple(self._view("RayCluster", self._clusters())),
+            pods=tuple(pods),
+            nodes=nodes,
+            progress=polls.document,
+            progress_age_s=None if polls.fetched_at is None else now - polls.fetched_at + 0.2,
+            progress_failing_s=None if polls.failing_since is None else now - polls.failing_since,
+            kuberay=self.kuberay,  # type: ignore[arg-type]
+            rejected=self._rejected(),
+            stale={kind: reason for kind, (reason, _) in self.stale.items()},
+        )
+
+    def _read_run(self) -> tuple[TrainingRun, str | None]:
+        status = RunStatus.model_validate(self.status)
+        key = (self.generation, self.deleted)
+        if self._run is None or self._run[0] != key:
+            made = a_run(deleted=self.deleted, **self.spec)
+            made = made.model_copy(
+                update={
+                    "metadata": made.metadata.model_copy(update={"generation": self.generation})
+                }
+            )
+            invalid = None
+            if self.broken_spec:
+                raw = made.model_dump(by_alias=True, mode="json")
+                raw["metadata"]["resourceVersion"] = "1"
+                raw["spec"]["workers"] = {"count": -1}
+                made, invalid = parse(raw)
+            self._run = (key, made, invalid)
+        return self._run[1].model_copy(update={"status": status}), self._run[2]
+
+    def _jobs(self) -> Objects:
+        return {job["metadata"]["uid"]: job for job in self.world.jobs.values()}
+
+    def _clusters(self) -> Objects:
+        return {cluster.uid: cluster.manifest for cluster in self.world.clusters}
+
+    def _view(self, kind: str, true: Objects) -> list[dict[str, Any]]:
+        return list((self.stale[kind][1] if kind in self.stale else true).values())
+
+    def freeze(self, kind: str, reason: str, empty: bool) -> None:
+        """From now on nothing is heard of a kind; empty: nothing was heard ever."""
+        if kind in self.stale:
+            return
+        if kind == "Node":
+            world = self.world
+            self.frozen_nodes = {
+                name: node.sight(world.now) for name, node in world.nodes.items() if not empty
+            }
+            self.stale[kind] = (reason, {})
+            return
+        true = {
+            "Pod": {pod.uid: pod.manifest for pod in self.world.pods},
+            "RayJob": self._jobs(),
+            "RayCluster": self._clusters(),
+        }[kind]
+        self.stale[kind] = (reason, {} if empty else copy.deepcopy(true))
+
+    def _rejected(self) -> Rejection | None:
+        if self.rejection is None:
+            return None
+        found, time = self.rejection
+        return found if self.world.now - time < RETRY_REFUSED_S else None
+
+    # Polling
+
+    def poll(self) -> None:
+        """One question to the head pod, if an attempt is followed."""
+        polls, world = self.polls, self.world
+        if not polls.followed:
+            return
+        head = self._target()
+        if head is None or head["metadata"]["uid"] != polls.pod_uid:
+            polls.failing_since = None
+            polls.pod_uid = head["metadata"]["uid"] if head else ""
+        if head is None:
+            return
+        pod = next((pod for pod in world.pods if pod.uid == polls.pod_uid), None)
+        if world.polls_fail or pod is None or not pod.alive:
+            polls.failing_since = world.now if polls.failing_since is None else polls.failing_since
+            return
+        polls.failing_since = None
+        driver = world.driver
+        document = driver.document(world.now) if driver and driver.head is pod else None
+        if self.late is not None:
+            document, self.late = self.late, None
+        if document is not None:
+            polls.document, polls.fetched_at = document, world.now
+
+    def _target(self) -> dict[str, Any] | None:
+        number = str(self.status.get("attempt", 0))
+        found = None
+        for pod in self._view("Pod", {pod.uid: pod.manifest for pod in self.world.pods}):
+            labels = pod["metadata"]["labels"]
+            if labels["trainingrun.dev/role"] != "head" or pod["status"]["phase"] != "Running":
+                continue
+            if labels["trainingrun.dev/attempt"] != number:
+                continue
+            if "deletionTimestamp" not in pod["metadata"]:
+                return pod
+            found = pod
+        return found
+
+    # Reconciling
+
+    def restart(self) -> None:
+        """The process dies; a new one knows what the status says."""
+        self.polls, self.rejection = Polls(), None
+
+    def reconcile(self, crash_after: int | None = None) -> Plan:
+        """One reconcile; it dies after so many actions, before it writes the status."""
+        self.reconciles += 1
+        if self._has_ended():
+            self.polls.followed = True
+            self.poll()
+        seen = self.observe()
+        made = self.plan(seen, RENDER, SETTINGS, T0 + timedelta(seconds=self.world.now))
+        try:
+            for number, action in enumerate(made.actions):
+                if crash_after is not None and number >= crash_after:
+                    break
+                self._carry_out(action)
+        except Refused:
+            return made
+        if crash_after is not None:
+            self.restart()
+            return made
+        written = made.status.to_dict()
+        if written != seen.run.status.to_dict():
+            self.writes += 1
+            self.status = json.loads(json.dumps(written))
+        self.polls.followed = any(
+            attempt.number == made.status.attempt and attempt.outcome == "Running"
+            for attempt in made.status.attempts
+        )
+        if not self.polls.followed:
+            self.polls.failing_since = None
+        return made
+
+    def _has_ended(self) -> bool:
+        attempts = self.status.get("attempts") or ()
+        known = attempts[-1] if attempts else None
+        if known is None or known["outcome"] != "Running":
+            return False
+        document = self.polls.document
+        if document and document.attempt == known["number"] and document.state.final:
+            return False
+        return any(
+            job["metadata"]["name"] == known["rayJob"]
+            and job["status"]["jobDeploymentStatus"] in ("Complete", "Failed")
+            for job in self._view("RayJob", self._jobs())
+        )
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Apply(manifest):
+                self._apply(dict(manifest))
+            case EnsureToken(secret):
+                self._refuse("Secret", secret["metadata"]["name"])
+            case Delete(ref, grace_s):
+                self._delete(ref.kind, ref.uid, grace_s)
+            case AvoidNodes(ref, names):
+                self._avoid(ref.uid, names)
+            case AskToSuspend(attempt):
+                driver = self.world.driver
+                if driver and driver.attempt == attempt and not self.deaf and driver.asked is None:
+                    driver.asked = self.world.now
+            case _:
+                raise NotImplementedError(action)
+
+    def _refuse(self, kind: str, name: str) -> None:
+        words = self.refuses.get(kind)
+        if words:
+            self.rejection = (Rejection(kind, name, words), self.world.now)
+            raise Refused(words)
+
+    def _apply(self, manifest: dict[str, Any]) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        self._refuse(kind, name)
+        if kind != "RayJob":
+            return
+        self.writes += 1
+        number = int(manifest["metadata"]["labels"]["trainingrun.dev/attempt"])
+        if number in self.world.jobs:
+            return
+        job = self.world.add_job(manifest)
+        if kind in self.stale:
+            self.stale[kind][1][job["metadata"]["uid"]] = copy.deepcopy(job)
+
+    def _avoid(self, uid: str | None, names: tuple[str, ...]) -> None:
+        for cluster in self.world.clusters:
+            if cluster.uid == uid:
+                operations = avoiding(cluster.manifest, names)
+                self.writes += bool(operations)
+                for operation in operations:
+                    _patch(cluster.manifest, operation)
+                self._saw("RayCluster", cluster.uid, cluster.manifest)
+
+    def _delete(self, kind: str, uid: str | None, grace_s: int | None) -> None:
+        world = self.world
+        self.writes += 1
+        if kind == "TrainingRun":
+            world.run_deleted = True
+        elif kind == "RayJob":
+            for job in list(world.jobs.values()):
+                if job["metadata"]["uid"] == uid:
+                    world.delete_job(job)
+                    self._saw(kind, uid, job)
+        elif kind == "RayCluster":
+            for cluster in list(world.clusters):
+                if cluster.uid == uid:
+                    world.remove_cluster(cluster)
+            self._forget(kind, uid)
+        elif kind == "Pod":
+            for pod in list(world.pods):
+                if pod.uid == uid:
+                    self._delete_pod(pod, grace_s)
+        else:
+            raise NotImplementedError(kind)
+
+    def _delete_pod(self, pod: Pod, grace_s: int | None) -> None:
+        if grace_s == 0:
+            self.world.remove_pod(pod)
+            self._forget("Pod", pod.uid)
+        else:
+            pod.leave(self.world.now)
+            self._saw("Pod", pod.uid, pod.manifest)
+
+    def _saw(self, kind: str, uid: str, manifest: dict[str, Any]) -> None:
+        if kind in self.stale:
+            self.stale[kind][1][uid] = copy.deepcopy(manifest)
+
+    def _forget(self, kind: str, uid: str | None) -> None:
+        if kind in self.stale and uid:
+            self.stale[kind][1].pop(uid, None)
+
+
+def _patch(manifest: dict[str, Any], operation: dict[str, Any]) -> None:
+    """One operation of a JSON patch, as the API server carries it out."""
+    *path, last = operation["path"].split("/")[1:]
+    found: Any = manifest
+    for part in path:
+        found = found[int(part)] if isinstance(found, list) else found[part]
+    match operation["op"]:
+        case "add":
+            found[last] = operation["value"]
+        case "remove":
+            del found[last]
+        case "test":
+            assert found[last] == operation["value"]
+        case _:
+            raise NotImplementedError(operation)

@@ -1,0 +1,329 @@
+"""The simulated cluster: nodes, scheduler, kubelets, garbage collector, KubeRay and the driver.
+
+Pure and deterministic: it has a clock of its own and no source of chance. It keeps the list of what
+was truly lost, against which the operator's counts are held.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..builders import at
+from . import kuberay
+from .driver import Bucket, Driver
+from .machines import START_S, TAINT_EVICTION_S, Node, Pod
+
+ORPHAN_S = 60.0
+"""Until pods of a node whose object is gone are collected."""
+
+HEADLESS_S = 60.0
+"""How long a worker outlives its head."""
+
+LONGEST_TICK_S = 3600.0
+
+
+class Loss(NamedTuple):
+    """Something that was truly lost."""
+
+    kind: str
+    """preempted, node, head, worker, oom, process, queue, application or attempt."""
+    time: float
+    attempt: int
+    pods: int
+    """How many pods it took, where they are what an operator can see of it."""
+
+
+@dataclass(eq=False)
+class Cluster:
+    """One RayCluster."""
+
+    manifest: dict[str, Any]
+    number: int
+    job_uid: str
+    orphaned: bool = False
+    unreachable_since: float | None = None
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+        return str(self.manifest["metadata"]["uid"])
+
+
+@dataclass(eq=False)
+class World:
+    """Everything but the operator."""
+
+    count: int = 2
+    total_steps: int = 400
+    now: float = 0.0
+    nodes: dict[str, Node] = field(default_factory=dict)
+    jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    clusters: list[Cluster] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
+    bucket: Bucket = field(default_factory=Bucket)
+    driver: Driver | None = None
+    losses: list[Loss] = field(default_factory=list)
+    created: list[int] = field(default_factory=list)
+    born_pods: int = 0
+    born_clusters: int = 0
+    run_deleted: bool = False
+
+    kuberay_away: bool = False
+    finalizer_stays: bool = False
+    invalid_jobs: bool = False
+    pod_quota: bool = False
+    polls_fail: bool = False
+    anonymous_records: bool = False
+    unable: str | None = None
+    """Why new containers cannot start."""
+    storage_since: float | None = None
+
+    def __post_init__(self) -> None:
+        names = ["base-1", *(f"spot-{number}" for number in range(1, self.count + 2))]
+        for name in names:
+            # On some clouds a node's name is not its hostname.
+            hostname = f"ip-{name}" if name.endswith("2") else name
+            self.nodes[name] = Node(name, hostname)
+
+    # What the operator and users do
+
+    def add_job(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """A RayJob is created."""
+        number = int(manifest["metadata"]["labels"]["trainingrun.dev/attempt"])
+        assert not self.jobs, f"attempt {number} begins beside RayJob {list(self.jobs)}"
+        assert not self.clusters, f"attempt {number} begins beside a RayCluster"
+        assert not self.pods, f"attempt {number} begins beside pods of another one"
+        assert number not in self.created, f"number {number} is used twice"
+        self.created.append(number)
+        job = {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayJob",
+            "metadata": {
+                **manifest["metadata"],
+                "uid": f"job-{number}",
+                "creationTimestamp": at(self.now),
+                "finalizers": ["ray.io/rayjob-finalizer"],
+            },
+            "spec": {"suspend": False, "rayClusterSpec": manifest["spec"]["rayClusterSpec"]},
+            "status": {"jobStatus": "", "jobDeploymentStatus": "", "reason": "", "message": ""},
+        }
+        self.jobs[number] = job
+        return job
+
+    def delete_job(self, job: dict[str, Any]) -> None:
+        """Its deletion is asked for."""
+        job["metadata"].setdefault("deletionTimestamp", at(self.now))
+
+    def remove_job(self, number: int) -> None:
+        """It is gone, and what it owned goes."""
+        job = self.jobs.pop(number)
+        cluster = self.cluster_of(job)
+        if cluster is not None and not cluster.orphaned:
+            self.remove_cluster(cluster)
+
+    def remove_cluster(self, cluster: Cluster) -> None:
+        """It is gone, and its pods leave."""
+        self.clusters.remove(cluster)
+        for pod in self.pods:
+            if pod.cluster == cluster.uid:
+                pod.leave(self.now)
+
+    def add_cluster(self, number: int, job: dict[str, Any]) -> Cluster:
+        """KubeRay makes the RayCluster of a RayJob."""
+        self.born_clusters += 1
+        manifest = kuberay.cluster_manifest(number, self.born_clusters)
+        manifest["metadata"]["creationTimestamp"] = at(self.now)
+        manifest["spec"] = copy.deepcopy(job["spec"]["rayClusterSpec"])
+        manifest["metadata"]["ownerReferences"] = [
+            {"kind": "RayJob", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+        ]
+        cluster = Cluster(manifest, number, job["metadata"]["uid"])
+        self.clusters.append(cluster)
+        return cluster
+
+    def remove_pod(self, pod: Pod) -> None:
+        """It is gone from the API server."""
+        if pod in self.pods:
+            self.pods.remove(pod)
+
+    # Questions
+
+    def cluster_of(self, job: dict[str, Any]) -> Cluster | None:
+        """The RayCluster of a RayJob."""
+        uid = job["metadata"]["uid"]
+        return next((found for found in self.clusters if found.job_uid == uid), None)
+
+    def live_head(self, cluster: Cluster) -> Pod | None:
+        """The head pod that can be reached."""
+        return next(
+            (p for p in self.pods if p.cluster == cluster.uid and p.is_head and p.alive), None
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of the run is left."""
+        return not (self.jobs or self.clusters or self.pods)
+
+    def left(self) -> str:
+        """What of the run is left."""
+        return (
+            f"left: RayJobs {list(self.jobs)}, RayClusters {[c.uid for c in self.clusters]}, "
+            f"pods {[pod.name for pod in self.pods]}"
+        )
+
+    def number(self) -> int:
+        """The attempt that is going on."""
+        return max(self.jobs, default=0)
+
+    def trains_well(self) -> bool:
+        """Whether a healthy attempt trains: nothing may end it but its user or its budgets."""
+        driver = self.driver
+        job = self.jobs.get(driver.attempt) if driver else None
+        if driver is None or job is None or not driver.trains:
+            return False
+        if "deletionTimestamp" in job["metadata"] or job["spec"]["suspend"]:
+            return False
+        if job["status"]["jobDeploymentStatus"] != "Running":
+            return False
+        return driver.head.well and all(pod.well for pod in driver.group)
+
+    def lose(self, kind: str, *pods: Pod, attempt: int | None = None) -> None:
+        """Note a loss; pods that were lost already are not lost again."""
+        fresh = [pod for pod in pods if not pod.lost]
+        if pods and not fresh:
+            return  # of an incident that was noted already
+        for pod in fresh:
+            pod.lost = True
+        number = attempt or (fresh[0].number if fresh else self.number())
+        self.losses.append(Loss(kind, self.now, number, len(fresh)))
+
+    # Time
+
+    def pass_time(self, seconds: float) -> None:
+        """The cluster goes on for so long, in steps that grow."""
+        step, left = 1.0, seconds
+        while left > 0:
+            step = min(step * 1.5, LONGEST_TICK_S, left)
+            left -= step
+            self._tick(step)
+
+    def _tick(self, passed: float) -> None:
+        self.now += passed
+        self._nodes()
+        self._collect()
+        if not self.kuberay_away:
+            kuberay.reconcile(self)
+        self._kubelets()
+        self._schedule()
+        self._driver(passed)
+
+    def _nodes(self) -> None:
+        for node in self.nodes.values():
+            if node.heard:
+                node.silent_since = None
+            elif node.silent_since is None:
+                node.silent_since = self.now
+            elif self.now - node.silent_since >= TAINT_EVICTION_S:
+                evicted = [pod for pod in self._on(node) if not pod.leaving]
+                if evicted:
+                    self.lose("node", *evicted)
+                for pod in evicted:
+                    pod.disrupted("DeletionByTaintManager")
+                    pod.leave(self.now)
+            if not node.exists:
+                for pod in self._on(node):
+                    if self.now - (node.silent_since or self.now) >= ORPHAN_S:
+                        self.remove_pod(pod)
+
+    def _on(self, node: Node) -> list[Pod]:
+        return [pod for pod in self.pods if pod.node is node]
+
+    def _collect(self) -> None:
+        clusters = {cluster.uid for cluster in self.clusters}
+        for pod in self.pods:
+            if pod.cluster not in clusters:
+                pod.leave(self.now)
+
+    def _kubelets(self) -> None:
+        heads = {pod.cluster: pod for pod in self.pods if pod.is_head and pod.alive}
+        for pod in list(self.pods):
+            if pod.node is None:
+                if pod.leaving:
+                    self.remove_pod(pod)
+                continue
+            if not pod.node.heard:
+                continue
+            if pod.leaving:
+                if not pod.hangs and pod.gone_at is not None and self.now >= pod.gone_at:
+                    self.remove_pod(pod)
+            elif pod.phase == "Pending":
+                self._start(pod, heads.get(pod.cluster))
+            elif pod.phase == "Running" and not pod.is_head:
+                self._mourn(pod, heads.get(pod.cluster))
+
+    def _start(self, pod: Pod, head: Pod | None) -> None:
+        if self.unable:
+            pod.block("ImagePullBackOff", self.unable)
+            return
+        if self.now - pod.assigned < START_S or not (pod.is_head or head):
+            return
+        pod.head_uid = head.uid if head else ""
+        pod.run(self.now)
+
+    def _mourn(self, worker: Pod, head: Pod | None) -> None:
+        """A worker whose head is another one waits for a while, and ends."""
+        if head is not None and head.uid == worker.head_uid:
+            worker.headless_since = None
+        elif worker.headless_since is None:
+            worker.headless_since = self.now
+        elif self.now - worker.headless_since >= HEADLESS_S:
+            worker.lost = True  # it died of its head's loss
+            worker.end(self.now, 1)
+
+    def _schedule(self) -> None:
+        for pod in self.pods:
+            if pod.node is not None or pod.leaving:
+                continue
+            avoid = _kept_off(pod.manifest["spec"].get("affinity") or {})
+            wanted = "base" if pod.is_head else "spot"
+            room = [
+                node
+                for node in self.nodes.values()
+                if node.name.startswith(wanted)
+                and node.hostname not in avoid
+                and node.exists
+                and node.sight(self.now).ready
+                and not node.taints
+                and (pod.is_head or not any(other.node is node for other in self.pods))
+            ]
+            if room:
+                pod.assign(room[0], self.now)
+            else:
+                pod.refuse("0/4 nodes are available: 4 node(s) didn't match node affinity.")
+
+    def _driver(self, passed: float) -> None:
+        driver = self.driver
+        if driver is None:
+            return
+        if driver.head not in self.pods or not driver.head.alive:
+            self.driver = None
+            return
+        if driver.over:
+            return
+        workers = [p for p in self.pods if p.cluster == driver.head.cluster and not p.is_head]
+        driver.go_on(self.now, passed, workers)
+
+
+def _kept_off(affinity: dict[str, Any]) -> frozenset[str]:
+    """The hostnames that a pod does not go to, for the scheduler."""
+    required = (affinity.get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    found: set[str] = set()
+    for term in required.get("nodeSelectorTerms") or ():
+        for expression in term.get("matchExpressions") or ():
+            if (expression["key"], expression["operator"]) == ("kubernetes.io/hostname", "NotIn"):
+                found.update(expression["values"])
+    return frozenset(found)

@@ -1,0 +1,60 @@
+"""`python two_ranks.py`: what two ranks agree on over real gloo, without Ray; prints JSON."""
+
+import json
+import os
+import socket
+import time
+from typing import Any
+
+import torch
+import torch.multiprocessing
+
+from trainingrun_runtime.agreement import Agreed, Agreement, Place, RanksDisagree
+
+TIMEOUT_S = 3.0
+
+
+def work(rank: int, port: int, results: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    agreement, told = Agreement(TIMEOUT_S), {}
+    agreement.exchange(Place.STEP, Agreed(order=rank, step=1))
+    told["one step late"] = agreement.exchange(Place.STEP, Agreed(stop=rank == 1, step=2)).order
+    told["stop"] = agreement.settle().stop
+    told["gathered"] = agreement.gather([rank, 10 * rank])
+    try:
+        agreement.agree(Place.SAVE if rank else Place.STEP, Agreed(step=3 + rank))
+    except RanksDisagree as error:
+        told["apart"] = str(error)
+    if rank == 0:
+        began = time.monotonic()
+        try:
+            agreement.agree(Place.END, Agreed(step=5))
+        except RuntimeError:
+            told["waited"] = time.monotonic() - began
+        results.put(told)
+    else:
+        results.get()  # alive, and silent, until rank 0 has given up
+
+
+def main() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    results = torch.multiprocessing.get_context("fork").Queue()
+    answers = torch.multiprocessing.get_context("fork").Queue()
+    ranks = torch.multiprocessing.start_processes(
+        start, (port, results, answers), 2, join=False, start_method="fork"
+    )
+    print(json.dumps(results.get(timeout=120)))
+    answers.put(None)
+    while not ranks.join():
+        pass
+
+
+def start(rank: int, port: int, results: Any, answers: Any) -> None:
+    work(rank, port, answers if rank else results)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -1,0 +1,96 @@
+"""Only the fields that decisions read are kept in memory.
+
+That none is missing is held wherever a test looks at a run (`support.reconciled.look`): the plan
+made from what is kept is the plan made from whole objects.
+"""
+
+import json
+
+from support.builders import a_pod, a_ray_cluster
+from trainingrun.cluster.avoiding import avoiding
+from trainingrun.cluster.fields import projection
+
+FILLING = {
+    "managedFields": [{"manager": "x", "fieldsV1": {f"f:{n}": {} for n in range(500)}}],
+    "annotations": {"notes": "x" * 5000},
+}
+
+
+def size(found: dict) -> int:
+    return len(json.dumps(found))
+
+
+def with_filling(found: dict) -> dict:
+    return found | {"metadata": found["metadata"] | FILLING}
+
+
+def test_of_a_pod_of_46_kb_less_than_2_kb_are_kept():
+    pod = with_filling(a_pod("worker-1"))
+    container = {
+        "env": [{"name": f"NAME_{n}", "value": "x" * 100} for n in range(200)],
+        "volumeMounts": [{"name": f"v{n}", "mountPath": "/x" * 20} for n in range(50)],
+    }
+    pod["spec"] |= {
+        "containers": [pod["spec"]["containers"][0] | container],
+        "volumes": [{"name": f"v{n}", "projected": {"sources": ["x" * 50]}} for n in range(50)],
+    }
+    assert size(pod) > 46_000
+    assert size(projection("Pod")(pod)) < 2_000
+
+
+def test_of_a_node_its_conditions_taints_and_hostname_are_kept():
+    images = [{"names": ["x" * 200], "sizeBytes": 1} for _ in range(50)]
+    node = {
+        "metadata": {
+            "name": "n",
+            "uid": "u",
+            "resourceVersion": "1",
+            "labels": {"kubernetes.io/hostname": "h", "other": "x"},
+            **FILLING,
+        },
+        "spec": {"taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "now"}]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "now"}],
+            "images": images,
+        },
+    }
+    assert projection("Node")(node) == {
+        "metadata": {
+            "name": "n",
+            "uid": "u",
+            "resourceVersion": "1",
+            "labels": {"kubernetes.io/hostname": "h"},
+        },
+        "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def test_a_ray_cluster_as_it_is_kept_can_be_patched_like_a_whole_one():
+    cluster = with_filling(a_ray_cluster())
+    affinity = {"podAntiAffinity": {"required": ["of the user's own"]}}
+    group = {"groupName": "workers", "template": {"spec": {"containers": [], "affinity": affinity}}}
+    head = {"rayStartParams": {}, "template": {"spec": {"containers": []}}}
+    cluster["spec"] = {"headGroupSpec": head, "workerGroupSpecs": [group]}
+    operations = avoiding(cluster, ["lost"])
+    assert operations
+    assert avoiding(projection("RayCluster")(cluster), ["lost"]) == operations
+
+
+def test_a_run_keeps_what_its_next_attempt_is_made_from_until_it_has_ended():
+    template = {"metadata": {"annotations": {"a": "x" * 10_000}}}
+    run = {
+        "metadata": {
+            "name": "r",
+            **FILLING,
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "x" * 10_000},
+        },
+        "spec": {"workers": {"count": 2, "podTemplate": template}, "head": {}},
+        "status": {"phase": "Running"},
+    }
+    kept = projection("TrainingRun")(run)
+    assert kept["spec"] == run["spec"]
+    assert "managedFields" not in kept["metadata"]
+    assert kept["metadata"]["annotations"] == {}
+    run["status"] = {"phase": "Succeeded", "completionTime": "2026-01-01T00:00:00Z"}
+    assert projection("TrainingRun")(run)["spec"] == {"workers": {"count": 2}, "head": {}}

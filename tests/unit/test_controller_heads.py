@@ -1,0 +1,69 @@
+"""Which pod is asked for a run's progress: its own head, by the chain of owners."""
+
+import pytest
+
+from trainingrun.cluster.fields import projection
+from trainingrun.controller.heads import head_of
+
+RUN = {"kind": "TrainingRun", "uid": "u"}
+JOB = {"kind": "RayJob", "uid": "j"}
+CLUSTER = {"kind": "RayCluster", "uid": "c"}
+
+
+def owned(uid: str, owner: dict | None, controller: bool = True, **fields) -> dict:
+    references = [owner | {"name": "n", "controller": controller}] if owner else []
+    return {"metadata": {"uid": uid, "ownerReferences": references, **fields}}
+
+
+def a_head(uid: str = "p", owner: dict | None = CLUSTER, address: str = "10.0.0.7", **fields):
+    labels = {
+        "trainingrun.dev/run-uid": "u",
+        "trainingrun.dev/attempt": "1",
+        "trainingrun.dev/role": "head",
+    }
+    status = {"podIP": address, "phase": "Running"}
+    return owned(uid, owner, labels=labels, **fields) | {"status": status}
+
+
+def ask(*pods, uid="u", attempt=1, clusters=None, jobs=None):
+    clusters = [owned("c", JOB)] if clusters is None else clusters
+    jobs = [owned("j", RUN)] if jobs is None else jobs
+    found = head_of(pods, clusters, jobs, uid, attempt)
+    kept = head_of(
+        [projection("Pod")(pod) for pod in pods],
+        [projection("RayCluster")(cluster) for cluster in clusters],
+        [projection("RayJob")(job) for job in jobs],
+        uid,
+        attempt,
+    )
+    assert kept == found, "a field is read that cluster/fields.py does not keep"
+    return found
+
+
+def test_the_head_is_asked_at_its_own_address():
+    assert ask(a_head()).url == "http://10.0.0.7:8484"
+    assert ask(a_head(address="fd00::1")).url == "http://[fd00::1]:8484"
+
+
+@pytest.mark.parametrize(("uid", "attempt"), [("another", 1), ("u", 2)])
+def test_another_run_s_or_attempt_s_head_is_not_asked(uid, attempt):
+    assert ask(a_head(), uid=uid, attempt=attempt) is None
+
+
+def test_a_head_that_is_leaving_is_still_asked_unless_a_new_one_is_there():
+    leaving = a_head("old", deletionTimestamp="2026-01-01T00:00:00Z")
+    assert ask(leaving).pod_uid == "old"
+    assert ask(leaving, a_head("new")).pod_uid == "new"
+
+
+def test_a_pod_that_only_carries_the_labels_of_a_head_is_never_asked():
+    assert ask(a_head("forged", owner=None)) is None
+    assert ask(a_head("forged", owner=CLUSTER | {"uid": "elsewhere"})) is None
+    assert ask(a_head("forged", owner=None), a_head("real")).pod_uid == "real"
+
+
+def test_a_ray_cluster_or_ray_job_of_somebody_else_makes_no_head():
+    assert ask(a_head(), clusters=[owned("c", None)]) is None
+    assert ask(a_head(), clusters=[owned("c", JOB | {"uid": "elsewhere"})]) is None
+    assert ask(a_head(), jobs=[owned("j", RUN | {"uid": "another"})]) is None
+    assert ask(a_head(), jobs=[owned("j", RUN, controller=False)]) is None

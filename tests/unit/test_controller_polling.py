@@ -1,0 +1,350 @@
+"""Asking heads that run the user's code: whatever they answer, the operator goes on at its pace."""
+
+import asyncio
+import contextlib
+import gc
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import web
+
+from trainingrun.controller.documents import MAX_BYTES
+from trainingrun.controller.heads import Target
+from trainingrun.controller.progress import Poller, Sight
+
+KEY = ("team-a", "digits")
+LAG_S = 0.05
+"""Longest time that the event loop may work on one thing."""
+
+
+def a_document(**fields) -> bytes:
+    return json.dumps({"attempt": 1, "epoch": 1, "state": "Training", **fields}).encode()
+
+
+def a_record(number: int) -> dict:
+    return {"number": number, "kind": "Restored", "time": 1.0, "message": "x" * 5000}
+
+
+@contextlib.asynccontextmanager
+async def a_head(answer: Callable[[web.Request], object]) -> AsyncIterator[str]:
+    """A real HTTP server on this machine; its URL."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        found = answer(request)
+        return await found if asyncio.iscoroutine(found) else found
+
+    runner = web.AppRunner(web.Application(client_max_size=2**24), shutdown_timeout=0.1)
+    runner.app.add_routes([web.route("*", "/{path:.*}", handle)])
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def a_poller(url_of: Callable[[str], str | None], **options) -> AsyncIterator[Poller]:
+    def resolve(key, uid, attempt):
+        url = url_of(key[1])
+        return url and Target(f"pod of {uid}", url, "k1")
+
+    wanted = {"every_s": 0.02, "per_second": 1000.0, "timeout_s": 2.0} | options
+    poller = Poller(resolve, lambda uid: ["new", "old"], **wanted)
+    try:
+        yield poller
+    finally:
+        await poller.close()
+
+
+async def until(look: Callable[[], object], seconds: float = 30) -> object:
+    async with asyncio.timeout(seconds):
+        while not (found := look()):  # noqa: ASYNC110 - the poller tells only of news
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def sight_of(answer: Callable[[web.Request], object], **options) -> Sight:
+    """What the poller makes of a head's answers, once it has one."""
+    async with a_head(answer) as url, a_poller(lambda name: url, **options) as poller:
+        poller.follow(KEY, "u", 1)
+        await until(
+            lambda: poller.sight(KEY, "u").progress or poller.sight(KEY, "u").progress_error
+        )
+        return poller.sight(KEY, "u")
+
+
+@pytest.fixture(autouse=True)
+def own_garbage_only():
+    """What other tests have left in memory is no part of a collection that a document causes."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Lag:
+    """The longest stretch of work on the event loop, by this thread's own processor time.
+
+    Other processes of a busy machine delay the loop's turns, but use no time of this thread.
+    """
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    async def measure(self) -> None:
+        while True:
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            self.longest_s = max(self.longest_s, time.thread_time() - before)
+
+
+def answers(content: bytes, **fields) -> Callable[[web.Request], web.Response]:
+    return lambda request: web.Response(body=content, content_type="application/json", **fields)
+
+
+async def test_a_document_is_read_with_the_newest_token_that_the_head_knows():
+    asked = []
+
+    def answer(request: web.Request) -> web.Response:
+        asked.append(request.headers["Authorization"])
+        known = asked[-1] == "Bearer old"
+        return web.Response(body=a_document(step=7), status=200 if known else 401)
+
+    sight = await sight_of(answer)
+    assert sight.progress is not None
+    assert sight.progress.step == 7
+    assert asked[:2] == ["Bearer new", "Bearer old"]
+
+
+async def test_a_head_that_knows_no_token_is_told_apart_from_one_that_is_silent():
+    refused = await sight_of(lambda request: web.Response(status=401))
+    assert refused.refused_key == "k1"
+    assert "the head answers 401" in str(refused.progress_error)
+    assert refused.progress_failing_s is not None
+    async with a_poller(lambda name: "http://127.0.0.1:9") as poller:
+        poller.follow(KEY, "u", 1)
+        await until(lambda: poller.sight(KEY, "u").progress_error)
+        sight = poller.sight(KEY, "u")
+    assert sight.progress_error == "the head does not answer (connection refused)"
+    assert sight.refused_key is None
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_the_poller_follows_no_redirect_to_another_run(status):
+    others = []
+
+    def other(request: web.Request) -> web.Response:
+        others.append(request.path)
+        return web.Response(body=a_document(step=99))
+
+    async with a_head(other) as elsewhere:
+
+        def answer(request: web.Request) -> web.Response:
+            return web.Response(status=status, headers={"Location": f"{elsewhere}{request.path}"})
+
+        async with a_head(answer) as url, a_poller(lambda name: url) as poller:
+            poller.follow(KEY, "u", 1)
+            await until(lambda: poller.sight(KEY, "u").progress_error)
+            poller.ask_to_suspend(KEY, "u", 1)
+            await until(lambda: poller._runs[KEY].suspending.done())
+            assert str(status) in poller.sight(KEY, "u").progress_error
+    assert others == []
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+        while True:
+            await response.write(b" " * 65536)
+    return response
+
+
+async def drip(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.05)
+    return response
+
+
+HOSTILE = {
+    "a slow drip": drip,
+    "an endless body": endless,
+    "a gzip bomb": answers(
+        gzip.compress(b'{"attempt": 1, "x": "' + b"0" * 2**22 + b'"}'),
+        headers={"Content-Encoding": "gzip"},
+    ),
+    "100,000 records": answers(a_document(records=[{}] * 100_000)),
+    "records of nothing": answers(a_document(records=[1] * 80_000)),
+    "deep lists": answers(b"[" * (MAX_BYTES - 1)),
+    "deep objects": answers(b'{"a":' * 50_000),
+    "a number of 200,000 digits": answers(b'{"attempt":' + b"9" * 200_000 + b"}"),
+    "NaN": answers(b'{"attempt": 1, "step": NaN}'),
+    "infinity": answers(b'{"attempt": 1, "step": 1e999}'),
+    "a list": answers(b"[]"),
+    "no JSON": answers(b"<html>"),
+    "nothing": answers(b""),
+    "another state": answers(a_document(state="\x1b[31mHacked")),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_what_no_healthy_head_sends_is_refused_without_a_stop_of_the_event_loop(name):
+    lag = Lag()
+    async with asyncio.TaskGroup() as tasks:
+        measuring = tasks.create_task(lag.measure())
+        sight = await sight_of(HOSTILE[name], timeout_s=1.0)
+        measuring.cancel()
+    assert sight.progress is None
+    assert sight.progress_error is not None
+    assert len(sight.progress_error) < 200
+    assert "Hacked" not in sight.progress_error
+    assert lag.longest_s < LAG_S
+
+
+WORK = {
+    "records": a_document(records=[a_record(number) for number in range(45)]),
+    "small records": a_document(records=[{"number": 1, "kind": "Restored", "time": 1}] * 4000),
+    "metrics": a_document(metrics={str(number): number for number in range(15_000)}),
+    "unknown fields": a_document(**{f"x{number}": number for number in range(14_000)}),
+    "empty lists": a_document(x=[[]] * 60_000),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+async def test_the_most_that_is_parsed_does_not_stop_the_event_loop(name):
+    assert len(WORK[name]) <= MAX_BYTES
+    lag = Lag()
+    async with asyncio.TaskGroup() as tasks:
+        measuring = tasks.create_task(lag.measure())
+        sight = await sight_of(answers(WORK[name]))
+        measuring.cancel()
+    assert sight.progress is not None
+    assert lag.longest_s < LAG_S
+
+
+async def test_what_is_too_much_in_a_document_is_cut_and_the_rest_is_read():
+    content = a_document(
+        step=2**70,
+        time=1e300,
+        secondsLeft=-5,
+        worldSize=-1,
+        records=[
+            {"number": number, "kind": "Restored", "time": 1e30, "message": "x" * 20}
+            for number in range(1000)
+        ],
+        metrics={
+            **{f"m{number}": 0.5 for number in range(40)},
+            "big": 2**80,
+            "text": "y" * 5000,
+            "nested": {"a": 1},
+            **{f"n{number}": 0.5 for number in range(200)},
+        },
+        failure={"kind": "Application", "message": "\ud800" + "z" * 9000, "traceback": "t" * 9000},
+        lostNodes=["n" * 1000] * 5,
+    )
+    found = (await sight_of(answers(content))).progress
+    assert found is not None
+    assert (found.step, found.time, found.seconds_left, found.world_size) == (2**53, 1e11, 0, 0)
+    assert [record.number for record in found.records] == list(range(900, 1000))
+    assert found.records[0].time == 1e11
+    assert len(found.metrics) <= 100
+    assert found.metrics["big"] == float(2**80)
+    assert len(found.metrics["text"]) == 200
+    assert "nested" not in found.metrics
+    assert found.failure is not None
+    assert len(found.failure.message) == 2000
+    assert len(found.failure.traceback) == 4000
+    assert len(found.to_dict()["lostNodes"][0]) == 253
+    json.dumps(found.to_dict()).encode()  # a status can hold it
+    found.model_dump_json()
+
+
+async def test_heads_that_hang_keep_no_other_run_waiting():
+    async def hang(request: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async with a_head(hang) as hanging, a_head(answers(a_document(step=3))) as good:
+        urls = {"good": good}
+        async with a_poller(
+            lambda name: urls.get(name, hanging), concurrency=4, timeout_s=0.2
+        ) as poller:
+            bad = [("team-b", f"bad-{number}") for number in range(40)]
+            for key in bad:
+                poller.follow(key, "u", 1)
+            await until(lambda: all(poller.sight(key, "u").progress_failing_s for key in bad))
+            began = time.monotonic()
+            poller.follow(("team-a", "good"), "u", 1)
+            await until(lambda: poller.sight(("team-a", "good"), "u").progress)
+            # A round of the failing ones alone takes 40 / 4 * 0.2 s.
+            assert time.monotonic() - began < 1.5
+            for key in bad:
+                poller.unfollow(key)
+
+
+async def test_one_question_per_occasion_is_asked_and_nobody_waits_for_the_answer():
+    told, asked, answer_now = [], [], asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        await answer_now.wait()
+        return web.Response(body=a_document(step=3, state="Succeeded"))
+
+    async with (
+        a_head(slow) as url,
+        a_poller(lambda name: url, on_change=lambda *key: told.append(key)) as poller,
+    ):
+        assert poller.ask_once(KEY, "u", 1, "end of j")
+        assert poller.ask_once(KEY, "u", 1, "end of j"), "still awaited, and not asked again"
+        await until(lambda: asked)
+        answer_now.set()
+        await until(lambda: told)
+        assert not poller.ask_once(KEY, "u", 1, "end of j")
+        assert poller.sight(KEY, "u").progress.step == 3
+        assert (told, len(asked)) == ([KEY], 1)
+
+
+async def test_a_head_that_never_answers_delays_a_decision_by_a_bounded_time():
+    told = []
+
+    async def hang(request: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async with (
+        a_head(hang) as url,
+        a_poller(
+            lambda name: url, timeout_s=0.2, on_change=lambda *key: told.append(key)
+        ) as poller,
+    ):
+        assert poller.ask_once(KEY, "u", 1, "start")
+        await until(lambda: told, seconds=10)
+        assert not poller.ask_once(KEY, "u", 1, "start")
+        assert poller.sight(KEY, "u").progress_error == "the head does not answer (timeout)"
+
+
+async def test_a_run_without_a_head_is_not_waited_for():
+    async with a_poller(lambda name: None) as poller:
+        assert not poller.ask_once(KEY, "u", 1, "start")
+
+
+async def test_how_long_a_head_was_asked_is_known_though_it_has_no_document_yet():
+    async with (
+        a_head(lambda request: web.Response(status=503)) as url,
+        a_poller(lambda name: url) as poller,
+    ):
+        assert poller.sight(KEY, "u").progress_asked_s is None
+        poller.follow(KEY, "u", 1)
+        await until(lambda: (poller.sight(KEY, "u").progress_asked_s or 0.0) > 0.1)
+        sight = poller.sight(KEY, "u")
+        assert (sight.progress, sight.progress_failing_s) == (None, None)
+        poller.follow(KEY, "u", 2)
+        await until(lambda: (poller.sight(KEY, "u").progress_asked_s or 9.0) < 0.1)

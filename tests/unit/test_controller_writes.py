@@ -1,0 +1,62 @@
+"""The one place through which every write goes asks first whether this process may write."""
+
+import asyncio
+import time
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import Configuration
+
+from trainingrun.cluster.connection import Connection
+from trainingrun.cluster.port import ClusterError, NotLeading
+
+
+@pytest.fixture
+async def server():
+    """Plays an API server; `asked` holds the methods that reached it."""
+    application = web.Application()
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        if "slow" in request.path:
+            await asyncio.sleep(30)
+        return web.json_response({"kind": "Thing"})
+
+    application.add_routes([web.route("*", "/{path:.*}", answer)])
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    await runner.cleanup()
+
+
+def connect(url: str, may_write_s: float) -> Connection:
+    configuration = Configuration()
+    configuration.host = url
+    return Connection(configuration, may_write_s=lambda: may_write_s)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_without_the_lead_nothing_that_changes_anything_is_sent(server, method):
+    url, asked = server
+    connection = connect(url, may_write_s=0.0)
+    try:
+        with pytest.raises(NotLeading):
+            await connection.request(method, "/thing", {})
+        await connection.request("GET", "/thing")
+    finally:
+        await connection.close()
+    assert asked == ["GET"], "reading goes on, for the caches stay warm"
+
+
+async def test_a_write_under_way_is_given_up_when_the_right_to_write_ends(server):
+    url, _ = server
+    connection = connect(url, may_write_s=0.3)
+    began = time.monotonic()
+    try:
+        with pytest.raises(ClusterError):
+            await connection.request("POST", "/slow", {})
+    finally:
+        await connection.close()
+    assert time.monotonic() - began < 5

@@ -1,0 +1,36 @@
+"""What a local run shows is what its training code said, and nothing that a terminal obeys."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from trainingrun.api.contract import Progress, ProgressResult, RunState
+from trainingrun.local.display import Display, summary
+
+HOSTILE = "\x1b]0;title\x07\x1b[31mred [/x]\n[bold]b[/bold] \u202eevil"
+HARMLESS = "red [/x] [bold]b[/bold] evil"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_metrics_and_messages_are_neither_control_sequences_nor_markup(terminal: bool) -> None:
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=terminal, color_system=None, width=300, legacy_windows=False
+    )
+    progress = Progress(
+        attempt=1, state=RunState.TRAINING, time=1.0, step=1, metrics={"loss": HOSTILE}
+    )
+    with Display(console, "digits") as display:
+        display.waiting(HOSTILE)
+        display.note(f"attempt 1 failed: {HOSTILE}", "red")
+        display.show(progress, 1, 0)
+    result = ProgressResult(metrics={HOSTILE: HOSTILE}, checkpoint_uri=f"file:///{HOSTILE}")
+    console.print(summary(result, [], 1.0, "folder"))
+    said = out.getvalue()
+    for character in "\x07\u202e":
+        assert character not in said
+    assert "\x1b[31m" not in said
+    assert f"attempt 1 failed: {HARMLESS}" in said
+    assert f"loss {HARMLESS}" in said
+    assert f"file:///{HARMLESS}" in said

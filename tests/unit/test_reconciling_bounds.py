@@ -1,0 +1,97 @@
+"""Whatever training code, KubeRay or a webhook says: the status stays far below etcd's limit."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.builders import a_head, a_node, a_pod, a_progress, a_ray_cluster, a_ray_job, unix
+from support.reconciled import a_training_run, look, then
+from trainingrun.reconciling import Observed, Plan
+from trainingrun.reconciling.draft import MOST_EVENTS
+from trainingrun.reconciling.losses import MOST_CHARGES
+from trainingrun.reconciling.model import Rejection
+
+ENDLESS = "no " * 500_000
+ETCD_BYTES = 1_500_000
+
+
+def size(plan: Plan) -> int:
+    return len(json.dumps(plan.status.to_dict()))
+
+
+@pytest.fixture
+def training() -> Observed:
+    return replace(a_training_run(), progress=a_progress(), progress_age_s=0.5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"progress": a_progress(state="Failed", failure={"kind": "Storage", "message": ENDLESS})},
+        {"progress": a_progress(metrics={f"{n}{ENDLESS}": ENDLESS for n in range(60)})},
+        {"progress": a_progress(metrics={"n": 10**5000})},
+        {"progress": a_progress(checkpoint={"uri": ENDLESS, "step": 1, "time": 1e300})},
+        {"progress": a_progress(storage_error=ENDLESS, step_time=-1e300)},
+        {
+            "progress": a_progress(
+                state="Succeeded", result={"checkpoint_uri": ENDLESS, "metrics": {"x": ENDLESS}}
+            )
+        },
+        {"ray_jobs": (a_ray_job(deployment="ValidationFailed", message=ENDLESS),)},
+        {"ray_jobs": (a_ray_job(status="FAILED", message=ENDLESS),), "pods": ()},
+        {"ray_clusters": (a_ray_cluster(failure=ENDLESS),)},
+        {"pods": (a_head(waiting=("CreateContainerError", ENDLESS)),)},
+        {"pods": (a_head(exit_code=1, last_words=ENDLESS.replace(" ", "")),)},
+        {"pods": (a_pod(unschedulable=ENDLESS),)},
+        {"rejected": Rejection("Secret", "x", ENDLESS)},
+        {"invalid": ENDLESS},
+        {"stale": {"Pod": ENDLESS}},
+        {"progress": None, "progress_failing_s": 99.0, "progress_error": ENDLESS},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_every_text_in_the_status_and_in_events_is_cut(
+    training: Observed, changes: dict[str, Any]
+) -> None:
+    plan = look(replace(training, **changes), 100)
+    assert size(plan) < 30_000
+    assert all(len(event.message) <= 1000 for event in plan.events)
+    assert look(then(replace(training, **changes), 100), 101).status
+
+
+def test_many_records_are_told_in_a_few_events(training: Observed) -> None:
+    told = [{"number": n, "kind": "Restored", "time": unix(50)} for n in range(1, 20_001)]
+    plan = look(replace(training, progress=a_progress(records=told)))
+    assert len(plan.events) == MOST_EVENTS + 1
+    assert plan.events[0].reason == "ManyEvents"
+    assert plan.events[0].message.endswith(" Restored")
+    assert plan.status.seen["records"] == 20_000
+    assert look(then(replace(training, progress=a_progress(records=told)))).events == ()
+
+
+def test_losses_that_a_driver_invents_do_not_fill_the_status(training: Observed) -> None:
+    told = [
+        {"number": n, "kind": "WorkerLost", "time": unix(50), "pod": f"{n}{ENDLESS[:300]}"}
+        for n in range(1, 3 * MOST_CHARGES)
+    ]
+    seen = then(replace(training, progress=a_progress(records=told)))
+    assert len(seen.run.status.seen["charges"]) <= MOST_CHARGES
+    assert size(look(seen, 70)) < ETCD_BYTES
+
+
+def test_a_thousand_workers_lost_at_once_leave_a_status_that_can_be_written() -> None:
+    names = [f"digits-1-abcde-workers-worker-{n:05}" for n in range(1000)]
+    lost = [a_node(f"ip-10-0-{n}.ec2.internal", exists=False) for n in range(1000)]
+    begun = a_training_run(workers={"count": 1000})
+    workers = [
+        a_pod(name, node=node.name, uid=f"1a2b3c4d-0000-4000-8000-{n:012}")
+        for n, (name, node) in enumerate(zip(names, lost, strict=True))
+    ]
+    seen = replace(begun, pods=(a_head(), *workers))
+    seen = replace(then(seen, 40), nodes={node.name: node for node in lost})
+    plan = look(seen, 50)
+    assert plan.status.disruptions.node_losses == 1000
+    assert size(plan) < ETCD_BYTES / 2
+    assert len(plan.events) <= MOST_EVENTS + 1

@@ -1,0 +1,116 @@
+"""Workers that run out of memory together are one failure, whoever shows it first."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.builders import a_head, a_pod, a_progress, a_ray_job, unix
+from support.reconciled import a_training_run, look, then
+from trainingrun.api.status import LossReason
+from trainingrun.reconciling import Observed
+
+WORKERS = [f"worker-{number}" for number in range(1, 5)]
+
+
+def healthy(name: str, **pod: Any) -> dict[str, Any]:
+    return a_pod(name, node=f"spot-{name[-1]}", **pod)
+
+
+def killed(name: str, ended_at: float, **pod: Any) -> dict[str, Any]:
+    return healthy(name, exit_code=137, ended_because="OOMKilled", ended_at=ended_at, **pod)
+
+
+def a_run_of_four(**spec: Any) -> Observed:
+    begun = a_training_run(workers={"count": 4}, **spec)
+    shown = (a_head(), *(healthy(name) for name in WORKERS))
+    return then(replace(begun, pods=shown, progress=a_progress(), progress_age_s=0.5), 32)
+
+
+def in_this_order(
+    shown: list[tuple[str, str]], ends: dict[str, float], named: bool, **spec: Any
+) -> Observed:
+    """Pods and records tell of the failure one after the other, a reconcile after each."""
+    seen = a_run_of_four(**spec)
+    dead: dict[str, float] = {}
+    told: list[dict[str, Any]] = []
+    for seconds, (witness, name) in enumerate(shown):
+        if witness == "pod":
+            dead[name] = ends[name]
+        else:
+            record = {"kind": "WorkerLost", "time": unix(ends[name])}
+            told.append({**record, "number": len(told) + 1, "pod": name if named else None})
+        workers = [killed(n, dead[n]) if n in dead else healthy(n) for n in WORKERS]
+        seen = replace(seen, pods=(a_head(), *workers), progress=a_progress(records=told))
+        seen = then(seen, 50 + seconds)
+    return seen
+
+
+WITNESSES = [(witness, name) for witness in ("pod", "record") for name in WORKERS]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.permutations(WITNESSES),
+    st.lists(st.integers(40, 49), min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_four_workers_out_of_memory_are_one_failure_in_any_order(
+    shown: list[tuple[str, str]], moments: list[int], named: bool
+) -> None:
+    ends = dict(zip(WORKERS, map(float, moments), strict=True))
+    seen = in_this_order(shown, ends, named)
+    status = seen.run.status
+    assert {name: n for name, n in status.disruptions.to_dict().items() if n} == {"outOfMemory": 1}
+    assert status.attempts[-1].outcome == "Running"
+
+
+def test_all_at_once_use_one_restart_and_no_more() -> None:
+    ends = dict.fromkeys(WORKERS, 45.0)
+    once = in_this_order(WITNESSES, ends, True, failures={"maxRestarts": 1})
+    assert once.run.status.attempts[-1].outcome == "Running"
+    none = in_this_order(WITNESSES[:1], ends, True, failures={"maxRestarts": 0})
+    assert none.run.status.attempts[-1].reason is LossReason.OUT_OF_MEMORY
+    assert none.run.status.phase == "Failed"
+
+
+def test_the_exception_that_a_peer_without_memory_leaves_behind_is_the_same_failure() -> None:
+    seen = in_this_order(WITNESSES[:1], dict.fromkeys(WORKERS, 45.0), True)
+    failure = {"kind": "Application", "message": "RuntimeError: connection closed by peer"}
+    failed = look(replace(seen, progress=a_progress(state="Failed", failure=failure)), 55).status
+    counts = failed.disruptions
+    assert (counts.out_of_memory, counts.application_errors, failed.restarts) == (1, 0, 1)
+    assert failed.attempts[-1].reason is LossReason.OUT_OF_MEMORY
+
+
+def test_a_replacement_that_runs_out_of_memory_again_is_the_next_failure() -> None:
+    """However soon it comes: else a loop of such failures would never end."""
+    seen = a_run_of_four()
+    for turn in range(3):
+        at = 50 + 20 * turn
+        pod = killed("worker-1", at + 15, uid=f"worker-1-{turn}", born=at)
+        others = [healthy(name) for name in WORKERS[1:]]
+        seen = then(replace(seen, pods=(a_head(), pod, *others)), at + 16)
+    assert seen.run.status.disruptions.out_of_memory == 3
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_failures_further_apart_are_two_in_either_order(order: tuple[int, int]) -> None:
+    seen = a_run_of_four()
+    late = {0: killed("worker-1", 100), 1: killed("worker-2", 200)}
+    dead: dict[int, Any] = {}
+    for number in order:
+        dead[number] = late[number]
+        workers = [dead.get(n, healthy(name)) for n, name in enumerate(WORKERS)]
+        seen = then(replace(seen, pods=(a_head(), *workers)), 210 + len(dead))
+    assert seen.run.status.disruptions.out_of_memory == 2
+
+
+def test_the_head_s_memory_counts_with_the_job_that_it_ends() -> None:
+    seen = a_run_of_four()
+    head = a_head(exit_code=137, ended_because="OOMKilled", ended_at=45)
+    failed = replace(seen, pods=(head,), ray_jobs=(a_ray_job(status="FAILED"),), progress=None)
+    status = look(failed, 60).status
+    assert (status.disruptions.out_of_memory, status.restarts) == (1, 1)

@@ -1,0 +1,54 @@
+"""When a running attempt is reconciled again if nothing happens."""
+
+from dataclasses import replace
+
+import pytest
+
+from support.builders import a_head, a_node, a_pod, a_progress, a_run, nodes, pods, unix
+from support.reconciled import a_training_run, look, then
+from trainingrun.reconciling.requeue import QUIET_S
+
+OFTEN_S = 2.0
+"""ReconcileSettings.poll_s."""
+
+
+@pytest.fixture
+def training():
+    """An attempt that trains, as its head has just told."""
+    return then(replace(a_training_run(), progress=a_progress(), progress_age_s=0.5), 60)
+
+
+def test_a_training_without_news_is_reconciled_once_a_minute(training):
+    assert look(training, 62).look_again_s == QUIET_S
+    assert look(training, 7200).look_again_s == QUIET_S
+
+
+def test_a_deadline_is_not_slept_through(training):
+    limited = replace(training, run=a_run(status=training.run.status, activeDeadlineSeconds=100))
+    assert look(limited, 90).look_again_s == 10.0
+
+
+CONCERNS = {
+    "polls begin to fail": {"progress_failing_s": 1.0},
+    "Ray lost a node": {"progress": a_progress(lost_nodes=["spot-1"])},
+    "a node is not ready": {"nodes": nodes(a_node("spot-1", ready=False))},
+    "a pod is leaving": {"pods": (*pods()[:2], a_pod("worker-2", node="spot-2", leaving_at=55))},
+    "a pod is missing": {"pods": pods()[:2]},
+    "the head is new": {"pods": (a_head(born=58), *pods()[1:]), "progress_age_s": 30.0},
+    "the driver starts": {"progress": a_progress(state="Starting", time=unix(61))},
+}
+
+
+@pytest.mark.parametrize("change", CONCERNS.values(), ids=CONCERNS)
+def test_what_may_soon_be_decided_on_is_reconciled_often(training, change):
+    planned = look(replace(training, **change), 62)
+    assert planned.look_again_s is not None
+    assert planned.look_again_s <= max(OFTEN_S, 62 * 0.1)
+
+
+def test_what_lasts_for_long_is_reconciled_less_often(training):
+    """A thousand runs that wait for a quota over night must not keep the operator busy."""
+    silent = replace(training, progress_failing_s=100.0)
+    assert look(silent, 160).look_again_s == 10.0
+    silent = replace(training, progress_failing_s=10_000.0)
+    assert look(silent, 10_060).look_again_s == QUIET_S

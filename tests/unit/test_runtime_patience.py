@@ -1,0 +1,177 @@
+"""Waiting for the store: how long, for what, and who is told."""
+
+import errno
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from trainingrun.api.contract import STORAGE_PATIENCE_ENV
+from trainingrun_runtime.patience import LONGEST_WAIT_S, Patience
+from trainingrun_runtime.storage_error import (
+    AbsentError,
+    BucketMissingError,
+    CredentialsError,
+    DamagedError,
+    DeniedError,
+    DiskFullError,
+    StorageError,
+    UnreachableError,
+    recognize,
+)
+
+
+class Store:
+    """Fails with one error until a time, and counts how often it was asked."""
+
+    def __init__(self, error: Exception, until: float) -> None:
+        self.now, self.asked, self.told = 0.0, 0, [""]
+        self._error, self._until = error, until
+
+    def patience(self) -> Patience:
+        return Patience(self.told.append, self._sleep, lambda: self.now)  # type: ignore[arg-type]
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def request(self) -> str:
+        self.asked += 1
+        if self.now < self._until:
+            raise self._error
+        return "answer"
+
+
+def test_an_outage_is_waited_for_however_long_it_is():
+    store = Store(UnreachableError("nobody answers"), until=36_000)
+    assert store.patience()(store.request) == "answer"
+    assert store.now <= 36_000 + LONGEST_WAIT_S
+    assert store.told[1] == "nobody answers"
+    assert store.told[-1] is None
+
+
+def test_a_store_that_answers_is_told_to_nobody():
+    store = Store(UnreachableError(""), until=0)
+    assert store.patience()(store.request) == "answer"
+    assert store.told == [""]
+
+
+@pytest.mark.parametrize(
+    "error", [CredentialsError, BucketMissingError, DeniedError, DiskFullError]
+)
+def test_what_somebody_has_to_correct_ends_with_patience(
+    error: Callable[[str], StorageError], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(STORAGE_PATIENCE_ENV, "120")
+    store = Store(error("no"), until=3600)
+    with pytest.raises(StorageError) as caught:
+        store.patience()(store.request)
+    assert caught.value.waited
+    assert 120 <= store.now <= 120 + LONGEST_WAIT_S
+    assert store.told[-1] == "no"
+
+
+def test_a_patience_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(STORAGE_PATIENCE_ENV, "5m")
+    store = Store(CredentialsError("no"), until=1)
+    with pytest.raises(StorageError, match="is '5m'; write a number of seconds"):
+        store.patience()(store.request)
+
+
+def test_what_is_corrected_in_time_heals(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(STORAGE_PATIENCE_ENV, "120")
+    store = Store(CredentialsError("no"), until=100)
+    assert store.patience()(store.request) == "answer"
+
+
+def test_an_outage_between_refusals_begins_the_patience_anew(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(STORAGE_PATIENCE_ENV, "120")
+    errors = itertools.cycle([CredentialsError("no"), UnreachableError("away")])
+    store = Store(StorageError(""), until=0)
+
+    def request() -> str:
+        if store.now < 3600:
+            raise next(errors)
+        return "answer"
+
+    assert store.patience()(request) == "answer"
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), AbsentError("no such object"), DamagedError("torn")]
+)
+def test_what_is_no_outage_is_raised_at_once(error: Exception):
+    store = Store(error, until=1)
+    with pytest.raises(type(error)):
+        store.patience()(store.request)
+    assert store.asked == 1
+
+
+PYARROW = "When initiating multiple part upload for key 'x/a' in bucket 'runs': AWS Error {}"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (
+            OSError(
+                PYARROW.format(
+                    "NETWORK_CONNECTION during CreateMultipartUpload operation: curlCode: 7, "
+                    "Could not connect to server; Details: Failed to connect to 127.0.0.1:36417"
+                )
+            ),
+            UnreachableError,
+        ),
+        (
+            OSError(
+                PYARROW.format(
+                    "NETWORK_CONNECTION during CreateMultipartUpload operation: curlCode: 6, "
+                    "Could not resolve hostname; Details: Could not resolve host: s3.storage"
+                )
+            ),
+            UnreachableError,
+        ),
+        (OSError(PYARROW.format("SLOW_DOWN during UploadPart operation: slow down")), StorageError),
+        (
+            OSError(PYARROW.format("NO_SUCH_BUCKET during CreateMultipartUpload operation: The …")),
+            BucketMissingError,
+        ),
+        (
+            OSError(PYARROW.format("SIGNATURE_DOES_NOT_MATCH during HeadObject operation: The …")),
+            CredentialsError,
+        ),
+        (
+            OSError(
+                PYARROW.format(
+                    "UNKNOWN (HTTP status 404) during CreateMultipartUpload operation: Unable to "
+                    "parse ExceptionName: XAdminUserNotFound Message: No user exists"
+                )
+            ),
+            CredentialsError,
+        ),
+        (OSError(PYARROW.format("ACCESS_DENIED during HeadObject operation: No")), DeniedError),
+        (OSError(errno.ENOSPC, "No space left on device"), DiskFullError),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"),
+            DiskFullError,
+        ),
+    ],
+)
+def test_storage_errors_are_recognized_by_what_libraries_really_say(
+    error: Exception, kind: type[StorageError]
+):
+    assert type(recognize(error)) is kind
+    assert "\n" not in str(recognize(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bad batch"),
+        FileNotFoundError("data/train.csv"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        RuntimeError("PytorchStreamReader failed reading zip archive: not a ZIP archive"),
+        ConnectionResetError("Connection reset by peer"),
+    ],
+)
+def test_other_errors_are_not_taken_for_storage(error: Exception):
+    assert recognize(error) is None

@@ -1,0 +1,24 @@
+"""How long a checkpoint takes, which decides when a node with a deadline is left."""
+
+import pytest
+
+from trainingrun_runtime import session as module
+from trainingrun_runtime.checkpoint_upload import CheckpointUpload
+from trainingrun_runtime.patience import Patience
+from trainingrun_runtime.session import Session
+
+
+def test_the_upload_in_the_background_counts_as_time_of_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    session = Session.__new__(Session)
+    session._save_seconds, session._upload = 7.0, None
+    assert session._slowest_save() == 7
+    session._upload = CheckpointUpload({}, Patience(lambda message: None))
+    now[0] = 105
+    assert session._slowest_save() == 7
+    now[0] = 140  # still under way, and slower than the last one by now
+    assert session._slowest_save() == 40
+    session._upload._temporary.cleanup()

@@ -1,0 +1,151 @@
+"""What a checkpoint of the session holds, for all ranks and for each of them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from trainingrun_runtime import snapshot
+from trainingrun_runtime.encoding import NotSavable
+from trainingrun_runtime.fingerprint import fingerprint
+from trainingrun_runtime.objects import NotRestorable, replicated, taken
+from trainingrun_runtime.snapshot import Position
+
+
+class Counter:
+    """Any object with a state."""
+
+    def __init__(self, state: Any = 0) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state["state"]
+
+
+def saved(folder: Path, ranks: list[dict[str, Any]], own: set[str]) -> None:
+    """A checkpoint of so many ranks, in `folder`."""
+    for rank, objects in enumerate(ranks):
+        states = snapshot.encoded(objects, objects)
+        position = Position(step=7, epoch=1, epoch_began=5, stop_at=8, left=(3,))
+        snapshot.write(snapshot.take(states, own, position, rank, len(ranks)), folder)
+
+
+def test_each_rank_gets_its_own_state_back_and_all_get_the_shared_one(tmp_path: Path) -> None:
+    saved(tmp_path, [{"a": Counter("a"), "mine": Counter(rank)} for rank in range(3)], {"mine"})
+    for rank in range(3):
+        objects = {"a": Counter(), "mine": Counter()}
+        position = snapshot.restore(tmp_path, objects, rank, 3)
+        assert position == Position(step=7, epoch=1, epoch_began=5, stop_at=8, left=(3,))
+        assert (objects["a"].state, objects["mine"].state) == ("a", rank)
+
+
+def test_the_states_of_two_ranks_are_refused_to_three(tmp_path: Path) -> None:
+    saved(tmp_path, [{"mine": Counter(rank)} for rank in range(2)], {"mine"})
+    with pytest.raises(ValueError, match=r"of mine for each of its 2 ranks, .* has 3 workers"):
+        snapshot.restore(tmp_path, {"mine": Counter()}, 0, 3)
+
+
+def test_what_all_ranks_share_fits_any_number_of_them(tmp_path: Path) -> None:
+    saved(tmp_path, [{"a": Counter(5)}], set())
+    for rank in range(3):
+        objects = {"a": Counter()}
+        snapshot.restore(tmp_path, objects, rank, 3)
+        assert objects["a"].state == 5
+
+
+def test_generators_of_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:
+    def generators() -> dict[str, Any]:
+        return {"t": torch.Generator().manual_seed(1), "n": np.random.default_rng(1)}
+
+    first = generators()
+    torch.rand(3, generator=first["t"])
+    first["n"].random(3)
+    random.random()
+    saved(tmp_path, [taken(first)], set())
+    wanted = (torch.rand(1, generator=first["t"]), first["n"].random(), random.random())
+    again = generators()
+    snapshot.restore(tmp_path, taken(again), 0, 1)
+    assert (torch.rand(1, generator=again["t"]), again["n"].random(), random.random()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("thing", "sentence"),
+    [
+        ([1, 2], "data is a list, which has no state_dict and no load_state_dict"),
+        (torch.utils.data.DataLoader([1]), "data is a DataLoader, .*StatefulDataLoader"),
+        (iter([1]), "cannot bring it back"),
+    ],
+)
+def test_what_has_no_state_is_refused(thing: Any, sentence: str) -> None:
+    with pytest.raises(NotRestorable, match=sentence):
+        taken({"data": thing})
+
+
+class Sharded(FullyShardedDataParallel):
+    """FSDP's own class, which cannot be constructed without a GPU."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+
+
+class HoldsSharded(torch.nn.Module):
+    """A model of which one layer is sharded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Sharded()
+
+
+@pytest.mark.parametrize("kind", [Sharded, HoldsSharded])
+def test_a_sharded_model_is_refused(kind: type[torch.nn.Module]) -> None:
+    """Its state is gathered from all ranks, or is one rank's part of it: neither may be saved."""
+    with pytest.raises(NotRestorable, match=r"net is sharded \(FSDP\): .*DistributedDataParallel"):
+        taken({"net": kind()})
+
+
+def test_a_compiled_models_checkpoint_fits_the_model_that_is_not() -> None:
+    model = torch.nn.Linear(2, 1)
+    compiled = torch.compile(model)
+    assert taken({"m": compiled})["m"].state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_data_parallelism_keeps_what_it_broadcasts_alike(
+    monkeypatch: pytest.MonkeyPatch, broadcast: bool
+) -> None:
+    """Without it the running means of a batch norm are each rank's own."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(torch.nn.BatchNorm1d(2), broadcast_buffers=broadcast)
+        assert replicated(model) is broadcast
+        assert not replicated(model.module)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_state_is_tried_without_the_values_of_its_tensors() -> None:
+    state = {"weights": torch.ones(1000), "array": np.ones(10), "names": {"a", "b"}}
+    snapshot.try_out(snapshot.encoded({"it": Counter(state)}, {"it"}))
+    with pytest.raises(NotSavable, match=r"it: state_dict\(\)\['state'\]\['f'\] is a function"):
+        snapshot.encoded({"it": Counter({"f": lambda: 0})}, {"it"})
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_a_fingerprint_tells_states_apart(size: int) -> None:
+    one, other = torch.zeros(size), torch.zeros(size)
+    assert fingerprint({"a": one}) == fingerprint({"a": other})
+    other += 1e-7
+    assert fingerprint({"a": one}) != fingerprint({"a": other})
+    assert fingerprint([1, "1"]) != fingerprint(["1", 1])
+    assert fingerprint(one.to(torch.float64)) != fingerprint(one)
+    assert fingerprint({}) != fingerprint([])
