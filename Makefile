@@ -1,6 +1,8 @@
-# make demo    a real training on this machine that loses a node and goes on
-# make test    everything that needs no cluster
-# make e2e     everything else, on a kind cluster with real Ray (KEEP=1 leaves it running)
+# make demo      a real training on this machine that loses a node and goes on
+# make test      everything that needs no cluster
+# make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, unless told)
+# make test-all  make test, make test-ray, ten times the fuzzer's stories, and outages of ten minutes
+# make e2e       everything else, on a kind cluster with real Ray (KEEP=1 leaves it running)
 #
 # pip's own settings (PIP_FIND_LINKS, PIP_INDEX_URL …) reach every pip that is called here.
 PYTHON ?= python3
@@ -12,16 +14,20 @@ REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 
 OPERATOR_IMAGE ?= trainingrun-operator:dev
 TRAINING_IMAGE ?= trainingrun-torch:dev
+# For development whatever is at hand under that name; a release is built on what the Dockerfiles name by digest.
 BASE_IMAGE ?= python:3.11-slim-bookworm
+RELEASE_BASE_IMAGE ?= $(shell sed -n 's/^ARG BASE_IMAGE=//p' training_images/Dockerfile)
+# What development and the image install where there is no PyTorch yet; the lock cannot name it by hash.
+TORCH ?= torch==2.13.0
 # The host's network, for registries that only the host reaches.
 DOCKER_BUILD ?= docker build --network host
 # A folder of this machine is unknown inside a build; an address is handed on.
 PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,\
   $(if $(findstring ://,$($(name))),--build-arg $(name)))
-BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) \
+BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo test test-unit lint format generate verify images e2e lock clean
+.PHONY: help venv demo test test-ray test-all test-unit lint format generate verify images release-images e2e lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -31,7 +37,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	  echo "$(PYTHON) must be Python 3.11 or newer: make PYTHON=/path/to/python3.11 …" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "Python's venv module is missing (Debian: apt install python3-venv)" >&2; exit 1; }
-	$(BIN)/pip install --quiet --editable '.[dev]' --constraint requirements.lock
+	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements.lock
+	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: venv
@@ -42,6 +50,25 @@ test: lint verify
 
 test-unit: venv
 	$(BIN)/python -m pytest tests/unit tests/image
+
+# The lowest version that pyproject.toml allows; the highest is the one in requirements.lock.
+RAY ?= 2.58.0
+RAY_VENV := .venv-ray-$(RAY)
+test-ray: $(RAY_VENV)/.installed
+	$(RAY_VENV)/bin/python -m pytest tests/unit -k runtime
+	$(RAY_VENV)/bin/python -m pytest tests/local/test_real_loops.py tests/local/test_spare.py \
+	  tests/local/test_scripts.py tests/local/test_storage_outages.py
+
+$(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py
+	$(BIN)/python .ci/ray_venv.py $(RAY_VENV) $(RAY)
+	@touch $@
+
+# Ten times the stories of `make test`, and other ones at each run: a failure prints its story. Then an
+# outage of ten minutes at each place where one can hurt.
+test-all: test test-ray
+	TRAININGRUN_FUZZ_STORIES=5000 TRAININGRUN_FUZZ_RANDOM=1 \
+	  $(BIN)/python -m pytest tests/unit/test_fuzz_reconciling.py
+	TEST_OUTAGE_SECONDS=600 $(BIN)/python -m pytest tests/local/test_storage_outages.py
 
 lint: venv
 	$(BIN)/ruff check .
@@ -64,14 +91,22 @@ verify: venv
 
 images:
 	$(DOCKER_BUILD) $(BUILD_ARGUMENTS) --file operator/Dockerfile --tag $(OPERATOR_IMAGE) .
-	$(DOCKER_BUILD) $(BUILD_ARGUMENTS) --file training_images/Dockerfile --tag $(TRAINING_IMAGE) .
+	$(DOCKER_BUILD) $(BUILD_ARGUMENTS) --build-arg TORCH='$(TORCH)' \
+	  --file training_images/Dockerfile --tag $(TRAINING_IMAGE) .
+
+# A tag may be moved to another image; a digest names one image for ever.
+release-images:
+	@case '$(RELEASE_BASE_IMAGE)' in *@sha256:*) ;; *) \
+	  echo "RELEASE_BASE_IMAGE is $(RELEASE_BASE_IMAGE); name a release's base by digest: NAME:TAG@sha256:..." >&2; \
+	  exit 1;; esac
+	$(MAKE) images BASE_IMAGE='$(RELEASE_BASE_IMAGE)'
 
 e2e: venv
 	$(BIN)/python -m pytest -s tests/e2e
 
 # The pin is what development uses; the library itself takes any torch from pyproject.toml's range.
 lock: venv
-	$(BIN)/python .ci/lock.py torch==2.13.0 > .requirements.lock && mv .requirements.lock requirements.lock
+	$(BIN)/python .ci/lock.py '$(TORCH)'
 
 clean:
-	rm -rf $(VENV) build dist tests/.artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-ray-* build dist tests/.artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

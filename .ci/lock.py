@@ -1,47 +1,76 @@
 #!/usr/bin/env python3
-"""Resolve the distribution with all its extras and print constraints, one `name==version` a line.
+"""Write the lock files: every package that is installed anywhere, with the SHA-256 of its files.
 
-Run as `make lock`. Nothing is installed: pip only reports what it would install.
+Run as `make lock`; arguments are further constraints, such as torch==2.13.0. uv resolves for every
+platform at once and installs nothing. What is written names no registry.
 """
 
-import json
+import os
 import re
 import subprocess
 import sys
-import tempfile
+import tomllib
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+LOCKS = {
+    "requirements.lock": "dev",
+    "operator/requirements.lock": "operator",
+    "training_images/requirements.lock": "runtime",
+}
+"""The extra that each file is for; all of them agree with the first."""
+BUILD_LOCK = ".ci/build.lock"
+"""What builds the wheel."""
+
 HEADER = """\
-# Constraints for every extra (operator, runtime, cli, dev), for the images and `make venv`.
-# Made by `make lock`. Without hashes, because PyTorch's CPU, CUDA and ROCm builds share a version
-# and differ in their files; for the same reason what only a CUDA build depends on is left out.
+# {what}, with the SHA-256 of every file of each release: `pip install --require-hashes --no-deps`.
+# Made by `make lock`. PyTorch is not in it, nor what only its CUDA builds need: its builds for
+# CPU, CUDA and ROCm share a version and differ in their files. TORCH in the Makefile names it.
 """
-ONLY_CUDA = re.compile(r"^(nvidia-|cuda-|triton$)")
+ELSEWHERE = re.compile(r"^(torch|nvidia-.*|cuda-.*|triton)$")
 
 
 def main() -> None:
-    """Print the lock; arguments are further requirements, such as torch==2.13.0."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "install", "--quiet"),
-                *("--dry-run", "--ignore-installed", "--report", str(report)),
-                *(".[dev]", *sys.argv[1:]),
-            ],
-            check=True,
+    """Resolve everything first, then each image's part with the same versions."""
+    constraints = list(sys.argv[1:])
+    for path, extra in LOCKS.items():
+        pins = _write(
+            path, f"The extra `{extra}`", ["pyproject.toml", "--extra", extra], constraints
         )
-        wanted = json.loads(report.read_text())["install"]
-    found = {
-        re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower(): item["metadata"]["version"]
-        for item in wanted
-    }
-    lines = [
-        f"{name}=={version.partition('+')[0]}"
-        for name, version in sorted(found.items())
-        if name != "trainingrun" and not ONLY_CUDA.match(name)
-    ]
-    print(HEADER + "\n".join(lines))
+        constraints = pins if path == "requirements.lock" else constraints
+    build = "\n".join(PROJECT["build-system"]["requires"])
+    _write(BUILD_LOCK, "What builds the wheel", ["-"], constraints, build)
+
+
+def _write(
+    path: str, what: str, source: list[str], constraints: list[str], stdin: str = ""
+) -> list[str]:
+    """Write one file; every pin that was found, for the next one's constraints."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", *source, "--universal"]
+    command += ["--python-version", PROJECT["project"]["requires-python"].lstrip(">=")]
+    command += ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
+    if os.environ.get("PIP_INDEX_URL"):
+        command += ["--default-index", os.environ["PIP_INDEX_URL"]]
+    # From a pipe: uv reads constraints from files alone.
+    read, write = os.pipe()
+    os.write(write, "\n".join(constraints).encode())
+    os.close(write)
+    found = subprocess.run(
+        [*command, "--constraints", f"/dev/fd/{read}"],
+        input=stdin,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        pass_fds=[read],
+    ).stdout
+    os.close(read)
+    blocks = re.findall(r"^\S.*(?:\n[ \t].*)*", found, re.MULTILINE)
+    kept = [block for block in blocks if not ELSEWHERE.match(block.partition("==")[0])]
+    (ROOT / path).write_text(HEADER.format(what=what) + "\n".join(kept) + "\n")
+    return [block.splitlines()[0].rstrip(" \\") for block in blocks]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""Make a virtual environment that is this one, but with another version of Ray.
+
+Run as `make test-ray`; arguments: the folder, and the version.
+"""
+
+import json
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+
+def main(folder: Path, version: str) -> None:
+    """Make it. Only Ray itself is installed: everything else is found in this environment."""
+    venv.create(folder, clear=True, with_pip=False)
+    python = folder / "bin" / "python"
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(subprocess.check_output([python, "-c", asked], text=True).strip())
+    here = sysconfig.get_path("purelib")
+    # After the environment's own packages, so that its Ray comes first; as a site's folder, so that
+    # what is installed there in editable form is found as well.
+    (site / "development.pth").write_text(f"import site; site.addsitedir({json.dumps(here)})\n")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--target", str(site), f"ray=={version}"], check=True)
+    found = subprocess.check_output([python, "-c", "import ray; print(ray.__version__)"], text=True)
+    if found.strip() != version:
+        sys.exit(f"{python} imports Ray {found.strip()} instead of {version}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
