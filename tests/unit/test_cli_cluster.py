@@ -17,6 +17,7 @@ from trainingrun.cli.main import app
 from trainingrun.local.plain import plain_lines
 
 RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
+ALL_RUNS = "/apis/trainingrun.dev/v1alpha1/trainingruns"
 HEADS = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
 
 
@@ -80,7 +81,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         )
     )
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
-    monkeypatch.setattr(cluster_commands, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(cluster_commands, "_POLL_INTERVAL_S", 0.0)
     yield state
     http.shutdown()
     http.server_close()
@@ -106,9 +107,19 @@ def test_list_shows_each_run_in_a_line(server: Server) -> None:
     assert second[:2] == ["digits", "Queued"]
 
 
-def test_list_without_runs_says_where_it_looked(server: Server) -> None:
-    server.answers[RUNS] = [(200, {"items": []})]
-    assert call("list") == (1, "", "there is no TrainingRun in namespace team-a\n")
+@pytest.mark.parametrize(
+    ("options", "path", "sentence"),
+    [
+        ([], RUNS, "No TrainingRuns found in namespace team-a.\n"),
+        (["-A"], ALL_RUNS, "No TrainingRuns found in any namespace.\n"),
+    ],
+    ids=["one-namespace", "all-namespaces"],
+)
+def test_list_of_nothing_succeeds_and_says_where_it_looked(
+    server: Server, options: list[str], path: str, sentence: str
+) -> None:
+    server.answers[path] = [(200, {"items": []})]
+    assert call("list", *options) == (0, "", sentence)
 
 
 def test_get_shows_the_run_and_what_the_losses_cost(server: Server) -> None:

@@ -141,3 +141,18 @@ def test_version() -> None:
     code, output, _ = call("--version")
     assert code == 0
     assert output.startswith("trainingrun")
+
+
+@pytest.mark.parametrize(
+    ("typed", "completion"),
+    [("trainingrun wat", "watch"), ("trainingrun render --plat", "--platform")],
+    ids=["command", "option"],
+)
+def test_the_shell_completes_commands_and_options(typed: str, completion: str) -> None:
+    environment = {
+        "_TRAININGRUN_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ")),
+    }
+    result = CliRunner().invoke(app, [], prog_name="trainingrun", env=environment)
+    assert result.output.split() == [completion]

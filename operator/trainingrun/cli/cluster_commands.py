@@ -17,9 +17,9 @@ from .errors import CliError, one_sentence
 if TYPE_CHECKING:
     from .kube import Kube
 
-_LOOK_EVERY_S = 1.0
-_SILENCE_S = 60.0
-"""How long `watch` bears an API server that does not answer."""
+_POLL_INTERVAL_S = 1.0
+_UNREACHABLE_TIMEOUT_S = 60.0
+"""How long `watch` goes on while the API server does not answer."""
 
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: kubeconfig's.")]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
@@ -55,13 +55,14 @@ def list_runs(
     ] = False,
     context: Context = None,
 ) -> None:
-    """List TrainingRuns and where they stand."""
+    """List TrainingRuns with their phase and progress."""
     with one_sentence():
         kube = _connect(context, namespace)
         found = kube.runs(everywhere)
-        if not found:
-            where = "in any namespace" if everywhere else f"in namespace {kube.namespace}"
-            raise CliError(f"there is no TrainingRun {where}")
+    if not found:
+        where = "any namespace" if everywhere else f"namespace {kube.namespace}"
+        typer.echo(f"No TrainingRuns found in {where}.", err=True)  # as kubectl: stdout stays empty
+        return
     wide_console().print(views.listing(found, datetime.now(UTC), everywhere))
 
 
@@ -71,7 +72,7 @@ def get(
     output: Annotated[Output, typer.Option("--output", "-o", help="text or yaml.")] = Output.TEXT,
     context: Context = None,
 ) -> None:
-    """Show where one TrainingRun stands and what the losses cost."""
+    """Show the status of one TrainingRun and what its disruptions cost."""
     with one_sentence():
         found = _connect(context, namespace).run(name)
     if output is Output.YAML:
@@ -84,17 +85,19 @@ def get(
 def logs(
     name: Name,
     namespace: Namespace = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the log until the pod ends.")
+    ] = False,
     tail: Annotated[int, typer.Option(min=1, help="Lines from the end.")] = 1000,
     context: Context = None,
 ) -> None:
     """Print the driver's log, which holds the training code's output too."""
     with one_sentence():
         kube = _connect(context, namespace)
-        kube.run(name)  # a wrong name gets its own sentence
+        kube.run(name)  # a wrong name gets its own error
         try:
             for piece in kube.driver_log(kube.head_pod(name), tail, follow):
-                # In a file or a pipe it stays as the training wrote it.
+                # Into a file or a pipe the bytes go unchanged.
                 typer.echo(plain_lines(piece) if sys.stdout.isatty() else piece, nl=False)
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
@@ -113,19 +116,19 @@ def watch(name: Name, namespace: Namespace = None, context: Context = None) -> N
 def _follow(kube: "Kube", name: str) -> None:
     from .kube import NotFoundError, UnreachableError
 
-    shown, heard = None, None
+    shown, answered_at = None, None
     while True:
         try:
             run = kube.run(name)
         except NotFoundError:
-            if heard is None:
+            if answered_at is None:
                 raise
             raise CliError(f"{name} was deleted") from None
         except UnreachableError:
-            if heard is None or time.monotonic() - heard > _SILENCE_S:
+            if answered_at is None or time.monotonic() - answered_at > _UNREACHABLE_TIMEOUT_S:
                 raise
         else:
-            heard = time.monotonic()
+            answered_at = time.monotonic()
             if (line := views.line(run)) != shown:
                 shown = line
                 typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
@@ -134,4 +137,4 @@ def _follow(kube: "Kube", name: str) -> None:
                     return
                 case "Failed":
                     raise CliError(f"{name} failed: {plain(views.why(run))}")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)

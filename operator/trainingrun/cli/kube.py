@@ -1,4 +1,4 @@
-"""A cluster as the command line sees it: kubeconfig, synchronous, errors in one sentence."""
+"""The Kubernetes client of the command line: kubeconfig, synchronous, errors in one sentence."""
 
 import contextlib
 import json
@@ -21,11 +21,11 @@ _TIMEOUT_S = 30
 
 
 class UnreachableError(CliError):
-    """The API server did not answer; it may a moment later."""
+    """The API server did not answer; a later call may succeed."""
 
 
 class NotFoundError(CliError):
-    """The API server says that it does not exist."""
+    """The API server answers 404."""
 
 
 class Kube:
@@ -52,7 +52,7 @@ class Kube:
         chosen = next((each for each in contexts if each["name"] == context), current)
         self.namespace: str = namespace or chosen["context"].get("namespace") or "default"
         settings = client.Configuration.get_default_copy()
-        # The client's own three retries keep a user waiting for a cluster that is gone.
+        # The client's own three retries delay the error when the API server cannot be reached.
         settings.retries = False
         self._client = client.ApiClient(settings)
         self._custom = client.CustomObjectsApi(self._client)
@@ -97,15 +97,21 @@ class Kube:
             ).items
         if not pods:
             raise NotFoundError(
-                f"{run} has no head pod now: it has not started, or it has ended and its log went "
-                "with the pod"
+                f"{run} has no head pod now: it has not started, or it has ended and its log was "
+                "deleted with the pod"
             )
         newest = max(pods, key=lambda pod: pod.metadata.creation_timestamp)
         return str(newest.metadata.name)
 
     def driver_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
-        """The driver's log in a head pod, in pieces; the pod's own log where there is none yet."""
+        """The driver's log in a head pod, in pieces; the pod's own log before the driver starts.
+
+        Read by `kubectl exec`'s call and not by Ray's `JobSubmissionClient.tail_job_logs`: that
+        imports the whole of ray, needs the right to read the Secret with Ray's token, and sends
+        the log from its beginning where only the last lines are wanted.
+        """
         tail = f"tail -n {lines} {'-F ' if follow else ''}{_DRIVER_LOG} 2>/dev/null"
+        received = False
         try:
             session: WSClient = stream(
                 self._core.connect_get_namespaced_pod_exec,
@@ -118,15 +124,14 @@ class Kube:
                 stdin=False,
                 _preload_content=False,
             )
-            anything = False
             while session.is_open():
                 session.update(timeout=1)
                 while session.peek_stdout():
-                    anything = True
+                    received = True
                     yield session.read_stdout()
-            if anything:
+            if received:
                 return
-        except ApiException:  # the container is not running: what it said is still there
+        except ApiException:  # the container is not running; its own log can still be read
             pass
         with _one_sentence(f"pod {pod}"):
             answer = self._core.read_namespaced_pod_log(

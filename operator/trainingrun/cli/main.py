@@ -19,7 +19,6 @@ app = typer.Typer(
     help="Distributed training that goes on when machines come and go.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 _DEFAULTS = rendering.RenderSettings()
