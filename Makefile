@@ -56,7 +56,7 @@ RAY ?= 2.58.0
 RAY_VENV := .venv-ray-$(RAY)
 test-ray: $(RAY_VENV)/.installed
 	$(RAY_VENV)/bin/python -m pytest tests/unit -k runtime
-	$(RAY_VENV)/bin/python -m pytest tests/local/test_real_loops.py tests/local/test_spare.py \
+	$(RAY_VENV)/bin/python -m pytest tests/local/test_real_loops.py tests/local/test_prestarted_worker.py \
 	  tests/local/test_scripts.py tests/local/test_storage_outages.py
 
 $(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py

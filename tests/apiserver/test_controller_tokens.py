@@ -78,7 +78,7 @@ async def a_training(apiserver, namespace, tmp_path):
     state.mkdir()
     roots = [str(ROOT / root) for root in ("operator", "training_images")]
     process = subprocess.Popen(  # noqa: ASYNC220 - beside the test, not in it
-        [sys.executable, "-m", "trainingrun_runtime.progress_server"],
+        [sys.executable, "-m", "trainingrun_runtime.progress.server"],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": os.pathsep.join(roots),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.s3 import S3Server, running_s3
-from trainingrun_runtime import bucket as bucket_module
-from trainingrun_runtime.bucket import Bucket, Entry, StorageError
+from trainingrun_runtime.checkpoints import bucket as bucket_module
+from trainingrun_runtime.checkpoints.bucket import Bucket, Entry, StorageError
 
 
 def test_what_is_written_is_read_back(bucket: Bucket) -> None:

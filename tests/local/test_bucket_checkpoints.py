@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trainingrun_runtime import bucket as bucket_module
-from trainingrun_runtime.bucket import Bucket, StorageError
-from trainingrun_runtime.manifest import (
+from trainingrun_runtime.checkpoints import bucket as bucket_module
+from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
+from trainingrun_runtime.checkpoints.manifest import (
     FileDigest,
     Manifest,
     commit,
@@ -16,7 +16,7 @@ from trainingrun_runtime.manifest import (
     newest_intact,
     verify,
 )
-from trainingrun_runtime.retention import sweep
+from trainingrun_runtime.checkpoints.retention import sweep
 
 
 def saved(

@@ -21,9 +21,10 @@ from trainingrun.api.contract import (
     RunContract,
     RunState,
 )
-from trainingrun_runtime import progress_document, result
-from trainingrun_runtime.bucket import Bucket
-from trainingrun_runtime.lease import Lease
+from trainingrun_runtime.checkpoints import run_result
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.coordination.lease import Lease
+from trainingrun_runtime.progress import document as progress_document
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120
@@ -125,7 +126,7 @@ def test_a_driver_without_ray_leaves_a_final_document(bucket: Bucket, tmp_path: 
 
 def test_a_run_that_is_done_is_not_trained_again(bucket: Bucket, tmp_path: Path) -> None:
     done = ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri=bucket.uri("checkpoints/60"))
-    result.write(Lease.take(bucket, 1, "pod", 100), done)
+    run_result.write(Lease.take(bucket, 1, "pod", 100), done)
     driver = Driver(bucket, tmp_path)
     assert driver.wait() == 0
     assert (driver.progress.state, driver.progress.result) == (RunState.SUCCEEDED, done)

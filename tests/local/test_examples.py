@@ -17,7 +17,7 @@ from trainingrun.api.contract import (
     SUSPEND_FILE,
 )
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.bucket import Bucket
+from trainingrun_runtime.checkpoints.bucket import Bucket
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trainingrun_runtime.bucket import Bucket, StorageError
-from trainingrun_runtime.lease import Lease, Superseded
+from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
+from trainingrun_runtime.coordination.lease import Lease, Superseded
 
 
 def test_each_taker_gets_the_next_epoch_and_the_last_one_holds(bucket: Bucket) -> None:

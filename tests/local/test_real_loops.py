@@ -9,7 +9,7 @@ import pytest
 from support.local_runs import Run
 from trainingrun.api.contract import SUSPEND_EXIT_CODE, SUSPEND_FILE
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime import manifest
+from trainingrun_runtime.checkpoints import manifest
 
 
 @pytest.fixture

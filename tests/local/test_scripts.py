@@ -9,7 +9,7 @@ import pytest
 from support.local_runs import Run
 from trainingrun.api.contract import SUSPEND_EXIT_CODE, SUSPEND_FILE, Failure, RunState
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime import manifest, result
+from trainingrun_runtime.checkpoints import manifest, run_result
 
 TRAIN = """
 import time
@@ -48,7 +48,7 @@ def failure_of(run: Run) -> Failure:
     progress = run.progress()
     assert progress.state is RunState.FAILED
     assert progress.failure is not None
-    assert result.read(run.bucket) is None
+    assert run_result.read(run.bucket) is None
     return progress.failure
 
 
@@ -84,14 +84,14 @@ def test_a_script_that_swallows_a_suspend_is_suspended(a_script: Callable[[str],
     assert run.wait() == SUSPEND_EXIT_CODE, run.log()
     assert run.progress().state is RunState.SUSPENDED
     assert manifest.committed(run.bucket)[-1].step == run.progress().step
-    assert result.read(run.bucket) is None
+    assert run_result.read(run.bucket) is None
 
 
 @pytest.mark.parametrize("code", ["print('no training here')", "import os; os._exit(0)"])
 def test_a_script_that_never_trains_has_failed(a_script: Callable[[str], Run], code: str) -> None:
     run = a_script(code)
     assert run.drive() == 1, run.log()
-    assert result.read(run.bucket) is None
+    assert run_result.read(run.bucket) is None
     if "_exit" not in code:
         assert "without calling fit()" in failure_of(run).message
 
@@ -139,7 +139,7 @@ def test_checkpoints_of_one_name_are_kept_apart(a_script: Callable[[str], Run]) 
         assert manifest.verify(run.bucket, committed) is None
         weights = run.bucket.get(f"{committed.path}/weights")
         assert weights == f"after step {committed.step}".encode()
-    found = result.read(run.bucket)
+    found = run_result.read(run.bucket)
     assert found is not None
     assert found.checkpoint_uri == run.bucket.uri(kept[-1].path)
 
@@ -170,7 +170,7 @@ def test_a_script_opens_and_closes_ray_itself_and_reads_datasets(
         """
     )
     assert run.drive() == 0, run.log()
-    found = result.read(run.bucket)
+    found = run_result.read(run.bucket)
     assert found is not None
     assert found.metrics["told"] == "hello"
     assert found.metrics["rows"] == 32

@@ -19,8 +19,8 @@ from trainingrun.api.contract import (
     RunState,
 )
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime import manifest, result
-from trainingrun_runtime.bucket import Bucket
+from trainingrun_runtime.checkpoints import manifest, run_result
+from trainingrun_runtime.checkpoints.bucket import Bucket
 
 LINEAR = "trainingrun_runtime.examples.linear:train"
 _names = itertools.count(1)
@@ -154,7 +154,7 @@ def test_a_suspend_without_a_store_ends_with_the_checkpoint_committed(
 
 
 def assert_done_with_step(run: Run, step: int) -> None:
-    found = result.read(run.bucket)
+    found = run_result.read(run.bucket)
     assert found is not None
     assert found == run.progress().result
     last = manifest.committed(run.bucket)[-1]

@@ -21,8 +21,9 @@ from trainingrun.api.contract import (
 )
 from trainingrun.local import processes
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime import progress_document, result
-from trainingrun_runtime.bucket import Bucket
+from trainingrun_runtime.checkpoints import run_result
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.progress import document as progress_document
 
 ROOT = Path(__file__).parents[2]
 OUTAGE_S = float(os.environ.get("TEST_OUTAGE_SECONDS", "5"))
@@ -125,7 +126,7 @@ class Run:
 
     def metrics(self) -> dict[str, Any]:
         """The final metrics."""
-        found = result.read(self.bucket)
+        found = run_result.read(self.bucket)
         assert found is not None, self.log()
         return found.metrics
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from trainingrun_runtime.agreement import Agreed, Agreement, Place, RanksDisagree
+from trainingrun_runtime.coordination.step_consensus import Agreed, Agreement, Place, RanksDisagree
 
 TIMEOUT_S = 3.0
 

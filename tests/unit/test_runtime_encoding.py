@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainingrun_runtime.encoding import NotSavable, decode, encode
+from trainingrun_runtime.checkpoints.encoding import NotSavable, decode, encode
 
 
 class Point(NamedTuple):

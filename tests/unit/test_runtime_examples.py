@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainingrun_runtime.bucket import Bucket
+from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.examples import idx
 from trainingrun_runtime.examples.pacing import Pace
 from trainingrun_runtime.examples.repeatable import (

@@ -9,12 +9,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LIGHT = {
-    "trainingrun_runtime.refusal": "ray",  # it says why this Ray cannot be used
-    "trainingrun_runtime.progress_server": "ray",  # it answers while Ray is still starting
-    "trainingrun_runtime.board": "ray.train",
+    "trainingrun_runtime.failed_start": "ray",  # it says why this Ray cannot be used
+    "trainingrun_runtime.progress.server": "ray",  # it answers while Ray is still starting
+    "trainingrun_runtime.coordination.coordinator": "ray.train",
     "trainingrun_runtime.driver": "ray.train",  # only once it holds the lease
     "trainingrun_runtime.trainer": "torch",  # the driver with a function
-    "trainingrun_runtime.reports": "torch",  # Ray's controller
+    "trainingrun_runtime.progress.report_callback": "torch",  # Ray's controller
     "trainingrun_runtime.ray_internals.process_group": "torch",  # Ray's controller
 }
 

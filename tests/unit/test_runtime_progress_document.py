@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainingrun.api.contract import Progress, RunState
-from trainingrun_runtime.progress_document import printable_metrics, read, write
+from trainingrun_runtime.progress.document import printable_metrics, read, write
 
 
 @pytest.mark.parametrize(

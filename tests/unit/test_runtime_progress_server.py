@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from trainingrun.api.contract import SUSPEND_FILE, LastCheckpoint, Progress, RunState, Seconds
-from trainingrun_runtime import progress_document
-from trainingrun_runtime.progress_server import ProgressServer
+from trainingrun_runtime.progress import document as progress_document
+from trainingrun_runtime.progress.server import ProgressServer
 
 TOKEN = "a-token"
 LABELS = {"run": "digits", "namespace": 'team "a"', "attempt": "2"}
@@ -160,7 +160,7 @@ def test_the_process_starts_without_ray_and_ends_on_sigterm(tmp_path: Path) -> N
     }
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens" / "first").write_text(TOKEN)
-    command = [sys.executable, "-X", "importtime", "-m", "trainingrun_runtime.progress_server"]
+    command = [sys.executable, "-X", "importtime", "-m", "trainingrun_runtime.progress.server"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         _wait_until_healthy(port, process)
         assert ask(port, "/progress")[0] == 503

@@ -9,7 +9,7 @@ import pytest
 
 from trainingrun.api.contract import CONTRACT_ENV, PROGRESS_FILE, RunState
 from trainingrun_runtime import __main__ as entrypoint
-from trainingrun_runtime import progress_document
+from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.ray_internals import expected
 from trainingrun_runtime.ray_internals.expected import FIELDS, NAMES, PARAMETERS, UnknownRay, check
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainingrun_runtime.manifest import FileDigest, Manifest
-from trainingrun_runtime.retention import Best, best_of, expired
+from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
+from trainingrun_runtime.checkpoints.retention import Best, best_of, expired
 
 
 def a_manifest(step: int, epoch: int = 1, index: int | None = None, **metrics: Any) -> Manifest:

@@ -3,8 +3,8 @@
 import pytest
 
 from trainingrun_runtime import session as module
-from trainingrun_runtime.checkpoint_upload import CheckpointUpload
-from trainingrun_runtime.patience import Patience
+from trainingrun_runtime.checkpoints.checkpoint_upload import CheckpointUpload
+from trainingrun_runtime.checkpoints.storage_retry import Patience
 from trainingrun_runtime.session import Session
 
 

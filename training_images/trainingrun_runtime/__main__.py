@@ -12,9 +12,9 @@ def main() -> int:
     try:
         check_version()  # before anything that takes Ray as it is, already when it is imported
     except UnknownRay as error:
-        from . import refusal
+        from . import failed_start
 
-        return refusal.refuse(str(error))
+        return failed_start.refuse(str(error))
     from . import driver
 
     return driver.main()

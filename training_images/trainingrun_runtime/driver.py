@@ -27,16 +27,17 @@ from trainingrun.api.contract import (
     RunState,
 )
 
-from . import board as board_module
-from . import manifest, progress_document, result, retention
-from .bucket import Bucket
-from .committer import Committer
+from .checkpoints import manifest, retention, run_result
+from .checkpoints.bucket import Bucket
+from .checkpoints.committer import Committer
+from .checkpoints.manifest import Manifest
+from .checkpoints.storage_errors import StorageError, recognize
+from .checkpoints.storage_retry import Patience, told_to
+from .coordination import coordinator as board_module
+from .coordination.lease import Lease, Superseded
+from .coordination.preemption_notice import Notice, NoticeWatcher, state_folder
 from .error_text import first_line
-from .lease import Lease, Superseded
-from .manifest import Manifest
-from .notice import Notice, NoticeWatcher, state_folder
-from .patience import Patience, told_to
-from .storage_error import StorageError, recognize
+from .progress import document as progress_document
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +66,14 @@ def main() -> int:
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         patience = Patience(final.waiting)
         patience(bucket.check)
-        done = patience(lambda: result.read(bucket))
+        done = patience(lambda: run_result.read(bucket))
         if done is not None:
             # The head was lost after the end and before anyone read it: say it again.
             final.succeeded(done)
             return DONE
         holder = os.environ.get("POD_NAME", "")
         lease = patience(lambda: Lease.take(bucket, contract.attempt, holder, started))
-        done = patience(lambda: result.adopt(lease))
+        done = patience(lambda: run_result.adopt(lease))
         if done is not None:
             final.succeeded(done)
             return DONE
@@ -258,12 +259,12 @@ class _Attempt:
             if self._committer.failure is not None:
                 raise self._committer.failure
             final = ray.get(board.complete.remote(self._result()))
-            written = self._patience(lambda: result.write(self._lease, final))
+            written = self._patience(lambda: run_result.write(self._lease, final))
             self._say(board.succeeded.remote(written), lambda: self._documents.succeeded(written))
             return DONE
         from ray.train import TrainingFailedError
 
-        from .failures import Blame, judge
+        from .failure_causes import Blame, judge
 
         if isinstance(error, TrainingFailedError) and judge(error).blame is Blame.SUSPENDED:
             self._committer.drain()

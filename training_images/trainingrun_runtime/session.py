@@ -23,19 +23,19 @@ import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from . import snapshot
-from .agreement import Agreed, Agreement, Place
-from .board import LEAVE, NOTHING, SAVE, SUSPEND
-from .checkpoint_upload import CheckpointUpload
-from .failures import Preempted, Suspended
-from .ledger import StepReport
-from .loops import Loops
-from .notice import Notice, leave_at
-from .objects import Stateful, replicated, taken
-from .progress_document import printable_metrics
+from .checkpoints import snapshot
+from .checkpoints.checkpoint_upload import CheckpointUpload
+from .checkpoints.snapshot import Position
+from .checkpoints.stateful_objects import Stateful, replicated, taken
+from .coordination.coordinator import LEAVE, NOTHING, SAVE, SUSPEND
+from .coordination.preemption_notice import Notice, leave_at
+from .coordination.step_consensus import Agreed, Agreement, Place
+from .failure_causes import Preempted, Suspended
+from .progress.document import printable_metrics
+from .progress.step_reporter import Reporter
+from .progress.time_accounting import StepReport
 from .ray_internals import nodes, training
-from .reporter import Reporter
-from .snapshot import Position
+from .step_loops import Loops
 from .worker import Worker, this_worker
 
 log = logging.getLogger(__name__)

@@ -7,13 +7,13 @@ from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig,
 
 from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
-from . import spare
-from .bucket import Bucket
-from .failures import AttemptPolicy
-from .lease import Lease
+from . import prestarted_worker
+from .checkpoints.bucket import Bucket
+from .coordination.lease import Lease
+from .failure_causes import AttemptPolicy
+from .progress.report_callback import Reports
 from .ray_internals import connection, filesystem, training
 from .ray_internals.process_group import ProcessGroup
-from .reports import Reports
 from .worker import Supervised
 
 
@@ -105,4 +105,7 @@ class Trainers:
         )
 
     def _worker_environment(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return {**theirs, "env_vars": {**spare.ENVIRONMENT, **theirs.get("env_vars", {})}}
+        return {
+            **theirs,
+            "env_vars": {**prestarted_worker.ENVIRONMENT, **theirs.get("env_vars", {})},
+        }

@@ -17,13 +17,14 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import RunContract
 
-from . import checkpoint_files, manifest, spare
-from .bucket import Bucket
+from . import prestarted_worker
+from .checkpoints import checkpoint_files, manifest
+from .checkpoints.bucket import Bucket
+from .checkpoints.manifest import Manifest
+from .checkpoints.storage_retry import Patience, told_to
+from .coordination.preemption_notice import Notice, NoticeWatcher
 from .error_text import first_line
-from .failures import PeerLost, Preempted, Suspended, is_collective_error
-from .manifest import Manifest
-from .notice import Notice, NoticeWatcher
-from .patience import Patience, told_to
+from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .ray_internals import nodes, training
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Worker:
         training.seal_uploads(_digest, self.patience)
         training.keep_checkpoints_apart(self.group)
         self._watcher.start()
-        self._spare = spare.keep()
+        self._spare = prestarted_worker.keep()
 
     def end(self) -> None:
         """The training function returned or raised."""

@@ -17,7 +17,7 @@ from ray.train.torch import get_device, prepare_model
 from torch.nn.functional import cross_entropy
 
 from trainingrun_runtime import Session
-from trainingrun_runtime.bucket import Bucket
+from trainingrun_runtime.checkpoints.bucket import Bucket
 
 from . import idx
 from .pacing import Pace

@@ -16,8 +16,8 @@ from ray.train.v2._internal.constants import (
     VALIDATE_STORAGE_MARKER_FILENAME,
 )
 
-from ..patience import Patience
-from ..storage_error import AbsentError, StorageError
+from ..checkpoints.storage_errors import AbsentError, StorageError
+from ..checkpoints.storage_retry import Patience
 
 
 def for_ray(filesystem: fs.FileSystem) -> fs.PyFileSystem:

@@ -17,8 +17,8 @@ import pyarrow.fs
 import ray
 import ray.train
 
-from ..manifest import DIGEST_FOLDER
-from ..patience import Patience
+from ..checkpoints.manifest import DIGEST_FOLDER
+from ..checkpoints.storage_retry import Patience
 from .expected import UnknownRay, check, sentence
 from .filesystem import PatientCheckpoint, behind
 

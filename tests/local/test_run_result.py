@@ -3,9 +3,9 @@
 import pytest
 
 from trainingrun.api.contract import ProgressResult
-from trainingrun_runtime import result
-from trainingrun_runtime.bucket import Bucket, StorageError
-from trainingrun_runtime.lease import Lease, Superseded
+from trainingrun_runtime.checkpoints import run_result
+from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
+from trainingrun_runtime.coordination.lease import Lease, Superseded
 
 DONE = ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri="s3://runs/c/60")
 
@@ -15,35 +15,35 @@ def a_driver(bucket: Bucket, attempt: int = 1) -> Lease:
 
 
 def test_a_run_without_a_result_is_not_done(bucket: Bucket) -> None:
-    assert result.read(bucket) is None
+    assert run_result.read(bucket) is None
     a_driver(bucket)
-    assert result.read(bucket) is None
+    assert run_result.read(bucket) is None
 
 
 def test_a_result_is_read_back(bucket: Bucket) -> None:
-    assert result.write(a_driver(bucket), DONE) == DONE
-    assert result.read(bucket) == DONE
+    assert run_result.write(a_driver(bucket), DONE) == DONE
+    assert run_result.read(bucket) == DONE
 
 
 def test_a_result_whose_answer_was_lost_may_be_written_again(bucket: Bucket) -> None:
     driver = a_driver(bucket)
-    result.write(driver, DONE)
-    assert result.write(driver, DONE) == DONE
+    run_result.write(driver, DONE)
+    assert run_result.write(driver, DONE) == DONE
 
 
 def test_the_first_result_of_a_driver_stays(bucket: Bucket) -> None:
     driver = a_driver(bucket)
-    result.write(driver, DONE)
-    assert result.write(driver, DONE.model_copy(update={"metrics": {}})) == DONE
-    assert result.read(bucket) == DONE
+    run_result.write(driver, DONE)
+    assert run_result.write(driver, DONE.model_copy(update={"metrics": {}})) == DONE
+    assert run_result.read(bucket) == DONE
 
 
 def test_a_superseded_driver_writes_no_result(bucket: Bucket) -> None:
     old = a_driver(bucket)
     a_driver(bucket)
     with pytest.raises(Superseded, match="driver 2 holds the run; this is driver 1"):
-        result.write(old, DONE)
-    assert result.read(bucket) is None
+        run_result.write(old, DONE)
+    assert run_result.read(bucket) is None
 
 
 def test_a_result_that_a_superseded_driver_wrote_all_the_same_is_never_read(
@@ -52,22 +52,22 @@ def test_a_result_that_a_superseded_driver_wrote_all_the_same_is_never_read(
     """It had looked at the lease, and was stopped for a minute before it wrote."""
     a_driver(bucket)
     newer = a_driver(bucket)
-    assert result.adopt(newer) is None
+    assert run_result.adopt(newer) is None
     bucket.put("result/000001.json", DONE.model_dump_json(by_alias=True).encode())
-    assert result.read(bucket) is None
-    assert result.adopt(a_driver(bucket)) is None
+    assert run_result.read(bucket) is None
+    assert run_result.adopt(a_driver(bucket)) is None
 
 
 def test_a_driver_that_ended_as_the_next_one_began_is_believed(bucket: Bucket) -> None:
     """The next one had looked for a result just before, and took the lease just after."""
-    result.write(a_driver(bucket), DONE)
+    run_result.write(a_driver(bucket), DONE)
     newer = a_driver(bucket)
-    assert result.adopt(newer) == DONE
-    assert result.read(bucket) == DONE
+    assert run_result.adopt(newer) == DONE
+    assert run_result.read(bucket) == DONE
 
 
 def test_what_is_not_a_result_is_left_for_somebody_to_look_at(bucket: Bucket) -> None:
     a_driver(bucket)
     bucket.put("result/000001.json", b"{")
     with pytest.raises(StorageError, match="is not a result; remove it"):
-        result.read(bucket)
+        run_result.read(bucket)

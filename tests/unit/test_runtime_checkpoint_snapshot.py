@@ -10,11 +10,11 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from trainingrun_runtime import snapshot
-from trainingrun_runtime.encoding import NotSavable
-from trainingrun_runtime.fingerprint import fingerprint
-from trainingrun_runtime.objects import NotRestorable, replicated, taken
-from trainingrun_runtime.snapshot import Position
+from trainingrun_runtime.checkpoints import snapshot
+from trainingrun_runtime.checkpoints.encoding import NotSavable
+from trainingrun_runtime.checkpoints.fingerprint import fingerprint
+from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.checkpoints.stateful_objects import NotRestorable, replicated, taken
 
 
 class Counter:

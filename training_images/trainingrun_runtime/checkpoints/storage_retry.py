@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from trainingrun.api.contract import STORAGE_PATIENCE_ENV
 
-from .storage_error import AbsentError, DamagedError, UnusableError, recognize
+from .storage_errors import AbsentError, DamagedError, UnusableError, recognize
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 
-from .storage_error import AbsentError, DeniedError, StorageError, UnusableError, explain
+from .storage_errors import AbsentError, DeniedError, StorageError, UnusableError, explain
 
 __all__ = ["Bucket", "Entry", "StorageError"]
 

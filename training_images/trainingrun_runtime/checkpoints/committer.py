@@ -16,13 +16,13 @@ import ray
 
 from trainingrun.api.contract import RunContract
 
+from ..coordination.lease import Lease
 from . import manifest, retention
 from .bucket import Bucket
-from .lease import Lease
 from .manifest import DIGEST_FOLDER, FileDigest, Manifest
-from .patience import Patience, told_to
-from .storage_error import StorageError
-from .upload import Upload
+from .storage_errors import StorageError
+from .storage_retry import Patience, told_to
+from .uploaded_checkpoint import Upload
 
 log = logging.getLogger(__name__)
 

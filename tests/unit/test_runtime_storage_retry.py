@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from trainingrun.api.contract import STORAGE_PATIENCE_ENV
-from trainingrun_runtime.patience import LONGEST_WAIT_S, Patience
-from trainingrun_runtime.storage_error import (
+from trainingrun_runtime.checkpoints.storage_errors import (
     AbsentError,
     BucketMissingError,
     CredentialsError,
@@ -19,6 +18,7 @@ from trainingrun_runtime.storage_error import (
     UnreachableError,
     recognize,
 )
+from trainingrun_runtime.checkpoints.storage_retry import LONGEST_WAIT_S, Patience
 
 
 class Store:

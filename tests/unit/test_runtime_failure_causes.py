@@ -4,7 +4,8 @@ import pytest
 from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
 
-from trainingrun_runtime.failures import (
+from trainingrun_runtime.checkpoints.storage_errors import CredentialsError
+from trainingrun_runtime.failure_causes import (
     Blame,
     PeerLost,
     Preempted,
@@ -14,7 +15,6 @@ from trainingrun_runtime.failures import (
     judge,
 )
 from trainingrun_runtime.ray_internals.controller import WorkerHealthCheckFailedError
-from trainingrun_runtime.storage_error import CredentialsError
 
 DIED = WorkerHealthCheckFailedError("worker died", failure=ActorDiedError())
 BUG = ValueError("bad batch")

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from trainingrun.api.contract import ContractStorage, ProgressResult, RunContract, RunState
-from trainingrun_runtime import progress_document
-from trainingrun_runtime.board import Board
-from trainingrun_runtime.manifest import FileDigest, Manifest
-from trainingrun_runtime.upload import Upload
+from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
+from trainingrun_runtime.checkpoints.uploaded_checkpoint import Upload
+from trainingrun_runtime.coordination.coordinator import Board
+from trainingrun_runtime.progress import document as progress_document
 
 CONTRACT = RunContract(
     name="digits", namespace="default", uid="0", attempt=1, storage=ContractStorage(uri="s3://b/r")

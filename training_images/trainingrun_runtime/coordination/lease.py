@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from .bucket import Bucket, StorageError
+from ..checkpoints.bucket import Bucket, StorageError
 
 FOLDER = "lease"
 """Where leases are, below the run's folder."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from ray.train import Checkpoint
 
+from ..ray_internals import training
 from . import snapshot
-from .patience import Patience
-from .ray_internals import training
+from .storage_retry import Patience
 
 
 class CheckpointUpload:

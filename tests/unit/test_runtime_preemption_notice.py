@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trainingrun_runtime.notice import Notice, NoticeWatcher, leave_at
+from trainingrun_runtime.coordination.preemption_notice import Notice, NoticeWatcher, leave_at
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from pydantic.dataclasses import dataclass
 
 from trainingrun.api.contract import Wire
 
+from ..progress.document import printable_metrics
 from .bucket import Bucket
-from .progress_document import printable_metrics
-from .storage_error import AbsentError, UnusableError
+from .storage_errors import AbsentError, UnusableError
 
 FOLDER = "manifests"
 """Where manifests are, below the run's folder."""

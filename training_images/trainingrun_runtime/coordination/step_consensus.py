@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .fingerprint import fingerprint
+from ..checkpoints.fingerprint import fingerprint
 
 
 class Place(IntEnum):

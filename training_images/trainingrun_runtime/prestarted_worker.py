@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 
-from .notice import state_folder
+from .coordination.preemption_notice import state_folder
 from .ray_internals import nodes
 
 log = logging.getLogger(__name__)

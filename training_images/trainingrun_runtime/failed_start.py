@@ -13,8 +13,8 @@ from trainingrun.api.contract import (
     RunState,
 )
 
-from . import progress_document
-from .notice import state_folder
+from .coordination.preemption_notice import state_folder
+from .progress import document as progress_document
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import ray
 
-from .board import NOTHING
-from .ledger import StepReport
+from ..coordination.coordinator import NOTHING
+from .time_accounting import StepReport
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from ray.train import FailureConfig, TrainingFailedError, WorkerGroupError
 
 from trainingrun.api.contract import Failure, RecordKind
 
+from .checkpoints.storage_errors import StorageError, recognize
+from .checkpoints.storage_retry import limit_s
 from .error_text import first_line
-from .patience import limit_s
 from .ray_internals.controller import (
     ControllerError,
     FailureDecision,
@@ -27,8 +28,7 @@ from .ray_internals.controller import (
     PreemptionError,
     WorkerHealthCheckFailedError,
 )
-from .restarts import MAX_STORAGE_S, Restarts
-from .storage_error import StorageError, recognize
+from .restart_backoff import MAX_STORAGE_S, Restarts
 
 
 class Preempted(Exception):

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from trainingrun.api.contract import ProgressResult
 
-from . import lease
+from ..coordination import lease
+from ..coordination.lease import Lease
 from .bucket import Bucket
-from .lease import Lease
-from .storage_error import UnusableError
+from .storage_errors import UnusableError
 
 FOLDER = "result"
 """Where results are, below the run's folder."""

@@ -16,7 +16,7 @@ from pyarrow.fs import FileInfo, FileType
 
 from .bucket import Bucket
 from .manifest import FileDigest, Manifest
-from .storage_error import DamagedError
+from .storage_errors import DamagedError
 
 
 def offered(bucket: Bucket, manifest: Manifest) -> tuple[str, pyarrow.fs.FileSystem]:

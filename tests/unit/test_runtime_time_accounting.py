@@ -3,7 +3,7 @@
 import pytest
 
 from trainingrun.api.contract import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
-from trainingrun_runtime.ledger import Ledger, StepReport
+from trainingrun_runtime.progress.time_accounting import Ledger, StepReport
 
 
 def report(group: int, step: int, begun: float, done: float, **more: float) -> StepReport:

@@ -16,7 +16,7 @@ import torch
 
 from .encoding import TAG, NotSavable, decode, encode
 from .fingerprint import fingerprint
-from .objects import Stateful
+from .stateful_objects import Stateful
 
 STATE_FILE = "state.pt"
 

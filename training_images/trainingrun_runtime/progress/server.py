@@ -1,4 +1,4 @@
-"""`python -m trainingrun_runtime.progress_server`: tells the operator where the run stands.
+"""`python -m trainingrun_runtime.progress.server`: tells the operator where the run stands.
 
 A process of its own in the head pod, because it outlives drivers: between two of them, and after
 the last one, the operator can still ask how the run ended. It serves the file that the driver
@@ -20,7 +20,7 @@ from typing import Any
 
 from trainingrun.api import contract
 
-from .progress_metrics import exposition
+from .metrics import exposition
 
 PORT_ENV = "TRAININGRUN_PROGRESS_PORT"
 """Another port than the contract's, where several runs share a machine."""

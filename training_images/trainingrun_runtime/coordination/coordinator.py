@@ -23,11 +23,11 @@ from trainingrun.api.contract import (
     RunState,
 )
 
-from . import progress_document
-from .ledger import Ledger, StepReport
-from .manifest import Manifest
-from .ray_internals import nodes
-from .upload import Upload
+from ..checkpoints.manifest import Manifest
+from ..checkpoints.uploaded_checkpoint import Upload
+from ..progress import document as progress_document
+from ..progress.time_accounting import Ledger, StepReport
+from ..ray_internals import nodes
 
 log = logging.getLogger(__name__)
 

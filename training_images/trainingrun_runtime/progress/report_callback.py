@@ -4,9 +4,9 @@ from typing import Any
 
 import ray
 
-from .progress_document import printable_metrics
-from .ray_internals.controller import ReportCallback
-from .upload import Upload
+from ..checkpoints.uploaded_checkpoint import Upload
+from ..ray_internals.controller import ReportCallback
+from .document import printable_metrics
 
 
 class Reports(ReportCallback):

@@ -1,0 +1,1 @@
+"""What is in the run's folder: checkpoints, their manifests and the final result."""

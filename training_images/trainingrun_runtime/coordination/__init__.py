@@ -1,0 +1,1 @@
+"""What keeps the driver and its workers in step: coordinator, lease, step consensus, notices."""
