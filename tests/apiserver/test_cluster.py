@@ -200,8 +200,8 @@ async def test_a_ray_cluster_excludes_exactly_the_nodes_given_and_is_patched_onl
         }
     )
     async with watching(apiserver, namespace) as cluster:
-        await cluster.avoid_nodes(ref_of(made), ("lost-1",))
-        await cluster.avoid_nodes(ref_of(made), ("lost-1", "lost-2"))
+        await cluster.exclude_nodes(ref_of(made), ("lost-1",))
+        await cluster.exclude_nodes(ref_of(made), ("lost-1", "lost-2"))
         patched = apiserver.get(RAY_API, "RayCluster", "digits-1-abcde", namespace)
         affinity = patched["spec"]["workerGroupSpecs"][0]["template"]["spec"]["affinity"]
         required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -216,11 +216,11 @@ async def test_a_ray_cluster_excludes_exactly_the_nodes_given_and_is_patched_onl
                 ]
             }
         ]
-        await cluster.avoid_nodes(ref_of(made), ("lost-1", "lost-2"))
+        await cluster.exclude_nodes(ref_of(made), ("lost-1", "lost-2"))
         again = apiserver.get(RAY_API, "RayCluster", "digits-1-abcde", namespace)
         assert again["metadata"]["resourceVersion"] == patched["metadata"]["resourceVersion"]
-        await cluster.avoid_nodes(ref_of(made), ("lost-2",))
-        await cluster.avoid_nodes(ref_of(made), ())
+        await cluster.exclude_nodes(ref_of(made), ("lost-2",))
+        await cluster.exclude_nodes(ref_of(made), ())
         lifted = apiserver.get(RAY_API, "RayCluster", "digits-1-abcde", namespace)
         assert lifted["spec"] == made["spec"]
 

@@ -6,7 +6,7 @@ from support.apiserver import ApiServer
 from support.operators import RAY_API, a_run, owned_by, watching
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from trainingrun.cluster.port import Conflict, Rejected
-from trainingrun.rendering import RenderSettings, support
+from trainingrun.rendering import RenderSettings, support_objects
 
 NETWORKING = "networking.k8s.io/v1"
 
@@ -66,7 +66,7 @@ async def test_a_run_called_default_deny_and_a_policy_of_that_name_live_side_by_
     theirs = apiserver.create(policy(namespace))
     run = TrainingRun.model_validate(apiserver.create(a_run(namespace, "default-deny")))
     async with watching(apiserver, namespace) as cluster:
-        for manifest in support(run, RenderSettings()):
+        for manifest in support_objects(run, RenderSettings()):
             await cluster.apply(manifest)
     assert unchanged(apiserver, theirs)
 

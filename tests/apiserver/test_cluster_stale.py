@@ -172,10 +172,10 @@ async def test_nodes_that_may_no_longer_be_watched_are_unknown(apiserver, namesp
         nodes = watched.cluster._nodes
         name = f"other-node-of-{namespace}"
         apiserver.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
-        await eventually(lambda: nodes.sights([name]))
+        await eventually(lambda: nodes.states([name]))
         revoke()
         await watched.cut()
-        await eventually(lambda: nodes.sights([name]) == {})
+        await eventually(lambda: nodes.states([name]) == {})
         assert watched.cluster.stale_watches()["Node"] == 1
         assert watched.stale() == {}
 

@@ -143,6 +143,8 @@ def test_the_selectors_find_the_pod(everything):
 def test_the_runs_network_policies_know_the_pod(render):
     labels = deployment(render('podLabels={"team": "ml"}'))["template"]["metadata"]["labels"]
     run = a_run()
-    _, operator, _ = rendering.support(run, rendering.RenderSettings())[0]["spec"]["ingress"]
+    _, operator, _ = rendering.support_objects(run, rendering.RenderSettings())[0]["spec"][
+        "ingress"
+    ]
     (peer,) = operator["from"]
     assert peer["podSelector"]["matchLabels"].items() <= labels.items()

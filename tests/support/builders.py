@@ -6,7 +6,7 @@ from typing import Any
 from trainingrun.api.contract import Progress
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.reconciling.model import NodeSight
+from trainingrun.reconciling.model import NodeState
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 """When every story begins."""
@@ -212,12 +212,12 @@ def pods(number: int = 1, **pod: Any) -> tuple[dict[str, Any], ...]:
     )
 
 
-def a_node(name: str = "spot-1", **sight: Any) -> NodeSight:
+def a_node(name: str = "spot-1", **state: Any) -> NodeState:
     """A healthy node."""
-    return NodeSight(name, **{"lease_age_s": 5.0, **sight})
+    return NodeState(name, **{"lease_age_s": 5.0, **state})
 
 
-def nodes(*changed: NodeSight) -> dict[str, NodeSight]:
+def nodes(*changed: NodeState) -> dict[str, NodeState]:
     """The nodes of `pods`, all healthy but for those given."""
     found = {name: a_node(name) for name in ("base-1", "spot-1", "spot-2", "spot-3")}
     return {**found, **{node.name: node for node in changed}}

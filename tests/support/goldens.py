@@ -39,13 +39,15 @@ def sample(path: Path) -> TrainingRun:
     )
 
 
-def rendered(run: TrainingRun, platform: str = "generic", avoid: tuple[str, ...] = ()) -> list[Any]:
+def rendered(
+    run: TrainingRun, platform: str = "generic", excluded: tuple[str, ...] = ()
+) -> list[Any]:
     """Everything of one attempt, in the order in which the operator applies it."""
     settings = rendering.RenderSettings(platform=platform, token_key="0a1b2c3d")
     return [
-        *rendering.support(run, settings),
+        *rendering.support_objects(run, settings),
         rendering.token_secret(run, settings.token_key),
-        rendering.attempt(run, 1, settings, avoid),
+        rendering.attempt(run, 1, settings, excluded),
     ]
 
 
@@ -65,6 +67,6 @@ def cases() -> dict[str, list[Any]]:
                 scheduling={"priorityClassName": "research"},
             ),
             platform,
-            avoid=("node-b", "node-a"),
+            excluded=("node-b", "node-a"),
         )
     return found

@@ -17,8 +17,8 @@ from trainingrun.cluster.live import KubernetesCluster
 from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.settings import OperatorSettings, Settings
-from trainingrun.reconciling.settings import ReconcileSettings
-from trainingrun.rendering.settings import RenderSettings
+from trainingrun.reconciling.reconcile_settings import ReconcileSettings
+from trainingrun.rendering.render_settings import RenderSettings
 
 OPERATOR_NAMESPACE = "default"
 """Where the operator's key is. No run is begun there, so no test has its runs in it."""

@@ -12,7 +12,7 @@ from trainingrun.rendering import RenderSettings
 from .builders import T0, a_ray_cluster, a_ray_job, a_run, nodes, pods
 
 
-def look(observed: Observed, seconds: float = 60) -> Plan:
+def reconcile(observed: Observed, seconds: float = 60) -> Plan:
     """One look, so many seconds into the story: at whole objects and at what is kept of them."""
     now = T0 + timedelta(seconds=seconds)
     planned = plan(observed, RenderSettings(), ReconcileSettings(), now)
@@ -38,7 +38,7 @@ def as_kept(observed: Observed) -> Observed:
 
 def then(before: Observed, seconds: float = 60, **changes: Any) -> Observed:
     """What is seen once `before` was looked at and its status written, with changes."""
-    status = RunStatus.model_validate(look(before, seconds).status.to_dict())
+    status = RunStatus.model_validate(reconcile(before, seconds).status.to_dict())
     return replace(before, run=before.run.model_copy(update={"status": status}), **changes)
 
 

@@ -7,8 +7,8 @@ made from what is kept is the plan made from whole objects.
 import json
 
 from support.builders import a_pod, a_ray_cluster
-from trainingrun.cluster.avoiding import avoiding
 from trainingrun.cluster.fields import projection
+from trainingrun.cluster.node_exclusion import exclusion_patch
 
 FILLING = {
     "managedFields": [{"manager": "x", "fieldsV1": {f"f:{n}": {} for n in range(500)}}],
@@ -72,9 +72,9 @@ def test_a_ray_cluster_as_it_is_kept_can_be_patched_like_a_whole_one():
     group = {"groupName": "workers", "template": {"spec": {"containers": [], "affinity": affinity}}}
     head = {"rayStartParams": {}, "template": {"spec": {"containers": []}}}
     cluster["spec"] = {"headGroupSpec": head, "workerGroupSpecs": [group]}
-    operations = avoiding(cluster, ["lost"])
+    operations = exclusion_patch(cluster, ["lost"])
     assert operations
-    assert avoiding(projection("RayCluster")(cluster), ["lost"]) == operations
+    assert exclusion_patch(projection("RayCluster")(cluster), ["lost"]) == operations
 
 
 def test_a_run_keeps_what_its_next_attempt_is_made_from_until_it_has_ended():

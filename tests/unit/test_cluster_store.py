@@ -127,29 +127,29 @@ class TestNodes:
         return an_object("n", version, metadata=metadata, status={"conditions": conditions})
 
     def test_a_node_that_is_not_listed_is_gone_only_after_a_while(self, nodes, clock):
-        assert nodes.sights(["n"]) == {}
+        assert nodes.states(["n"]) == {}
         clock[0] += UNKNOWN_NODE_S + 1
-        assert nodes.sights(["n"])["n"].exists is False
+        assert nodes.states(["n"])["n"].exists is False
 
     def test_nodes_that_may_not_be_watched_are_unknown(self, nodes, watch, clock):
         watch.store.saw(self.node())
-        assert nodes.sights(["n"])["n"].ready
+        assert nodes.states(["n"])["n"].ready
         watch._problem = "The API server does not let the operator watch the Nodes"
         clock[0] += 100
-        assert nodes.sights(["n"]) == {}
+        assert nodes.states(["n"]) == {}
 
     def test_a_node_keeps_its_hostname_when_it_is_gone(self, nodes, watch, clock):
         watch.store.saw(self.node(**{"kubernetes.io/hostname": "ip-10-0-0-7"}))
-        assert nodes.sights(["n"])["n"].hostname == "ip-10-0-0-7"
+        assert nodes.states(["n"])["n"].hostname == "ip-10-0-0-7"
         watch.store.forget("", "n", "u")
-        nodes.sights(["n"])
+        nodes.states(["n"])
         clock[0] += UNKNOWN_NODE_S + 1
-        gone = nodes.sights(["n"])["n"]
+        gone = nodes.states(["n"])["n"]
         assert (gone.exists, gone.hostname) == (False, "ip-10-0-0-7")
 
     def test_without_the_label_its_name_is_its_hostname(self, nodes, watch):
         watch.store.saw(self.node())
-        assert nodes.sights(["n"])["n"].hostname == "n"
+        assert nodes.states(["n"])["n"].hostname == "n"
 
 
 class TestOfAThousandWorkers:
@@ -163,10 +163,10 @@ class TestOfAThousandWorkers:
             node = an_object(f"n{number}", 1, f"u{number}", metadata=metadata, status=conditions)
             watch.store.saw(node)
         nodes = Nodes(watch, lambda: clock[0])
-        first, second = nodes.sights(["n0", "n1"]), nodes.sights(["n0", "n1"])
+        first, second = nodes.states(["n0", "n1"]), nodes.states(["n0", "n1"])
         assert first["n0"] is second["n0"]
         watch.store.saw(an_object("n0", 2, "u0", metadata={"namespace": ""}, status={}))
-        third = nodes.sights(["n0", "n1"])
+        third = nodes.states(["n0", "n1"])
         assert (third["n0"].ready, third["n1"] is first["n1"]) == (False, True)
 
     def test_the_pods_of_a_run_are_sorted_once(self):

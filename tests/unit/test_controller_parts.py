@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from trainingrun.api.status import Attempt, Phase, RunStatus
-from trainingrun.cluster.avoiding import avoiding
+from trainingrun.cluster.node_exclusion import exclusion_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.controller.logs import JsonFormatter, about
 
@@ -33,15 +33,15 @@ class TestAvoiding:
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
             }
         }
-        *_, change = avoiding(self.cluster(affinity), ["n"])
+        *_, change = exclusion_patch(self.cluster(affinity), ["n"])
         required = change["value"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         keys = [[e["key"] for e in t["matchExpressions"]] for t in required["nodeSelectorTerms"]]
         assert keys == [["zone", "kubernetes.io/hostname"]] * 2
         assert len(terms[0]["matchExpressions"]) == 1, "what was observed stays as it was"
 
     def test_what_is_there_already_is_no_patch(self):
-        *_, change = avoiding(self.cluster(), ["n"])
-        assert avoiding(self.cluster(change["value"]), ["n"]) == []
+        *_, change = exclusion_patch(self.cluster(), ["n"])
+        assert exclusion_patch(self.cluster(change["value"]), ["n"]) == []
 
 
 class TestParsing:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from trainingrun.controller.documents import MAX_BYTES
 from trainingrun.controller.heads import Target
-from trainingrun.controller.progress import Poller, Sight
+from trainingrun.controller.progress import Poller, ProgressSnapshot
 
 KEY = ("team-a", "digits")
 LAG_S = 0.05
@@ -67,14 +67,14 @@ async def until(look: Callable[[], object], seconds: float = 30) -> object:
     return found
 
 
-async def sight_of(answer: Callable[[web.Request], object], **options) -> Sight:
+async def snapshot_of(answer: Callable[[web.Request], object], **options) -> ProgressSnapshot:
     """What the poller makes of a head's answers, once it has one."""
     async with a_head(answer) as url, a_poller(lambda name: url, **options) as poller:
         poller.follow(KEY, "u", 1)
         await until(
-            lambda: poller.sight(KEY, "u").progress or poller.sight(KEY, "u").progress_error
+            lambda: poller.snapshot(KEY, "u").progress or poller.snapshot(KEY, "u").progress_error
         )
-        return poller.sight(KEY, "u")
+        return poller.snapshot(KEY, "u")
 
 
 @pytest.fixture(autouse=True)
@@ -114,23 +114,23 @@ async def test_a_document_is_read_with_the_newest_token_that_the_head_knows():
         known = asked[-1] == "Bearer old"
         return web.Response(body=a_document(step=7), status=200 if known else 401)
 
-    sight = await sight_of(answer)
-    assert sight.progress is not None
-    assert sight.progress.step == 7
+    snapshot = await snapshot_of(answer)
+    assert snapshot.progress is not None
+    assert snapshot.progress.step == 7
     assert asked[:2] == ["Bearer new", "Bearer old"]
 
 
 async def test_a_head_that_knows_no_token_is_told_apart_from_one_that_is_silent():
-    refused = await sight_of(lambda request: web.Response(status=401))
+    refused = await snapshot_of(lambda request: web.Response(status=401))
     assert refused.refused_key == "k1"
     assert "the head answers 401" in str(refused.progress_error)
     assert refused.progress_failing_s is not None
     async with a_poller(lambda name: "http://127.0.0.1:9") as poller:
         poller.follow(KEY, "u", 1)
-        await until(lambda: poller.sight(KEY, "u").progress_error)
-        sight = poller.sight(KEY, "u")
-    assert sight.progress_error == "the head does not answer (connection refused)"
-    assert sight.refused_key is None
+        await until(lambda: poller.snapshot(KEY, "u").progress_error)
+        snapshot = poller.snapshot(KEY, "u")
+    assert snapshot.progress_error == "the head does not answer (connection refused)"
+    assert snapshot.refused_key is None
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
@@ -148,10 +148,10 @@ async def test_the_poller_follows_no_redirect_to_another_run(status):
 
         async with a_head(answer) as url, a_poller(lambda name: url) as poller:
             poller.follow(KEY, "u", 1)
-            await until(lambda: poller.sight(KEY, "u").progress_error)
+            await until(lambda: poller.snapshot(KEY, "u").progress_error)
             poller.ask_to_suspend(KEY, "u", 1)
             await until(lambda: poller._runs[KEY].suspending.done())
-            assert str(status) in poller.sight(KEY, "u").progress_error
+            assert str(status) in poller.snapshot(KEY, "u").progress_error
     assert others == []
 
 
@@ -200,12 +200,12 @@ async def test_what_no_healthy_head_sends_is_refused_without_a_stop_of_the_event
     lag = Lag()
     async with asyncio.TaskGroup() as tasks:
         measuring = tasks.create_task(lag.measure())
-        sight = await sight_of(HOSTILE[name], timeout_s=1.0)
+        snapshot = await snapshot_of(HOSTILE[name], timeout_s=1.0)
         measuring.cancel()
-    assert sight.progress is None
-    assert sight.progress_error is not None
-    assert len(sight.progress_error) < 200
-    assert "Hacked" not in sight.progress_error
+    assert snapshot.progress is None
+    assert snapshot.progress_error is not None
+    assert len(snapshot.progress_error) < 200
+    assert "Hacked" not in snapshot.progress_error
     assert lag.longest_s < LAG_S
 
 
@@ -224,9 +224,9 @@ async def test_the_most_that_is_parsed_does_not_stop_the_event_loop(name):
     lag = Lag()
     async with asyncio.TaskGroup() as tasks:
         measuring = tasks.create_task(lag.measure())
-        sight = await sight_of(answers(WORK[name]))
+        snapshot = await snapshot_of(answers(WORK[name]))
         measuring.cancel()
-    assert sight.progress is not None
+    assert snapshot.progress is not None
     assert lag.longest_s < LAG_S
 
 
@@ -250,7 +250,7 @@ async def test_what_is_too_much_in_a_document_is_cut_and_the_rest_is_read():
         failure={"kind": "Application", "message": "\ud800" + "z" * 9000, "traceback": "t" * 9000},
         lostNodes=["n" * 1000] * 5,
     )
-    found = (await sight_of(answers(content))).progress
+    found = (await snapshot_of(answers(content))).progress
     assert found is not None
     assert (found.step, found.time, found.seconds_left, found.world_size) == (2**53, 1e11, 0, 0)
     assert [record.number for record in found.records] == list(range(900, 1000))
@@ -280,10 +280,10 @@ async def test_heads_that_hang_keep_no_other_run_waiting():
             bad = [("team-b", f"bad-{number}") for number in range(40)]
             for key in bad:
                 poller.follow(key, "u", 1)
-            await until(lambda: all(poller.sight(key, "u").progress_failing_s for key in bad))
+            await until(lambda: all(poller.snapshot(key, "u").progress_failing_s for key in bad))
             began = time.monotonic()
             poller.follow(("team-a", "good"), "u", 1)
-            await until(lambda: poller.sight(("team-a", "good"), "u").progress)
+            await until(lambda: poller.snapshot(("team-a", "good"), "u").progress)
             # A round of the failing ones alone takes 40 / 4 * 0.2 s.
             assert time.monotonic() - began < 1.5
             for key in bad:
@@ -308,7 +308,7 @@ async def test_one_question_per_occasion_is_asked_and_nobody_waits_for_the_answe
         answer_now.set()
         await until(lambda: told)
         assert not poller.ask_once(KEY, "u", 1, "end of j")
-        assert poller.sight(KEY, "u").progress.step == 3
+        assert poller.snapshot(KEY, "u").progress.step == 3
         assert (told, len(asked)) == ([KEY], 1)
 
 
@@ -328,7 +328,7 @@ async def test_a_head_that_never_answers_delays_a_decision_by_a_bounded_time():
         assert poller.ask_once(KEY, "u", 1, "start")
         await until(lambda: told, seconds=10)
         assert not poller.ask_once(KEY, "u", 1, "start")
-        assert poller.sight(KEY, "u").progress_error == "the head does not answer (timeout)"
+        assert poller.snapshot(KEY, "u").progress_error == "the head does not answer (timeout)"
 
 
 async def test_a_run_without_a_head_is_not_waited_for():
@@ -341,10 +341,10 @@ async def test_how_long_a_head_was_asked_is_known_though_it_has_no_document_yet(
         a_head(lambda request: web.Response(status=503)) as url,
         a_poller(lambda name: url) as poller,
     ):
-        assert poller.sight(KEY, "u").progress_asked_s is None
+        assert poller.snapshot(KEY, "u").progress_asked_s is None
         poller.follow(KEY, "u", 1)
-        await until(lambda: (poller.sight(KEY, "u").progress_asked_s or 0.0) > 0.1)
-        sight = poller.sight(KEY, "u")
-        assert (sight.progress, sight.progress_failing_s) == (None, None)
+        await until(lambda: (poller.snapshot(KEY, "u").progress_asked_s or 0.0) > 0.1)
+        snapshot = poller.snapshot(KEY, "u")
+        assert (snapshot.progress, snapshot.progress_failing_s) == (None, None)
         poller.follow(KEY, "u", 2)
-        await until(lambda: (poller.sight(KEY, "u").progress_asked_s or 9.0) < 0.1)
+        await until(lambda: (poller.snapshot(KEY, "u").progress_asked_s or 9.0) < 0.1)

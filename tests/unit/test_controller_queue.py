@@ -33,7 +33,7 @@ async def test_news_during_a_look_bring_another_look_but_never_two_at_a_time():
 async def test_a_run_comes_back_when_it_asked_to():
     queue = WorkQueue()
     queue.add(A)
-    queue.done(await queue.get(), look_again_s=0.01)
+    queue.done(await queue.get(), requeue_after_s=0.01)
     async with asyncio.timeout(5):
         assert await queue.get() == A
 
@@ -54,7 +54,7 @@ async def test_failures_wait_twice_as_long_each_time_and_success_resets_them():
 async def test_a_look_makes_the_timer_that_was_set_before_it_void():
     queue = WorkQueue()
     queue.add(A)
-    queue.done(await queue.get(), look_again_s=60)
+    queue.done(await queue.get(), requeue_after_s=60)
     queue.add(A)
     queue.done(await queue.get())
     assert queue._timers == {}

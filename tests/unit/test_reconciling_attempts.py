@@ -18,7 +18,7 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import a_training_run, condition, look, then, wanting
+from support.reconciled import a_training_run, condition, reconcile, then, wanting
 from trainingrun.api.status import Attempt, LossReason, RunStatus
 from trainingrun.api.v1alpha1 import Backoff
 from trainingrun.reconciling import Observed
@@ -57,7 +57,7 @@ def failed(kind: str = "Application", **document: Any) -> Any:
 def test_an_attempt_ends_by_the_driver_s_word_or_with_its_ray_job(
     training: Observed, changes: dict[str, Any], outcome: str, reason: LossReason | None
 ) -> None:
-    last = look(replace(training, **changes)).status.attempts[-1]
+    last = reconcile(replace(training, **changes)).status.attempts[-1]
     assert (last.outcome, last.reason) == (outcome, reason)
 
 
@@ -108,7 +108,7 @@ def test_without_the_driver_s_word_the_ray_job_and_what_was_seen_decide(
 ) -> None:
     ended = replace(training, ray_jobs=(a_ray_job(**job),), **changes)
     waited = then(ended, 60)
-    last = look(waited, 91).status.attempts[-1]
+    last = reconcile(waited, 91).status.attempts[-1]
     assert (last.outcome, last.reason) == (outcome, reason)
 
 
@@ -118,19 +118,25 @@ def test_the_last_word_is_awaited_for_30_seconds_while_the_head_is_there(
     ended = replace(
         training, ray_jobs=(a_ray_job(status="SUCCEEDED"),), progress=a_progress(), progress_age_s=5
     )
-    assert look(ended).status.attempts[-1].outcome == "Running"
+    assert reconcile(ended).status.attempts[-1].outcome == "Running"
     waited = replace(then(ended, 60), progress_age_s=20.0)
-    assert look(waited, 75).status.attempts[-1].outcome == "Running"
-    assert look(replace(waited, progress_age_s=1.0), 75).status.attempts[-1].outcome == "Succeeded"
-    assert look(replace(waited, progress_age_s=40.0), 90).status.attempts[-1].outcome == "Succeeded"
+    assert reconcile(waited, 75).status.attempts[-1].outcome == "Running"
+    assert (
+        reconcile(replace(waited, progress_age_s=1.0), 75).status.attempts[-1].outcome
+        == "Succeeded"
+    )
+    assert (
+        reconcile(replace(waited, progress_age_s=40.0), 90).status.attempts[-1].outcome
+        == "Succeeded"
+    )
     result = {"metrics": {"accuracy": 0.9}}
     heard = replace(waited, progress=a_progress(state="Succeeded", result=result))
-    assert look(heard, 63).status.result.metrics == {"accuracy": 0.9}  # type: ignore[union-attr]
+    assert reconcile(heard, 63).status.result.metrics == {"accuracy": 0.9}  # type: ignore[union-attr]
 
 
 def test_an_attempt_whose_spec_kuberay_refuses_ends_the_run_at_once(training: Observed) -> None:
     job = a_ray_job(deployment="ValidationFailed", message="bad spec")
-    plan = look(replace(training, ray_jobs=(job,)))
+    plan = reconcile(replace(training, ray_jobs=(job,)))
     assert plan.status.phase == "Failed"
     assert "bad spec" in condition(plan, "Failed").message
 
@@ -141,9 +147,9 @@ def test_an_application_failure_uses_one_restart_and_waits(training: Observed) -
     assert (status.restarts, status.disruptions.application_errors) == (1, 1)
     assert status.next_attempt_time == at(70)
     gone = replace(ended, ray_jobs=(), ray_clusters=(), pods=())
-    early = look(gone, 65)
-    assert (early.actions, early.look_again_s) == ((), 5.0)
-    assert isinstance(look(gone, 70).actions[-1], Apply)
+    early = reconcile(gone, 65)
+    assert (early.actions, early.requeue_after_s) == ((), 5.0)
+    assert isinstance(reconcile(gone, 70).actions[-1], Apply)
 
 
 def test_infrastructure_uses_no_restart_and_the_next_attempt_begins_at_once(
@@ -151,12 +157,12 @@ def test_infrastructure_uses_no_restart_and_the_next_attempt_begins_at_once(
 ) -> None:
     ended = then(replace(training, ray_jobs=()), 60)
     assert ended.run.status.restarts == 0
-    begins = look(replace(ended, ray_clusters=(), pods=()), 61)
+    begins = reconcile(replace(ended, ray_clusters=(), pods=()), 61)
     assert begins.status.attempt == 2
 
 
 @pytest.mark.parametrize(
-    ("reason", "fruitless", "seconds"),
+    ("reason", "attempts_without_progress", "seconds"),
     [
         (LossReason.APPLICATION_ERROR, 0, 10),
         (LossReason.APPLICATION_ERROR, 1, 10),
@@ -174,14 +180,14 @@ def test_infrastructure_uses_no_restart_and_the_next_attempt_begins_at_once(
     ],
 )
 def test_the_wait_grows_while_no_progress_is_made(
-    reason: LossReason | None, fruitless: int, seconds: int
+    reason: LossReason | None, attempts_without_progress: int, seconds: int
 ) -> None:
     ended = Attempt(number=1, ray_job="r", capacity="Spot", reason=reason, start_time=at(0))
-    assert backoff(ended, fruitless, Backoff()) == timedelta(seconds=seconds)
+    assert backoff(ended, attempts_without_progress, Backoff()) == timedelta(seconds=seconds)
 
 
 def test_the_run_fails_when_its_restarts_are_used_up(training: Observed) -> None:
-    plan = look(wanting(replace(training, progress=failed()), failures={"maxRestarts": 0}))
+    plan = reconcile(wanting(replace(training, progress=failed()), failures={"maxRestarts": 0}))
     found = condition(plan, "Failed")
     assert (plan.status.phase, found.reason) == ("Failed", "RestartsExhausted")
     assert "failures.maxRestarts is 0" in found.message
@@ -190,11 +196,11 @@ def test_the_run_fails_when_its_restarts_are_used_up(training: Observed) -> None
 
 def test_the_run_fails_when_more_is_lost_than_max_preemptions(training: Observed) -> None:
     leaving = replace(training, pods=(*pods()[:2], a_pod("worker-2", leaving_at=60)))
-    once = look(wanting(leaving, failures={"maxPreemptions": 0}))
+    once = reconcile(wanting(leaving, failures={"maxPreemptions": 0}))
     assert condition(once, "Failed").reason == "PreemptionsExhausted"
-    allowed = look(wanting(leaving, failures={"maxPreemptions": 1}))
+    allowed = reconcile(wanting(leaving, failures={"maxPreemptions": 1}))
     assert allowed.status.phase != "Failed"
-    lost = look(wanting(replace(training, ray_jobs=()), failures={"maxPreemptions": 0}))
+    lost = reconcile(wanting(replace(training, ray_jobs=()), failures={"maxPreemptions": 0}))
     assert condition(lost, "Failed").reason == "PreemptionsExhausted"
 
 
@@ -204,10 +210,12 @@ def test_a_run_that_makes_no_progress_fails_after_so_many_attempts(training: Obs
         ("Infrastructure", "make checkpoints more often"),
         ("Storage", "no storage"),
     ):
-        plan = look(wanting(replace(training, progress=failed(kind)), **limit))
+        plan = reconcile(wanting(replace(training, progress=failed(kind)), **limit))
         assert condition(plan, "Failed").reason == "NoProgress"
         assert words in condition(plan, "Failed").message
-    saved = look(wanting(replace(training, progress=failed("Storage", checkpoint=SAVED)), **limit))
+    saved = reconcile(
+        wanting(replace(training, progress=failed("Storage", checkpoint=SAVED)), **limit)
+    )
     assert saved.status.phase == "Recovering"
 
 
@@ -222,24 +230,26 @@ def fallen_heads(seen: Observed, count: int) -> Observed:
 def test_pods_that_end_again_and_again_before_any_training_end_the_attempt(
     training: Observed,
 ) -> None:
-    assert look(fallen_heads(training, 2), 50).status.attempts[-1].outcome == "Running"
-    last = look(fallen_heads(training, 3), 50).status.attempts[-1]
+    assert reconcile(fallen_heads(training, 2), 50).status.attempts[-1].outcome == "Running"
+    last = reconcile(fallen_heads(training, 3), 50).status.attempts[-1]
     assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
     assert last.message.startswith("3 pods of spec.head ended before the training began")
     assert "exit code 1: ValueError: port; correct spec.image" in last.message
     once = wanting(fallen_heads(training, 3), failures={"maxAttemptsWithoutProgress": 1})
-    assert condition(look(once, 50), "Failed").message.startswith("The attempt ended untrained and")
+    assert condition(reconcile(once, 50), "Failed").message.startswith(
+        "The attempt ended untrained and"
+    )
     trains = then(replace(training, progress=a_progress()), 35)
-    assert look(fallen_heads(trains, 3), 50).status.attempts[-1].outcome == "Running"
+    assert reconcile(fallen_heads(trains, 3), 50).status.attempts[-1].outcome == "Running"
 
 
 def test_workers_that_never_start_end_the_attempt_by_their_number(training: Observed) -> None:
     seen = training
     for number in range(3):
-        assert look(seen, 50).status.attempts[-1].outcome == "Running"
+        assert reconcile(seen, 50).status.attempts[-1].outcome == "Running"
         both = [a_pod(name, uid=f"{name}-{number}", exit_code=2) for name in ("w-1", "w-2")]
         seen = then(seen, 40 + number, pods=(a_head(), *both))
-    message = look(seen, 50).status.attempts[-1].message
+    message = reconcile(seen, 50).status.attempts[-1].message
     assert message.startswith("6 pods of spec.workers ended before the training began")
 
 
@@ -248,28 +258,28 @@ def test_a_budget_that_is_raised_in_mid_run_counts(training: Observed) -> None:
     lowered = wanting(
         replace(ended, ray_jobs=(), ray_clusters=(), pods=()), failures={"maxRestarts": 0}
     )
-    assert look(lowered, 61).status.phase == "Failed"
+    assert reconcile(lowered, 61).status.phase == "Failed"
     raised = wanting(lowered, failures={"maxRestarts": 9})
-    assert look(raised, 61).status.phase == "Recovering"
+    assert reconcile(raised, 61).status.phase == "Recovering"
 
 
 def test_an_ended_attempt_is_deleted_by_uid_and_the_next_waits_for_its_last_pod(
     training: Observed,
 ) -> None:
     ended = then(replace(training, progress=failed("Infrastructure")), 60)
-    (delete,) = look(ended, 61).actions
+    (delete,) = reconcile(ended, 61).actions
     assert isinstance(delete, Delete)
     assert (delete.ref.kind, delete.ref.uid) == ("RayJob", training.ray_jobs[0]["metadata"]["uid"])
     going = a_ray_job(born=61, leaving=True)
-    assert look(replace(ended, ray_jobs=(going,)), 62).actions == ()
-    assert look(replace(ended, ray_jobs=()), 63).actions == ()
-    assert look(replace(ended, ray_jobs=(), ray_clusters=()), 64).actions == ()
+    assert reconcile(replace(ended, ray_jobs=(going,)), 62).actions == ()
+    assert reconcile(replace(ended, ray_jobs=()), 63).actions == ()
+    assert reconcile(replace(ended, ray_jobs=(), ray_clusters=()), 64).actions == ()
     nothing = replace(ended, ray_jobs=(), ray_clusters=(), pods=())
-    assert look(nothing, 65).status.attempt == 2
+    assert reconcile(nothing, 65).status.attempt == 2
 
 
 def test_a_ray_job_that_the_status_does_not_know_is_the_attempt_just_begun() -> None:
-    plan = look(Observed(a_run(), ray_jobs=(a_ray_job(1, born=3),)), 9)
+    plan = reconcile(Observed(a_run(), ray_jobs=(a_ray_job(1, born=3),)), 9)
     assert plan.actions == ()
     (adopted,) = plan.status.attempts
     assert (adopted.number, adopted.start_time) == (1, at(3))
@@ -278,7 +288,7 @@ def test_a_ray_job_that_the_status_does_not_know_is_the_attempt_just_begun() -> 
 def test_a_number_that_only_pods_remember_is_not_used_again() -> None:
     lost = then(Observed(a_run(), pods=(a_head(1),)), 9)
     assert [a.outcome for a in lost.run.status.attempts] == ["Lost"]
-    assert look(replace(lost, pods=()), 20).status.attempt == 2
+    assert reconcile(replace(lost, pods=()), 20).status.attempt == 2
 
 
 @pytest.mark.parametrize("number", [3, 999_999])
@@ -289,20 +299,20 @@ def test_labels_that_somebody_forged_use_up_no_numbers_of_attempts(number: int) 
     seen = Observed(
         a_run(), ray_jobs=(forged,), ray_clusters=(a_ray_cluster(number),), pods=pods(number=number)
     )
-    plan = look(seen)
+    plan = reconcile(seen)
     assert plan.status.attempt == 0
     assert plan.status.attempts == []
 
 
 def test_another_owner_s_ray_job_is_awaited_and_never_adopted_or_deleted() -> None:
-    plan = look(Observed(a_run(), ray_jobs=(a_ray_job(1, owner=OTHER_UID),)))
+    plan = reconcile(Observed(a_run(), ray_jobs=(a_ray_job(1, owner=OTHER_UID),)))
     assert (plan.actions, plan.status.phase, plan.status.attempts) == ((), "Pending", [])
     assert condition(plan, "Stalled").reason == "NameTaken"
-    assert plan.look_again_s is not None
+    assert plan.requeue_after_s is not None
 
 
 def test_an_older_run_s_other_leftovers_are_none_of_this_run_s_business() -> None:
-    plan = look(
+    plan = reconcile(
         Observed(
             a_run(),
             ray_jobs=(a_ray_job(7, owner=OTHER_UID),),
@@ -314,8 +324,8 @@ def test_an_older_run_s_other_leftovers_are_none_of_this_run_s_business() -> Non
 
 def test_a_deleted_run_is_left_to_the_garbage_collector(training: Observed) -> None:
     going = replace(training, run=a_run(deleted=True, status=training.run.status), ray_jobs=())
-    plan = look(going)
-    assert (plan.actions, plan.status, plan.look_again_s) == ((), going.run.status, None)
+    plan = reconcile(going)
+    assert (plan.actions, plan.status, plan.requeue_after_s) == ((), going.run.status, None)
 
 
 def test_only_the_newest_twenty_attempts_are_kept() -> None:
@@ -324,7 +334,7 @@ def test_only_the_newest_twenty_attempts_are_kept() -> None:
         for n in range(1, 21)
     ]
     status = RunStatus(attempt=20, attempts=many, start_time=at(0))
-    kept = look(Observed(a_run(status=status)), 500).status.attempts
+    kept = reconcile(Observed(a_run(status=status)), 500).status.attempts
     assert (len(kept), kept[0].number, kept[-1].number) == (20, 2, 21)
 
 
@@ -333,9 +343,9 @@ def test_a_lowered_budget_ends_no_attempt_that_is_well(training: Observed) -> No
     charged = then(replace(training, pods=(pods()[0], oom, pods()[2])), 60, pods=pods())
     assert charged.run.status.disruptions.out_of_memory == 1
     lowered = wanting(charged, failures={"maxRestarts": 0, "maxPreemptions": 0})
-    assert look(lowered, 62).status.attempts[-1].outcome == "Running"
+    assert reconcile(lowered, 62).status.attempts[-1].outcome == "Running"
     again = a_pod("worker-2", uid="next", exit_code=137, ended_because="OOMKilled", born=100)
-    over = look(replace(lowered, pods=(*pods()[:2], again)), 200)
+    over = reconcile(replace(lowered, pods=(*pods()[:2], again)), 200)
     assert condition(over, "Failed").reason == "RestartsExhausted", "the next failure is judged"
 
 
@@ -348,7 +358,7 @@ def test_a_lowered_restart_budget_is_not_charged_for_lost_infrastructure(
     lost = then(replace(lowered, ray_jobs=()), 70)
     assert lost.run.status.attempts[-1].outcome == "Lost"
     empty = replace(lost, ray_clusters=(), pods=())
-    assert look(empty, 71).status.attempt == 2
+    assert reconcile(empty, 71).status.attempt == 2
 
 
 def test_false_starts_that_come_minutes_apart_are_not_forgotten(training: Observed) -> None:
@@ -356,7 +366,7 @@ def test_false_starts_that_come_minutes_apart_are_not_forgotten(training: Observ
     for number in range(3):
         head = a_head(uid=f"head-{number}", exit_code=1, last_words="ValueError: port")
         seen = then(seen, 100 + 700 * number, pods=(head,))
-        outcome = look(seen, 110 + 700 * number).status.attempts[-1].outcome
+        outcome = reconcile(seen, 110 + 700 * number).status.attempts[-1].outcome
         assert outcome == ("Lost" if number == 2 else "Running")
 
 
@@ -364,14 +374,14 @@ def test_false_starts_of_one_attempt_do_not_count_for_the_next(training: Observe
     given_up = then(fallen_heads(training, 3), 50)
     empty = replace(given_up, ray_jobs=(), ray_clusters=(), pods=())
     second = then(empty, 100, ray_jobs=(a_ray_job(2),), pods=pods(2, born=100))
-    assert look(second, 110).status.attempts[-1].outcome == "Running"
-    assert not {"falseHeads", "falseWorkers", "charges"} & set(look(second, 110).status.seen)
+    assert reconcile(second, 110).status.attempts[-1].outcome == "Running"
+    assert not {"falseHeads", "falseWorkers", "counted"} & set(reconcile(second, 110).status.seen)
 
 
 def test_attempts_without_storage_wait_for_somebody_to_put_it_right(training: Observed) -> None:
     for number, wait in ((1, 60), (2, 120)):
         seen = replace(training, progress=failed("Storage"))
-        fruitless = {**seen.run.status.seen, "fruitless": number}
-        status = seen.run.status.model_copy(update={"seen": fruitless})
+        attempts_without_progress = {**seen.run.status.seen, "attemptsWithoutProgress": number}
+        status = seen.run.status.model_copy(update={"seen": attempts_without_progress})
         run = seen.run.model_copy(update={"status": status})
-        assert look(replace(seen, run=run), 60).status.next_attempt_time == at(60 + wait)
+        assert reconcile(replace(seen, run=run), 60).status.next_attempt_time == at(60 + wait)

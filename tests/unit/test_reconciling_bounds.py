@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, a_ray_cluster, a_ray_job, unix
-from support.reconciled import a_training_run, look, then
+from support.reconciled import a_training_run, reconcile, then
 from trainingrun.reconciling import Observed, Plan
-from trainingrun.reconciling.draft import MOST_EVENTS
-from trainingrun.reconciling.losses import MOST_CHARGES
+from trainingrun.reconciling.losses import MOST_COUNTED
 from trainingrun.reconciling.model import Rejection
+from trainingrun.reconciling.plan_builder import MOST_EVENTS
 
 ENDLESS = "no " * 500_000
 ETCD_BYTES = 1_500_000
@@ -55,30 +55,30 @@ def training() -> Observed:
 def test_every_text_in_the_status_and_in_events_is_cut(
     training: Observed, changes: dict[str, Any]
 ) -> None:
-    plan = look(replace(training, **changes), 100)
+    plan = reconcile(replace(training, **changes), 100)
     assert size(plan) < 30_000
     assert all(len(event.message) <= 1000 for event in plan.events)
-    assert look(then(replace(training, **changes), 100), 101).status
+    assert reconcile(then(replace(training, **changes), 100), 101).status
 
 
 def test_many_records_are_told_in_a_few_events(training: Observed) -> None:
     told = [{"number": n, "kind": "Restored", "time": unix(50)} for n in range(1, 20_001)]
-    plan = look(replace(training, progress=a_progress(records=told)))
+    plan = reconcile(replace(training, progress=a_progress(records=told)))
     assert len(plan.events) == MOST_EVENTS + 1
     assert plan.events[0].reason == "ManyEvents"
     assert plan.events[0].message.endswith(" Restored")
     assert plan.status.seen["records"] == 20_000
-    assert look(then(replace(training, progress=a_progress(records=told)))).events == ()
+    assert reconcile(then(replace(training, progress=a_progress(records=told)))).events == ()
 
 
 def test_losses_that_a_driver_invents_do_not_fill_the_status(training: Observed) -> None:
     told = [
         {"number": n, "kind": "WorkerLost", "time": unix(50), "pod": f"{n}{ENDLESS[:300]}"}
-        for n in range(1, 3 * MOST_CHARGES)
+        for n in range(1, 3 * MOST_COUNTED)
     ]
     seen = then(replace(training, progress=a_progress(records=told)))
-    assert len(seen.run.status.seen["charges"]) <= MOST_CHARGES
-    assert size(look(seen, 70)) < ETCD_BYTES
+    assert len(seen.run.status.seen["counted"]) <= MOST_COUNTED
+    assert size(reconcile(seen, 70)) < ETCD_BYTES
 
 
 def test_a_thousand_workers_lost_at_once_leave_a_status_that_can_be_written() -> None:
@@ -91,7 +91,7 @@ def test_a_thousand_workers_lost_at_once_leave_a_status_that_can_be_written() ->
     ]
     seen = replace(begun, pods=(a_head(), *workers))
     seen = replace(then(seen, 40), nodes={node.name: node for node in lost})
-    plan = look(seen, 50)
+    plan = reconcile(seen, 50)
     assert plan.status.disruptions.node_losses == 1000
     assert size(plan) < ETCD_BYTES / 2
     assert len(plan.events) <= MOST_EVENTS + 1

@@ -89,7 +89,7 @@ def summary(story: Story) -> object:
         status["disruptions"],
         status["restarts"],
         seen.get("otherLosses"),
-        seen.get("fruitless"),
+        seen.get("attemptsWithoutProgress"),
         status.get("result", {}).get("metrics"),
         list(story.world.jobs),
         [pod.uid for pod in story.world.pods],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.builders import T0, a_head, a_pod, a_progress, a_ray_cluster, a_run, pods
-from support.reconciled import a_training_run, condition, look, then, wanting
+from support.reconciled import a_training_run, condition, reconcile, then, wanting
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
 from trainingrun.reconciling.model import Apply, Delete, EnsureToken, Rejection
 from trainingrun.rendering import RenderSettings
@@ -92,7 +92,7 @@ def config_error(message: str) -> dict[str, Any]:
 def test_what_is_wrong_is_said_and_the_attempt_goes_on(
     training: Observed, changes: dict[str, Any], reason: str, words: list[str]
 ) -> None:
-    plan = look(replace(training, **changes))
+    plan = reconcile(replace(training, **changes))
     found = condition(plan, "Stalled")
     assert (found.status, found.reason) == ("True", reason)
     assert [word for word in words if word not in found.message] == []
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_said_and_the_attempt_goes_on(
 
 def test_once_it_is_mended_nothing_is_stalled(training: Observed) -> None:
     stalled = then(replace(training, pods=(config_error('secret "x" not found'), HEAD)), 60)
-    mended = condition(look(replace(stalled, pods=pods())), "Stalled")
+    mended = condition(reconcile(replace(stalled, pods=pods())), "Stalled")
     assert (mended.status, mended.message) == ("False", "")
 
 
@@ -111,8 +111,8 @@ def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_lo
     creating = a_head(waiting=("ContainerCreating", ""))
     begun = then(Observed(a_run(training=script)), 0)
     seen = replace(begun, ray_jobs=a_training_run().ray_jobs, pods=(creating,))
-    assert condition(look(seen, 20), "Stalled").status == "False"
-    found = condition(look(seen, 40), "Stalled")
+    assert condition(reconcile(seen, 20), "Stalled").status == "False"
+    found = condition(reconcile(seen, 40), "Stalled")
     assert found.reason == "ScriptNotMounted"
     assert "my-code" in found.message
     assert "fit.py" in found.message
@@ -120,24 +120,24 @@ def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_lo
 
 @pytest.mark.parametrize("kuberay", ["missing", "too-old"])
 def test_without_kuberay_nothing_is_created_and_it_is_looked_for_again(kuberay: Any) -> None:
-    plan = look(Observed(a_run(), kuberay=kuberay))
-    assert (plan.actions, plan.look_again_s, plan.status.phase) == ((), 30.0, "Pending")
+    plan = reconcile(Observed(a_run(), kuberay=kuberay))
+    assert (plan.actions, plan.requeue_after_s, plan.status.phase) == ((), 30.0, "Pending")
     assert condition(plan, "Stalled").status == "True"
-    begins = look(then(Observed(a_run(), kuberay=kuberay), 0, kuberay="ok"))
+    begins = reconcile(then(Observed(a_run(), kuberay=kuberay), 0, kuberay="ok"))
     assert isinstance(begins.actions[-1], Apply)
 
 
 def test_a_rejected_ray_job_is_not_accepted_and_not_tried_in_a_loop() -> None:
     words = "RayJob.ray.io is invalid: spec.x: must be y"
-    plan = look(Observed(a_run(), rejected=Rejection("RayJob", "digits-1", words)))
+    plan = reconcile(Observed(a_run(), rejected=Rejection("RayJob", "digits-1", words)))
     found = condition(plan, "Accepted")
     assert (found.status, found.reason) == ("False", "Rejected")
     assert words in found.message
-    assert (plan.actions, plan.look_again_s) == ((), 30.0)
+    assert (plan.actions, plan.requeue_after_s) == ((), 30.0)
 
 
 def test_a_quota_that_refuses_the_ray_job_stalls_an_accepted_run() -> None:
-    plan = look(
+    plan = reconcile(
         Observed(
             a_run(),
             rejected=Rejection(
@@ -153,11 +153,11 @@ def test_an_invalid_spec_is_not_accepted_and_whatever_runs_is_left_alone(
     training: Observed,
 ) -> None:
     words = "workers.count: must be at least 1"
-    plan = look(replace(training, invalid=words))
+    plan = reconcile(replace(training, invalid=words))
     found = condition(plan, "Accepted")
     assert (found.status, found.message, plan.actions) == ("False", words, ())
     assert plan.status.attempts == training.run.status.attempts
-    fresh = look(Observed(a_run(), invalid=words))
+    fresh = reconcile(Observed(a_run(), invalid=words))
     assert (fresh.status.phase, fresh.actions, fresh.status.attempts) == ("Pending", (), [])
 
 
@@ -165,7 +165,7 @@ def test_edits_in_mid_run_are_taken_note_of(training: Observed) -> None:
     edited = wanting(training, checkpoints={"everySeconds": 10})
     run = edited.run
     meta = run.metadata.model_copy(update={"generation": 2})
-    plan = look(replace(edited, run=run.model_copy(update={"metadata": meta})))
+    plan = reconcile(replace(edited, run=run.model_copy(update={"metadata": meta})))
     assert plan.status.observed_generation == 2
     assert plan.actions == ()
 
@@ -194,16 +194,16 @@ def test_an_attempt_that_runs_in_the_operators_namespace_since_an_older_version_
 @pytest.mark.parametrize("kind", ["RayJob", "Secret", "NetworkPolicy"])
 def test_a_refused_object_is_said_and_no_attempt_begins_without_it(kind: str) -> None:
     words = 'admission webhook "policy.example.org" denied the request: no'
-    plan = look(Observed(a_run(), rejected=Rejection(kind, "digits-x", words)))
+    plan = reconcile(Observed(a_run(), rejected=Rejection(kind, "digits-x", words)))
     found = condition(plan, "Accepted")
     assert (found.status, found.reason) == ("False", "Rejected")
     assert f"{kind} digits-x" in found.message
     assert words in found.message
-    assert (plan.actions, plan.look_again_s, plan.status.attempt) == ((), 30.0, 0)
+    assert (plan.actions, plan.requeue_after_s, plan.status.attempt) == ((), 30.0, 0)
 
 
 def test_what_an_attempt_needs_is_made_before_it() -> None:
-    *needed, last = look(Observed(a_run())).actions
+    *needed, last = reconcile(Observed(a_run())).actions
     assert isinstance(last, Apply)
     assert last.manifest["kind"] == "RayJob"
     kinds = {
@@ -219,7 +219,7 @@ def test_an_object_that_is_refused_in_mid_run_does_not_keep_the_status_from_bein
 ) -> None:
     own = "digits-1a2b3c4d-token-0a1b2c3d"
     refused = Rejection("Secret", own, "secrets is forbidden: exceeded quota: secrets")
-    plan = look(replace(training, rejected=refused), 5)
+    plan = reconcile(replace(training, rejected=refused), 5)
     assert plan.actions == ()
     found = condition(plan, "Stalled")
     assert (found.status, found.reason) == ("True", "QuotaExceeded")
@@ -230,12 +230,12 @@ def test_an_object_that_is_refused_in_mid_run_does_not_keep_the_status_from_bein
 def test_storage_that_does_not_answer_is_said_while_the_attempt_runs(training: Observed) -> None:
     told = "The bucket runs at https://s3.example.org does not answer: timed out"
     heard = replace(training, progress=a_progress(storage_error=told, storage_error_since=1.0))
-    plan = look(heard)
+    plan = reconcile(heard)
     found = condition(plan, "Stalled")
     assert (found.status, found.reason) == ("True", "StorageUnavailable")
     assert told in found.message
     assert (plan.status.attempts[-1].outcome, plan.status.phase) == ("Running", "Running")
-    assert condition(look(replace(heard, progress=a_progress())), "Stalled").status == "False"
+    assert condition(reconcile(replace(heard, progress=a_progress())), "Stalled").status == "False"
 
 
 def test_a_deletion_that_is_refused_is_said_and_tried_again_later(training: Observed) -> None:
@@ -243,9 +243,9 @@ def test_a_deletion_that_is_refused_is_said_and_tried_again_later(training: Obse
     left = replace(ended, ray_jobs=training.ray_jobs)
     job = left.ray_jobs[0]["metadata"]["name"]
     refused = Rejection("RayJob", job, "admission webhook denied the request: keep it")
-    plan = look(replace(left, rejected=refused), 62)
+    plan = reconcile(replace(left, rejected=refused), 62)
     assert plan.actions == ()
     found = condition(plan, "Stalled")
     assert (found.status, found.reason) == ("True", "Rejected")
     assert "keep it" in found.message
-    assert [type(action) for action in look(left, 92).actions] == [Delete]
+    assert [type(action) for action in reconcile(left, 92).actions] == [Delete]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, a_ray_job, at, nodes, pods
-from support.reconciled import a_training_run, look, then
+from support.reconciled import a_training_run, reconcile, then
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.reconciling import Observed
-from trainingrun.reconciling.model import AvoidNodes, Delete, Manifest, NodeSight, Plan
+from trainingrun.reconciling.model import Delete, ExcludeNodes, Manifest, NodeState, Plan
 
 HEAD, ONE, TWO = pods()
 
@@ -27,8 +27,8 @@ def forced(plan: Plan) -> list[str]:
     ]
 
 
-def avoided(plan: Plan) -> list[str]:
-    return [n for action in plan.actions if isinstance(action, AvoidNodes) for n in action.nodes]
+def excluded(plan: Plan) -> list[str]:
+    return [n for action in plan.actions if isinstance(action, ExcludeNodes) for n in action.nodes]
 
 
 STALE = a_node("spot-1", lease_age_s=16.0)
@@ -56,17 +56,17 @@ SILENT = a_progress(lost_nodes=["spot-1"])
     ],
 )
 def test_a_node_is_lost_on_two_independent_signs_or_once_it_is_gone(
-    training: Observed, node: NodeSight, changes: dict[str, Any], lost: bool
+    training: Observed, node: NodeState, changes: dict[str, Any], lost: bool
 ) -> None:
-    plan = look(replace(training, nodes=nodes(node), **changes))
-    assert (forced(plan), avoided(plan)) == ((["worker-1"], ["spot-1"]) if lost else ([], []))
+    plan = reconcile(replace(training, nodes=nodes(node), **changes))
+    assert (forced(plan), excluded(plan)) == ((["worker-1"], ["spot-1"]) if lost else ([], []))
 
 
 def test_replacements_are_kept_off_the_node_before_its_pods_are_deleted(
     training: Observed,
 ) -> None:
-    plan = look(replace(training, nodes=nodes(STALE), progress=SILENT))
-    assert [type(action) for action in plan.actions] == [AvoidNodes, Delete]
+    plan = reconcile(replace(training, nodes=nodes(STALE), progress=SILENT))
+    assert [type(action) for action in plan.actions] == [ExcludeNodes, Delete]
     (delete,) = (a for a in plan.actions if isinstance(a, Delete))
     assert delete.ref.uid == "uid-1-worker-1"
 
@@ -74,14 +74,14 @@ def test_replacements_are_kept_off_the_node_before_its_pods_are_deleted(
 def test_a_head_that_does_not_answer_on_a_stale_node_is_lost_with_it(training: Observed) -> None:
     node = a_node("base-1", lease_age_s=20.0)
     heard = replace(training, nodes=nodes(node), progress=a_progress(), progress_age_s=8.0)
-    assert "digits-1-head" in forced(look(replace(heard, progress_failing_s=5.0)))
-    assert forced(look(replace(heard, progress_failing_s=3.0))) == []
+    assert "digits-1-head" in forced(reconcile(replace(heard, progress_failing_s=5.0)))
+    assert forced(reconcile(replace(heard, progress_failing_s=3.0))) == []
     kept_out = replace(heard, progress=None, progress_age_s=None, progress_failing_s=500.0)
-    assert forced(look(kept_out)) == [], "polls that never worked are no sign of a loss"
+    assert forced(reconcile(kept_out)) == [], "polls that never worked are no sign of a loss"
 
 
 def test_polls_that_fail_say_nothing_about_other_nodes(training: Observed) -> None:
-    assert forced(look(replace(training, nodes=nodes(STALE), progress_failing_s=60.0))) == []
+    assert forced(reconcile(replace(training, nodes=nodes(STALE), progress_failing_s=60.0))) == []
 
 
 def test_a_pod_that_outstays_its_grace_on_a_node_that_is_not_ready_is_freed(
@@ -89,13 +89,15 @@ def test_a_pod_that_outstays_its_grace_on_a_node_that_is_not_ready_is_freed(
 ) -> None:
     stuck = (HEAD, a_pod("worker-1", leaving_at=0, grace=35), TWO)
     not_ready = nodes(a_node("spot-1", ready=False))
-    assert forced(look(replace(training, pods=stuck, nodes=not_ready), 46)) == ["worker-1"]
-    assert forced(look(replace(training, pods=stuck, nodes=not_ready), 40)) == []
-    assert forced(look(replace(training, pods=stuck), 100)) == [], "its node is well: it only saves"
+    assert forced(reconcile(replace(training, pods=stuck, nodes=not_ready), 46)) == ["worker-1"]
+    assert forced(reconcile(replace(training, pods=stuck, nodes=not_ready), 40)) == []
+    assert forced(reconcile(replace(training, pods=stuck), 100)) == [], (
+        "its node is well: it only saves"
+    )
 
 
 def test_workers_are_replaced_together_with_a_head_that_vanished(training: Observed) -> None:
-    assert forced(look(replace(training, pods=(ONE, TWO)))) == ["worker-1", "worker-2"]
+    assert forced(reconcile(replace(training, pods=(ONE, TWO)))) == ["worker-1", "worker-2"]
 
 
 def test_a_worker_that_waited_while_its_head_was_lost_joins_the_new_one() -> None:
@@ -103,7 +105,7 @@ def test_a_worker_that_waited_while_its_head_was_lost_joins_the_new_one() -> Non
     waited["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": at(70)}}
     others = a_head(born=62, uid="new-head"), a_pod("worker-2", node="spot-2", born=64)
     seen = replace(a_training_run(), pods=(waited, *others))
-    assert look(seen, 80).actions == ()
+    assert reconcile(seen, 80).actions == ()
 
 
 def test_workers_older_than_the_new_head_are_replaced_once_and_new_ones_left_alone(
@@ -111,22 +113,22 @@ def test_workers_older_than_the_new_head_are_replaced_once_and_new_ones_left_alo
 ) -> None:
     new_head = a_head(born=62, uid="new-head")
     fresh = a_pod("worker-3", born=62)
-    plan = look(replace(training, pods=(new_head, ONE, fresh)), 63)
+    plan = reconcile(replace(training, pods=(new_head, ONE, fresh)), 63)
     assert forced(plan) == ["worker-1"]
     going = a_pod("worker-1", leaving_at=63, grace=0)
-    assert forced(look(replace(training, pods=(new_head, going, fresh)), 64)) == []
+    assert forced(reconcile(replace(training, pods=(new_head, going, fresh)), 64)) == []
 
 
 def test_a_head_that_leaves_in_peace_keeps_its_workers_until_it_is_gone(
     training: Observed,
 ) -> None:
     leaving = then(replace(training, pods=(a_head(leaving_at=60), ONE, TWO)), 61)
-    assert forced(look(leaving, 62)) == []
-    assert forced(look(replace(leaving, pods=(ONE, TWO)), 90)) == ["worker-1", "worker-2"]
+    assert forced(reconcile(leaving, 62)) == []
+    assert forced(reconcile(replace(leaving, pods=(ONE, TWO)), 90)) == ["worker-1", "worker-2"]
 
 
 def test_a_head_whose_container_ended_takes_its_workers_along(training: Observed) -> None:
-    plan = look(replace(training, pods=(a_head(exit_code=137), ONE, TWO)))
+    plan = reconcile(replace(training, pods=(a_head(exit_code=137), ONE, TWO)))
     assert forced(plan) == ["worker-1", "worker-2"]
 
 
@@ -135,19 +137,19 @@ def test_nothing_is_lost_while_pods_are_still_being_created(
     training: Observed, shown: tuple[Manifest, ...]
 ) -> None:
     starting = replace(training, run=_begun(), pods=shown)
-    assert forced(look(starting, 5)) == []
+    assert forced(reconcile(starting, 5)) == []
 
 
 def _begun() -> TrainingRun:
     from support.builders import a_run
 
-    return a_run(status=look(Observed(a_run()), 0).status)
+    return a_run(status=reconcile(Observed(a_run()), 0).status)
 
 
 def test_workers_that_outlive_the_job_s_end_are_not_disturbed(training: Observed) -> None:
     done = replace(training, ray_jobs=(a_ray_job(status="SUCCEEDED"),))
     waiting = then(done, 60)
-    assert forced(look(replace(waiting, pods=(ONE, TWO)), 61)) == []
+    assert forced(reconcile(replace(waiting, pods=(ONE, TWO)), 61)) == []
 
 
 def test_pods_of_an_ended_attempt_on_a_dead_node_are_freed_without_a_driver(
@@ -157,16 +159,16 @@ def test_pods_of_an_ended_attempt_on_a_dead_node_are_freed_without_a_driver(
     stuck = a_pod("worker-1", leaving_at=61, grace=35)
     dead = nodes(a_node("spot-1", lease_age_s=90.0))
     later = replace(ended, ray_clusters=(), pods=(stuck,), nodes=dead)
-    assert forced(look(later, 100)) == []
-    assert forced(look(later, 107)) == ["worker-1"]
-    assert forced(look(replace(later, nodes=nodes()), 200)) == []
+    assert forced(reconcile(later, 100)) == []
+    assert forced(reconcile(later, 107)) == ["worker-1"]
+    assert forced(reconcile(replace(later, nodes=nodes()), 200)) == []
 
 
 def test_the_next_attempt_keeps_off_a_node_that_was_just_lost(training: Observed) -> None:
     lost = then(replace(training, nodes=nodes(STALE), progress=SILENT), 60)
     ended = then(replace(lost, ray_jobs=()), 62, ray_clusters=(), pods=())
-    begins = str(look(ended, 70).actions[-1])
+    begins = str(reconcile(ended, 70).actions[-1])
     assert "NotIn" in begins
     assert "spot-1" in begins
-    much_later = str(look(ended, 2000).actions[-1])
+    much_later = str(reconcile(ended, 2000).actions[-1])
     assert "spot-1" not in much_later

@@ -16,7 +16,7 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import a_training_run, look, then
+from support.reconciled import a_training_run, reconcile, then
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.failures import why_pod_ended
@@ -82,7 +82,7 @@ def training() -> Observed:
 
 
 def counts(observed: Observed, seconds: float = 60) -> dict[str, int]:
-    found: Disruptions = look(observed, seconds).status.disruptions
+    found: Disruptions = reconcile(observed, seconds).status.disruptions
     return {name: number for name, number in found.to_dict().items() if number}
 
 
@@ -180,7 +180,7 @@ def test_a_head_that_leaves_in_peace_is_counted_when_it_is_asked_to(training: Ob
 
 def test_out_of_memory_uses_the_application_s_budget(training: Observed) -> None:
     oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
-    killed = look(replace(training, pods=(HEAD, oom, TWO)))
+    killed = reconcile(replace(training, pods=(HEAD, oom, TWO)))
     assert killed.status.disruptions.out_of_memory == 1
     assert killed.status.attempts[-1].outcome == "Running"
 
@@ -188,7 +188,7 @@ def test_out_of_memory_uses_the_application_s_budget(training: Observed) -> None
 def test_out_of_memory_beyond_the_budget_ends_the_run(training: Observed) -> None:
     oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
     run = a_run(status=training.run.status, failures={"maxRestarts": 0})
-    ended = look(replace(training, run=run, pods=(HEAD, oom, TWO))).status
+    ended = reconcile(replace(training, run=run, pods=(HEAD, oom, TWO))).status
     assert (ended.phase, ended.attempts[-1].reason) == ("Failed", LossReason.OUT_OF_MEMORY)
 
 
@@ -200,7 +200,7 @@ def test_a_queue_that_takes_everything_back_is_one_preemption(training: Observed
     )
     assert counts(left) == {"preemptions": 1}
     waiting = then(left, pods=())
-    assert look(waiting).status.phase == "Queued"
+    assert reconcile(waiting).status.phase == "Queued"
     assert counts(waiting) == {"preemptions": 1}
     again = then(waiting, ray_jobs=(a_ray_job(),), pods=(a_head(born=90, uid="new"),))
     assert counts(again) == {"preemptions": 1}
@@ -228,11 +228,11 @@ def test_workers_that_end_while_their_heads_node_is_silent_are_no_losses_of_thei
 def test_pods_that_are_long_gone_are_forgotten(training: Observed) -> None:
     leaving = replace(training, pods=(HEAD, a_pod("worker-1", leaving_at=55), TWO))
     remembered = then(leaving, pods=(HEAD, TWO))
-    assert look(remembered).status.seen["charges"]
-    assert look(remembered, 1000).status.seen["charges"], "the attempt may still end of it"
+    assert reconcile(remembered).status.seen["counted"]
+    assert reconcile(remembered, 1000).status.seen["counted"], "the attempt may still end of it"
     new = a_pod("worker-3", born=70)
     replaced = replace(remembered, pods=(HEAD, TWO, new), progress=a_progress())
-    assert "charges" not in look(replaced, 1000).status.seen
+    assert "counted" not in reconcile(replaced, 1000).status.seen
 
 
 def test_an_attempt_that_ends_of_a_loss_long_ago_does_not_count_it_again(
@@ -240,7 +240,7 @@ def test_an_attempt_that_ends_of_a_loss_long_ago_does_not_count_it_again(
 ) -> None:
     away = then(replace(training, pods=(ONE, TWO)), 60, pods=(ONE,))
     gave_up = a_ray_job(deployment="Failed", reason="JobStatusCheckTimeoutExceeded")
-    ended = look(replace(away, ray_jobs=(gave_up,)), 2000).status
+    ended = reconcile(replace(away, ray_jobs=(gave_up,)), 2000).status
     assert ended.attempts[-1].outcome == "Lost"
     assert (ended.disruptions.head_losses, ended.seen.get("otherLosses", 0)) == (1, 0)
 
@@ -250,9 +250,9 @@ def test_a_record_is_not_counted_again_once_its_pod_is_forgotten(training: Obser
         {"kind": "WorkerLost", "pod": "worker-1"}, {"kind": "Restored", "message": "at 4"}
     )
     heard = replace(training, progress=told, pods=(HEAD, TWO))
-    assert [event.reason for event in look(heard).events] == ["WorkerLost", "Restored"]
+    assert [event.reason for event in reconcile(heard).events] == ["WorkerLost", "Restored"]
     forgotten = then(then(heard), 500)
     much_later = then(forgotten, 1000, pods=(HEAD, TWO))
     again = replace(much_later, progress=told)
     assert counts(again, 1010) == {"workerFailures": 1}
-    assert look(again, 1010).events == ()
+    assert reconcile(again, 1010).events == ()

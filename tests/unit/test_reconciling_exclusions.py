@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from support.builders import a_node, a_pod, a_progress, a_ray_cluster, nodes, pods
-from support.reconciled import a_training_run, look, then
-from trainingrun.cluster.avoiding import avoiding
+from support.reconciled import a_training_run, reconcile, then
+from trainingrun.cluster.node_exclusion import exclusion_patch
 from trainingrun.reconciling import Observed
-from trainingrun.reconciling.model import AvoidNodes, Delete, NodeSight, Plan
+from trainingrun.reconciling.model import Delete, ExcludeNodes, NodeState, Plan
 from trainingrun.rendering.affinities import HOSTNAME, REQUIRED, excluded_by_cluster
 
 DEAD = a_node("spot-1", lease_age_s=16.0)
@@ -32,7 +32,7 @@ def a_live_cluster(affinity: dict[str, Any] | None = None) -> dict[str, Any]:
 def patched(cluster: dict[str, Any], hostnames: tuple[str, ...]) -> dict[str, Any]:
     """The cluster after the patch, as the API server would have it."""
     changed = copy.deepcopy(cluster)
-    for operation in avoiding(cluster, hostnames):
+    for operation in exclusion_patch(cluster, hostnames):
         at: Any = changed
         *path, last = operation["path"].removeprefix("/").split("/")
         for part in path:
@@ -47,7 +47,7 @@ def patched(cluster: dict[str, Any], hostnames: tuple[str, ...]) -> dict[str, An
 
 
 def exclusions(plan: Plan) -> list[tuple[str, ...]]:
-    return [action.nodes for action in plan.actions if isinstance(action, AvoidNodes)]
+    return [action.nodes for action in plan.actions if isinstance(action, ExcludeNodes)]
 
 
 @pytest.fixture
@@ -55,23 +55,23 @@ def lost() -> Observed:
     """Node spot-1 was lost at 60 s, and the live RayCluster excludes it."""
     training = replace(a_training_run(), ray_clusters=(a_live_cluster(),), progress_age_s=0.5)
     dying = replace(training, nodes=nodes(DEAD), progress=SILENT)
-    assert exclusions(look(dying, 60)) == [("spot-1",)]
+    assert exclusions(reconcile(dying, 60)) == [("spot-1",)]
     excluding = patched(a_live_cluster(), ("spot-1",))
     head, _, other = pods()
     return then(dying, 60, ray_clusters=(excluding,), pods=(head, other), progress=a_progress())
 
 
-def on_spot_1(**sight: Any) -> dict[str, NodeSight]:
-    return nodes(a_node("spot-1", **sight))
+def on_spot_1(**state: Any) -> dict[str, NodeState]:
+    return nodes(a_node("spot-1", **state))
 
 
 def test_an_exclusion_is_patched_once_and_not_again_while_it_holds(lost: Observed) -> None:
     for seconds in (62, 70, 300, 659):
-        assert exclusions(look(replace(lost, nodes=on_spot_1(ready=False)), seconds)) == []
+        assert exclusions(reconcile(replace(lost, nodes=on_spot_1(ready=False)), seconds)) == []
 
 
 @pytest.mark.parametrize(
-    ("sight", "seconds", "lifted"),
+    ("state", "seconds", "lifted"),
     [
         ({"lease_age_s": 16.0}, 62, False),
         ({"lease_age_s": 12.0}, 70, False),
@@ -86,28 +86,28 @@ def test_an_exclusion_is_patched_once_and_not_again_while_it_holds(lost: Observe
     ],
 )
 def test_an_exclusion_ends_with_proof_that_the_node_is_back_or_with_time(
-    lost: Observed, sight: dict[str, Any], seconds: float, lifted: bool
+    lost: Observed, state: dict[str, Any], seconds: float, lifted: bool
 ) -> None:
-    plan = look(replace(lost, nodes=on_spot_1(**sight)), seconds)
+    plan = reconcile(replace(lost, nodes=on_spot_1(**state)), seconds)
     assert exclusions(plan) == ([()] if lifted else [])
 
 
 def test_a_node_that_came_back_and_is_lost_again_is_counted_again(lost: Observed) -> None:
     back = then(replace(lost, nodes=on_spot_1(lease_age_s=1.0)), 80, pods=pods())
-    assert look(back, 82).status.disruptions.node_losses == 1
+    assert reconcile(back, 82).status.disruptions.node_losses == 1
     again = replace(back, nodes=nodes(DEAD), progress=SILENT)
-    assert look(again, 120).status.disruptions.node_losses == 2
-    assert look(then(again, 120), 122).status.disruptions.node_losses == 2
+    assert reconcile(again, 120).status.disruptions.node_losses == 2
+    assert reconcile(then(again, 120), 122).status.disruptions.node_losses == 2
 
 
 def test_a_node_s_hostname_counts_and_not_its_name() -> None:
     training = replace(a_training_run(), ray_clusters=(a_live_cluster(),), progress_age_s=0.5)
-    sight = a_node("spot-1", hostname="ip-10-0-0-1", lease_age_s=16.0)
+    state = a_node("spot-1", hostname="ip-10-0-0-1", lease_age_s=16.0)
     told = a_progress(lost_nodes=["ip-10-0-0-1"])
-    dying = replace(training, nodes=nodes(sight), progress=told)
-    assert exclusions(look(dying, 60)) == [("ip-10-0-0-1",)]
+    dying = replace(training, nodes=nodes(state), progress=told)
+    assert exclusions(reconcile(dying, 60)) == [("ip-10-0-0-1",)]
     after = then(dying, 60, ray_jobs=(), ray_clusters=(), pods=(), nodes={})
-    begins = str(look(then(after, 62), 64).actions[-1])
+    begins = str(reconcile(then(after, 62), 64).actions[-1])
     assert "ip-10-0-0-1" in begins
     assert "spot-1" not in begins
 
@@ -127,16 +127,16 @@ def test_a_run_recovers_on_three_nodes_of_which_one_rebooted(lost: Observed) -> 
     head, _, other = pods()
     waits = replace(lost, pods=(head, other, waiting_for_room(62, dict(excluding))))
     booting = then(replace(waits, nodes=on_spot_1(ready=False, lease_age_s=40.0)), 90)
-    assert look(booting, 92).actions == ()
+    assert reconcile(booting, 92).actions == ()
     well = replace(booting, nodes=on_spot_1(lease_age_s=1.0))
-    plan = look(well, 120)
-    assert [type(action) for action in plan.actions] == [AvoidNodes, Delete]
+    plan = reconcile(well, 120)
+    assert [type(action) for action in plan.actions] == [ExcludeNodes, Delete]
     assert exclusions(plan) == [()]
     assert plan.actions[1].ref.name == "worker-9"  # type: ignore[union-attr]
     bare = patched(dict(excluding), ())
     assert bare == a_live_cluster()
     placed = then(well, 120, ray_clusters=(bare,), pods=(*pods()[:1], other, a_pod("worker-10")))
-    settled = look(placed, 130)
+    settled = reconcile(placed, 130)
     assert (settled.actions, settled.status.phase) == ((), "Running")
     assert settled.status.disruptions.to_dict() == {
         **dict.fromkeys(settled.status.disruptions.to_dict(), 0),
@@ -151,11 +151,11 @@ def test_an_exclusion_yields_to_pods_that_find_no_node_once_the_node_looks_well(
     head, _, other = pods()
     waits = replace(lost, pods=(head, other, waiting_for_room(62, dict(excluding))))
     no_lease = replace(waits, nodes=on_spot_1(lease_age_s=None))
-    assert exclusions(look(no_lease, 85)) == []
-    assert exclusions(look(no_lease, 95)) == [()]
+    assert exclusions(reconcile(no_lease, 85)) == []
+    assert exclusions(reconcile(no_lease, 95)) == [()]
     unknown = replace(waits, nodes={})
-    assert exclusions(look(unknown, 100)) == []
-    assert exclusions(look(unknown, 121)) == [()]
+    assert exclusions(reconcile(unknown, 100)) == []
+    assert exclusions(reconcile(unknown, 121)) == [()]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_exactly_these_hostnames_are_excluded_and_a_user_s_own_stay(
     two = patched(cluster, ("a", "b"))
     assert cluster == before
     assert excluded_by_cluster(two) == {"a", "b"}
-    assert avoiding(two, ("b", "a")) == []
+    assert exclusion_patch(two, ("b", "a")) == []
     one = patched(two, ("b",))
     assert excluded_by_cluster(one) == {"b"}
     assert ("mine" in str(one)) == (affinity is not None and "mine" in str(affinity))

@@ -9,16 +9,16 @@ from trainingrun.reconciling.model import Apply, Delete, EnsureToken
 from trainingrun.rendering import RenderSettings
 
 
-def look(observed: Observed, seconds: float = 0) -> Plan:
+def reconcile(observed: Observed, seconds: float = 0) -> Plan:
     return plan(observed, RenderSettings(), ReconcileSettings(), T0 + timedelta(seconds=seconds))
 
 
 def begun() -> RunStatus:
-    return look(Observed(a_run())).status
+    return reconcile(Observed(a_run())).status
 
 
 def test_the_first_look_makes_the_token_then_what_it_needs_then_the_ray_job():
-    actions = look(Observed(a_run())).actions
+    actions = reconcile(Observed(a_run())).actions
     assert isinstance(actions[0], EnsureToken)
     assert all(isinstance(action, Apply) for action in actions[1:])
     last = actions[-1]
@@ -37,14 +37,14 @@ def test_the_status_then_tells_of_the_attempt():
 
 def test_a_second_look_at_the_same_thing_changes_nothing():
     observed = Observed(a_run(status=begun()), ray_jobs=(a_ray_job(),), pods=pods(), nodes=nodes())
-    first = look(observed, 5)
-    again = look(Observed(a_run(status=first.status), ray_jobs=(a_ray_job(),), pods=pods()), 9)
+    first = reconcile(observed, 5)
+    again = reconcile(Observed(a_run(status=first.status), ray_jobs=(a_ray_job(),), pods=pods()), 9)
     assert again.status == first.status
     assert first.actions == again.actions == ()
 
 
 def test_a_run_that_trains_is_running_and_ready():
-    status = look(training(), 62).status
+    status = reconcile(training(), 62).status
     assert status.phase is Phase.RUNNING
     assert status.progress
     assert (status.progress.step, status.progress.percent) == (10, 10)
@@ -73,8 +73,8 @@ def test_the_driver_s_word_ends_the_run_before_kuberay_knows():
         },
         checkpoint={"uri": "s3://runs/team-a/x/checkpoints/9", "step": 100, "time": unix(90)},
     )
-    before = look(training(), 62).status
-    ended = look(
+    before = reconcile(training(), 62).status
+    ended = reconcile(
         Observed(
             a_run(status=before),
             ray_jobs=(a_ray_job(status="RUNNING"),),
@@ -88,11 +88,13 @@ def test_the_driver_s_word_ends_the_run_before_kuberay_knows():
     assert ended.status.result.metrics == {"accuracy": 0.97}
     assert ended.actions == (), "the end is written before anything is deleted"
 
-    cleaning = look(Observed(a_run(status=ended.status), ray_jobs=(a_ray_job(),), pods=pods()), 101)
+    cleaning = reconcile(
+        Observed(a_run(status=ended.status), ray_jobs=(a_ray_job(),), pods=pods()), 101
+    )
     assert [type(action) for action in cleaning.actions] == [Delete]
     assert cleaning.status == ended.status
-    assert cleaning.look_again_s is not None
+    assert cleaning.requeue_after_s is not None
 
-    clean = look(Observed(a_run(status=ended.status)), 110)
-    assert (clean.actions, clean.look_again_s) == ((), None)
+    clean = reconcile(Observed(a_run(status=ended.status)), 110)
+    assert (clean.actions, clean.requeue_after_s) == ((), None)
     assert clean.status == ended.status

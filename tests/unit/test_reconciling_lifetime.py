@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, a_run, pods
-from support.reconciled import a_training_run, condition, look, then, wanting
+from support.reconciled import a_training_run, condition, reconcile, then, wanting
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import AskToSuspend, Delete
 
@@ -22,47 +22,47 @@ def emptied(observed: Observed) -> Observed:
 def test_suspend_asks_for_a_checkpoint_until_the_driver_says_that_it_is_suspended(
     training: Observed,
 ) -> None:
-    asking = look(wanting(training, suspend=True))
+    asking = reconcile(wanting(training, suspend=True))
     assert asking.actions == (AskToSuspend(1),)
     assert condition(asking, "Suspended").status == "False"
     still = then(wanting(training, suspend=True), 60)
-    assert look(still, 64).actions == (AskToSuspend(1),)
-    done = look(replace(still, progress=a_progress(state="Suspended", step=12)), 66)
+    assert reconcile(still, 64).actions == (AskToSuspend(1),)
+    done = reconcile(replace(still, progress=a_progress(state="Suspended", step=12)), 66)
     assert done.status.attempts[-1].outcome == "Suspended"
 
 
 def test_phase_suspended_is_said_only_once_every_pod_is_gone(training: Observed) -> None:
     asked = then(wanting(training, suspend=True), 60)
     ended = then(replace(asked, progress=a_progress(state="Suspended")), 62)
-    deleting = look(ended, 63)
+    deleting = reconcile(ended, 63)
     assert [type(action) for action in deleting.actions] == [Delete]
     assert deleting.status.phase != "Suspended"
-    assert look(replace(ended, ray_jobs=(), ray_clusters=()), 64).status.phase != "Suspended"
-    rests = look(emptied(ended), 65)
-    assert (rests.status.phase, rests.actions, rests.look_again_s) == ("Suspended", (), None)
+    assert reconcile(replace(ended, ray_jobs=(), ray_clusters=()), 64).status.phase != "Suspended"
+    rests = reconcile(emptied(ended), 65)
+    assert (rests.status.phase, rests.actions, rests.requeue_after_s) == ("Suspended", (), None)
     assert condition(rests, "Suspended").status == "True"
 
 
 def test_a_runtime_that_does_not_answer_is_ended_after_two_minutes(training: Observed) -> None:
     asked = then(wanting(training, suspend=True), 60)
-    assert look(asked, 179).status.attempts[-1].outcome == "Running"
-    assert look(asked, 180).status.attempts[-1].outcome == "Suspended"
+    assert reconcile(asked, 179).status.attempts[-1].outcome == "Running"
+    assert reconcile(asked, 180).status.attempts[-1].outcome == "Suspended"
 
 
 def test_a_driver_that_has_not_spoken_has_nothing_to_save(training: Observed) -> None:
     silent = replace(training, progress=None, ray_jobs=(a_ray_job(),), pods=(a_head(),))
-    assert look(wanting(silent, suspend=True)).status.attempts[-1].outcome == "Suspended"
+    assert reconcile(wanting(silent, suspend=True)).status.attempts[-1].outcome == "Suspended"
 
 
 def test_an_operator_that_has_just_started_does_not_take_its_own_silence_for_the_driver_s(
     training: Observed,
 ) -> None:
     unheard = replace(training, progress=None, progress_age_s=None)
-    assert look(wanting(unheard, suspend=True)).actions == (AskToSuspend(1),)
+    assert reconcile(wanting(unheard, suspend=True)).actions == (AskToSuspend(1),)
 
 
 def test_a_run_that_is_created_suspended_makes_no_pods() -> None:
-    plan = look(Observed(a_run(suspend=True)))
+    plan = reconcile(Observed(a_run(suspend=True)))
     assert (plan.actions, plan.status.phase) == ((), "Suspended")
 
 
@@ -72,20 +72,24 @@ def test_resuming_begins_the_next_attempt_and_leaves_the_sleep_out_of_the_deadli
     asked = then(wanting(training, suspend=True, activeDeadlineSeconds=100), 60)
     ended = then(replace(asked, progress=a_progress(state="Suspended")), 62)
     asleep = then(emptied(ended), 70)
-    assert look(asleep, 5000).status.phase == "Suspended", "the deadline stands still"
+    assert reconcile(asleep, 5000).status.phase == "Suspended", "the deadline stands still"
     awake = wanting(asleep, activeDeadlineSeconds=100)
-    resumed = look(awake, 1070)
+    resumed = reconcile(awake, 1070)
     assert resumed.status.attempt == 2
     assert resumed.status.suspended_seconds == 1000
     later = then(awake, 1070, ray_jobs=(a_ray_job(2),), pods=pods(2, born=1070))
-    assert look(later, 1090).status.phase != "Failed"
-    assert condition(look(later, 1101), "Failed").reason == "DeadlineExceeded"
+    assert reconcile(later, 1090).status.phase != "Failed"
+    assert condition(reconcile(later, 1101), "Failed").reason == "DeadlineExceeded"
 
 
 def test_suspending_uses_no_budget_and_is_no_fruitless_attempt(training: Observed) -> None:
     asked = then(wanting(training, suspend=True, failures={"maxAttemptsWithoutProgress": 1}), 60)
-    ended = look(replace(asked, progress=a_progress(state="Suspended")), 62).status
-    assert (ended.phase == "Failed", ended.restarts, ended.seen.get("fruitless", 0)) == (
+    ended = reconcile(replace(asked, progress=a_progress(state="Suspended")), 62).status
+    assert (
+        ended.phase == "Failed",
+        ended.restarts,
+        ended.seen.get("attemptsWithoutProgress", 0),
+    ) == (
         False,
         0,
         0,
@@ -97,35 +101,35 @@ def test_a_wish_taken_back_before_the_pods_were_gone_goes_on_with_the_next_attem
 ) -> None:
     asked = then(wanting(training, suspend=True), 60)
     ended = then(wanting(replace(asked, progress=a_progress(state="Suspended"))), 62)
-    begins = look(emptied(ended), 63)
+    begins = reconcile(emptied(ended), 63)
     assert (begins.status.attempt, begins.status.suspended_seconds) == (2, 0)
 
 
 def test_the_deadline_ends_the_run_wherever_it_is(training: Observed) -> None:
     limited = wanting(training, activeDeadlineSeconds=50)
-    plan = look(limited, 51)
+    plan = reconcile(limited, 51)
     assert (plan.status.phase, condition(plan, "Failed").reason) == ("Failed", "DeadlineExceeded")
     assert plan.status.attempts[-1].outcome == "Failed"
     assert plan.status.disruptions.application_errors == 0
-    assert look(limited, 49).look_again_s == 1.0
+    assert reconcile(limited, 49).requeue_after_s == 1.0
     waiting = then(replace(limited, ray_jobs=()), 30)
-    assert look(emptied(waiting), 51).status.phase == "Failed"
+    assert reconcile(emptied(waiting), 51).status.phase == "Failed"
 
 
 def test_the_end_is_cleared_away_until_nothing_is_left_and_stays_as_it_was_written(
     training: Observed,
 ) -> None:
     done = then(replace(training, progress=a_progress(state="Succeeded")), 60)
-    first = look(done, 61)
+    first = reconcile(done, 61)
     assert [type(action) for action in first.actions] == [Delete]
-    assert first.look_again_s is not None, "a failed delete must be tried again"
+    assert first.requeue_after_s is not None, "a failed delete must be tried again"
     undone = wanting(
         emptied(done), suspend=True, activeDeadlineSeconds=1, failures={"maxRestarts": 0}
     )
-    after = look(undone, 9000)
+    after = reconcile(undone, 9000)
     assert (after.actions, after.status) == ((), undone.run.status)
     failing = a_progress(state="Failed", failure={"kind": "Application", "message": "no"})
-    assert look(replace(done, progress=failing), 62).status == done.run.status
+    assert reconcile(replace(done, progress=failing), 62).status == done.run.status
 
 
 def test_the_run_is_deleted_its_ttl_after_the_end_and_not_before_its_pods(
@@ -133,12 +137,12 @@ def test_the_run_is_deleted_its_ttl_after_the_end_and_not_before_its_pods(
 ) -> None:
     mortal = wanting(training, ttlSecondsAfterFinished=100)
     done = then(replace(mortal, progress=a_progress(state="Succeeded")), 60)
-    assert look(emptied(done), 159).actions == ()
-    assert look(emptied(done), 159).look_again_s == 1.0
-    (delete,) = look(emptied(done), 160).actions
+    assert reconcile(emptied(done), 159).actions == ()
+    assert reconcile(emptied(done), 159).requeue_after_s == 1.0
+    (delete,) = reconcile(emptied(done), 160).actions
     assert isinstance(delete, Delete)
     assert (delete.ref.kind, delete.ref.uid) == ("TrainingRun", done.run.metadata.uid)
-    left = look(replace(done, ray_jobs=()), 200)
+    left = reconcile(replace(done, ray_jobs=()), 200)
     assert [action.ref.kind for action in left.actions if isinstance(action, Delete)] == [
         "RayCluster"
     ], "what the run has left behind goes first"
@@ -148,9 +152,9 @@ def test_a_wish_that_is_taken_back_is_forgotten_with_its_deadline(training: Obse
     asked = then(wanting(training, suspend=True), 60)
     back = then(wanting(asked), 70)
     assert "suspendAsked" not in back.run.status.seen
-    assert look(back, 500).status.attempts[-1].outcome == "Running"
+    assert reconcile(back, 500).status.attempts[-1].outcome == "Running"
     again = wanting(back, suspend=True)
-    assert look(then(again, 500), 600).actions == (AskToSuspend(1),), "120 s from the new wish"
+    assert reconcile(then(again, 500), 600).actions == (AskToSuspend(1),), "120 s from the new wish"
 
 
 def test_a_driver_that_ends_after_the_wish_was_taken_back_is_followed_by_the_next(
@@ -160,7 +164,7 @@ def test_a_driver_that_ends_after_the_wish_was_taken_back_is_followed_by_the_nex
     back = then(wanting(asked), 70)
     ended = then(replace(back, progress=a_progress(state="Suspended", step=12)), 72)
     assert ended.run.status.attempts[-1].outcome == "Suspended"
-    begins = look(emptied(ended), 75)
+    begins = reconcile(emptied(ended), 75)
     assert (begins.status.attempt, begins.status.restarts) == (2, 0)
 
 
@@ -173,25 +177,25 @@ def test_a_run_whose_spec_became_invalid_is_accompanied_to_its_end(training: Obs
     begun = a_training_run(workers={"count": 3})
     trains = then(replace(begun, pods=three, progress=a_progress(world_size=3)), 62)
     invalid = replace(wanting(trains, workers={"count": 1}), invalid=WRONG)
-    plan = look(invalid, 64)
+    plan = reconcile(invalid, 64)
     accepted = condition(plan, "Accepted")
     assert (accepted.status, accepted.reason, accepted.message) == ("False", "InvalidSpec", WRONG)
     assert (plan.actions, plan.status.phase) == ((), "Running")
     lost = replace(invalid, pods=(*three[:3], a_pod("worker-3", leaving_at=64)))
-    assert look(lost, 66).status.disruptions.preemptions == 1
+    assert reconcile(lost, 66).status.disruptions.preemptions == 1
     done = then(replace(invalid, progress=a_progress(state="Succeeded", world_size=3)), 70)
     assert done.run.status.phase == "Succeeded"
-    assert [type(action) for action in look(done, 72).actions] == [Delete]
+    assert [type(action) for action in reconcile(done, 72).actions] == [Delete]
 
 
 def test_an_invalid_run_is_suspended_and_cleaned_up_but_begins_nothing(
     training: Observed,
 ) -> None:
     asked = then(replace(wanting(training, suspend=True), invalid=WRONG), 64)
-    assert look(asked, 66).actions == (AskToSuspend(1),)
+    assert reconcile(asked, 66).actions == (AskToSuspend(1),)
     ended = then(replace(asked, progress=a_progress(state="Suspended")), 68)
-    assert [type(action) for action in look(ended, 70).actions] == [Delete]
-    assert look(emptied(ended), 75).status.phase == "Suspended"
+    assert [type(action) for action in reconcile(ended, 70).actions] == [Delete]
+    assert reconcile(emptied(ended), 75).status.phase == "Suspended"
     awake = replace(wanting(then(emptied(ended), 75)), invalid=WRONG)
-    assert (look(awake, 80).actions, look(awake, 80).status.attempt) == ((), 1)
-    assert look(replace(awake, invalid=None), 90).status.attempt == 2
+    assert (reconcile(awake, 80).actions, reconcile(awake, 80).status.attempt) == ((), 1)
+    assert reconcile(replace(awake, invalid=None), 90).status.attempt == 2

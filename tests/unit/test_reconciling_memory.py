@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, unix
-from support.reconciled import a_training_run, look, then
+from support.reconciled import a_training_run, reconcile, then
 from trainingrun.api.status import LossReason
 from trainingrun.reconciling import Observed
 
@@ -79,7 +79,9 @@ def test_all_at_once_use_one_restart_and_no_more() -> None:
 def test_the_exception_that_a_peer_without_memory_leaves_behind_is_the_same_failure() -> None:
     seen = in_this_order(WITNESSES[:1], dict.fromkeys(WORKERS, 45.0), True)
     failure = {"kind": "Application", "message": "RuntimeError: connection closed by peer"}
-    failed = look(replace(seen, progress=a_progress(state="Failed", failure=failure)), 55).status
+    failed = reconcile(
+        replace(seen, progress=a_progress(state="Failed", failure=failure)), 55
+    ).status
     counts = failed.disruptions
     assert (counts.out_of_memory, counts.application_errors, failed.restarts) == (1, 0, 1)
     assert failed.attempts[-1].reason is LossReason.OUT_OF_MEMORY
@@ -112,5 +114,5 @@ def test_the_head_s_memory_counts_with_the_job_that_it_ends() -> None:
     seen = a_run_of_four()
     head = a_head(exit_code=137, ended_because="OOMKilled", ended_at=45)
     failed = replace(seen, pods=(head,), ray_jobs=(a_ray_job(status="FAILED"),), progress=None)
-    status = look(failed, 60).status
+    status = reconcile(failed, 60).status
     assert (status.disruptions.out_of_memory, status.restarts) == (1, 1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, at, pods, unix
-from support.reconciled import a_training_run, condition, look, then
+from support.reconciled import a_training_run, condition, reconcile, then
 from trainingrun.api.status import Goodput
 from trainingrun.reconciling import Observed
 
@@ -17,7 +17,7 @@ def training() -> Observed:
 
 
 def test_progress_is_the_driver_s(training: Observed) -> None:
-    progress = look(training).status.progress
+    progress = reconcile(training).status.progress
     assert progress
     assert progress.to_dict() == {
         "step": 10,
@@ -30,9 +30,9 @@ def test_progress_is_the_driver_s(training: Observed) -> None:
 
 def test_the_same_document_read_again_later_changes_nothing(training: Observed) -> None:
     first = then(training, 62)
-    assert look(first, 64).status.to_dict() == first.run.status.to_dict()
+    assert reconcile(first, 64).status.to_dict() == first.run.status.to_dict()
     newer = replace(first, progress=a_progress(time=unix(64)))
-    assert look(newer, 90).status.to_dict() == first.run.status.to_dict()
+    assert reconcile(newer, 90).status.to_dict() == first.run.status.to_dict()
 
 
 def test_metrics_in_status_are_few_and_small(training: Observed) -> None:
@@ -42,7 +42,7 @@ def test_metrics_in_status_are_few_and_small(training: Observed) -> None:
         "nan": "nan",
         **{f"m{n}": n for n in range(99)},
     }
-    told = look(replace(training, progress=a_progress(metrics=wild))).status.progress
+    told = reconcile(replace(training, progress=a_progress(metrics=wild))).status.progress
     assert told
     assert len(told.metrics) == 50
     assert (len(told.metrics["text"]), told.metrics["nan"]) == (100, "nan")
@@ -52,21 +52,21 @@ def test_metrics_in_status_are_few_and_small(training: Observed) -> None:
 def test_a_starting_driver_does_not_wipe_what_was_reached(training: Observed) -> None:
     known = then(training, 62)
     starting = replace(known, progress=a_progress(epoch=2, step=0, resumed_from_step=None))
-    assert look(starting).status.progress == known.run.status.progress
+    assert reconcile(starting).status.progress == known.run.status.progress
     resumed = replace(known, progress=a_progress(epoch=2, step=8, resumed_from_step=8))
-    assert look(resumed).status.progress.step == 8  # type: ignore[union-attr]
+    assert reconcile(resumed).status.progress.step == 8  # type: ignore[union-attr]
 
 
 def test_the_attempt_tells_where_it_went_on_and_how_far_it_came(training: Observed) -> None:
     known = then(replace(training, progress=a_progress(resumed_from_step=4)), 62)
     later = a_progress(epoch=2, step=7, resumed_from_step=6)
-    last = look(replace(known, progress=later)).status.attempts[-1]
+    last = reconcile(replace(known, progress=later)).status.attempts[-1]
     assert (last.resumed_from_step, last.last_step) == (4, 10)
 
 
 def test_the_newest_checkpoint_is_told(training: Observed) -> None:
     saved = a_progress(checkpoint={"uri": "s3://c/10", "step": 10, "time": unix(59)})
-    found = look(replace(training, progress=saved)).status.checkpoint
+    found = reconcile(replace(training, progress=saved)).status.checkpoint
     assert found
     assert (found.uri, found.step, found.time) == ("s3://c/10", 10, at(59))
 
@@ -86,24 +86,24 @@ def test_the_newest_checkpoint_is_told(training: Observed) -> None:
 def test_the_phase_is_one_word_for_where_the_run_stands(
     training: Observed, changes: dict[str, Any], phase: str
 ) -> None:
-    assert look(replace(training, **changes), 62).status.phase == phase
+    assert reconcile(replace(training, **changes), 62).status.phase == phase
 
 
 def test_a_run_is_ready_while_all_its_workers_train(training: Observed) -> None:
-    assert condition(look(training), "Ready").status == "True"
+    assert condition(reconcile(training), "Ready").status == "True"
     fewer = replace(training, progress=a_progress(world_size=1))
-    assert condition(look(fewer), "Ready").status == "False"
+    assert condition(reconcile(fewer), "Ready").status == "False"
 
 
 def test_a_condition_s_time_changes_only_with_its_status(training: Observed) -> None:
     ready = then(training, 62)
-    assert condition(look(ready, 90), "Ready").last_transition_time == at(62)
+    assert condition(reconcile(ready, 90), "Ready").last_transition_time == at(62)
     lost = then(replace(ready, pods=pods()[1:]), 95)
-    assert condition(look(lost, 99), "Ready").last_transition_time == at(95)
+    assert condition(reconcile(lost, 99), "Ready").last_transition_time == at(95)
 
 
 def goodput(observed: Observed, seconds: float = 62) -> Goodput:
-    found = look(observed, seconds).status.goodput
+    found = reconcile(observed, seconds).status.goodput
     assert found
     return found
 
@@ -164,9 +164,9 @@ def test_the_queue_is_the_wait_until_the_last_of_the_first_pods_has_a_node(
     assert waiting.run.status.seen["queueSeconds"] == 3, "it was known already"
     fresh = replace(training, run=training.run.model_copy(update={"status": _unqueued(training)}))
     pending = (*pods()[:2], a_pod("worker-2", unschedulable="0/3 nodes"))
-    assert "queueSeconds" not in look(replace(fresh, pods=pending)).status.seen
+    assert "queueSeconds" not in reconcile(replace(fresh, pods=pending)).status.seen
     scheduled = (*pods()[:2], a_pod("worker-2", born=40))
-    assert look(replace(fresh, pods=scheduled)).status.seen["queueSeconds"] == 43
+    assert reconcile(replace(fresh, pods=scheduled)).status.seen["queueSeconds"] == 43
 
 
 def _unqueued(training: Observed) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, a_run, nodes, pods, unix
-from support.reconciled import a_training_run, look, then
+from support.reconciled import a_training_run, reconcile, then
 from trainingrun.reconciling.requeue import QUIET_S
 
 OFTEN_S = 2.0
@@ -19,13 +19,13 @@ def training():
 
 
 def test_a_training_without_news_is_reconciled_once_a_minute(training):
-    assert look(training, 62).look_again_s == QUIET_S
-    assert look(training, 7200).look_again_s == QUIET_S
+    assert reconcile(training, 62).requeue_after_s == QUIET_S
+    assert reconcile(training, 7200).requeue_after_s == QUIET_S
 
 
 def test_a_deadline_is_not_slept_through(training):
     limited = replace(training, run=a_run(status=training.run.status, activeDeadlineSeconds=100))
-    assert look(limited, 90).look_again_s == 10.0
+    assert reconcile(limited, 90).requeue_after_s == 10.0
 
 
 CONCERNS = {
@@ -41,14 +41,14 @@ CONCERNS = {
 
 @pytest.mark.parametrize("change", CONCERNS.values(), ids=CONCERNS)
 def test_what_may_soon_be_decided_on_is_reconciled_often(training, change):
-    planned = look(replace(training, **change), 62)
-    assert planned.look_again_s is not None
-    assert planned.look_again_s <= max(OFTEN_S, 62 * 0.1)
+    planned = reconcile(replace(training, **change), 62)
+    assert planned.requeue_after_s is not None
+    assert planned.requeue_after_s <= max(OFTEN_S, 62 * 0.1)
 
 
 def test_what_lasts_for_long_is_reconciled_less_often(training):
     """A thousand runs that wait for a quota over night must not keep the operator busy."""
     silent = replace(training, progress_failing_s=100.0)
-    assert look(silent, 160).look_again_s == 10.0
+    assert reconcile(silent, 160).requeue_after_s == 10.0
     silent = replace(training, progress_failing_s=10_000.0)
-    assert look(silent, 10_060).look_again_s == QUIET_S
+    assert reconcile(silent, 10_060).requeue_after_s == QUIET_S

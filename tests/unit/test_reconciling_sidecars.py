@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, pods
-from support.reconciled import a_training_run, condition, look, then
+from support.reconciled import a_training_run, condition, reconcile, then
 from trainingrun.api.status import LossReason
-from trainingrun.reconciling import Observed
-from trainingrun.reconciling import pods as questions
+from trainingrun.reconciling import Observed, pod_status
 from trainingrun.reconciling.failures import why_pod_ended
 
 HEAD, ONE, TWO = pods()
@@ -38,7 +37,7 @@ def test_a_sidecar_that_ended_is_no_loss(
     shown = (
         (beside(HEAD, sidecar), ONE, TWO) if role == "head" else (HEAD, ONE, beside(TWO, sidecar))
     )
-    plan = look(replace(training, pods=shown), 90)
+    plan = reconcile(replace(training, pods=shown), 90)
     assert plan.actions == ()
     assert not any(plan.status.disruptions.to_dict().values())
     assert (plan.status.phase, condition(plan, "Stalled").status) == ("Running", "False")
@@ -47,15 +46,15 @@ def test_a_sidecar_that_ended_is_no_loss(
 def test_ray_s_container_that_ended_beside_a_living_sidecar_is_a_loss(training: Observed) -> None:
     head = beside(a_head(exit_code=1), {"state": {"running": {}}})
     head["status"]["phase"] = "Running"
-    assert questions.ended(head)
-    assert not questions.running(head)
-    assert look(replace(training, pods=(head, ONE, TWO))).status.disruptions.head_losses == 1
+    assert pod_status.ended(head)
+    assert not pod_status.running(head)
+    assert reconcile(replace(training, pods=(head, ONE, TWO))).status.disruptions.head_losses == 1
 
 
 def test_only_ray_s_own_memory_is_the_training_s(training: Observed) -> None:
     both = beside(a_pod("worker-1", exit_code=1), KILLED)
     assert why_pod_ended(both, a_node()) is LossReason.WORKER_LOST
-    assert "sidecar" not in questions.last_words(beside(a_pod(exit_code=3), FAILED))
+    assert "sidecar" not in pod_status.termination_message(beside(a_pod(exit_code=3), FAILED))
 
 
 def test_an_init_container_that_failed_its_pod_has_the_last_word() -> None:
@@ -63,7 +62,7 @@ def test_an_init_container_that_failed_its_pod_has_the_last_word() -> None:
     del pod["status"]["containerStatuses"]
     pod["status"]["initContainerStatuses"] = [{"name": "fetch", **FAILED}]
     assert why_pod_ended(pod, a_node()) is LossReason.WORKER_LOST
-    assert questions.last_words(pod) == "exit code 1: sidecar"
+    assert pod_status.termination_message(pod) == "exit code 1: sidecar"
     starting = a_pod(phase="Pending")
     starting["status"]["initContainerStatuses"] = [{"name": "fetch", **FAILED}]
     assert why_pod_ended(starting, a_node()) is None, "it is tried again"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, pods
-from support.reconciled import a_training_run, condition, look, then
+from support.reconciled import a_training_run, condition, reconcile, then
 from trainingrun.api.status import LossReason, Phase
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import AskToSuspend
@@ -38,7 +38,7 @@ def test_a_job_that_kuberay_calls_running_is_never_ended_for_its_silence(
 ) -> None:
     seen = replace(training, **polls)
     for seconds in (700, 3600, DAYS):
-        plan = look(seen, seconds)
+        plan = reconcile(seen, seconds)
         assert plan.status.attempts[-1].outcome == "Running"
         assert plan.actions == ()
         assert plan.status.phase is Phase.RUNNING
@@ -49,23 +49,23 @@ def test_a_head_that_cannot_be_read_is_said_with_the_reason_and_what_to_do(
     training: Observed,
 ) -> None:
     hesitant = replace(training, progress_failing_s=30.0, progress_asked_s=30.0)
-    assert condition(look(hesitant, 700), "Stalled").status == "False"
+    assert condition(reconcile(hesitant, 700), "Stalled").status == "False"
     told = "it answers 401: it has the token of another key"
     failing = replace(hesitant, progress_failing_s=61.0, progress_error=told)
-    stalled = condition(look(failing, 700), "Stalled")
+    stalled = condition(reconcile(failing, 700), "Stalled")
     assert (stalled.status, stalled.reason) == ("True", "DriverSilent")
     for word in (told, "nothing is ended", "NetworkPolicy", "8484", "token"):
         assert word in stalled.message
     heard = then(failing, 700, progress=a_progress(), progress_failing_s=None)
-    assert condition(look(heard, 702), "Stalled").status == "False"
+    assert condition(reconcile(heard, 702), "Stalled").status == "False"
 
 
 def test_a_driver_that_tells_nothing_while_its_head_answers_is_said_too(
     training: Observed,
 ) -> None:
     waiting = replace(training, progress_asked_s=599.0)
-    assert condition(look(waiting, 9000), "Stalled").status == "False"
-    stalled = condition(look(replace(training, progress_asked_s=601.0), 9000), "Stalled")
+    assert condition(reconcile(waiting, 9000), "Stalled").status == "False"
+    stalled = condition(reconcile(replace(training, progress_asked_s=601.0), 9000), "Stalled")
     assert (stalled.status, stalled.reason) == ("True", "DriverSilent")
     assert "digits-1-head" in stalled.message
 
@@ -75,31 +75,34 @@ def test_a_driver_that_was_never_submitted_is_given_up_after_ten_minutes(told: s
     begun = replace(a_training_run(), ray_jobs=(a_ray_job(status=told),), progress_age_s=None)
     since = then(replace(begun, progress_asked_s=10.0), 40)
     assert (
-        look(replace(since, progress_asked_s=500.0), 639).status.attempts[-1].outcome == "Running"
+        reconcile(replace(since, progress_asked_s=500.0), 639).status.attempts[-1].outcome
+        == "Running"
     )
-    last = look(replace(since, progress_asked_s=600.0), 640).status.attempts[-1]
+    last = reconcile(replace(since, progress_asked_s=600.0), 640).status.attempts[-1]
     assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
     assert "KubeRay submitted no driver" in last.message
     missing = replace(since, pods=pods()[:2], progress_asked_s=600.0)
-    assert look(missing, 640).status.attempts[-1].outcome == "Running", "a pod is still missing"
+    assert reconcile(missing, 640).status.attempts[-1].outcome == "Running", (
+        "a pod is still missing"
+    )
 
 
 def test_a_restarted_operator_asks_itself_before_it_gives_up_and_goes_on_counting() -> None:
     begun = replace(a_training_run(), ray_jobs=(a_ray_job(),), progress_age_s=None)
     since = then(replace(begun, progress_asked_s=10.0), 40)
     restarted = replace(since, progress_asked_s=None)
-    assert look(restarted, 5000).status.attempts[-1].outcome == "Running"
+    assert reconcile(restarted, 5000).status.attempts[-1].outcome == "Running"
     asked = replace(restarted, progress_asked_s=59.0)
-    assert look(asked, 5000).status.attempts[-1].outcome == "Running"
+    assert reconcile(asked, 5000).status.attempts[-1].outcome == "Running"
     asked = replace(restarted, progress_asked_s=60.0)
-    assert look(asked, 5000).status.attempts[-1].outcome == "Lost"
+    assert reconcile(asked, 5000).status.attempts[-1].outcome == "Lost"
 
 
 def test_a_start_that_goes_on_is_counted_from_zero_the_next_time() -> None:
     begun = replace(a_training_run(), ray_jobs=(a_ray_job(),), progress_asked_s=10.0)
     assert then(begun, 40).run.status.seen["hungSince"]
     runs = then(then(begun, 40), 50, ray_jobs=(a_ray_job(status="RUNNING"),))
-    assert "hungSince" not in look(runs, 60).status.seen
+    assert "hungSince" not in reconcile(runs, 60).status.seen
 
 
 GAVE_UP = a_ray_job(deployment="Failed", status="RUNNING", reason="JobStatusCheckTimeoutExceeded")
@@ -109,29 +112,31 @@ def test_a_driver_that_kuberay_lost_sight_of_is_asked_for_a_checkpoint_first(
     training: Observed,
 ) -> None:
     heard = replace(training, progress=a_progress(), progress_age_s=1.0, ray_jobs=(GAVE_UP,))
-    plan = look(heard, 400)
+    plan = reconcile(heard, 400)
     assert plan.status.attempts[-1].outcome == "Running"
     assert plan.actions == (AskToSuspend(1),)
     assert condition(plan, "Stalled").reason == "KubeRayGaveUp"
     asked = then(heard, 400)
-    ended = look(replace(asked, progress=a_progress(state="Suspended", step=40)), 410)
+    ended = reconcile(replace(asked, progress=a_progress(state="Suspended", step=40)), 410)
     last = ended.status.attempts[-1]
     assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
     assert "step 40" in last.message
     assert ended.status.restarts == 0
-    assert look(asked, 519).status.attempts[-1].outcome == "Running"
-    assert look(asked, 520).status.attempts[-1].outcome == "Lost", "it made none in two minutes"
+    assert reconcile(asked, 519).status.attempts[-1].outcome == "Running"
+    assert reconcile(asked, 520).status.attempts[-1].outcome == "Lost", (
+        "it made none in two minutes"
+    )
 
 
 def test_kuberay_and_our_polls_together_end_an_attempt(training: Observed) -> None:
     failing = replace(training, ray_jobs=(GAVE_UP,), progress_failing_s=300.0)
-    last = look(then(failing, 400), 431).status.attempts[-1]
+    last = reconcile(then(failing, 400), 431).status.attempts[-1]
     assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
 
 
 def test_an_operator_s_restart_does_not_change_the_phase(training: Observed) -> None:
     before = training.run.status
-    after = look(training, 70).status
+    after = reconcile(training, 70).status
     assert (after.phase, after.conditions) == (before.phase, before.conditions)
 
 
@@ -149,4 +154,4 @@ def test_an_operator_s_restart_does_not_change_the_phase(training: Observed) -> 
 def test_what_speaks_against_the_last_phase_changes_it(
     training: Observed, against: dict[str, Any]
 ) -> None:
-    assert look(replace(training, **against), 70).status.phase is Phase.RECOVERING
+    assert reconcile(replace(training, **against), 70).status.phase is Phase.RECOVERING

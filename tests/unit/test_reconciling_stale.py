@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_node, a_progress, a_ray_job, nodes, pods
-from support.reconciled import a_training_run, condition, look, then, wanting
+from support.reconciled import a_training_run, condition, reconcile, then, wanting
 from trainingrun.api.status import Phase
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import AskToSuspend, Delete
@@ -53,7 +53,7 @@ def test_an_attempt_of_which_something_is_unknown_goes_on_and_the_status_says_so
     before = training.run.status
     seen = replace(training, **gone, **lost(*kinds))
     for seconds in (64, HOUR):
-        plan = look(seen, seconds)
+        plan = reconcile(seen, seconds)
         assert (plan.actions, plan.events) == ((), ())
         assert plan.status.attempts[-1].outcome == "Running"
         assert plan.status.disruptions == before.disruptions
@@ -63,10 +63,10 @@ def test_an_attempt_of_which_something_is_unknown_goes_on_and_the_status_says_so
         assert plan.status.phase is Phase.RUNNING
         for kind in ("Accepted", "Ready", "Suspended", "Succeeded", "Failed"):
             assert condition(plan, kind) in before.conditions
-        assert plan.look_again_s is not None
+        assert plan.requeue_after_s is not None
     again = then(seen, 64)
-    assert look(again, 66).status == again.run.status, "and it does not flap"
-    fresh = look(replace(again, **{**vars_of(training), "stale": {}}), 70)
+    assert reconcile(again, 66).status == again.run.status, "and it does not flap"
+    fresh = reconcile(replace(again, **{**vars_of(training), "stale": {}}), 70)
     assert condition(fresh, "Stalled").status == "False"
     assert fresh.status.disruptions == before.disruptions
 
@@ -80,7 +80,7 @@ def test_the_driver_s_own_end_counts_though_the_api_server_tells_nothing(
     training: Observed,
 ) -> None:
     done = a_progress(state="Succeeded", step=100)
-    plan = look(replace(training, progress=done, **lost("RayJob", "Pod")))
+    plan = reconcile(replace(training, progress=done, **lost("RayJob", "Pod")))
     assert plan.status.phase is Phase.SUCCEEDED
 
 
@@ -90,18 +90,18 @@ def test_no_attempt_begins_while_something_of_the_former_may_be_there(
 ) -> None:
     ended = then(replace(training, ray_jobs=()), 70)
     unseen = replace(ended, ray_clusters=(), pods=(), **lost(kind))
-    plan = look(unseen, HOUR)
+    plan = reconcile(unseen, HOUR)
     assert (plan.actions, plan.status.attempt) == ((), 1)
     assert condition(plan, "Stalled").reason == "ApiAccessLost"
-    assert look(replace(unseen, stale={}), HOUR).status.attempt == 2
+    assert reconcile(replace(unseen, stale={}), HOUR).status.attempt == 2
 
 
 def test_the_first_attempt_waits_too() -> None:
     from support.builders import a_run
 
     fresh = Observed(a_run(), **lost("RayJob"))
-    assert look(fresh).status.attempt == 0
-    assert look(replace(fresh, stale={})).status.attempt == 1
+    assert reconcile(fresh).status.attempt == 0
+    assert reconcile(replace(fresh, stale={})).status.attempt == 1
 
 
 def test_a_suspended_run_counts_as_such_only_once_its_pods_are_seen_to_be_gone(
@@ -110,17 +110,17 @@ def test_a_suspended_run_counts_as_such_only_once_its_pods_are_seen_to_be_gone(
     asked = then(wanting(training, suspend=True), 64)
     ended = then(replace(asked, progress=a_progress(state="Suspended")), 66)
     empty = replace(ended, ray_jobs=(), ray_clusters=(), pods=())
-    unseen = look(replace(empty, **lost("Pod")), 70)
+    unseen = reconcile(replace(empty, **lost("Pod")), 70)
     assert unseen.status.phase is not Phase.SUSPENDED
-    assert look(empty, 70).status.phase is Phase.SUSPENDED
+    assert reconcile(empty, 70).status.phase is Phase.SUSPENDED
 
 
 def test_a_wish_to_suspend_is_handed_on_and_not_given_up_on(training: Observed) -> None:
     asked = then(wanting(training, suspend=True), 64)
     unseen = replace(asked, **lost("Pod"))
-    assert look(unseen, 200).actions == (AskToSuspend(1),)
+    assert reconcile(unseen, 200).actions == (AskToSuspend(1),)
     nothing = replace(unseen, pods=(), progress=None)
-    assert look(nothing, 200).status.attempts[-1].outcome == "Running"
+    assert reconcile(nothing, 200).status.attempts[-1].outcome == "Running"
 
 
 @pytest.mark.parametrize("kind", ["RayJob", "Pod", "TrainingRun"])
@@ -130,13 +130,13 @@ def test_a_run_s_ttl_waits_until_it_is_known_that_nothing_is_left(
     mortal = wanting(training, ttlSecondsAfterFinished=10)
     done = then(replace(mortal, progress=a_progress(state="Succeeded")), 66)
     empty = replace(done, ray_jobs=(), ray_clusters=(), pods=())
-    assert look(replace(empty, **lost(kind)), HOUR).actions == ()
-    assert [type(action) for action in look(empty, HOUR).actions] == [Delete]
+    assert reconcile(replace(empty, **lost(kind)), HOUR).actions == ()
+    assert [type(action) for action in reconcile(empty, HOUR).actions] == [Delete]
 
 
 def test_what_is_seen_may_still_be_deleted(training: Observed) -> None:
     ended = then(replace(training, progress=a_progress(state="Suspended")), 70)
-    plan = look(replace(ended, **lost("Pod")), 72)
+    plan = reconcile(replace(ended, **lost("Pod")), 72)
     assert [action.ref.kind for action in plan.actions if isinstance(action, Delete)] == ["RayJob"]
 
 
@@ -146,11 +146,11 @@ def test_stale_leases_are_no_sign_of_a_lost_node(training: Observed) -> None:
         nodes=nodes(a_node("spot-1", lease_age_s=HOUR)),
         progress=a_progress(lost_nodes=["spot-1"]),
     )
-    assert look(silent).actions != ()
-    assert look(replace(silent, **lost("Lease"))).actions == ()
+    assert reconcile(silent).actions != ()
+    assert reconcile(replace(silent, **lost("Lease"))).actions == ()
 
 
 def test_a_ray_job_that_was_seen_to_end_has_ended(training: Observed) -> None:
     job = a_ray_job(status="FAILED", message="exit code 1")
     failed = replace(training, ray_jobs=(job,), pods=(a_head(exit_code=1),), **lost("RayJob"))
-    assert look(failed, 100).status.attempts[-1].outcome == "Lost"
+    assert reconcile(failed, 100).status.attempts[-1].outcome == "Lost"

@@ -15,7 +15,7 @@ from support.builders import (
     at,
     pods,
 )
-from support.reconciled import a_training_run, condition, look, then
+from support.reconciled import a_training_run, condition, reconcile, then
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Delete, Plan
 
@@ -48,13 +48,13 @@ def test_kuberay_that_makes_no_pods_at_all_is_said(training: Observed) -> None:
     nothing = replace(training, ray_jobs=(a_ray_job(),), ray_clusters=(), pods=(), progress=None)
     fresh = replace(nothing, run=a_training_run().run)
     seen = then(fresh, 100)
-    assert stalled(look(seen, 150)) is None
-    plan = look(seen, 161)
+    assert stalled(reconcile(seen, 150)) is None
+    plan = reconcile(seen, 161)
     assert stalled(plan) == "KubeRaySilent"
     assert "3 missing pods of RayJob digits-1" in condition(plan, "Stalled").message
     assert plan.status.attempts[-1].outcome == "Running"
     back = then(seen, 161, pods=pods(), ray_clusters=(a_ray_cluster(),))
-    assert stalled(look(back, 170)) is None
+    assert stalled(reconcile(back, 170)) is None
 
 
 @pytest.mark.parametrize(
@@ -66,22 +66,22 @@ def test_kuberay_that_does_not_replace_a_pod_is_said(
     training: Observed, shown: tuple[Any, ...]
 ) -> None:
     seen = then(replace(training, pods=shown), 100)
-    assert stalled(look(seen, 159)) is None
-    assert stalled(look(seen, 160)) == "KubeRaySilent"
-    assert "incompleteSince" not in look(replace(seen, pods=pods()), 162).status.seen
+    assert stalled(reconcile(seen, 159)) is None
+    assert stalled(reconcile(seen, 160)) == "KubeRaySilent"
+    assert "incompleteSince" not in reconcile(replace(seen, pods=pods()), 162).status.seen
 
 
 def test_a_pod_that_outstays_its_grace_on_a_node_that_is_well_is_said(training: Observed) -> None:
     leaving = a_pod("worker-1", leaving_at=100, grace=35)
     seen = replace(training, pods=(HEAD, leaving, TWO))
-    assert stalled(look(seen, 194)) is None
-    plan = look(seen, 195)
+    assert stalled(reconcile(seen, 194)) is None
+    plan = reconcile(seen, 195)
     assert stalled(plan) == "PodTerminating"
     message = condition(plan, "Stalled").message
     assert "worker-1" in message
     assert "spot-1" in message
     assert "kubectl delete pod worker-1 -n team-a --force" in message
-    assert deletions(look(seen, HOUR)) == [], "its processes may live"
+    assert deletions(reconcile(seen, HOUR)) == [], "its processes may live"
 
 
 def test_a_pod_whose_processes_have_ended_is_freed_where_it_only_lingers(
@@ -90,16 +90,16 @@ def test_a_pod_whose_processes_have_ended_is_freed_where_it_only_lingers(
     """Two signs: its grace period is long over, and the kubelet says that nothing runs."""
     leaving = a_pod("worker-1", leaving_at=100, grace=35, exit_code=0, ended_at=110)
     seen = replace(training, pods=(HEAD, leaving, TWO))
-    assert deletions(look(seen, 194)) == []
-    assert deletions(look(seen, 195)) == [("Pod", "worker-1", 0)]
+    assert deletions(reconcile(seen, 194)) == []
+    assert deletions(reconcile(seen, 195)) == [("Pod", "worker-1", 0)]
 
 
 def test_between_attempts_a_lingering_pod_is_freed_after_a_long_patience(ended: Observed) -> None:
     leaving = a_pod("worker-1", leaving_at=75, grace=35)
     left = replace(ended, ray_jobs=(), ray_clusters=(), pods=(leaving,))
-    assert stalled(look(left, 170)) == "PodTerminating"
-    assert deletions(look(left, 709)) == []
-    assert deletions(look(left, 710)) == [("Pod", "worker-1", 0)]
+    assert stalled(reconcile(left, 170)) == "PodTerminating"
+    assert deletions(reconcile(left, 709)) == []
+    assert deletions(reconcile(left, 710)) == [("Pod", "worker-1", 0)]
 
 
 def held(item: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -115,28 +115,28 @@ def test_a_ray_job_whose_finalizer_nobody_removes_is_said_and_its_machines_are_f
     ended: Observed,
 ) -> None:
     hanging = replace(ended, ray_jobs=(held(a_ray_job(), 71),))
-    assert (stalled(look(hanging, 130)), deletions(look(hanging, 130))) == (None, [])
-    plan = look(hanging, 131)
+    assert (stalled(reconcile(hanging, 130)), deletions(reconcile(hanging, 130))) == (None, [])
+    plan = reconcile(hanging, 131)
     assert stalled(plan) == "DeletionHangs"
     message = condition(plan, "Stalled").message
     for word in ("digits-1", "ray.io/rayjob-finalizer", "kubectl patch rayjob digits-1 -n team-a"):
         assert word in message
     assert deletions(plan) == [("RayCluster", "digits-1-abcde", None)]
     freed = replace(hanging, ray_clusters=(), pods=())
-    assert (look(freed, 140).actions, look(freed, 140).status.attempt) == ((), 1)
-    assert look(replace(freed, ray_jobs=()), 200).status.attempt == 2
+    assert (reconcile(freed, 140).actions, reconcile(freed, 140).status.attempt) == ((), 1)
+    assert reconcile(replace(freed, ray_jobs=()), 200).status.attempt == 2
 
 
 def test_an_orphaned_ray_cluster_is_deleted(ended: Observed) -> None:
     orphan = replace(ended, ray_jobs=())
-    assert deletions(look(orphan, 90)) == [], "the garbage collector has some time"
-    assert deletions(look(orphan, 101)) == [("RayCluster", "digits-1-abcde", None)]
+    assert deletions(reconcile(orphan, 90)) == [], "the garbage collector has some time"
+    assert deletions(reconcile(orphan, 101)) == [("RayCluster", "digits-1-abcde", None)]
     beside = replace(orphan, ray_jobs=(a_ray_job(),))
-    assert deletions(look(beside, 101)) == [("RayJob", "digits-1", None)]
+    assert deletions(reconcile(beside, 101)) == [("RayJob", "digits-1", None)]
     owner = {"kind": "Deployment", "name": "mine", "uid": OTHER_UID}
     cluster = a_ray_cluster()
     foreign = {**cluster, "metadata": {**cluster["metadata"], "ownerReferences": [owner]}}
-    plan = look(replace(orphan, ray_clusters=(foreign,)), 101)
+    plan = reconcile(replace(orphan, ray_clusters=(foreign,)), 101)
     assert deletions(plan) == []
     assert stalled(plan) == "ForeignObject"
     assert "Deployment mine" in condition(plan, "Stalled").message
@@ -144,13 +144,13 @@ def test_an_orphaned_ray_cluster_is_deleted(ended: Observed) -> None:
 
 def test_orphaned_pods_are_deleted(ended: Observed) -> None:
     orphans = replace(ended, ray_jobs=(), ray_clusters=(), pods=(HEAD, ONE))
-    assert deletions(look(orphans, 90)) == []
-    assert deletions(look(orphans, 101)) == [
+    assert deletions(reconcile(orphans, 90)) == []
+    assert deletions(reconcile(orphans, 101)) == [
         ("Pod", "digits-1-head", None),
         ("Pod", "worker-1", None),
     ]
     going = replace(orphans, pods=(a_head(leaving_at=101),))
-    assert deletions(look(going, 103)) == []
+    assert deletions(reconcile(going, 103)) == []
 
 
 def test_an_ended_run_says_what_keeps_its_machines_and_changes_nothing_else(
@@ -158,9 +158,9 @@ def test_an_ended_run_says_what_keeps_its_machines_and_changes_nothing_else(
 ) -> None:
     done = then(replace(training, progress=a_progress(state="Succeeded")), 70)
     hanging = replace(done, ray_jobs=(held(a_ray_job(), 71),))
-    plan = look(hanging, 140)
+    plan = reconcile(hanging, 140)
     assert stalled(plan) == "DeletionHangs"
     others = [known for known in plan.status.conditions if known.type != "Stalled"]
     assert others == [known for known in done.run.status.conditions if known.type != "Stalled"]
     gone = then(hanging, 140, ray_jobs=(), ray_clusters=(), pods=())
-    assert stalled(look(gone, 150)) is None
+    assert stalled(reconcile(gone, 150)) is None

@@ -1,4 +1,4 @@
-"""What a spec means in pods: capacity, placement, accelerators, queues, notice, nodes to avoid."""
+"""What a spec means in pods: capacity, placement, accelerators, queues, notice, excluded nodes."""
 
 import json
 from typing import Any
@@ -8,22 +8,24 @@ import pytest
 from support.goldens import UID, a_run, rendered
 from trainingrun import rendering
 from trainingrun.api.contract import RunContract
-from trainingrun.rendering import names, platforms, quantities
+from trainingrun.rendering import names, platforms, whole_quantities
 
 
-def cluster(platform: str = "generic", avoid: tuple[str, ...] = (), **spec: Any) -> dict[str, Any]:
-    ray_job = rendered(a_run(**spec), platform, avoid)[-1]
+def cluster(
+    platform: str = "generic", excluded: tuple[str, ...] = (), **spec: Any
+) -> dict[str, Any]:
+    ray_job = rendered(a_run(**spec), platform, excluded)[-1]
     found: dict[str, Any] = ray_job["spec"]["rayClusterSpec"]
     return found
 
 
-def worker(platform: str = "generic", avoid: tuple[str, ...] = (), **workers: Any) -> Any:
-    groups = cluster(platform, avoid, workers={"count": 2, **workers})["workerGroupSpecs"]
+def worker(platform: str = "generic", excluded: tuple[str, ...] = (), **workers: Any) -> Any:
+    groups = cluster(platform, excluded, workers={"count": 2, **workers})["workerGroupSpecs"]
     return groups[0]["template"]["spec"]
 
 
-def head(platform: str = "generic", avoid: tuple[str, ...] = (), **spec: Any) -> Any:
-    return cluster(platform, avoid, **spec)["headGroupSpec"]["template"]["spec"]
+def head(platform: str = "generic", excluded: tuple[str, ...] = (), **spec: Any) -> Any:
+    return cluster(platform, excluded, **spec)["headGroupSpec"]["template"]["spec"]
 
 
 def required_keys(pod: dict[str, Any]) -> set[tuple[str, str]]:
@@ -270,10 +272,10 @@ def test_an_unknown_platform_is_refused_with_the_known_ones():
     ],
 )
 def test_quantities_are_read_and_rounded_up(quantity: str, number: int):
-    assert quantities.whole(quantity) == number
+    assert whole_quantities.whole(quantity) == number
 
 
 @pytest.mark.parametrize("quantity", ["", "Gi", "4X", "4GiGi"])
 def test_what_is_no_quantity_is_refused(quantity: str):
     with pytest.raises(ValueError, match="quantity"):
-        quantities.whole(quantity)
+        whole_quantities.whole(quantity)

@@ -163,7 +163,7 @@ def test_a_users_node_affinity_holds_together_with_the_rendered_one():
         }
     }
     run = a_run(workers={"podTemplate": pod_template, "capacity": {"type": "Spot"}})
-    group = rendered(run, avoid=("n1",))[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    group = rendered(run, excluded=("n1",))[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     affinity = group["template"]["spec"]["affinity"]["nodeAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert [expression["key"] for expression in term["matchExpressions"]] == [

@@ -92,7 +92,7 @@ def test_credentials_come_by_reference_to_the_users_secret():
 
 
 def policy(run: TrainingRun | None = None, **settings: Any) -> dict[str, Any]:
-    (found,) = rendering.support(run or a_run(), rendering.RenderSettings(**settings))
+    (found,) = rendering.support_objects(run or a_run(), rendering.RenderSettings(**settings))
     return found
 
 

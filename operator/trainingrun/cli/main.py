@@ -131,7 +131,7 @@ def render(
         settings = rendering.RenderSettings(platform=platform, image=image)
         manifests = [
             rendering.token_secret(found, settings.token_key),
-            *rendering.support(found, settings),
+            *rendering.support_objects(found, settings),
             rendering.attempt(found, attempt, settings),
         ]
     typer.echo(yaml.safe_dump_all(manifests, sort_keys=False), nl=False)

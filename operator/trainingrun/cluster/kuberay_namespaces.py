@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ..rendering.settings import KUBERAY_NAMESPACES
+from ..rendering.render_settings import KUBERAY_NAMESPACES
 from .connection import Connection, Forbidden, NotFound
 from .port import ClusterError
 

@@ -13,10 +13,10 @@ from typing import Any
 from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
 from ..rendering.names import MANAGER
-from .avoiding import avoiding
 from .connection import JSON_PATCH, AlreadyExists, Connection, NotFound
 from .kuberay_namespaces import KubeRayNamespaces
 from .leases import Leases
+from .node_exclusion import exclusion_patch
 from .nodes import Nodes
 from .ownership import foreign, owner_uid
 from .parsing import parse
@@ -119,7 +119,7 @@ class KubernetesCluster:
             ray_jobs=self.stores.ray_jobs.of_run(key),
             ray_clusters=self.stores.ray_clusters.of_run(key),
             pods=pods,
-            nodes=self._nodes.sights(nodes),
+            nodes=self._nodes.states(nodes),
             kuberay=self.watches.kuberay or "missing",
             stale=self.watches.stale_kinds(namespace),
         )
@@ -212,12 +212,12 @@ class KubernetesCluster:
         if kind and uid:
             kind.store.forget(ref.namespace, ref.name, uid)
 
-    async def avoid_nodes(self, ray_cluster: Ref, nodes: tuple[str, ...]) -> None:
-        """See `port.Cluster.avoid_nodes`; the head's group is patched as well."""
+    async def exclude_nodes(self, ray_cluster: Ref, nodes: tuple[str, ...]) -> None:
+        """See `port.Cluster.exclude_nodes`; the head's group is patched as well."""
         known = self.stores.ray_clusters.store.get(ray_cluster.namespace, ray_cluster.name)
         if known is None or ray_cluster.uid not in (None, known["metadata"]["uid"]):
             return
-        operations = avoiding(known, nodes)
+        operations = exclusion_patch(known, nodes)
         if not operations:
             return
         # Another of the same name, made since, must not inherit it.

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
-from ..reconciling.model import NodeSight
+from ..reconciling.model import NodeState
 from .store import Object
 from .watching import Watch
 
@@ -22,14 +22,14 @@ class Nodes:
         """Reads the watch's store whenever asked."""
         self._watch, self._monotonic = watch, monotonic
         self._missing_since: dict[str, float] = {}
-        self._read: dict[str, tuple[Object, NodeSight]] = {}
+        self._read: dict[str, tuple[Object, NodeState]] = {}
         self._hostnames: dict[str, str] = {}
 
-    def sights(self, names: Iterable[str]) -> dict[str, NodeSight]:
+    def states(self, names: Iterable[str]) -> dict[str, NodeState]:
         """What is known of these nodes; one of which nothing is known is left out."""
         if self._watch.state != "synced" or self._watch.stale:
             return {}
-        return {name: sight for name in names if (sight := self._sight(name)) is not None}
+        return {name: state for name in names if (state := self._state(name)) is not None}
 
     def hostname(self, name: str) -> str:
         """Its kubernetes.io/hostname, which on some clouds is not its name; also of one that was
@@ -43,7 +43,7 @@ class Nodes:
             self._hostnames[name] = found
         return found
 
-    def _sight(self, name: str) -> NodeSight | None:
+    def _state(self, name: str) -> NodeState | None:
         node = self._watch.store.get("", name)
         if node is None:
             self._read.pop(name, None)
@@ -54,16 +54,16 @@ class Nodes:
             )
             if not gone:
                 return None
-            return NodeSight(name, hostname=self.hostname(name), exists=False, ready=False)
+            return NodeState(name, hostname=self.hostname(name), exists=False, ready=False)
         read = self._read.get(name)
         if read is not None and read[0] is node:  # a run may have a thousand nodes
             return read[1]
         self._missing_since.pop(name, None)
-        sight = NodeSight(
+        state = NodeState(
             name, hostname=self.hostname(name), ready=ready(node), taints=taints(node)
         )
-        self._read[name] = (node, sight)
-        return sight
+        self._read[name] = (node, state)
+        return state
 
 
 def ready(node: Object) -> bool:

@@ -65,7 +65,7 @@ class Cluster(Protocol):
         """Delete it, in the background; absent, or of another uid, is fine."""
         ...
 
-    async def avoid_nodes(self, ray_cluster: Ref, nodes: tuple[str, ...]) -> None:
+    async def exclude_nodes(self, ray_cluster: Ref, nodes: tuple[str, ...]) -> None:
         """Keep the pods that KubeRay makes from now on off exactly these nodes; none: off none."""
         ...
 

@@ -150,7 +150,7 @@ class Operator:
 
     async def _look(self, reconciler: Reconciler, key: Key) -> None:
         try:
-            look_again_s = await reconciler.reconcile(key)
+            requeue_after_s = await reconciler.reconcile(key)
         except NotLeading:
             self.queue.done(key)  # whoever leads looks at it
         except Conflict:
@@ -165,7 +165,7 @@ class Operator:
             wait_s = self._failed(key, type(error).__name__)
             log.exception("looking again in %.1f s", wait_s)
         else:
-            self.queue.done(key, look_again_s)
+            self.queue.done(key, requeue_after_s)
 
     def _failed(self, key: Key, reason: str) -> float:
         self.metrics.reconcile_errors.labels(reason).inc()

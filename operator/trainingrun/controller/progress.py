@@ -72,7 +72,7 @@ class _Followed:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ProgressSnapshot:
     """The last document and how old it is; see the fields of the same names in `Observed`."""
 
     progress: Progress | None = None
@@ -168,13 +168,13 @@ class Poller:
         for key in list(self._runs):
             self.forget(key)
 
-    def sight(self, key: Key, uid: str) -> Sight:
+    def snapshot(self, key: Key, uid: str) -> ProgressSnapshot:
         """The last document of the run with this UID."""
         run = self._runs.get(key)
         if run is None or run.uid != uid:
-            return Sight()
+            return ProgressSnapshot()
         now = time.monotonic()
-        return Sight(
+        return ProgressSnapshot(
             run.document,
             None if run.fetched_at is None else now - run.fetched_at,
             None if run.failing_since is None else now - run.failing_since,

@@ -54,12 +54,12 @@ class WorkQueue:
         self._cancel_timer(key)
         return key
 
-    def done(self, key: Key, look_again_s: float | None = None) -> None:
+    def done(self, key: Key, requeue_after_s: float | None = None) -> None:
         """The look worked; the next one is due after `look_again_s`, or when something happens."""
         self._failures.pop(key, None)
         self._end(key)
-        if look_again_s is not None:
-            self._add_later(key, look_again_s)
+        if requeue_after_s is not None:
+            self._add_later(key, requeue_after_s)
 
     def failed(self, key: Key) -> float:
         """The look failed; it is tried again after a wait that doubles. Returns that wait."""

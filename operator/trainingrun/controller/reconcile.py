@@ -18,20 +18,20 @@ from ..reconciling.model import (
     Action,
     Apply,
     AskToSuspend,
-    AvoidNodes,
     Delete,
     EnsureToken,
+    ExcludeNodes,
     Manifest,
     Observed,
     Plan,
     Ref,
     Rejection,
 )
-from ..reconciling.settings import ReconcileSettings
+from ..reconciling.reconcile_settings import ReconcileSettings
 from ..reconciling.suspicion import suspects
 from ..rendering import renewed_token_secret, token_secret
 from ..rendering.names import TOKEN_KEY
-from ..rendering.settings import RenderSettings
+from ..rendering.render_settings import RenderSettings
 from .logs import about
 from .progress import Poller
 from .queue import Key
@@ -98,7 +98,7 @@ class Reconciler:
             await self._publish(seen, plan)
             self._follow(key, seen, plan)
             await self._renew_token(key, seen)
-        return plan.look_again_s
+        return plan.requeue_after_s
 
     def _rendering(self) -> RenderSettings:
         """The settings, with the key of now; where they leave KubeRay's namespaces open, those
@@ -122,7 +122,7 @@ class Reconciler:
             return False
         job = next((j for j in seen.ray_jobs if j["metadata"]["name"] == known.ray_job), None)
         if job is not None and _is_terminal(job):
-            last = self._polls.sight(key, uid).progress
+            last = self._polls.snapshot(key, uid).progress
             if last is not None and last.attempt == attempt and last.state.final:
                 return False  # its last word is here already
             return self._polls.ask_once(key, uid, attempt, f"end of {job['metadata']['uid']}")
@@ -131,14 +131,14 @@ class Reconciler:
         return self._polls.ask_once(key, uid, attempt, "start")
 
     def _with_progress(self, key: Key, seen: Observed) -> Observed:
-        sight = self._polls.sight(key, seen.run.metadata.uid)
+        snapshot = self._polls.snapshot(key, seen.run.metadata.uid)
         return dataclasses.replace(
             seen,
-            progress=sight.progress,
-            progress_age_s=sight.progress_age_s,
-            progress_failing_s=sight.progress_failing_s,
-            progress_error=sight.progress_error,
-            progress_asked_s=sight.progress_asked_s,
+            progress=snapshot.progress,
+            progress_age_s=snapshot.progress_age_s,
+            progress_failing_s=snapshot.progress_failing_s,
+            progress_error=snapshot.progress_error,
+            progress_asked_s=snapshot.progress_asked_s,
             rejected=self._rejected(key, seen),
         )
 
@@ -183,8 +183,8 @@ class Reconciler:
                 await self._cluster.create(with_token(secret, TOKEN_KEY, token))
             case Delete(ref, grace_s):
                 await self._cluster.delete(ref, grace_s)
-            case AvoidNodes(ray_cluster, nodes):
-                await self._cluster.avoid_nodes(ray_cluster, nodes)
+            case ExcludeNodes(ray_cluster, nodes):
+                await self._cluster.exclude_nodes(ray_cluster, nodes)
             case AskToSuspend(attempt):
                 # Nobody waits for the head: the deadline after which the pods are freed anyway is
                 # counted from the status, which is written now.
@@ -217,7 +217,7 @@ class Reconciler:
         to change Secrets would be one to read them all.
         """
         uid = seen.run.metadata.uid
-        began_with = self._polls.sight(key, uid).refused_key
+        began_with = self._polls.snapshot(key, uid).refused_key
         now = self._now()
         if not began_with or self._renewed.get(uid, now) > now:
             return
@@ -259,7 +259,7 @@ def _refused(action: Action) -> Manifest | None:
     match action:
         case Apply(manifest) | EnsureToken(manifest):
             return manifest
-        case Delete(ref) | AvoidNodes(ref):
+        case Delete(ref) | ExcludeNodes(ref):
             return {"kind": ref.kind, "metadata": {"name": ref.name}}
     return None
 

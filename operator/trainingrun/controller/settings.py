@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..reconciling.settings import ReconcileSettings
-from ..rendering.settings import RenderSettings
+from ..reconciling.reconcile_settings import ReconcileSettings
+from ..rendering.render_settings import RenderSettings
 
 PREFIX = "TRAININGRUN_OPERATOR_"
 

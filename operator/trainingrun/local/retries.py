@@ -14,7 +14,7 @@ class Tally:
     """Failures of the application that were retried; failures.maxRestarts bounds them."""
     losses: int = 0
     """Losses of infrastructure; failures.maxPreemptions bounds them, and never the other."""
-    fruitless: int = 0
+    attempts_without_progress: int = 0
     """Attempts in a row that ended without a newer checkpoint."""
 
 
@@ -51,7 +51,7 @@ def after_failure(
     after = Tally(
         restarts=tally.restarts + application,
         losses=tally.losses + (not application),
-        fruitless=0 if newer_checkpoint else tally.fruitless + 1,
+        attempts_without_progress=0 if newer_checkpoint else tally.attempts_without_progress + 1,
     )
     if application and after.restarts > rules.max_restarts:
         return GiveUp(f"failures.maxRestarts is {rules.max_restarts}, and all of them are used up")
@@ -59,9 +59,11 @@ def after_failure(
         return GiveUp(
             f"failures.maxPreemptions is {rules.max_preemptions}, and all of them are used up"
         )
-    if after.fruitless >= rules.max_attempts_without_progress:
-        return GiveUp(f"{after.fruitless} attempts in a row made no newer checkpoint")
-    return Retry(after, _wait(rules.backoff, max(after.fruitless, 1)))
+    if after.attempts_without_progress >= rules.max_attempts_without_progress:
+        return GiveUp(
+            f"{after.attempts_without_progress} attempts in a row made no newer checkpoint"
+        )
+    return Retry(after, _wait(rules.backoff, max(after.attempts_without_progress, 1)))
 
 
 def _wait(backoff: Backoff, failures_in_a_row: int) -> float:

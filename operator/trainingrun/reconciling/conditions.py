@@ -7,13 +7,13 @@ from typing import Literal
 
 from ..api.contract import Progress
 from ..api.status import Attempt, Condition, ConditionType, Phase
-from . import attempts, lifetime, pods, progress, silence
-from .diagnosis import Trouble
-from .draft import Draft
-from .failures import Over
-from .moments import written
-from .scene import Scene
+from . import attempt_lifecycle, lifetime, pod_status, progress_status, silence
+from .context import ReconcileContext
+from .diagnosis import Blocker
+from .failures import RunFailure
+from .plan_builder import PlanBuilder
 from .texts import short
+from .timestamps import written
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -21,142 +21,176 @@ ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 """Phases of an attempt that has its pods."""
 
 
-def stall_after_the_end(scene: Scene, draft: Draft, trouble: Trouble | None) -> None:
+def settle_after_the_end(
+    context: ReconcileContext, builder: PlanBuilder, blocker: Blocker | None
+) -> None:
     """What keeps an ended run's machines; nothing else in its status changes any more."""
-    former = _former(draft, ConditionType.STALLED)
-    if trouble:
-        _set(scene, draft, ConditionType.STALLED, "True", trouble.reason, trouble.message)
+    former = _former(builder, ConditionType.STALLED)
+    if blocker:
+        _set(context, builder, ConditionType.STALLED, "True", blocker.reason, blocker.message)
     elif former is not None and former.status == "True":
-        _set(scene, draft, ConditionType.STALLED, "False", "NothingIsMissing")
+        _set(context, builder, ConditionType.STALLED, "False", "NothingIsMissing")
 
 
-def settle(scene: Scene, draft: Draft, trouble: Trouble | None, refused: Trouble | None) -> None:
+def settle(
+    context: ReconcileContext,
+    builder: PlanBuilder,
+    blocker: Blocker | None,
+    refused: Blocker | None,
+) -> None:
     """Write all conditions and the phase, from what the policies found."""
-    run_over = lifetime.over(draft.status)
-    attempt = attempts.running(draft)
-    word = scene.live_word(attempt.number) if attempt else None
+    run_over = lifetime.has_ended(builder.status)
+    attempt = attempt_lifecycle.running(builder)
+    progress = context.live_progress(attempt.number) if attempt else None
     if refused:
-        _set(scene, draft, ConditionType.ACCEPTED, "False", refused.reason, refused.message)
+        _set(context, builder, ConditionType.ACCEPTED, "False", refused.reason, refused.message)
     else:
-        _set(scene, draft, ConditionType.ACCEPTED, "True", "Valid", "The spec can be used")
-    kept = attempt is not None and _unheard(scene, draft, attempt)
+        _set(context, builder, ConditionType.ACCEPTED, "True", "Valid", "The spec can be used")
+    kept = attempt is not None and _not_read_yet(context, builder, attempt)
     if not kept:
-        _ready(scene, draft, word)
-    _suspended(scene, draft)
-    if trouble and not run_over:
-        _set(scene, draft, ConditionType.STALLED, "True", trouble.reason, trouble.message)
+        _ready(context, builder, progress)
+    _suspended(context, builder)
+    if blocker and not run_over:
+        _set(context, builder, ConditionType.STALLED, "True", blocker.reason, blocker.message)
     else:
-        _set(scene, draft, ConditionType.STALLED, "False", "NothingIsMissing")
-    _ended(scene, draft, draft.over)
-    draft.set(
-        phase=scene.run.status.phase if kept else _phase(scene, draft, attempt, word),
-        observed_generation=scene.run.metadata.generation,
+        _set(context, builder, ConditionType.STALLED, "False", "NothingIsMissing")
+    _ended(context, builder, builder.run_failure)
+    builder.update_status(
+        phase=context.run.status.phase if kept else _phase(context, builder, attempt, progress),
+        observed_generation=context.run.metadata.generation,
     )
 
 
-def _unheard(scene: Scene, draft: Draft, attempt: Attempt) -> bool:
+def _not_read_yet(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> bool:
     """Whether this process has not heard the driver yet, and nothing speaks against what was last
     written: an operator that starts anew does not make a run that trains look as if it began.
     """
-    former = scene.run.status
-    if former.attempt != attempt.number or former.phase is None or lifetime.over(draft.status):
+    former = context.run.status
+    if (
+        former.attempt != attempt.number
+        or former.phase is None
+        or lifetime.has_ended(builder.status)
+    ):
         return False
-    if scene.word(attempt.number) is not None:
+    if context.progress(attempt.number) is not None:
         return False
-    if not scene.can_be_empty:
+    if not context.can_be_empty:
         return former.phase in (*ALIVE, Phase.QUEUED)
-    head, job = scene.head(attempt.number), scene.job(attempt.number)
+    head, job = context.head(attempt.number), context.job(attempt.number)
     return (
         former.phase in ALIVE
         and head is not None
-        and pods.running(head)
-        and pods.uid(head) == former.seen.get("head")
-        and draft.status.disruptions == former.disruptions
+        and pod_status.running(head)
+        and pod_status.uid(head) == former.seen.get("head")
+        and builder.status.disruptions == former.disruptions
         and job is not None
         and silence.job_status(job) == "RUNNING"
-        and silence.every_pod_runs(scene, draft, attempt)
+        and silence.every_pod_runs(context, builder, attempt)
     )
 
 
-def _ready(scene: Scene, draft: Draft, word: Progress | None) -> None:
-    wanted = silence.wanted_pods(scene, draft) - 1
-    if word and progress.trains(word) and word.world_size >= wanted:
-        _set(scene, draft, ConditionType.READY, "True", "Training", f"{wanted} workers train")
-    elif lifetime.over(draft.status):
-        _set(scene, draft, ConditionType.READY, "False", "Ended")
+def _ready(context: ReconcileContext, builder: PlanBuilder, progress: Progress | None) -> None:
+    wanted = silence.wanted_pods(context, builder) - 1
+    if progress and progress_status.trains(progress) and progress.world_size >= wanted:
+        _set(context, builder, ConditionType.READY, "True", "Training", f"{wanted} workers train")
+    elif lifetime.has_ended(builder.status):
+        _set(context, builder, ConditionType.READY, "False", "Ended")
     else:
         _set(
-            scene, draft, ConditionType.READY, "False", "NotTraining", _why_not_ready(scene, draft)
+            context,
+            builder,
+            ConditionType.READY,
+            "False",
+            "NotTraining",
+            _why_not_ready(context, builder),
         )
 
 
-def _why_not_ready(scene: Scene, draft: Draft) -> str:
-    until = draft.status.next_attempt_time
-    if attempts.running(draft) is None and until and draft.ledger.suspended_since is None:
+def _why_not_ready(context: ReconcileContext, builder: PlanBuilder) -> str:
+    until = builder.status.next_attempt_time
+    if (
+        attempt_lifecycle.running(builder) is None
+        and until
+        and builder.bookkeeping.suspended_since is None
+    ):
         return f"The next attempt begins at {until}"
     return ""
 
 
-def _suspended(scene: Scene, draft: Draft) -> None:
+def _suspended(context: ReconcileContext, builder: PlanBuilder) -> None:
     kind = ConditionType.SUSPENDED
-    if lifetime.over(draft.status):
-        _set(scene, draft, kind, "False", "Ended")
-    elif draft.ledger.suspended_since is not None:
-        _set(scene, draft, kind, "True", "Suspended", "Every pod is gone; suspend: false goes on")
-    elif scene.run.spec.suspend:
-        _set(scene, draft, kind, "False", "Suspending", "A checkpoint is made and pods are freed")
+    if lifetime.has_ended(builder.status):
+        _set(context, builder, kind, "False", "Ended")
+    elif builder.bookkeeping.suspended_since is not None:
+        _set(
+            context, builder, kind, "True", "Suspended", "Every pod is gone; suspend: false goes on"
+        )
+    elif context.run.spec.suspend:
+        _set(
+            context, builder, kind, "False", "Suspending", "A checkpoint is made and pods are freed"
+        )
     else:
-        _set(scene, draft, kind, "False", "NotAsked")
+        _set(context, builder, kind, "False", "NotAsked")
 
 
-def _ended(scene: Scene, draft: Draft, cause: Over | None) -> None:
+def _ended(context: ReconcileContext, builder: PlanBuilder, cause: RunFailure | None) -> None:
     if cause is not None:
-        _set(scene, draft, ConditionType.FAILED, "True", cause.reason, _why(draft, cause))
-        _set(scene, draft, ConditionType.SUCCEEDED, "False", "Failed")
-    elif lifetime.over(draft.status):
-        _set(scene, draft, ConditionType.SUCCEEDED, "True", "Done", "The training is done")
-        _set(scene, draft, ConditionType.FAILED, "False", "Succeeded")
+        _set(context, builder, ConditionType.FAILED, "True", cause.reason, _why(builder, cause))
+        _set(context, builder, ConditionType.SUCCEEDED, "False", "Failed")
+    elif lifetime.has_ended(builder.status):
+        _set(context, builder, ConditionType.SUCCEEDED, "True", "Done", "The training is done")
+        _set(context, builder, ConditionType.FAILED, "False", "Succeeded")
     else:
-        _set(scene, draft, ConditionType.SUCCEEDED, "False", "NotYet")
-        _set(scene, draft, ConditionType.FAILED, "False", "NotYet")
+        _set(context, builder, ConditionType.SUCCEEDED, "False", "NotYet")
+        _set(context, builder, ConditionType.FAILED, "False", "NotYet")
 
 
-def _why(draft: Draft, cause: Over) -> str:
+def _why(builder: PlanBuilder, cause: RunFailure) -> str:
     """The budget's sentence and what ended the last attempt, which the user wants to know most."""
-    last = draft.status.attempts[-1].message if draft.status.attempts else ""
+    last = builder.status.attempts[-1].message if builder.status.attempts else ""
     return f"{cause.message}: {last}" if last and last != cause.message else cause.message
 
 
-def _phase(scene: Scene, draft: Draft, attempt: Attempt | None, word: Progress | None) -> Phase:
-    if lifetime.over(draft.status):
-        return Phase.FAILED if draft.over else Phase.SUCCEEDED
-    if draft.ledger.suspended_since is not None:
+def _phase(
+    context: ReconcileContext,
+    builder: PlanBuilder,
+    attempt: Attempt | None,
+    progress: Progress | None,
+) -> Phase:
+    if lifetime.has_ended(builder.status):
+        return Phase.FAILED if builder.run_failure else Phase.SUCCEEDED
+    if builder.bookkeeping.suspended_since is not None:
         return Phase.SUSPENDED
     if attempt is None:
-        return _between_attempts(scene, draft)
-    if scene.taken_back(attempt.number):
+        return _between_attempts(context, builder)
+    if context.suspended_by_queue(attempt.number):
         return Phase.QUEUED
-    if progress.trains(word):
+    if progress_status.trains(progress):
         return Phase.RUNNING
-    trained = any(known.last_step for known in draft.status.attempts)
-    lost = [known for known in draft.status.attempts if known.outcome in ("Failed", "Lost")]
+    trained = any(known.last_step for known in builder.status.attempts)
+    lost = [known for known in builder.status.attempts if known.outcome in ("Failed", "Lost")]
     return Phase.RECOVERING if trained or lost else Phase.STARTING
 
 
-def _between_attempts(scene: Scene, draft: Draft) -> Phase:
-    last = draft.status.attempts[-1] if draft.status.attempts else None
+def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> Phase:
+    last = builder.status.attempts[-1] if builder.status.attempts else None
     if last is None:
         return Phase.PENDING
-    if last.outcome == "Suspended" and scene.run.spec.suspend:
-        return draft.status.phase or Phase.RUNNING
+    if last.outcome == "Suspended" and context.run.spec.suspend:
+        return builder.status.phase or Phase.RUNNING
     return Phase.RECOVERING
 
 
 def _set(
-    scene: Scene, draft: Draft, type_: ConditionType, status: Truth, reason: str, message: str = ""
+    context: ReconcileContext,
+    builder: PlanBuilder,
+    type_: ConditionType,
+    status: Truth,
+    reason: str,
+    message: str = "",
 ) -> None:
     """One condition; its time changes only when its status does."""
-    former = _former(draft, type_)
+    former = _former(builder, type_)
     same = former is not None and former.status == status
     new = Condition(
         type=type_,
@@ -165,13 +199,15 @@ def _set(
         message=short(message),
         last_transition_time=former.last_transition_time
         if former is not None and same
-        else written(scene.now),
-        observed_generation=scene.run.metadata.generation,
+        else written(context.now),
+        observed_generation=context.run.metadata.generation,
     )
-    others = [known for known in draft.status.conditions if known.type is not type_]
+    others = [known for known in builder.status.conditions if known.type is not type_]
     order = list(ConditionType)
-    draft.set(conditions=sorted([*others, new], key=lambda known: order.index(known.type)))
+    builder.update_status(
+        conditions=sorted([*others, new], key=lambda known: order.index(known.type))
+    )
 
 
-def _former(draft: Draft, type_: ConditionType) -> Condition | None:
-    return next((known for known in draft.status.conditions if known.type is type_), None)
+def _former(builder: PlanBuilder, type_: ConditionType) -> Condition | None:
+    return next((known for known in builder.status.conditions if known.type is type_), None)

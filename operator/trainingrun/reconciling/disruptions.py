@@ -7,129 +7,139 @@ hears from it, its head pod does not answer, a pod outstays its grace period). A
 gone is enough alone.
 """
 
-from . import evidence, exclusions, pods
-from .draft import Draft
-from .model import Delete, Manifest, NodeSight
+from . import evidence, exclusions, pod_status
+from .context import ReconcileContext
+from .model import Delete, NodeState, Object
 from .node_signs import control_sign
-from .scene import Scene
+from .plan_builder import PlanBuilder
 
 STUCK_POD_S = 600.0
 """How long a pod of an ended attempt may outstay its grace period on a node that is well before it
 is force-deleted. Should a process of it live on, it finds the lease taken and stops."""
 
 
-def lost_nodes(scene: Scene, draft: Draft, attempt: int) -> dict[str, list[Manifest]]:
+def lost_nodes(
+    context: ReconcileContext, builder: PlanBuilder, attempt: int
+) -> dict[str, list[Object]]:
     """Count the nodes that are lost; with the pods on each that did not end."""
-    if scene.unknown("Node", "Pod"):
+    if context.unknown("Node", "Pod"):
         return {}
-    index = scene.index(attempt)
+    index = context.index(attempt)
     signs: dict[str, str] = {}
-    for node in sorted(scene.observed.nodes):
-        sight = scene.observed.nodes[node]
-        control = control_sign(scene, sight)
+    for node in sorted(context.observed.nodes):
+        node_state = context.observed.nodes[node]
+        control = control_sign(context, node_state)
         if control is None or node not in index.by_node:
             continue
-        network = network_sign(scene, attempt, sight)
-        if network or not sight.exists:
+        network = network_sign(context, attempt, node_state)
+        if network or not node_state.exists:
             signs[node] = " and ".join(filter(None, (control, network)))
     lost = {
         node: here
         for node in signs
-        if (here := [pod for pod in index.by_node[node] if not pods.ended(pod)])
+        if (here := [pod for pod in index.by_node[node] if not pod_status.ended(pod)])
     }
     if lost:
-        evidence.lose_nodes(scene, draft, attempt, {node: signs[node] for node in lost})
+        evidence.lose_nodes(context, builder, attempt, {node: signs[node] for node in lost})
     return lost
 
 
-def respond(scene: Scene, draft: Draft, attempt: int, lost: dict[str, list[Manifest]]) -> None:
+def respond(
+    context: ReconcileContext, builder: PlanBuilder, attempt: int, lost: dict[str, list[Object]]
+) -> None:
     """Replace what is on lost nodes and what hangs on a lost head."""
     # The exclusion first: a replacement that lands on the dead node, which still looks Ready for
     # most of a minute, waits for ever.
-    exclusions.keep_off(scene, draft, attempt)
+    exclusions.exclude_nodes(context, builder, attempt)
     for here in lost.values():
-        draft.do(*(Delete(pods.pod_ref(pod), grace_s=0) for pod in here))
-    _lost_head(scene, draft, attempt)
+        builder.add_action(*(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in here))
+    _lost_head(context, builder, attempt)
 
 
-def free_stuck_pods(scene: Scene, draft: Draft) -> None:
+def free_stuck_pods(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Force-delete pods of ended attempts that a kubelet will never let go.
 
     The next attempt waits until they are gone, so this must work without a driver's word.
     """
-    for pod in scene.pods():
-        if not pods.leaving(pod):
-            sight = scene.node(pods.node_name(pod))
-            if sight is not None and not sight.exists:
-                draft.do(Delete(pods.pod_ref(pod), grace_s=0))
-        elif _will_never_go(scene, pod):
-            draft.do(Delete(pods.pod_ref(pod), grace_s=0))
+    for pod in context.pods():
+        if not pod_status.leaving(pod):
+            node_state = context.node(pod_status.node_name(pod))
+            if node_state is not None and not node_state.exists:
+                builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))
+        elif _will_never_go(context, pod):
+            builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))
 
 
-def _will_never_go(scene: Scene, pod: Manifest) -> bool:
-    late = pods.overdue_s(pod, scene.now) or 0.0
+def _will_never_go(context: ReconcileContext, pod: Object) -> bool:
+    late = pod_status.overdue_s(pod, context.now) or 0.0
     if late >= STUCK_POD_S:
         return True
-    sight = scene.node(pods.node_name(pod))
-    if sight is None:
+    node_state = context.node(pod_status.node_name(pod))
+    if node_state is None:
         return False
-    return not sight.exists or bool(control_sign(scene, sight) and outstays(scene, pod))
+    return not node_state.exists or bool(
+        control_sign(context, node_state) and outstays(context, pod)
+    )
 
 
-def network_sign(scene: Scene, attempt: int, node: NodeSight) -> str | None:
+def network_sign(context: ReconcileContext, attempt: int, node: NodeState) -> str | None:
     """What the network says against the node, in words."""
-    lost = scene.lost_by_ray(attempt)
+    lost = context.lost_by_ray(attempt)
     if lost and (node.name in lost or node.hostname in lost):
         return "Ray no longer hears from it"
-    here = scene.index(attempt).by_node.get(node.name, ())
-    failing = scene.observed.progress_failing_s
+    here = context.index(attempt).by_node.get(node.name, ())
+    failing = context.observed.progress_failing_s
     # Polls that never worked say nothing: a NetworkPolicy or a wrong token keeps them out.
     if (
         failing is not None
-        and failing >= scene.settings.head_silent_s
-        and scene.live_word(attempt) is not None
-        and any(pods.is_head(pod) and pods.phase(pod) == "Running" for pod in here)
+        and failing >= context.settings.head_silent_s
+        and context.live_progress(attempt) is not None
+        and any(pod_status.is_head(pod) and pod_status.phase(pod) == "Running" for pod in here)
     ):
         return "the head pod on it does not answer"
-    if any(outstays(scene, pod) for pod in here):
+    if any(outstays(context, pod) for pod in here):
         return "a pod on it outstays its grace period"
     return None
 
 
-def outstays(scene: Scene, pod: Manifest) -> bool:
+def outstays(context: ReconcileContext, pod: Object) -> bool:
     """Whether a pod is still there well after its grace period."""
-    late = pods.overdue_s(pod, scene.now)
-    return late is not None and late >= scene.settings.terminating_late_s
+    late = pod_status.overdue_s(pod, context.now)
+    return late is not None and late >= context.settings.terminating_late_s
 
 
-def _lost_head(scene: Scene, draft: Draft, attempt: int) -> None:
+def _lost_head(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> None:
     """Replace the workers together with their head.
 
     Left alone they would wait for the old head's address first, and be replaced only then. Ray
     begins in a worker once a head answers, so one in which it began before its head was created
     hangs on a lost one.
     """
-    if draft.ledger.head is None or draft.ledger.end_seen or scene.taken_back(attempt):
+    if (
+        builder.bookkeeping.head is None
+        or builder.bookkeeping.end_seen
+        or context.suspended_by_queue(attempt)
+    ):
         return
-    if scene.unknown("Pod"):
+    if context.unknown("Pod"):
         return  # a head that is missing here may be there
-    head, index = scene.head(attempt), scene.index(attempt)
-    if head is not None and pods.leaving(head) and not _forced(head):
+    head, index = context.head(attempt), context.index(attempt)
+    if head is not None and pod_status.leaving(head) and not _forced(head):
         return  # it leaves in peace, and its workers get their notice through it
-    headless = head is None or pods.ended(head) or pods.leaving(head)
+    headless = head is None or pod_status.ended(head) or pod_status.leaving(head)
     head_created = str(head["metadata"].get("creationTimestamp") or "") if head else ""
     if not headless and not "" < index.oldest_worker < head_created:
         return
     found = []
     for pod in index.all:
-        if pods.is_head(pod) or (pods.leaving(pod) and _forced(pod)):
+        if pod_status.is_head(pod) or (pod_status.leaving(pod) and _forced(pod)):
             continue
-        if headless or "" < pods.joined(pod) < head_created:
-            draft.do(Delete(pods.pod_ref(pod), grace_s=0))
+        if headless or "" < pod_status.joined(pod) < head_created:
+            builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))
             found.append(pod)
     if found:
-        evidence.explain_by_the_head(scene, draft, found)
+        evidence.explain_by_the_head(context, builder, found)
 
 
-def _forced(pod: Manifest) -> bool:
+def _forced(pod: Object) -> bool:
     return bool(pod["metadata"].get("deletionGracePeriodSeconds") == 0)

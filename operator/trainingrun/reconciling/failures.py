@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from ..api.status import Attempt, LossReason, RunStatus
 from ..api.v1alpha1 import Backoff, Failures
-from . import pods
-from .ledger import Ledger
-from .model import Manifest, NodeSight
-from .moments import parsed
+from . import pod_status
+from .bookkeeping import Bookkeeping
+from .model import NodeState, Object
+from .timestamps import parsed
 
 NODE_GOING = frozenset({"Terminated", "Shutdown", "NodeShutdown", "Preempting"})
 """Pod status reasons of a kubelet that makes room or shuts down: the node gave notice."""
@@ -53,24 +53,24 @@ STORAGE_WAIT_S = (60.0, 600.0)
 are put right by a person, and attempts meanwhile would use up maxAttemptsWithoutProgress."""
 
 
-class Over(NamedTuple):
+class RunFailure(NamedTuple):
     """Why the whole run has failed."""
 
     reason: str
     message: str
 
 
-def why_pod_ended(pod: Manifest, node: NodeSight | None) -> LossReason | None:
+def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
     """Why the pod ended or is about to; None: it goes on.
 
     The first sign that holds decides. What the pod says of itself comes before what its node
     looks like, which may have changed since.
     """
-    endings = list(pods.terminations(pod))
-    if (pods.ray_ending(pod) or {}).get("reason") == "OOMKilled":
+    endings = list(pod_status.terminations(pod))
+    if (pod_status.ray_ending(pod) or {}).get("reason") == "OOMKilled":
         return LossReason.OUT_OF_MEMORY
     status_reason = pod.get("status", {}).get("reason")
-    disruption = pods.condition(pod, "DisruptionTarget")
+    disruption = pod_status.condition(pod, "DisruptionTarget")
     if disruption and disruption.get("status") == "True":
         if disruption.get("reason") in ("DeletionByTaintManager", "DeletionByPodGC"):
             return LossReason.NODE_LOST
@@ -83,26 +83,26 @@ def why_pod_ended(pod: Manifest, node: NodeSight | None) -> LossReason | None:
         return LossReason.EVICTED
     if status_reason in NEVER_RAN:
         return LossReason.INFRASTRUCTURE_ERROR
-    if pods.leaving(pod) and not _died_before_deletion(pod, endings):
+    if pod_status.leaving(pod) and not _died_before_deletion(pod, endings):
         return LossReason.PREEMPTED
-    if not pods.ended(pod) and not endings:
+    if not pod_status.ended(pod) and not endings:
         return None
     killed = any(ending.get("exitCode") in KILLED for ending in endings) or not endings
     if killed and node is not None and (not node.exists or not node.ready or _taken(node)):
         return LossReason.NODE_LOST
     # The main process of every pod is Ray's own: the training code runs below it, and what goes
     # wrong there arrives through the driver's word, never as a pod's exit code.
-    return LossReason.HEAD_LOST if pods.is_head(pod) else LossReason.WORKER_LOST
+    return LossReason.HEAD_LOST if pod_status.is_head(pod) else LossReason.WORKER_LOST
 
 
-def _died_before_deletion(pod: Manifest, endings: list[Manifest]) -> bool:
+def _died_before_deletion(pod: Object, endings: list[Object]) -> bool:
     """Whether KubeRay merely clears a pod away that had died by itself."""
-    asked = pods.deletion_asked(pod)
+    asked = pod_status.deletion_asked(pod)
     finished = [parsed(end["finishedAt"]) for end in endings if end.get("finishedAt")]
     return asked is not None and bool(finished) and max(finished) <= asked
 
 
-def _taken(node: NodeSight) -> bool:
+def _taken(node: NodeState) -> bool:
     return any(taint in NODE_GONE_TAINTS | NODE_LEAVING_TAINTS for taint in node.taints)
 
 
@@ -111,7 +111,7 @@ def application_failures(status: RunStatus) -> int:
     return status.disruptions.application_errors + status.disruptions.out_of_memory
 
 
-def infrastructure_losses(status: RunStatus, ledger: Ledger) -> int:
+def infrastructure_losses(status: RunStatus, bookkeeping: Bookkeeping) -> int:
     """What counts against failures.maxPreemptions."""
     lost = status.disruptions
     return (
@@ -119,7 +119,7 @@ def infrastructure_losses(status: RunStatus, ledger: Ledger) -> int:
         + lost.node_losses
         + lost.head_losses
         + lost.worker_failures
-        + ledger.other_losses
+        + bookkeeping.other_losses
     )
 
 
@@ -129,22 +129,22 @@ def budgets(reason: LossReason | None) -> set[str]:
 
 
 def exhausted(
-    status: RunStatus, ledger: Ledger, failures: Failures, charged: Collection[str]
-) -> Over | None:
+    status: RunStatus, bookkeeping: Bookkeeping, failures: Failures, charged: Collection[str]
+) -> RunFailure | None:
     """Whether a budget is used up.
 
     Only budgets that were charged are judged: one that a user lowers ends nothing that is well.
     """
     own = application_failures(status)
     if "application" in charged and own > failures.max_restarts:
-        return Over(
+        return RunFailure(
             "RestartsExhausted",
             f"The training failed by itself {_times(own)} and failures.maxRestarts is "
             f"{failures.max_restarts}",
         )
-    losses = infrastructure_losses(status, ledger)
+    losses = infrastructure_losses(status, bookkeeping)
     if "infrastructure" in charged and 0 <= failures.max_preemptions < losses:
-        return Over(
+        return RunFailure(
             "PreemptionsExhausted",
             f"Infrastructure was lost {_times(losses)} and failures.maxPreemptions is "
             f"{failures.max_preemptions}; -1 survives as many as there are",
@@ -152,24 +152,33 @@ def exhausted(
     return None
 
 
-def without_progress(ended: Attempt, ledger: Ledger, failures: Failures) -> Over | None:
+def without_progress(
+    ended: Attempt, bookkeeping: Bookkeeping, failures: Failures
+) -> RunFailure | None:
     """Whether too many attempts in a row ended without a newer checkpoint."""
-    if ledger.fruitless < failures.max_attempts_without_progress:
+    if bookkeeping.attempts_without_progress < failures.max_attempts_without_progress:
         return None
     limit = f"failures.maxAttemptsWithoutProgress is {failures.max_attempts_without_progress}"
     # Where more checkpoints would not help, the attempt's own words say what does.
     if ended.reason is LossReason.STORAGE_ERROR:
-        return Over("NoProgress", f"{_attempts(ledger.fruitless)} had no storage and {limit}")
+        return RunFailure(
+            "NoProgress",
+            f"{_attempts(bookkeeping.attempts_without_progress)} had no storage and {limit}",
+        )
     if ended.resumed_from_step is None:
-        return Over("NoProgress", f"{_attempts(ledger.fruitless)} ended untrained and {limit}")
-    return Over(
+        return RunFailure(
+            "NoProgress",
+            f"{_attempts(bookkeeping.attempts_without_progress)} ended untrained and {limit}",
+        )
+    return RunFailure(
         "NoProgress",
-        f"{_attempts(ledger.fruitless)} ended without a newer checkpoint and {limit}; make "
-        "checkpoints more often (checkpoints.everySeconds) or look at why the attempts end",
+        f"{_attempts(bookkeeping.attempts_without_progress)} ended without a newer checkpoint "
+        f"and {limit}; make checkpoints more often (checkpoints.everySeconds) "
+        "or look at why the attempts end",
     )
 
 
-def backoff(ended: Attempt, fruitless: int, settings: Backoff) -> timedelta:
+def backoff(ended: Attempt, attempts_without_progress: int, settings: Backoff) -> timedelta:
     """The wait after an attempt.
 
     `fruitless` counts the attempts in a row that ended without a newer checkpoint: what makes
@@ -178,14 +187,20 @@ def backoff(ended: Attempt, fruitless: int, settings: Backoff) -> timedelta:
     """
     if ended.reason is None or ended.reason.budget == "none":
         return timedelta(0)
-    own = _own_backoff(ended.reason, fruitless, settings)
+    own = _own_backoff(ended.reason, attempts_without_progress, settings)
     if ended.reason is LossReason.STORAGE_ERROR:
-        return max(own, _storage_wait(max(fruitless, 1)))
+        return max(own, _storage_wait(max(attempts_without_progress, 1)))
     return own
 
 
-def _own_backoff(reason: LossReason, fruitless: int, settings: Backoff) -> timedelta:
-    waits = fruitless if reason.budget == "application" else fruitless - 1
+def _own_backoff(
+    reason: LossReason, attempts_without_progress: int, settings: Backoff
+) -> timedelta:
+    waits = (
+        attempts_without_progress
+        if reason.budget == "application"
+        else attempts_without_progress - 1
+    )
     if reason.budget == "application":
         waits = max(waits, 1)
     if waits < 1:
@@ -194,9 +209,11 @@ def _own_backoff(reason: LossReason, fruitless: int, settings: Backoff) -> timed
     return timedelta(seconds=seconds)
 
 
-def _storage_wait(fruitless: int) -> timedelta:
+def _storage_wait(attempts_without_progress: int) -> timedelta:
     return timedelta(
-        seconds=min(STORAGE_WAIT_S[0] * 2 ** min(fruitless - 1, 10), STORAGE_WAIT_S[1])
+        seconds=min(
+            STORAGE_WAIT_S[0] * 2 ** min(attempts_without_progress - 1, 10), STORAGE_WAIT_S[1]
+        )
     )
 
 

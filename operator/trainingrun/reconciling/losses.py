@@ -12,9 +12,9 @@ from collections.abc import Iterable, Set
 from datetime import datetime, timedelta
 
 from ..api.status import LossReason
-from .draft import Draft
-from .ledger import Charge
-from .moments import parsed, written
+from .bookkeeping import CountedDisruption
+from .plan_builder import PlanBuilder
+from .timestamps import parsed, written
 
 SAME_LOSS_S = 60.0
 """A record that names no pod and a pod that ended belong together within so many seconds, and so
@@ -23,7 +23,7 @@ do pods that run out of memory."""
 MEMORY_S = 600.0
 """How long a pod that is gone is remembered: no record about it comes later than that."""
 
-MOST_CHARGES = 2500
+MOST_COUNTED = 2500
 """Losses remembered at once: each of a thousand workers and its node, and some more."""
 
 MOST_LOST_NODES = 200
@@ -40,7 +40,7 @@ COUNTERS = {
 }
 """The field of status.disruptions that counts it."""
 
-SHARPNESS = {
+PRECEDENCE = {
     LossReason.WORKER_LOST: 0,
     LossReason.INFRASTRUCTURE_ERROR: 0,
     LossReason.PREEMPTED: 1,
@@ -55,28 +55,28 @@ SHARPNESS = {
 class Losses:
     """The losses of one attempt; nothing reaches the draft before `write`."""
 
-    def __init__(self, draft: Draft, now: datetime):
+    def __init__(self, builder: PlanBuilder, now: datetime):
         """From what was counted so far."""
-        self._draft, self._now, self._written = draft, now, written(now)
+        self._builder, self._now, self._written = builder, now, written(now)
         self._lost_nodes: dict[str, str] = {}
-        self._charges = dict(draft.ledger.charges)
-        self._failures_before = memory_failures(self._charges.values())
+        self._counted = dict(builder.bookkeeping.counted)
+        self._failures_before = memory_failures(self._counted.values())
         self._counts: Counter[str] = Counter()
         self._dropped: set[str] = set()
         self._changed = False
         self._by_pod: dict[str, str] = {}
-        self._records: dict[str, Charge] = {}
+        self._records: dict[str, CountedDisruption] = {}
         self._told: set[str] = set()
-        for key, known in self._charges.items():
+        for key, known in self._counted.items():
             self._index(key, known)
 
     def __contains__(self, key: str) -> bool:
         """Whether it is known, counted or explained."""
-        return key in self._charges
+        return key in self._counted
 
     def explained(self, key: str) -> bool:
         """Whether another loss explains it."""
-        known = self._charges.get(key)
+        known = self._counted.get(key)
         return known is not None and known.collateral
 
     def key_of(self, pod: str) -> str | None:
@@ -87,7 +87,7 @@ class Losses:
         """Whether a pod or node showed a loss about then."""
         return any(abs((parsed(time) - when).total_seconds()) <= SAME_LOSS_S for time in self._told)
 
-    def charge(
+    def count_disruption(
         self,
         key: str,
         reason: LossReason,
@@ -95,9 +95,9 @@ class Losses:
         message: str,
         *,
         pod: str | None = None,
-        words: str = "",
+        termination_message: str = "",
         ended: str | None = None,
-        born: str | None = None,
+        created_at: str | None = None,
     ) -> None:
         """Count a loss, unless it is counted; a sharper reason takes the count over.
 
@@ -107,12 +107,12 @@ class Losses:
             when: When it was seen or recorded.
             message: For the event.
             pod: Name of the pod, by which the runtime's records know it.
-            words: How its container ended.
+            termination_message: How its container ended.
             ended: When the container ended, where it ran out of memory.
-            born: When the pod was created, where it ran out of memory.
+            created_at: When the pod was created, where it ran out of memory.
         """
-        known = self._charges.get(key)
-        if known and (known.collateral or SHARPNESS[reason] <= SHARPNESS[known.reason]):
+        known = self._counted.get(key)
+        if known and (known.collateral or PRECEDENCE[reason] <= PRECEDENCE[known.reason]):
             return
         if known:
             self._count(known.reason, -1)
@@ -120,37 +120,37 @@ class Losses:
         time = known.time if known else self._written if when is self._now else written(when)
         self._put(
             key,
-            Charge(
+            CountedDisruption(
                 reason=reason,
                 time=time,
                 pod=pod or (known and known.pod),
-                words=words,
+                termination_message=termination_message,
                 ended=ended,
-                born=born,
+                created_at=created_at,
             ),
         )
-        self._draft.tell("Warning", reason.value, message)
+        self._builder.add_event("Warning", reason.value, message)
 
     def explain(self, key: str, pod: str, reason: LossReason) -> None:
         """Remember a pod whose end another loss explains; if it was counted, it no longer is."""
-        known = self._charges.get(key)
+        known = self._counted.get(key)
         if known and known.collateral:
             return
         if known:
             self._count(known.reason, -1)
         time = known.time if known else self._written
-        self._put(key, Charge(reason=reason, time=time, pod=pod, collateral=True))
+        self._put(key, CountedDisruption(reason=reason, time=time, pod=pod, collateral=True))
 
     def adopt_record(self, uid: str, pod: str) -> None:
         """Let the pod take over the count of a record that came first and is about it.
 
         That is one with its name, or one without a name that came shortly before.
         """
-        if uid in self._charges:
+        if uid in self._counted:
             return
         for key, known in self._records.items():
             if known.pod == pod or (known.pod is None and self._is_recent(known)):
-                del self._charges[key], self._records[key]
+                del self._counted[key], self._records[key]
                 self._put(uid, known.model_copy(update={"pod": pod}))
                 return
 
@@ -160,7 +160,7 @@ class Losses:
 
     def reopen_node(self, node: str) -> None:
         """A node that came back is counted anew if it is lost once more."""
-        known = self._charges.pop(f"node:{node}", None)
+        known = self._counted.pop(f"node:{node}", None)
         if known:
             self._put(f"node:{node}/{known.time}", known)
 
@@ -171,47 +171,47 @@ class Losses:
             alive: What may be witnessed still.
             all_recent: Whether nothing counts as long gone.
         """
-        if not self._charges:
+        if not self._counted:
             return
         oldest = written(self._now - timedelta(seconds=MEMORY_S))
         gone = [
             key
-            for key, known in self._charges.items()
+            for key, known in self._counted.items()
             if known.time <= oldest and key not in alive and not all_recent
         ]
-        beyond = len(self._charges) - len(gone) - MOST_CHARGES
+        beyond = len(self._counted) - len(gone) - MOST_COUNTED
         if beyond > 0:
             kept = alive | set(gone)
-            rest = [key for key in self._charges if key not in kept]
-            gone += sorted(rest, key=lambda key: self._charges[key].time)[:beyond]
+            rest = [key for key in self._counted if key not in kept]
+            gone += sorted(rest, key=lambda key: self._counted[key].time)[:beyond]
         self._dropped.update(gone)
 
     def write(self) -> None:
         """Put everything into the draft."""
-        failed = memory_failures(self._charges.values()) - self._failures_before
+        failed = memory_failures(self._counted.values()) - self._failures_before
         self._counts["out_of_memory"] += failed
         false_heads, false_workers = 0, 0
         for key in self._dropped:
-            known = self._charges.pop(key)
+            known = self._counted.pop(key)
             false_heads += is_false_start(known, LossReason.HEAD_LOST)
             false_workers += is_false_start(known, LossReason.WORKER_LOST)
         if self._changed or self._dropped:
-            ledger = self._draft.ledger
-            self._draft.note(
-                charges=self._charges,
-                false_heads=ledger.false_heads + false_heads,
-                false_workers=ledger.false_workers + false_workers,
+            bookkeeping = self._builder.bookkeeping
+            self._builder.update_bookkeeping(
+                counted=self._counted,
+                false_heads=bookkeeping.false_heads + false_heads,
+                false_workers=bookkeeping.false_workers + false_workers,
             )
         self._write_counts(failed)
         if self._lost_nodes:
             self._write_nodes()
 
     def _write_nodes(self) -> None:
-        ledger = self._draft.ledger
-        nodes = {**dict.fromkeys(self._lost_nodes, self._written), **ledger.lost_nodes}
+        bookkeeping = self._builder.bookkeeping
+        nodes = {**dict.fromkeys(self._lost_nodes, self._written), **bookkeeping.lost_nodes}
         newest = sorted(nodes, key=lambda node: nodes[node])[-MOST_LOST_NODES:]
-        names = {**self._lost_nodes, **ledger.hostnames}
-        self._draft.note(
+        names = {**self._lost_nodes, **bookkeeping.hostnames}
+        self._builder.update_bookkeeping(
             lost_nodes={node: nodes[node] for node in newest},
             hostnames={node: names[node] for node in newest if names.get(node, node) != node},
         )
@@ -219,27 +219,27 @@ class Losses:
     def _write_counts(self, memory: int) -> None:
         changes = {name: number for name, number in self._counts.items() if number}
         if changes:
-            counts = self._draft.status.disruptions
+            counts = self._builder.status.disruptions
             new = {name: max(getattr(counts, name) + number, 0) for name, number in changes.items()}
-            self._draft.set(disruptions=counts.model_copy(update=new))
+            self._builder.update_status(disruptions=counts.model_copy(update=new))
         if memory > 0:
-            self._draft.charged.add("application")
+            self._builder.charged.add("application")
         if sum(self._counts.values()) - memory > 0:
-            self._draft.charged.add("infrastructure")
+            self._builder.charged.add("infrastructure")
 
-    def _is_recent(self, known: Charge) -> bool:
+    def _is_recent(self, known: CountedDisruption) -> bool:
         return abs((parsed(known.time) - self._now).total_seconds()) <= SAME_LOSS_S
 
     def _count(self, reason: LossReason, number: int) -> None:
         if reason is not LossReason.OUT_OF_MEMORY:  # counted by failure, at the end
             self._counts[COUNTERS[reason]] += number
 
-    def _put(self, key: str, entry: Charge) -> None:
-        self._charges[key] = entry
+    def _put(self, key: str, entry: CountedDisruption) -> None:
+        self._counted[key] = entry
         self._index(key, entry)
         self._changed = True
 
-    def _index(self, key: str, entry: Charge) -> None:
+    def _index(self, key: str, entry: CountedDisruption) -> None:
         if entry.pod is not None:
             self._by_pod.setdefault(entry.pod, key)
         if key.startswith("record:"):
@@ -248,30 +248,30 @@ class Losses:
             self._told.add(entry.time)
 
 
-def is_false_start(known: Charge, reason: LossReason) -> bool:
+def is_false_start(known: CountedDisruption, reason: LossReason) -> bool:
     """Whether a head or worker was seen to end by itself, for that reason.
 
     Only those that were seen to end count: one that is taken away with notice leaves no words.
     """
-    return bool(known.words) and not known.collateral and known.reason is reason
+    return bool(known.termination_message) and not known.collateral and known.reason is reason
 
 
-def memory_failures(charges: Iterable[Charge]) -> int:
+def memory_failures(counted: Iterable[CountedDisruption]) -> int:
     """How many failures the pods that ran out of memory make up.
 
     A failure holds every pod that was there when it began and ran out of memory soon after. A pod
     that was created later ran out of memory in the next try.
     """
     ends = sorted(
-        (known.ended or known.time, known.born or "")
-        for known in charges
+        (known.ended or known.time, known.created_at or "")
+        for known in counted
         if known.reason is LossReason.OUT_OF_MEMORY and not known.collateral
     )
     count, began = 0, ""
-    for ended, born in ends:
+    for ended, created_at in ends:
         joins = (
             began != ""
-            and born <= began
+            and created_at <= began
             and (parsed(ended) - parsed(began)).total_seconds() <= SAME_LOSS_S
         )
         if not joins:
@@ -279,16 +279,16 @@ def memory_failures(charges: Iterable[Charge]) -> int:
     return count
 
 
-def out_of_memory_lately(charges: Iterable[Charge], now: datetime) -> bool:
+def out_of_memory_lately(counted: Iterable[CountedDisruption], now: datetime) -> bool:
     """Whether a pod ran out of memory within the last minute."""
     return any(
         abs((now - parsed(known.ended or known.time)).total_seconds()) <= SAME_LOSS_S
-        for known in charges
+        for known in counted
         if known.reason is LossReason.OUT_OF_MEMORY and not known.collateral
     )
 
 
-def in_words(reason: LossReason) -> str:
+def describe(reason: LossReason) -> str:
     """Why a pod ended, for a sentence that begins with the pod."""
     return {
         LossReason.PREEMPTED: "it was asked to leave",

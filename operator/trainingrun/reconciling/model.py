@@ -11,11 +11,15 @@ from ..api.contract import Progress
 from ..api.status import RunStatus
 from ..api.v1alpha1 import TrainingRun
 
+Object = Mapping[str, Any]
+"""An object as the API server gives it."""
+
 Manifest = Mapping[str, Any]
+"""An object as it is to be applied."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSight:
+class NodeState:
     """One node as the control plane and the network show it."""
 
     name: str
@@ -53,13 +57,13 @@ class Observed:
     invalid: str | None = None
     """Why the spec cannot be used, where an older CRD let it through; `run` then has a placeholder
     spec and only its metadata and status count."""
-    ray_jobs: tuple[Manifest, ...] = ()
+    ray_jobs: tuple[Object, ...] = ()
     """RayJobs with the run's label, of whatever owner (see `owner_uid`)."""
-    ray_clusters: tuple[Manifest, ...] = ()
+    ray_clusters: tuple[Object, ...] = ()
     """RayClusters with the run's label."""
-    pods: tuple[Manifest, ...] = ()
+    pods: tuple[Object, ...] = ()
     """Pods with the run's label, terminating ones included."""
-    nodes: Mapping[str, NodeSight] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
     """The nodes that those pods are on and those in `status.seen.lostNodes`, by name."""
     progress: Progress | None = None
     """The runtime's last document, whichever attempt it is of."""
@@ -118,7 +122,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class AvoidNodes:
+class ExcludeNodes:
     """Patch a live RayCluster so that replacement pods keep off exactly these nodes; none: off no
     node. KubeRay leaves running pods alone and nothing reverts the patch.
     """
@@ -135,7 +139,7 @@ class AskToSuspend:
     attempt: int
 
 
-Action = Apply | EnsureToken | Delete | AvoidNodes | AskToSuspend
+Action = Apply | EnsureToken | Delete | ExcludeNodes | AskToSuspend
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,5 +161,5 @@ class Plan:
     """The whole next status; written once, if it differs."""
     events: tuple[RunEvent, ...] = ()
     """Emitted after the status is written."""
-    look_again_s: float | None = None
+    requeue_after_s: float | None = None
     """Seconds until the next look if nothing happens before; None: only when something happens."""

@@ -1,15 +1,15 @@
 """What the control plane says against a node, and for it."""
 
 from . import failures
-from .model import NodeSight
-from .scene import Scene
+from .context import ReconcileContext
+from .model import NodeState
 
 LOOKS_WELL_S = 60.0
 """After so long a dead node no longer looks Ready: without a Lease to tell, it is back if it does.
 Kubernetes takes a node for NotReady 40 to 50 s after its last sign of life."""
 
 
-def control_sign(scene: Scene, node: NodeSight) -> str | None:
+def control_sign(context: ReconcileContext, node: NodeState) -> str | None:
     """What the control plane says against the node, in words."""
     if not node.exists:
         return "its Node object is gone"
@@ -19,15 +19,15 @@ def control_sign(scene: Scene, node: NodeSight) -> str | None:
         taint = next((taint for taint in node.taints if taint in failures.NODE_GONE_TAINTS), None)
         if taint:
             return f"it has taint {taint}"
-    if node.lease_age_s is not None and node.lease_age_s > scene.settings.lease_stale_s:
-        return None if scene.unknown("Lease") else "its Lease is no longer renewed"
+    if node.lease_age_s is not None and node.lease_age_s > context.settings.lease_stale_s:
+        return None if context.unknown("Lease") else "its Lease is no longer renewed"
     return None
 
 
-def well_since(scene: Scene, node: NodeSight, lost_s: float) -> bool:
+def well_since(context: ReconcileContext, node: NodeState, lost_s: float) -> bool:
     """Whether the node, lost so many seconds ago, has shown since that its kubelet lives."""
-    if control_sign(scene, node) or failures.NODE_LEAVING_TAINTS.intersection(node.taints):
+    if control_sign(context, node) or failures.NODE_LEAVING_TAINTS.intersection(node.taints):
         return False
-    if node.lease_age_s is None or scene.unknown("Lease"):
+    if node.lease_age_s is None or context.unknown("Lease"):
         return lost_s >= LOOKS_WELL_S
     return node.lease_age_s < lost_s - 1.0  # moments are whole seconds

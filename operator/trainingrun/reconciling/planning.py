@@ -7,9 +7,9 @@ from datetime import datetime
 
 from ..api.status import Attempt
 from ..api.v1alpha1 import KIND
-from ..rendering.settings import RenderSettings
+from ..rendering.render_settings import RenderSettings
 from . import (
-    attempts,
+    attempt_lifecycle,
     conditions,
     diagnosis,
     disruptions,
@@ -19,26 +19,26 @@ from . import (
     failures,
     goodput,
     lifetime,
-    progress,
+    progress_status,
     requeue,
     silence,
     stuck,
     suspension,
 )
-from .diagnosis import Trouble
-from .draft import Draft
+from .context import ReconcileContext
+from .diagnosis import Blocker
 from .model import (
     Action,
     Apply,
-    AvoidNodes,
     Delete,
     EnsureToken,
+    ExcludeNodes,
     Observed,
     Plan,
     Rejection,
 )
-from .scene import Scene
-from .settings import ReconcileSettings
+from .plan_builder import PlanBuilder
+from .reconcile_settings import ReconcileSettings
 from .texts import short
 
 
@@ -50,75 +50,77 @@ def plan(
     The same observation gives the same plan, and nothing in the status changes with the clock
     alone but what a deadline or a wait that has passed brings about.
     """
-    scene = Scene(observed, render, settings, now)
-    draft = Draft.of(observed.run.status)
+    context = ReconcileContext(observed, render, settings, now)
+    builder = PlanBuilder.of(observed.run.status)
     if observed.run.metadata.deletion_timestamp:
         return Plan((), observed.run.status)  # owner references collect what it owns
-    if lifetime.over(draft.status):
-        stuck_by = lifetime.after_the_end(scene, draft)
-        stuck_by = _hold_back(scene, draft) or stuck_by
-        conditions.stall_after_the_end(scene, draft, stuck_by)
-        return draft.plan()
+    if lifetime.has_ended(builder.status):
+        blocker = lifetime.after_the_end(context, builder)
+        blocker = _hold_back(context, builder) or blocker
+        conditions.settle_after_the_end(context, builder, blocker)
+        return builder.plan()
     # A spec that cannot be used begins nothing; what runs is accompanied as it was rendered.
-    refused = Trouble("InvalidSpec", observed.invalid) if observed.invalid else None
+    refused = Blocker("InvalidSpec", observed.invalid) if observed.invalid else None
     if not refused:
-        lifetime.start(scene, draft)
-    attempts.adopt(scene, draft)
-    attempt = attempts.running(draft)
+        lifetime.start(context, builder)
+    attempt_lifecycle.adopt(context, builder)
+    attempt = attempt_lifecycle.running(builder)
     if attempt:
-        trouble = _accompany(scene, draft, attempt)
+        blocker = _accompany(context, builder, attempt)
     else:
-        trouble, not_taken = _between(scene, draft)
+        blocker, not_taken = _between(context, builder)
         refused = refused or not_taken
-    conditions.settle(scene, draft, trouble, refused)
-    return draft.plan()
+    conditions.settle(context, builder, blocker, refused)
+    return builder.plan()
 
 
-def _accompany(scene: Scene, draft: Draft, attempt: Attempt) -> Trouble | None:
+def _accompany(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> Blocker | None:
     """An attempt runs: count, see whether it has ended, help it along."""
-    suspension.resume(scene, draft)  # an attempt that was adopted after a crash ended the rest too
-    goodput.hear(scene, draft, attempt.number)
-    attempt = progress.take_in(scene, draft, attempt)
-    attempts.update(draft, attempt)
-    evidence.take_in(scene, draft, attempt.number)
-    exclusions.lift(scene, draft, attempt.number)
-    lost = disruptions.lost_nodes(scene, draft, attempt.number)
+    suspension.resume(
+        context, builder
+    )  # an attempt that was adopted after a crash ended the rest too
+    goodput.record_seconds(context, builder, attempt.number)
+    attempt = progress_status.record_progress(context, builder, attempt)
+    attempt_lifecycle.update(builder, attempt)
+    evidence.record_losses(context, builder, attempt.number)
+    exclusions.lift(context, builder, attempt.number)
+    lost = disruptions.lost_nodes(context, builder, attempt.number)
     end = (
-        endings.ended(scene, draft, attempt)
-        or lifetime.deadline_end(scene, draft)
-        or suspension.ask(scene, draft, attempt)
+        endings.ended(context, builder, attempt)
+        or lifetime.deadline_end(context, builder)
+        or suspension.ask(context, builder, attempt)
     )
     if end:
         # Only written now; acted on at the next look, once it cannot be forgotten any more.
-        draft.actions.clear()
-        attempts.finish(scene, draft, attempt, end)
+        builder.actions.clear()
+        attempt_lifecycle.finish(context, builder, attempt, end)
         return None
-    disruptions.respond(scene, draft, attempt.number, lost)
-    draft.look_within(requeue.after_s(scene, draft, attempt.number))
-    trouble = (
-        diagnosis.of_access(scene)
-        or diagnosis.of_kuberay(scene)
-        or diagnosis.of_pods(scene, draft, attempt)
-        or diagnosis.of_storage(scene.live_word(attempt.number))
-        or silence.trouble(scene, draft, attempt)
-        or endings.given_up(draft, attempt)
-        or stuck.of_attempt(scene, draft, attempt)
+    disruptions.respond(context, builder, attempt.number, lost)
+    builder.requeue_within(requeue.after_s(context, builder, attempt.number))
+    blocker = (
+        diagnosis.of_access(context)
+        or diagnosis.of_kuberay(context)
+        or diagnosis.of_pods(context, builder, attempt)
+        or diagnosis.of_storage(context.live_progress(attempt.number))
+        or silence.blocker(context, builder, attempt)
+        or endings.given_up(builder, attempt)
+        or stuck.of_attempt(context, builder, attempt)
     )
-    return _hold_back(scene, draft) or trouble
+    return _hold_back(context, builder) or blocker
 
 
-def _hold_back(scene: Scene, draft: Draft) -> Trouble | None:
+def _hold_back(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
     """Leave out what the API server has just refused, or the status would not be written."""
-    refused = scene.observed.rejected
+    refused = context.observed.rejected
     if refused is None:
         return None
     at = (refused.kind, refused.name)
-    rest = [action for action in draft.actions if _object(action) != at]
-    if attempts.running(draft) is None and len(rest) == len(draft.actions):
+    rest = [action for action in builder.actions if _object(action) != at]
+    if attempt_lifecycle.running(builder) is None and len(rest) == len(builder.actions):
         return None  # it was of the attempt that has ended
-    draft.actions = rest
-    draft.look_within(scene.settings.kuberay_retry_s)
-    told = _rejected(scene, draft, refused)
+    builder.actions = rest
+    builder.requeue_within(context.settings.kuberay_retry_s)
+    told = _rejected(context, builder, refused)
     return told[0] or told[1]
 
 
@@ -127,66 +129,70 @@ def _object(action: Action) -> tuple[str, str] | None:
     match action:
         case Apply(manifest) | EnsureToken(manifest):
             return manifest["kind"], manifest["metadata"]["name"]
-        case Delete(ref) | AvoidNodes(ref):
+        case Delete(ref) | ExcludeNodes(ref):
             return ref.kind, ref.name
     return None
 
 
-def _between(scene: Scene, draft: Draft) -> tuple[Trouble | None, Trouble | None]:
+def _between(
+    context: ReconcileContext, builder: PlanBuilder
+) -> tuple[Blocker | None, Blocker | None]:
     """No attempt runs: clear away, then rest, wait or begin. What stalls it, what refuses it."""
-    passed = lifetime.deadline(scene, draft)
+    passed = lifetime.deadline(context, builder)
     if passed:
-        lifetime.fail(scene, draft, passed)
+        lifetime.fail(context, builder, passed)
         return None, None
-    lost = diagnosis.of_access(scene)
-    if not attempts.clear_away(scene, draft):
-        disruptions.free_stuck_pods(scene, draft)
-        trouble = lost or stuck.of_leftovers(scene, draft)
-        return _hold_back(scene, draft) or trouble, None
-    misplaced = diagnosis.of_namespace(scene)
+    lost = diagnosis.of_access(context)
+    if not attempt_lifecycle.clean_up(context, builder):
+        disruptions.free_stuck_pods(context, builder)
+        blocker = lost or stuck.of_leftovers(context, builder)
+        return _hold_back(context, builder) or blocker, None
+    misplaced = diagnosis.of_namespace(context)
     if misplaced:
         return lost, misplaced
-    if scene.run.spec.suspend:
-        suspension.rest(scene, draft)
+    if context.run.spec.suspend:
+        suspension.rest(context, builder)
         return lost, None
-    if scene.observed.invalid or scene.unknown(KIND):
+    if context.observed.invalid or context.unknown(KIND):
         return lost, None
-    suspension.resume(scene, draft)
-    last = draft.status.attempts[-1] if draft.status.attempts else None
+    suspension.resume(context, builder)
+    last = builder.status.attempts[-1] if builder.status.attempts else None
     charged = failures.budgets(last.reason if last else None)
-    over = failures.exhausted(draft.status, draft.ledger, scene.run.spec.failures, charged)
-    if over:
-        lifetime.fail(scene, draft, over)
+    run_failure = failures.exhausted(
+        builder.status, builder.bookkeeping, context.run.spec.failures, charged
+    )
+    if run_failure:
+        lifetime.fail(context, builder, run_failure)
         return None, None
-    stranger = scene.stranger(draft.status.attempt + 1)
-    if stranger is not None:
-        draft.look_within(scene.settings.poll_s)
-        return Trouble(
+    foreign = context.foreign_ray_job(builder.status.attempt + 1)
+    if foreign is not None:
+        builder.requeue_within(context.settings.poll_s)
+        return Blocker(
             "NameTaken",
-            f"RayJob {stranger['metadata']['name']} belongs to another owner, such as a deleted "
+            f"RayJob {foreign['metadata']['name']} belongs to another owner, such as a deleted "
             "run of the same name; the run begins once it is gone",
         ), None
-    missing = diagnosis.of_kuberay(scene)
+    missing = diagnosis.of_kuberay(context)
     if missing:
-        draft.look_within(scene.settings.kuberay_retry_s)
+        builder.requeue_within(context.settings.kuberay_retry_s)
         return missing, None
-    if scene.observed.rejected:
-        return _rejected(scene, draft, scene.observed.rejected)
-    wait = attempts.backoff_left_s(scene, draft)
+    if context.observed.rejected:
+        return _rejected(context, builder, context.observed.rejected)
+    wait = attempt_lifecycle.backoff_left_s(context, builder)
     if wait > 0:
-        draft.look_within(wait)
+        builder.requeue_within(wait)
         return lost, None
-    attempts.begin(scene, draft)
+    attempt_lifecycle.begin(context, builder)
     return lost, None
 
 
 def _rejected(
-    scene: Scene, draft: Draft, rejected: Rejection
-) -> tuple[Trouble | None, Trouble | None]:
+    context: ReconcileContext, builder: PlanBuilder, rejected: Rejection
+) -> tuple[Blocker | None, Blocker | None]:
     """The API server refused an object; a quota may have room later, a bad spec has not."""
-    draft.look_within(scene.settings.kuberay_retry_s)
-    kind, words = f"{rejected.kind} {rejected.name}", short(rejected.message, 500)
-    if "exceeded quota" in words:
-        message = f"The namespace's quota refuses the {kind}: {words}; raise it or ask less"
-        return Trouble("QuotaExceeded", message), None
-    return None, Trouble("Rejected", f"The API server refuses the {kind}: {words}")
+    builder.requeue_within(context.settings.kuberay_retry_s)
+    kind, message = f"{rejected.kind} {rejected.name}", short(rejected.message, 500)
+    if "exceeded quota" in message:
+        message = f"The namespace's quota refuses the {kind}: {message}; raise it or ask less"
+        return Blocker("QuotaExceeded", message), None
+    return None, Blocker("Rejected", f"The API server refuses the {kind}: {message}")

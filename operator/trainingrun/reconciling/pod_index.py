@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..rendering import names
-from . import pods
-from .model import Manifest
+from . import pod_status
+from .model import Object
 
 MOST_REMEMBERED = 50_000
 """Summaries kept; beyond that all are read anew."""
@@ -38,13 +38,13 @@ class PodIndex:
 
     def __init__(self) -> None:
         """Empty until `add`."""
-        self.all: list[Manifest] = []
-        self.unwell: list[Manifest] = []
+        self.all: list[Object] = []
+        self.unwell: list[Object] = []
         """Those that do not simply run; every sign of a loss or of a start that hangs is there."""
-        self.heads: list[Manifest] = []
+        self.heads: list[Object] = []
         self._summaries: list[PodSummary] = []
 
-    def add(self, pod: Manifest, summary: PodSummary) -> None:
+    def add(self, pod: Object, summary: PodSummary) -> None:
         """Take a pod in."""
         self.all.append(pod)
         self._summaries.append(summary)
@@ -54,19 +54,19 @@ class PodIndex:
             self.heads.append(pod)
 
     @cached_property
-    def by_uid(self) -> Mapping[str, Manifest]:
+    def by_uid(self) -> Mapping[str, Object]:
         """Each pod by its UID."""
         return {known.uid: pod for known, pod in zip(self._summaries, self.all, strict=True)}
 
     @cached_property
-    def by_name(self) -> Mapping[str, Manifest]:
+    def by_name(self) -> Mapping[str, Object]:
         """Each pod by its name."""
         return {known.name: pod for known, pod in zip(self._summaries, self.all, strict=True)}
 
     @cached_property
-    def by_node(self) -> Mapping[str, list[Manifest]]:
+    def by_node(self) -> Mapping[str, list[Object]]:
         """The pods on each node."""
-        found: dict[str, list[Manifest]] = {}
+        found: dict[str, list[Object]] = {}
         for known, pod in zip(self._summaries, self.all, strict=True):
             if known.node:
                 found.setdefault(known.node, []).append(pod)
@@ -79,7 +79,7 @@ class PodIndex:
         return min(filter(None, joined), default="")
 
 
-def sort(found: Iterable[Manifest], run_uid: str) -> dict[int, PodIndex]:
+def sort(found: Iterable[Object], run_uid: str) -> dict[int, PodIndex]:
     """The run's own pods by attempt."""
     attempts: dict[int, PodIndex] = {}
     for pod in found:
@@ -93,7 +93,7 @@ def sort(found: Iterable[Manifest], run_uid: str) -> dict[int, PodIndex]:
     return attempts
 
 
-def _summary(pod: Manifest) -> PodSummary:
+def _summary(pod: Object) -> PodSummary:
     metadata = pod["metadata"]
     version = metadata.get("resourceVersion")
     if not version:
@@ -107,26 +107,26 @@ def _summary(pod: Manifest) -> PodSummary:
     return known
 
 
-def _read(pod: Manifest) -> PodSummary:
+def _read(pod: Object) -> PodSummary:
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     number = str(labels.get(names.ATTEMPT_LABEL, ""))
     return PodSummary(
         run_uid=str(labels.get(names.RUN_UID_LABEL, "")),
         attempt=int(number) if number.isdecimal() else None,
-        uid=pods.uid(pod),
-        name=pods.name(pod),
+        uid=pod_status.uid(pod),
+        name=pod_status.name(pod),
         head=labels.get(names.ROLE_LABEL) == names.HEAD,
-        node=pods.node_name(pod),
-        joined=pods.joined(pod),
+        node=pod_status.node_name(pod),
+        joined=pod_status.joined(pod),
         well=_well(pod),
     )
 
 
-def _well(pod: Manifest) -> bool:
-    if not pods.running(pod) or pod["status"].get("reason") or pods.ray_ending(pod):
+def _well(pod: Object) -> bool:
+    if not pod_status.running(pod) or pod["status"].get("reason") or pod_status.ray_ending(pod):
         return False
-    disruption = pods.condition(pod, "DisruptionTarget")
+    disruption = pod_status.condition(pod, "DisruptionTarget")
     if disruption and disruption.get("status") == "True":
         return False
-    return next(pods.waiting(pod), None) is None
+    return next(pod_status.waiting(pod), None) is None

@@ -6,12 +6,12 @@ An attempt is given up only where KubeRay says that it never submitted a driver.
 """
 
 from ..api.status import Attempt
-from . import pods
-from .diagnosis import Trouble
-from .draft import Draft
-from .model import Manifest
-from .moments import seconds_since, written
-from .scene import Scene
+from . import pod_status
+from .context import ReconcileContext
+from .diagnosis import Blocker
+from .model import Object
+from .plan_builder import PlanBuilder
+from .timestamps import seconds_since, written
 
 SILENT_S = 60.0
 """Seconds of this process's own polls without an answer, before anybody is told."""
@@ -20,29 +20,31 @@ NOT_SUBMITTED = ("", "PENDING")
 """RayJob's status.jobStatus before its driver runs."""
 
 
-def never_submitted(scene: Scene, draft: Draft, attempt: Attempt, job: Manifest) -> str | None:
+def never_submitted(
+    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt, job: Object
+) -> str | None:
     """Why the attempt is given up: every pod runs for long, and no driver was ever submitted.
 
     Two signs: this process asks the head and gets no document, and KubeRay calls no job running.
     The time is kept in the ledger, so that a restarted operator goes on counting, but it has to
     have asked for a while itself.
     """
-    if scene.unknown("RayJob", "Pod"):
+    if context.unknown("RayJob", "Pod"):
         return None
     waits = (
         (job_status(job) in NOT_SUBMITTED)
-        and scene.word(attempt.number) is None
-        and every_pod_runs(scene, draft, attempt)
+        and context.progress(attempt.number) is None
+        and every_pod_runs(context, builder, attempt)
     )
     if not waits:
-        if draft.ledger.hung_since is not None:
-            draft.note(hung_since=None)
+        if builder.bookkeeping.hung_since is not None:
+            builder.update_bookkeeping(hung_since=None)
         return None
-    if draft.ledger.hung_since is None:
-        draft.note(hung_since=written(scene.now))
-    deadline_s = scene.settings.startup_deadline_s
-    waited_s = seconds_since(draft.ledger.hung_since or written(scene.now), scene.now)
-    asked_s = scene.observed.progress_asked_s
+    if builder.bookkeeping.hung_since is None:
+        builder.update_bookkeeping(hung_since=written(context.now))
+    deadline_s = context.settings.startup_deadline_s
+    waited_s = seconds_since(builder.bookkeeping.hung_since or written(context.now), context.now)
+    asked_s = context.observed.progress_asked_s
     if waited_s < deadline_s or asked_s is None or asked_s < SILENT_S:
         return None
     return (
@@ -51,44 +53,44 @@ def never_submitted(scene: Scene, draft: Draft, attempt: Attempt, job: Manifest)
     )
 
 
-def trouble(scene: Scene, draft: Draft, attempt: Attempt) -> Trouble | None:
+def blocker(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> Blocker | None:
     """What the status says of a driver that cannot be heard though nothing else is wrong."""
-    head, job = scene.head(attempt.number), scene.job(attempt.number)
-    if head is None or not pods.running(head) or scene.taken_back(attempt.number):
+    head, job = context.head(attempt.number), context.job(attempt.number)
+    if head is None or not pod_status.running(head) or context.suspended_by_queue(attempt.number):
         return None
-    failing_s, asked_s = scene.observed.progress_failing_s, scene.observed.progress_asked_s
+    failing_s, asked_s = context.observed.progress_failing_s, context.observed.progress_asked_s
     runs = job is not None and job_status(job) == "RUNNING"
     if failing_s is not None and failing_s >= SILENT_S and runs:
-        why = scene.observed.progress_error or "it does not answer"
-        return Trouble(
+        why = context.observed.progress_error or "it does not answer"
+        return Blocker(
             "DriverSilent",
-            f"The progress of pod {pods.name(head)} cannot be read, though KubeRay calls its job "
-            f"RUNNING: {why}; nothing is ended for that. Let the operator reach port 8484 of the "
-            "head pod (NetworkPolicy, service mesh), with the token of the run's own Secret",
+            f"The progress of pod {pod_status.name(head)} cannot be read, though KubeRay calls its "
+            f"job RUNNING: {why}; nothing is ended for that. Let the operator reach port 8484 of "
+            "the head pod (NetworkPolicy, service mesh), with the token of the run's own Secret",
         )
-    unheard = scene.word(attempt.number) is None and asked_s is not None
-    if unheard and runs and (asked_s or 0.0) >= scene.settings.startup_deadline_s:
-        return Trouble(
+    unheard = context.progress(attempt.number) is None and asked_s is not None
+    if unheard and runs and (asked_s or 0.0) >= context.settings.startup_deadline_s:
+        return Blocker(
             "DriverSilent",
-            f"The driver has told nothing for {round(scene.settings.startup_deadline_s)} s, though "
-            f"KubeRay calls its job RUNNING; look at its log in pod {pods.name(head)}",
+            f"The driver has told nothing for {round(context.settings.startup_deadline_s)} s, "
+            f"though KubeRay calls its job RUNNING; look at its log in pod {pod_status.name(head)}",
         )
     return None
 
 
-def job_status(job: Manifest) -> str:
+def job_status(job: Object) -> str:
     """RayJob's status.jobStatus; "": KubeRay has told none."""
     return str((job.get("status") or {}).get("jobStatus") or "")
 
 
-def every_pod_runs(scene: Scene, draft: Draft, attempt: Attempt) -> bool:
+def every_pod_runs(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> bool:
     """Whether the attempt has all of its pods, and each of them runs."""
-    index = scene.index(attempt.number)
-    if len(index.all) < wanted_pods(scene, draft):
+    index = context.index(attempt.number)
+    if len(index.all) < wanted_pods(context, builder):
         return False
-    return all(pods.running(pod) for pod in index.unwell)
+    return all(pod_status.running(pod) for pod in index.unwell)
 
 
-def wanted_pods(scene: Scene, draft: Draft) -> int:
+def wanted_pods(context: ReconcileContext, builder: PlanBuilder) -> int:
     """Pods of the current attempt: its workers as they were rendered, and the head."""
-    return (draft.ledger.workers or scene.run.spec.workers.count) + 1
+    return (builder.bookkeeping.workers or context.run.spec.workers.count) + 1

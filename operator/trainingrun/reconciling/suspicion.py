@@ -8,12 +8,12 @@ since proves that they are back. Others are never read, for every node renews it
 from collections.abc import Iterator
 from datetime import datetime
 
-from ..rendering.settings import RenderSettings
-from . import disruptions, pods
+from ..rendering.render_settings import RenderSettings
+from . import disruptions, pod_status
+from .context import ReconcileContext
 from .model import Observed
 from .node_signs import control_sign
-from .scene import Scene
-from .settings import ReconcileSettings
+from .reconcile_settings import ReconcileSettings
 
 
 def suspects(
@@ -24,34 +24,35 @@ def suspects(
     """
     if not _any_sign(observed):
         return ()
-    scene = Scene(observed, render, settings, now)
+    context = ReconcileContext(observed, render, settings, now)
     return tuple(
         sorted(
             name
-            for name in set(_candidates(scene))
-            if (node := observed.nodes.get(name)) is not None and control_sign(scene, node) is None
+            for name in set(_candidates(context))
+            if (node := observed.nodes.get(name)) is not None
+            and control_sign(context, node) is None
         )
     )
 
 
 def _any_sign(observed: Observed) -> bool:
     """Whether it is worth while to look closer; mostly it is not."""
-    word = observed.progress
+    progress = observed.progress
     return (
         observed.progress_failing_s is not None
-        or (word is not None and bool(word.lost_nodes))
+        or (progress is not None and bool(progress.lost_nodes))
         or bool(observed.run.status.seen.get("lostNodes"))
-        or any(pods.leaving(pod) for pod in observed.pods)
+        or any(pod_status.leaving(pod) for pod in observed.pods)
     )
 
 
-def _candidates(scene: Scene) -> Iterator[str]:
-    number = scene.run.status.attempt
-    for name, node in scene.observed.nodes.items():
-        if disruptions.network_sign(scene, number, node):
+def _candidates(context: ReconcileContext) -> Iterator[str]:
+    number = context.run.status.attempt
+    for name, node in context.observed.nodes.items():
+        if disruptions.network_sign(context, number, node):
             yield name
-    yield from scene.run.status.seen.get("lostNodes") or ()
-    for pod in scene.pods():
-        node_name = pods.node_name(pod)
-        if node_name is not None and disruptions.outstays(scene, pod):
+    yield from context.run.status.seen.get("lostNodes") or ()
+    for pod in context.pods():
+        node_name = pod_status.node_name(pod)
+        if node_name is not None and disruptions.outstays(context, pod):
             yield node_name

@@ -1,15 +1,15 @@
 """Pure: (run, attempt, settings) -> the manifests of one attempt.
 
-`attempt` is the RayJob of one attempt, `support` what the run needs beside it, `token_secret` the
-Secret whose data only the controller knows, `contract` what the runtime is told. `names` makes and
-reads the names and labels of all of them.
+`attempt` is the RayJob of one attempt, `support_objects` what the run needs beside it,
+`token_secret` the Secret whose data only the controller knows, `contract` what the runtime is told.
+`names` makes and reads the names and labels of all of them.
 """
 
 from . import names
-from .attempts import attempt
 from .contracts import contract
-from .settings import RenderSettings
-from .supports import renewed_token_secret, support, token_secret
+from .rayjob import attempt
+from .render_settings import RenderSettings
+from .support_objects import renewed_token_secret, support_objects, token_secret
 
 __all__ = [
     "RenderSettings",
@@ -17,6 +17,6 @@ __all__ = [
     "contract",
     "names",
     "renewed_token_secret",
-    "support",
+    "support_objects",
     "token_secret",
 ]

@@ -1,4 +1,4 @@
-"""Where pods may run: kind of capacity, nodes to avoid, and how workers lie to each other."""
+"""Where pods may run: kind of capacity, excluded nodes, and how workers lie to each other."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,17 +16,19 @@ EXCLUSION = "excluded-by.trainingrun.dev"
 `kubernetes.io/hostname NotIn`."""
 
 
-def head(platform: Platform, avoid_nodes: tuple[str, ...]) -> dict[str, Any]:
+def head(platform: Platform, excluded_hostnames: tuple[str, ...]) -> dict[str, Any]:
     """The head's: never spot, for its loss costs more than a worker's."""
-    return {"nodeAffinity": _required([{}], [*_off_spot(platform), *_off_nodes(avoid_nodes)])}
+    return {
+        "nodeAffinity": _required([{}], [*_off_spot(platform), *_off_nodes(excluded_hostnames)])
+    }
 
 
 def worker(
-    run: TrainingRun, number: int, platform: Platform, avoid_nodes: tuple[str, ...]
+    run: TrainingRun, number: int, platform: Platform, excluded_hostnames: tuple[str, ...]
 ) -> dict[str, Any]:
     """A worker's; empty where any node will do."""
     affinity: dict[str, Any] = {}
-    everywhere = _off_nodes(avoid_nodes)
+    everywhere = _off_nodes(excluded_hostnames)
     match run.spec.workers.capacity.type:
         case "OnDemand":
             node = _required([{}], [*_off_spot(platform), *everywhere])

@@ -4,8 +4,8 @@ from typing import Literal
 
 from ..api.contract import WORKER_RESOURCE, ContractCheckpoints, ContractStorage, RunContract
 from ..api.v1alpha1 import TrainingRun
-from . import names, platforms, quantities
-from .settings import RenderSettings
+from . import names, platforms, whole_quantities
+from .render_settings import RenderSettings
 
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 
@@ -22,7 +22,7 @@ RAY_STRATEGIES: dict[str, Strategy] = {
 
 def worker_cpus(run: TrainingRun) -> int:
     """Ray CPUs of each worker: whole ones, at least 1."""
-    return max(1, quantities.whole(run.spec.workers.resources.cpu))
+    return max(1, whole_quantities.whole(run.spec.workers.resources.cpu))
 
 
 def node_cpus(worker: int) -> int:

@@ -8,7 +8,7 @@ from ..api.v1alpha1 import TrainingRun
 from . import names
 from .contracts import contract
 from .platforms import Platform
-from .settings import RenderSettings
+from .render_settings import RenderSettings
 
 CONFIG_ENV = "TRAININGRUN_CONFIG"
 """JSON of `training.config`, for scripts."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainingrun.reconciling.model import NodeSight
+from trainingrun.reconciling.model import NodeState
 
 from ..builders import a_pod, at
 
@@ -50,12 +50,12 @@ class Node:
         """Whether its kubelet talks to the API server."""
         return self.powered and self.kubelet
 
-    def sight(self, now: float) -> NodeSight:
+    def state(self, now: float) -> NodeState:
         """What the control plane shows."""
         silent = 0.0 if self.silent_since is None else now - self.silent_since
         ready = silent < NOT_READY_S
         taints = sorted(self.taints | (set() if ready else {"node.kubernetes.io/unreachable"}))
-        return NodeSight(
+        return NodeState(
             self.name,
             hostname=self.hostname,
             exists=self.exists,

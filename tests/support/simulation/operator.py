@@ -12,17 +12,17 @@ from typing import Any
 from trainingrun.api.contract import Progress
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.cluster.avoiding import avoiding
+from trainingrun.cluster.node_exclusion import exclusion_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.reconciling.model import (
     Action,
     Apply,
     AskToSuspend,
-    AvoidNodes,
     Delete,
     EnsureToken,
-    NodeSight,
+    ExcludeNodes,
+    NodeState,
     Rejection,
 )
 from trainingrun.rendering import RenderSettings
@@ -68,7 +68,7 @@ class Operator:
     polls: Polls = field(default_factory=Polls)
     stale: dict[str, tuple[str, Objects]] = field(default_factory=dict)
     """Kinds that nothing is heard of: the reason, and what was known last."""
-    frozen_nodes: dict[str, NodeSight] = field(default_factory=dict)
+    frozen_nodes: dict[str, NodeState] = field(default_factory=dict)
     refuses: dict[str, str] = field(default_factory=dict)
     """Kinds that the API server refuses, with its words."""
     kuberay: str = "ok"
@@ -92,9 +92,9 @@ class Operator:
         pods = self._view("Pod", {pod.uid: pod.manifest for pod in world.pods})
         on = {pod["spec"].get("nodeName") for pod in pods}
         if "Node" in self.stale:
-            nodes = {n: sight for n, sight in self.frozen_nodes.items() if n in on}
+            nodes = {n: state for n, state in self.frozen_nodes.items() if n in on}
         else:
-            nodes = {n: node.sight(world.now) for n, node in world.nodes.items() if n in on}
+            nodes = {n: node.state(world.now) for n, node in world.nodes.items() if n in on}
         polls, now = self.polls, world.now
         missing = self.kuberay == "missing"
         return Observed(
@@ -147,7 +147,7 @@ class Operator:
         if kind == "Node":
             world = self.world
             self.frozen_nodes = {
-                name: node.sight(world.now) for name, node in world.nodes.items() if not empty
+                name: node.state(world.now) for name, node in world.nodes.items() if not empty
             }
             self.stale[kind] = (reason, {})
             return
@@ -261,8 +261,8 @@ class Operator:
                 self._refuse("Secret", secret["metadata"]["name"])
             case Delete(ref, grace_s):
                 self._delete(ref.kind, ref.uid, grace_s)
-            case AvoidNodes(ref, names):
-                self._avoid(ref.uid, names)
+            case ExcludeNodes(ref, names):
+                self._exclude_nodes(ref.uid, names)
             case AskToSuspend(attempt):
                 driver = self.world.driver
                 if driver and driver.attempt == attempt and not self.deaf and driver.asked is None:
@@ -289,10 +289,10 @@ class Operator:
         if kind in self.stale:
             self.stale[kind][1][job["metadata"]["uid"]] = copy.deepcopy(job)
 
-    def _avoid(self, uid: str | None, names: tuple[str, ...]) -> None:
+    def _exclude_nodes(self, uid: str | None, names: tuple[str, ...]) -> None:
         for cluster in self.world.clusters:
             if cluster.uid == uid:
-                operations = avoiding(cluster.manifest, names)
+                operations = exclusion_patch(cluster.manifest, names)
                 self.writes += bool(operations)
                 for operation in operations:
                     _patch(cluster.manifest, operation)

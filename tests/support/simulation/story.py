@@ -134,7 +134,9 @@ class Story:
                 break
         else:
             raise AssertionError(f"no rest: {made.actions}")
-        assert made.look_again_s is None or made.look_again_s >= 0.5, "reconciles without a pause"
+        assert made.requeue_after_s is None or made.requeue_after_s >= 0.5, (
+            "reconciles without a pause"
+        )
 
     @property
     def deafening(self) -> bool:
@@ -210,7 +212,7 @@ class Story:
             assert self.world.now < until, (
                 f"does not end: {self.status.get('phase')}, {self.world.left()}"
             )
-            self.go_on(min(max(made.look_again_s or 30.0, 2.0), 60.0))
+            self.go_on(min(max(made.requeue_after_s or 30.0, 2.0), 60.0))
             if self.world.run_deleted:
                 return
         invariants.justified(self)

@@ -294,7 +294,7 @@ class World:
                 if node.name.startswith(wanted)
                 and node.hostname not in avoid
                 and node.exists
-                and node.sight(self.now).ready
+                and node.state(self.now).ready
                 and not node.taints
                 and (pod.is_head or not any(other.node is node for other in self.pods))
             ]

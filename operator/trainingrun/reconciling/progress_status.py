@@ -5,10 +5,10 @@ from typing import Any
 
 from ..api.contract import Progress, RunState
 from ..api.status import Attempt, CheckpointStatus, RunProgress
-from .draft import Draft
-from .moments import from_unix, written
-from .scene import Scene
+from .context import ReconcileContext
+from .plan_builder import PlanBuilder
 from .texts import URI
+from .timestamps import from_unix, written
 
 MOST_METRICS = 50
 """Metrics kept in status; etcd limits the whole object to 1.5 MB and status is rewritten often."""
@@ -20,29 +20,29 @@ LARGEST = 2**53
 """A whole number beyond this is left out: JSON readers would change it."""
 
 
-def take_in(scene: Scene, draft: Draft, attempt: Attempt) -> Attempt:
+def record_progress(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> Attempt:
     """Write what the driver newly told; the attempt with its steps."""
-    word = scene.word(attempt.number)
-    if word is None or (0 < word.epoch < draft.ledger.epoch):
+    progress = context.progress(attempt.number)
+    if progress is None or (0 < progress.epoch < builder.bookkeeping.epoch):
         return attempt  # nothing, or an older driver's word that was read late
-    _checkpoint(draft, word)
-    if word.step or word.resumed_from_step is not None or draft.status.progress is None:
-        draft.set(progress=_progress(word))
+    _checkpoint(builder, progress)
+    if progress.step or progress.resumed_from_step is not None or builder.status.progress is None:
+        builder.update_status(progress=_progress(progress))
     return attempt.model_copy(
         update={
             "resumed_from_step": (
                 attempt.resumed_from_step
                 if attempt.resumed_from_step is not None
-                else word.resumed_from_step
+                else progress.resumed_from_step
             ),
-            "last_step": max(attempt.last_step or 0, word.step) or attempt.last_step,
+            "last_step": max(attempt.last_step or 0, progress.step) or attempt.last_step,
         }
     )
 
 
-def trains(word: Progress | None) -> bool:
+def trains(progress: Progress | None) -> bool:
     """Whether the driver says that steps are being done."""
-    return word is not None and word.state is RunState.TRAINING
+    return progress is not None and progress.state is RunState.TRAINING
 
 
 def metrics(reported: dict[str, Any]) -> dict[str, Any]:
@@ -60,25 +60,25 @@ def metrics(reported: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _progress(word: Progress) -> RunProgress:
-    total = word.total_steps
+def _progress(progress: Progress) -> RunProgress:
+    total = progress.total_steps
     return RunProgress(
-        step=word.step,
+        step=progress.step,
         total_steps=total,
-        percent=min(word.step * 100 // total, 100) if total else None,
-        seconds_left=round(word.seconds_left) if word.seconds_left is not None else None,
-        metrics=metrics(word.metrics),
-        update_time=written(from_unix(word.step_time)) if word.step_time else None,
+        percent=min(progress.step * 100 // total, 100) if total else None,
+        seconds_left=round(progress.seconds_left) if progress.seconds_left is not None else None,
+        metrics=metrics(progress.metrics),
+        update_time=written(from_unix(progress.step_time)) if progress.step_time else None,
     )
 
 
-def _checkpoint(draft: Draft, word: Progress) -> None:
-    told = word.checkpoint
+def _checkpoint(builder: PlanBuilder, progress: Progress) -> None:
+    told = progress.checkpoint
     if told is None:
         return
-    if told.step > draft.ledger.best_step:
-        draft.note(fruitless=0, best_step=told.step)
-    draft.set(
+    if told.step > builder.bookkeeping.best_step:
+        builder.update_bookkeeping(attempts_without_progress=0, best_step=told.step)
+    builder.update_status(
         checkpoint=CheckpointStatus(
             uri=told.uri[:URI], step=told.step, time=written(from_unix(told.time))
         )

@@ -6,13 +6,13 @@ and forgets nothing. It stays small: pods are remembered only while their attemp
 
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, ConfigDict, Field, ValidationError
 
 from ..api.base import Model
 from ..api.status import LossReason
 
 OF_ONE_ATTEMPT: dict[str, Any] = {
-    "charges": {},
+    "counted": {},
     "head": None,
     "end_seen": None,
     "given_up": None,
@@ -22,10 +22,15 @@ OF_ONE_ATTEMPT: dict[str, Any] = {
     "false_heads": 0,
     "false_workers": 0,
 }
-"""What the ledger forgets between two attempts."""
+"""What is forgotten between two attempts."""
 
 
-class Charge(Model):
+def _formerly(former: str, name: str, default: Any) -> Any:
+    """A field that an earlier operator wrote as `former`, which is still read."""
+    return Field(default, validation_alias=AliasChoices(name, former), serialization_alias=name)
+
+
+class CountedDisruption(Model):
     """One loss that was counted."""
 
     reason: LossReason
@@ -34,17 +39,17 @@ class Charge(Model):
     """When it was first seen."""
     pod: str | None = None
     """Name of the pod, by which the runtime's records know it."""
-    words: str = ""
-    """How its container ended, in its own last words."""
+    termination_message: str = _formerly("words", "terminationMessage", "")
+    """How its container ended: its exit code and the last line of its log."""
     collateral: bool = False
     """True: it is known, and explained by another loss that carries the count."""
     ended: str | None = None
     """When the container ended, by the kubelet's clock; only of one that ran out of memory."""
-    born: str | None = None
+    created_at: str | None = _formerly("born", "createdAt", None)
     """When its pod was created; only of one that ran out of memory."""
 
 
-class Spent(Model):
+class TimeSpent(Model):
     """Where one driver's or all earlier drivers' time went, in seconds."""
 
     productive: float = 0
@@ -52,14 +57,14 @@ class Spent(Model):
     checkpoint: float = 0
 
 
-class Ledger(Model):
+class Bookkeeping(Model):
     """`status.seen`."""
 
     model_config: ClassVar[ConfigDict] = {**Model.model_config, "extra": "ignore"}
 
     head: str | None = None
     """UID of the current attempt's head pod, once there is one."""
-    charges: dict[str, Charge] = Field(default_factory=dict)
+    counted: dict[str, CountedDisruption] = _formerly("charges", "counted", {})
     """Losses of the current attempt by pod UID, `node:<name>` or `record:<epoch>/<number>`."""
     lost_nodes: dict[str, str] = Field(default_factory=dict)
     """Nodes that were lost, with the time; kept across attempts, for a while."""
@@ -85,15 +90,15 @@ class Ledger(Model):
     """Step from which that driver went on."""
     last_step: int = 0
     """Its last step."""
-    driver: Spent = Field(default_factory=Spent)
+    driver: TimeSpent = Field(default_factory=TimeSpent)
     """Its time, as it last told."""
-    earlier: Spent = Field(default_factory=Spent)
+    earlier: TimeSpent = Field(default_factory=TimeSpent)
     """The time of all drivers before it."""
     queue_seconds: float | None = None
     """Wait for the first pods to be scheduled, once they all were."""
     startup_seconds: float | None = None
     """From there to the first step of the run, once it was done."""
-    fruitless: int = 0
+    attempts_without_progress: int = _formerly("fruitless", "attemptsWithoutProgress", 0)
     """Attempts begun since the last newer checkpoint."""
     best_step: int = -1
     """Step of the furthest checkpoint so far: only a newer one is progress."""
@@ -109,13 +114,13 @@ class Ledger(Model):
     """Since when every pod is gone on the user's wish."""
 
     @classmethod
-    def read(cls, seen: dict[str, Any]) -> "Ledger":
-        """From `status.seen`; something that no ledger wrote counts as nothing seen."""
+    def read(cls, seen: dict[str, Any]) -> "Bookkeeping":
+        """From `status.seen`; something that no operator wrote counts as nothing seen."""
         try:
             return cls.model_validate(seen)
         except ValidationError:
             return cls()
 
     def write(self) -> dict[str, Any]:
-        """For `status.seen`; what is as in an empty ledger is left out."""
+        """For `status.seen`; what is as in empty bookkeeping is left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)

@@ -8,11 +8,11 @@ from functools import cached_property
 from ..api.contract import Progress
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
-from ..rendering.settings import RenderSettings
-from . import pod_index, pods
-from .model import Manifest, NodeSight, Observed, Ref
+from ..rendering.render_settings import RenderSettings
+from . import pod_index, pod_status
+from .model import NodeState, Object, Observed, Ref
 from .pod_index import PodIndex
-from .settings import ReconcileSettings
+from .reconcile_settings import ReconcileSettings
 
 RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
@@ -20,7 +20,7 @@ OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
 
 
 @dataclass(frozen=True)
-class Scene:
+class ReconcileContext:
     """One look at one run; everything is sorted at most once."""
 
     observed: Observed
@@ -43,32 +43,32 @@ class Scene:
         return not self.unknown(*OWNED_KINDS)
 
     @cached_property
-    def _own_jobs(self) -> dict[int, Manifest]:
+    def _own_jobs(self) -> dict[int, Object]:
         uid = self.run.metadata.uid
         found = {}
         for job in self.observed.ray_jobs:
             owners = job["metadata"].get("ownerReferences") or ()
             number = _number(job)
-            if number is None or pods.name(job) != names.ray_job_name(self.run, number):
+            if number is None or pod_status.name(job) != names.ray_job_name(self.run, number):
                 continue
             if any(owner.get("uid") == uid for owner in owners):
                 found[number] = job
         return found
 
-    def own_jobs(self) -> dict[int, Manifest]:
+    def own_jobs(self) -> dict[int, Object]:
         """The RayJobs that this very run owns, by attempt."""
         return self._own_jobs
 
-    def stranger(self, number: int) -> Manifest | None:
+    def foreign_ray_job(self, number: int) -> Object | None:
         """A RayJob under the name of that attempt which this run does not own."""
         wanted = names.ray_job_name(self.run, number)
         own = self.job(number)
         for job in self.observed.ray_jobs:
-            if job is not own and pods.name(job) == wanted:
+            if job is not own and pod_status.name(job) == wanted:
                 return job
         return None
 
-    def job(self, number: int) -> Manifest | None:
+    def job(self, number: int) -> Object | None:
         """The RayJob of that attempt."""
         return self._own_jobs.get(number)
 
@@ -76,7 +76,7 @@ class Scene:
         """Whether somebody deleted the attempt's RayJob, so that all of it goes."""
         job = self.job(number)
         if job is not None:
-            return pods.leaving(job)
+            return pod_status.leaving(job)
         # Without the CRD, or without news of it, no RayJob is seen: that is not a deletion.
         return self.observed.kuberay != "missing" and not self.unknown("RayJob")
 
@@ -88,13 +88,13 @@ class Scene:
         """The pods of one attempt, sorted."""
         return self._pods.get(number) or PodIndex()
 
-    def pods(self, number: int | None = None) -> Sequence[Manifest]:
+    def pods(self, number: int | None = None) -> Sequence[Object]:
         """The run's own pods; of one attempt where a number is given."""
         if number is not None:
             return self.index(number).all
         return [pod for _, index in sorted(self._pods.items()) for pod in index.all]
 
-    def clusters(self, number: int | None = None) -> list[Manifest]:
+    def clusters(self, number: int | None = None) -> list[Object]:
         """The run's own RayClusters; of one attempt where a number is given."""
         uid = self.run.metadata.uid
         return [
@@ -104,51 +104,58 @@ class Scene:
             and (number is None or _number(item) == number)
         ]
 
-    def head(self, number: int) -> Manifest | None:
+    def head(self, number: int) -> Object | None:
         """The attempt's head pod; the newest where an old one is still leaving."""
         return max(
             self.index(number).heads,
-            key=lambda pod: (not pods.leaving(pod), pod["metadata"].get("creationTimestamp") or ""),
+            key=lambda pod: (
+                not pod_status.leaving(pod),
+                pod["metadata"].get("creationTimestamp") or "",
+            ),
             default=None,
         )
 
-    def node(self, name: str | None) -> NodeSight | None:
+    def node(self, name: str | None) -> NodeState | None:
         """A node as it is known now; None: nothing is."""
         if name is None or self.unknown("Node"):
             return None
         return self.observed.nodes.get(name)
 
-    def word(self, number: int) -> Progress | None:
+    def progress(self, number: int) -> Progress | None:
         """The runtime's last document, if that attempt's driver wrote it."""
         found = self.observed.progress
         return found if found and found.attempt == number else None
 
-    def taken_back(self, number: int) -> bool:
+    def suspended_by_queue(self, number: int) -> bool:
         """Whether a queue keeps the attempt waiting, or has taken its capacity back."""
         job = self.job(number) or {}
         return bool((job.get("spec") or {}).get("suspend"))
 
-    def live_word(self, number: int) -> Progress | None:
+    def live_progress(self, number: int) -> Progress | None:
         """The document, if the head pod that is there now has written it.
 
         After a loss of the head, the former driver's last document still says "Training".
         """
-        word, head, age = self.word(number), self.head(number), self.observed.progress_age_s
+        progress, head, age = self.progress(number), self.head(number), self.observed.progress_age_s
         if head is None and self.unknown("Pod"):
-            return word  # the head may be there
-        if word is None or head is None or not pods.running(head):
+            return progress  # the head may be there
+        if progress is None or head is None or not pod_status.running(head):
             return None
-        born = pods.created(head)
-        if age is not None and born is not None and age > (self.now - born).total_seconds():
+        created_at = pod_status.created(head)
+        if (
+            age is not None
+            and created_at is not None
+            and age > (self.now - created_at).total_seconds()
+        ):
             return None
-        return word
+        return progress
 
     def lost_by_ray(self, number: int) -> frozenset[str]:
         """Names or hostnames of the nodes that the live driver no longer hears from."""
         found = self._lost_by_ray.get(number)
         if found is None:
-            word = self.live_word(number)
-            found = self._lost_by_ray[number] = frozenset(word.lost_nodes if word else ())
+            progress = self.live_progress(number)
+            found = self._lost_by_ray[number] = frozenset(progress.lost_nodes if progress else ())
         return found
 
     @cached_property
@@ -166,11 +173,11 @@ class Scene:
         known = [*self._own_jobs, *(number for number in left if number and number <= following)]
         return max(known, default=0)
 
-    def job_ref(self, job: Manifest) -> Ref:
+    def job_ref(self, job: Object) -> Ref:
         """The very RayJob."""
-        return pods.ref(job, RAY_API, "RayJob")
+        return pod_status.ref(job, RAY_API, "RayJob")
 
 
-def _number(item: Manifest) -> int | None:
+def _number(item: Object) -> int | None:
     text = item["metadata"].get("labels", {}).get(names.ATTEMPT_LABEL, "")
     return int(text) if text.isdecimal() else None

@@ -6,10 +6,12 @@ from typing import Any
 
 from ..rendering.affinities import HOSTNAME, REQUIRED, exclusion, is_exclusion
 
-__all__ = ["HOSTNAME", "REQUIRED", "avoiding"]
+__all__ = ["HOSTNAME", "REQUIRED", "exclusion_patch"]
 
 
-def avoiding(ray_cluster: Mapping[str, Any], hostnames: Sequence[str]) -> list[dict[str, Any]]:
+def exclusion_patch(
+    ray_cluster: Mapping[str, Any], hostnames: Sequence[str]
+) -> list[dict[str, Any]]:
     """Operations after which the head's and every worker group's pods exclude these hostnames.
 
     Only an exclusion of ours is changed, and taken away where no hostname is given; a user's own

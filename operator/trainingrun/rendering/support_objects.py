@@ -5,11 +5,11 @@ from typing import Any
 from ..api.contract import PROGRESS_PORT
 from ..api.v1alpha1 import TrainingRun
 from . import names
-from .settings import KUBERAY_NAMESPACES, RenderSettings
+from .render_settings import KUBERAY_NAMESPACES, RenderSettings
 from .templating import render
 
 
-def support(run: TrainingRun, settings: RenderSettings) -> list[dict[str, Any]]:
+def support_objects(run: TrainingRun, settings: RenderSettings) -> list[dict[str, Any]]:
     """The run's NetworkPolicy; apply it before the first attempt, so that no pod runs without."""
     return [
         render(

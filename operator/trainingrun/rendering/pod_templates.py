@@ -6,11 +6,11 @@ from typing import Any
 
 from ..api.contract import PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
 from ..api.v1alpha1 import TrainingRun
-from . import affinities, environments, names, platforms, quantities
+from . import affinities, environments, names, platforms, whole_quantities
 from .contracts import node_cpus, ray_devices, worker_cpus
 from .merge import merge, merge_pod_template
 from .queues import queueing
-from .settings import RenderSettings
+from .render_settings import RenderSettings
 from .templating import render
 
 LOST_NODE_TOLERATION_S = 30
@@ -21,7 +21,7 @@ MINIMUM_OBJECT_STORE = 80 * 2**20
 
 
 def head(
-    run: TrainingRun, number: int, settings: RenderSettings, avoid_nodes: tuple[str, ...]
+    run: TrainingRun, number: int, settings: RenderSettings, excluded_hostnames: tuple[str, ...]
 ) -> dict[str, Any]:
     """The head's pod template, on on-demand capacity."""
     platform = platforms.load(settings.platform)
@@ -45,7 +45,7 @@ def head(
         resources={"cpu": resources.cpu, "memory": resources.memory},
         shared_memory=shared_memory(resources.memory, None),
         node_selector={},
-        affinity=affinities.head(platform, avoid_nodes),
+        affinity=affinities.head(platform, excluded_hostnames),
         tolerations=[],
         spread=[],
         overlay=run.spec.head.pod_template,
@@ -53,7 +53,7 @@ def head(
 
 
 def worker(
-    run: TrainingRun, number: int, settings: RenderSettings, avoid_nodes: tuple[str, ...]
+    run: TrainingRun, number: int, settings: RenderSettings, excluded_hostnames: tuple[str, ...]
 ) -> dict[str, Any]:
     """A worker's pod template."""
     platform = platforms.load(settings.platform)
@@ -83,7 +83,7 @@ def worker(
         resources=resources,
         shared_memory=shared_memory(workers.resources.memory, workers.resources.shared_memory),
         node_selector=node_selector,
-        affinity=affinities.worker(run, number, platform, avoid_nodes),
+        affinity=affinities.worker(run, number, platform, excluded_hostnames),
         tolerations=tolerations,
         spread=affinities.spread(run, number),
         overlay=workers.pod_template,
@@ -119,13 +119,13 @@ def worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
 
 def shared_memory(memory: str, wanted: str | None) -> str:
     """Size of /dev/shm: the one wanted, else a quarter of the memory that it is taken from."""
-    return wanted or str(quantities.whole(memory) // 4)
+    return wanted or str(whole_quantities.whole(memory) // 4)
 
 
 def _object_store(shared: str) -> str:
     # Half of /dev/shm, the rest is for data loaders. Ray's own default, 30 % of the memory, may be
     # more than all of it, and Ray then keeps its objects on disk.
-    return str(max(MINIMUM_OBJECT_STORE, quantities.whole(shared) // 2))
+    return str(max(MINIMUM_OBJECT_STORE, whole_quantities.whole(shared) // 2))
 
 
 def _pod(

@@ -19,7 +19,7 @@ class ReconcileSettings:
     gives up on an unreachable dashboard after 300 s, without retry."""
     suspend_deadline_s: float = 120.0
     """How long the runtime may take to checkpoint before a suspended run's pods are freed."""
-    last_word_s: float = 30.0
+    final_progress_s: float = 30.0
     """How long the driver's last document is awaited after its RayJob has ended."""
     terminating_late_s: float = 10.0
     """How long a pod may outstay its grace period before that is a sign that its node is gone."""

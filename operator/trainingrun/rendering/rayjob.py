@@ -3,16 +3,19 @@
 from typing import Any
 
 from ..api.v1alpha1 import TrainingRun
-from . import names, pods
+from . import names, pod_templates
 from .queues import queueing
-from .settings import RenderSettings
+from .render_settings import RenderSettings
 from .templating import render
 
 
 def attempt(
-    run: TrainingRun, number: int, settings: RenderSettings, avoid_nodes: tuple[str, ...] = ()
+    run: TrainingRun,
+    number: int,
+    settings: RenderSettings,
+    excluded_hostnames: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The RayJob of attempt `number`, whose pods keep off the nodes named in `avoid_nodes`.
+    """The RayJob of attempt `number`, whose pods keep off the nodes named in `excluded_hostnames`.
 
     Raises:
         ValueError: the settings name a platform that is not known.
@@ -25,10 +28,10 @@ def attempt(
         owner=names.owner(run),
         ray_version=settings.ray_version,
         ray_auth=settings.ray_auth,
-        head_start=pods.head_start(run),
-        head=pods.head(run, number, settings, avoid_nodes),
+        head_start=pod_templates.head_start(run),
+        head=pod_templates.head(run, number, settings, excluded_hostnames),
         worker_group=names.WORKER_GROUP,
         workers=run.spec.workers.count,
-        worker_start=pods.worker_start(run, settings),
-        worker=pods.worker(run, number, settings, avoid_nodes),
+        worker_start=pod_templates.worker_start(run, settings),
+        worker=pod_templates.worker(run, number, settings, excluded_hostnames),
     )

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..rendering import names
-from .model import Manifest, Ref
-from .moments import parsed
+from .model import Object, Ref
+from .timestamps import parsed
 
 MOST_CHARACTERS = 200
 """Of a container's last words."""
@@ -14,50 +14,50 @@ MOST_CHARACTERS = 200
 RAY_CONTAINERS = (names.HEAD_CONTAINER, names.WORKER_CONTAINER)
 
 
-def uid(item: Manifest) -> str:
+def uid(item: Object) -> str:
     """UID of any object."""
     return str(item["metadata"].get("uid", ""))
 
 
-def name(item: Manifest) -> str:
+def name(item: Object) -> str:
     """Name of any object."""
     return str(item["metadata"]["name"])
 
 
-def created(item: Manifest) -> datetime | None:
+def created(item: Object) -> datetime | None:
     """When any object was created."""
     text = item["metadata"].get("creationTimestamp")
     return parsed(text) if text else None
 
 
-def ref(item: Manifest, api_version: str, kind: str) -> Ref:
+def ref(item: Object, api_version: str, kind: str) -> Ref:
     """The very object: its UID goes along, so that a successor of the same name is spared."""
     metadata = item["metadata"]
     return Ref(api_version, kind, metadata["namespace"], metadata["name"], uid(item) or None)
 
 
-def pod_ref(pod: Manifest) -> Ref:
+def pod_ref(pod: Object) -> Ref:
     """The very pod."""
     return ref(pod, "v1", "Pod")
 
 
-def is_head(pod: Manifest) -> bool:
+def is_head(pod: Object) -> bool:
     """Whether it is the head."""
     return bool(pod["metadata"].get("labels", {}).get(names.ROLE_LABEL) == names.HEAD)
 
 
-def node_name(pod: Manifest) -> str | None:
+def node_name(pod: Object) -> str | None:
     """The node that it was scheduled on."""
     found = pod.get("spec", {}).get("nodeName")
     return str(found) if found else None
 
 
-def phase(pod: Manifest) -> str:
+def phase(pod: Object) -> str:
     """Pending, Running, Succeeded, Failed or Unknown."""
     return str(pod.get("status", {}).get("phase", "Unknown"))
 
 
-def ended(pod: Manifest) -> bool:
+def ended(pod: Object) -> bool:
     """Whether Ray's container is done for good (restartPolicy is Never).
 
     A pod whose phase says that it ended has no container left; in one whose phase is Running, a
@@ -68,17 +68,17 @@ def ended(pod: Manifest) -> bool:
     )
 
 
-def leaving(pod: Manifest) -> bool:
+def leaving(pod: Object) -> bool:
     """Whether its deletion was asked for."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def running(pod: Manifest) -> bool:
+def running(pod: Object) -> bool:
     """Whether Ray's container may run and nobody has asked for the pod's deletion."""
     return phase(pod) == "Running" and not leaving(pod) and not ended(pod)
 
 
-def deletion_asked(pod: Manifest) -> datetime | None:
+def deletion_asked(pod: Object) -> datetime | None:
     """When its deletion was asked for; Kubernetes stores that moment plus the grace period."""
     text = pod["metadata"].get("deletionTimestamp")
     if not text:
@@ -87,7 +87,7 @@ def deletion_asked(pod: Manifest) -> datetime | None:
     return parsed(text) - timedelta(seconds=grace)
 
 
-def overdue_s(pod: Manifest, now: datetime) -> float | None:
+def overdue_s(pod: Object, now: datetime) -> float | None:
     """Seconds since it should have been gone; None: it is not leaving or has time left."""
     text = pod["metadata"].get("deletionTimestamp")
     if not text:
@@ -96,14 +96,14 @@ def overdue_s(pod: Manifest, now: datetime) -> float | None:
     return late if late > 0 else None
 
 
-def container_statuses(pod: Manifest) -> Iterator[Manifest]:
+def container_statuses(pod: Object) -> Iterator[Object]:
     """Of init containers and containers."""
     status = pod.get("status", {})
     yield from status.get("initContainerStatuses") or ()
     yield from status.get("containerStatuses") or ()
 
 
-def ray_container(pod: Manifest) -> Manifest | None:
+def ray_container(pod: Object) -> Object | None:
     """The status of the container that Ray runs in; the user's sidecars are no part of the run."""
     for found in pod.get("status", {}).get("containerStatuses") or ():
         if found.get("name") in RAY_CONTAINERS:
@@ -111,7 +111,7 @@ def ray_container(pod: Manifest) -> Manifest | None:
     return None
 
 
-def joined(pod: Manifest) -> str:
+def joined(pod: Object) -> str:
     """When a worker joined the head that was there then, as Kubernetes writes times; "": not yet.
 
     Its Ray container starts once a head answers. A pod that was created under a former head and
@@ -124,19 +124,19 @@ def joined(pod: Manifest) -> str:
     return str(pod["metadata"].get("creationTimestamp") or "")
 
 
-def ray_ending(pod: Manifest) -> Manifest | None:
+def ray_ending(pod: Object) -> Object | None:
     """How Ray's container ended, now or before it was restarted; None: it did not."""
     found = ray_container(pod)
     return _ending(found) if found else None
 
 
-def all_containers_ended(pod: Manifest) -> bool:
+def all_containers_ended(pod: Object) -> bool:
     """Whether the kubelet says of each of its containers that it ended."""
     found = pod.get("status", {}).get("containerStatuses") or ()
     return bool(found) and all((known.get("state") or {}).get("terminated") for known in found)
 
 
-def terminations(pod: Manifest) -> Iterator[Manifest]:
+def terminations(pod: Object) -> Iterator[Object]:
     """How Ray's container ended; in a pod that failed before it ran, the init containers that
     failed.
     """
@@ -150,7 +150,7 @@ def terminations(pod: Manifest) -> Iterator[Manifest]:
                 yield ending
 
 
-def last_words(pod: Manifest) -> str:
+def termination_message(pod: Object) -> str:
     """How its first container to tell ended, such as `exit code 1: ValueError: …`; "": none did.
 
     Kubernetes hands on the end of a failed container's log, of which this takes the end of the
@@ -164,13 +164,13 @@ def last_words(pod: Manifest) -> str:
     return ""
 
 
-def _ending(container: Manifest) -> Manifest | None:
+def _ending(container: Object) -> Object | None:
     state: dict[str, Any] = container.get("state") or {}
     last: dict[str, Any] = container.get("lastState") or {}
     return state.get("terminated") or last.get("terminated")
 
 
-def waiting(pod: Manifest) -> Iterator[tuple[str, str]]:
+def waiting(pod: Object) -> Iterator[tuple[str, str]]:
     """Reason and message of each container that cannot start."""
     for found in container_statuses(pod):
         state = (found.get("state") or {}).get("waiting")
@@ -178,7 +178,7 @@ def waiting(pod: Manifest) -> Iterator[tuple[str, str]]:
             yield str(state.get("reason", "")), str(state.get("message", ""))
 
 
-def condition(item: Manifest, type_: str) -> Manifest | None:
+def condition(item: Object, type_: str) -> Object | None:
     """One condition of a pod or RayCluster."""
     for found in item.get("status", {}).get("conditions") or ():
         if found.get("type") == type_:
@@ -186,13 +186,13 @@ def condition(item: Manifest, type_: str) -> Manifest | None:
     return None
 
 
-def unschedulable(pod: Manifest) -> bool:
+def unschedulable(pod: Object) -> bool:
     """Whether the scheduler finds no node for it."""
     found = condition(pod, "PodScheduled")
     return bool(found and found.get("status") == "False" and found.get("reason") == "Unschedulable")
 
 
-def scheduled_at(pod: Manifest) -> datetime | None:
+def scheduled_at(pod: Object) -> datetime | None:
     """When a node was found for it."""
     found = condition(pod, "PodScheduled")
     if found and found.get("status") == "True" and found.get("lastTransitionTime"):

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..api.status import RunStatus
-from .failures import Over
-from .ledger import Ledger
+from .bookkeeping import Bookkeeping
+from .failures import RunFailure
 from .model import Action, Plan, RunEvent
 from .texts import short
 
@@ -15,53 +15,53 @@ MOST_EVENTS = 20
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanBuilder:
     """The next status, the ledger in it, and what is to be done."""
 
     status: RunStatus
-    ledger: Ledger
+    bookkeeping: Bookkeeping
     actions: list[Action] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
-    look_again_s: float | None = None
-    over: Over | None = None
+    requeue_after_s: float | None = None
+    run_failure: RunFailure | None = None
     """Why the whole run has failed, where this look found so."""
     charged: set[Literal["application", "infrastructure"]] = field(default_factory=set)
     """The budgets that this reconcile charged: only those are judged."""
 
     @classmethod
-    def of(cls, status: RunStatus) -> "Draft":
+    def of(cls, status: RunStatus) -> "PlanBuilder":
         """From the status that was last written."""
-        return cls(status, Ledger.read(status.seen))
+        return cls(status, Bookkeeping.read(status.seen))
 
-    def set(self, **changes: Any) -> None:
+    def update_status(self, **changes: Any) -> None:
         """Change fields of the status."""
         self.status = self.status.model_copy(update=changes)
 
-    def note(self, **changes: Any) -> None:
+    def update_bookkeeping(self, **changes: Any) -> None:
         """Change fields of the ledger."""
-        self.ledger = self.ledger.model_copy(update=changes)
+        self.bookkeeping = self.bookkeeping.model_copy(update=changes)
 
-    def do(self, *actions: Action) -> None:
+    def add_action(self, *actions: Action) -> None:
         """Add actions, carried out in this order."""
         self.actions.extend(actions)
 
-    def tell(self, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+    def add_event(self, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         """Add an event."""
         self.events.append(RunEvent(type_, reason, short(message)))
 
-    def look_within(self, seconds: float) -> None:
+    def requeue_within(self, seconds: float) -> None:
         """Look again after so many seconds at the latest."""
         seconds = max(seconds, 0.0)
-        if self.look_again_s is None or seconds < self.look_again_s:
-            self.look_again_s = seconds
+        if self.requeue_after_s is None or seconds < self.requeue_after_s:
+            self.requeue_after_s = seconds
 
     def plan(self) -> Plan:
         """What was decided."""
         return Plan(
             tuple(self.actions),
-            self.status.model_copy(update={"seen": self.ledger.write()}),
+            self.status.model_copy(update={"seen": self.bookkeeping.write()}),
             tuple(_bounded(self.events)),
-            self.look_again_s,
+            self.requeue_after_s,
         )
 
 
