@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from trainingrun.api.reasons import documented
 from trainingrun.api.status import Condition, RunStatus
 from trainingrun.cluster.fields import projection
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
@@ -18,7 +19,17 @@ def reconcile(observed: Observed, seconds: float = 60) -> Plan:
     planned = plan(observed, RenderSettings(), ReconcileSettings(), now)
     kept = plan(as_kept(observed), RenderSettings(), ReconcileSettings(), now)
     assert kept == planned, "a field is read that cluster/fields.py does not keep"
+    assert undocumented(planned) == [], "missing in api/reasons.py"
     return planned
+
+
+def undocumented(planned: Plan) -> list[tuple[str, str, str]]:
+    """The conditions of the next status that docs/conditions.md does not have."""
+    return [
+        found
+        for known in planned.status.conditions
+        if not documented(*(found := (known.type.value, known.status, known.reason)))
+    ]
 
 
 def as_kept(observed: Observed) -> Observed:

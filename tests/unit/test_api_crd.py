@@ -76,15 +76,16 @@ def test_generated_files_are_up_to_date(path: Path):
     assert (REPOSITORY / path).read_text() == generated()[path], "run: make generate"
 
 
+@pytest.mark.parametrize("path", ["docs/api.md", "docs/conditions.md"])
 def test_check_names_the_file_that_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
     assert main([]) == 0
     assert main(["--check"]) == 0
-    (tmp_path / "docs" / "api.md").write_text("edited by hand")
+    (tmp_path / path).write_text("edited by hand")
     assert main(["--check"]) == 1
-    assert "docs/api.md is not what the models say; run: make generate" in capsys.readouterr().err
+    assert f"{path} is not what the models say; run: make generate" in capsys.readouterr().err
 
 
 def test_the_reference_names_every_field():

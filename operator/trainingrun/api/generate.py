@@ -1,7 +1,8 @@
 """Writes what is made from the models: `python -m trainingrun.api.generate [--check]`.
 
-The files are manifests/crd/trainingruns.yaml, the chart's copy of it, and docs/api.md, below the
-current folder. With --check nothing is written, and a file that differs ends it with code 1.
+The files are manifests/crd/trainingruns.yaml, the chart's copy of it, docs/api.md and
+docs/conditions.md, below the current folder. With --check nothing is written, and a file that
+differs ends it with code 1.
 """
 
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from .crd import crd
+from .reasons import conditions_page
 from .reference import reference
 
 _NOTE = "# Generated from operator/trainingrun/api by `make generate`; do not edit.\n"
@@ -23,6 +25,7 @@ def generated() -> Mapping[Path, str]:
         Path("manifests/crd/trainingruns.yaml"): _NOTE + text,
         Path("charts/trainingrun-operator/templates/crd.yaml"): _NOTE + _template(text),
         Path("docs/api.md"): reference(),
+        Path("docs/conditions.md"): conditions_page(),
     }
 
 

@@ -9,6 +9,7 @@ the attempt that was just begun.
 from datetime import timedelta
 
 from .. import rendering
+from ..api.reasons import EventReason
 from ..api.status import Attempt, LossReason, RunResult
 from ..rendering import names
 from . import exclusions, failures, goodput, pod_status, progress_status
@@ -88,7 +89,9 @@ def finish(
         _count(builder, end)
     if end.outcome in ("Failed", "Lost"):
         builder.add_event(
-            "Warning", f"Attempt{end.outcome}", f"Attempt {attempt.number}: {end.message}"
+            "Warning",
+            EventReason.ATTEMPT_FAILED if end.outcome == "Failed" else EventReason.ATTEMPT_LOST,
+            f"Attempt {attempt.number}: {end.message}",
         )
         settings = context.run.spec.failures
         charged = {*builder.charged, *failures.budgets(end.reason)}
@@ -150,7 +153,9 @@ def _enter(context: ReconcileContext, builder: PlanBuilder, number: int, start: 
         workers=context.run.spec.workers.count,
         attempts_without_progress=builder.bookkeeping.attempts_without_progress + 1,
     )
-    builder.add_event("Normal", "AttemptStarted", f"Attempt {number} is RayJob {attempt.ray_job}")
+    builder.add_event(
+        "Normal", EventReason.ATTEMPT_STARTED, f"Attempt {number} is RayJob {attempt.ray_job}"
+    )
 
 
 def _count(builder: PlanBuilder, end: AttemptEnd) -> None:
@@ -175,7 +180,7 @@ def _complete(
     goodput.settle(builder, context.now)
     if run_failure is not None:
         builder.run_failure = run_failure
-        builder.add_event("Warning", "Failed", run_failure.message)
+        builder.add_event("Warning", EventReason.FAILED, run_failure.message)
         return
     progress = context.progress(number)
     told = progress.result if progress else None
@@ -189,7 +194,7 @@ def _complete(
             best_checkpoint_uri=_uri(told.best_checkpoint_uri if told else None),
         )
     )
-    builder.add_event("Normal", "Succeeded", "The training is done")
+    builder.add_event("Normal", EventReason.SUCCEEDED, "The training is done")
 
 
 def _uri(told: str | None) -> str | None:

@@ -3,9 +3,8 @@
 Each policy leaves its facts in the status and the ledger; only here do they become words.
 """
 
-from typing import Literal
-
 from ..api.contract import Progress
+from ..api.reasons import ConditionReason, Truth
 from ..api.status import Attempt, Condition, ConditionType, Phase
 from . import attempt_lifecycle, lifetime, pod_status, progress_status, silence
 from .context import ReconcileContext
@@ -14,8 +13,6 @@ from .failures import RunFailure
 from .plan_builder import PlanBuilder
 from .texts import short
 from .timestamps import written
-
-Truth = Literal["True", "False", "Unknown"]
 
 ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 """Phases of an attempt that has its pods."""
@@ -29,7 +26,7 @@ def settle_after_the_end(
     if blocker:
         _set(context, builder, ConditionType.STALLED, "True", blocker.reason, blocker.message)
     elif former is not None and former.status == "True":
-        _set(context, builder, ConditionType.STALLED, "False", "NothingIsMissing")
+        _set(context, builder, ConditionType.STALLED, "False", ConditionReason.NOTHING_IS_MISSING)
 
 
 def settle(
@@ -45,7 +42,14 @@ def settle(
     if refused:
         _set(context, builder, ConditionType.ACCEPTED, "False", refused.reason, refused.message)
     else:
-        _set(context, builder, ConditionType.ACCEPTED, "True", "Valid", "The spec can be used")
+        _set(
+            context,
+            builder,
+            ConditionType.ACCEPTED,
+            "True",
+            ConditionReason.VALID,
+            "The spec can be used",
+        )
     kept = attempt is not None and _not_read_yet(context, builder, attempt)
     if not kept:
         _ready(context, builder, progress)
@@ -53,7 +57,7 @@ def settle(
     if blocker and not run_over:
         _set(context, builder, ConditionType.STALLED, "True", blocker.reason, blocker.message)
     else:
-        _set(context, builder, ConditionType.STALLED, "False", "NothingIsMissing")
+        _set(context, builder, ConditionType.STALLED, "False", ConditionReason.NOTHING_IS_MISSING)
     _ended(context, builder, builder.run_failure)
     builder.update_status(
         phase=context.run.status.phase if kept else _phase(context, builder, attempt, progress),
@@ -92,16 +96,23 @@ def _not_read_yet(context: ReconcileContext, builder: PlanBuilder, attempt: Atte
 def _ready(context: ReconcileContext, builder: PlanBuilder, progress: Progress | None) -> None:
     wanted = silence.wanted_pods(context, builder) - 1
     if progress and progress_status.trains(progress) and progress.world_size >= wanted:
-        _set(context, builder, ConditionType.READY, "True", "Training", f"{wanted} workers train")
+        _set(
+            context,
+            builder,
+            ConditionType.READY,
+            "True",
+            ConditionReason.TRAINING,
+            f"{wanted} workers train",
+        )
     elif lifetime.has_ended(builder.status):
-        _set(context, builder, ConditionType.READY, "False", "Ended")
+        _set(context, builder, ConditionType.READY, "False", ConditionReason.ENDED)
     else:
         _set(
             context,
             builder,
             ConditionType.READY,
             "False",
-            "NotTraining",
+            ConditionReason.NOT_TRAINING,
             _why_not_ready(context, builder),
         )
 
@@ -120,29 +131,46 @@ def _why_not_ready(context: ReconcileContext, builder: PlanBuilder) -> str:
 def _suspended(context: ReconcileContext, builder: PlanBuilder) -> None:
     kind = ConditionType.SUSPENDED
     if lifetime.has_ended(builder.status):
-        _set(context, builder, kind, "False", "Ended")
+        _set(context, builder, kind, "False", ConditionReason.ENDED)
     elif builder.bookkeeping.suspended_since is not None:
         _set(
-            context, builder, kind, "True", "Suspended", "Every pod is gone; suspend: false goes on"
+            context,
+            builder,
+            kind,
+            "True",
+            ConditionReason.SUSPENDED,
+            "Every pod is gone; suspend: false goes on",
         )
     elif context.run.spec.suspend:
         _set(
-            context, builder, kind, "False", "Suspending", "A checkpoint is made and pods are freed"
+            context,
+            builder,
+            kind,
+            "False",
+            ConditionReason.SUSPENDING,
+            "A checkpoint is made and pods are freed",
         )
     else:
-        _set(context, builder, kind, "False", "NotAsked")
+        _set(context, builder, kind, "False", ConditionReason.NOT_ASKED)
 
 
 def _ended(context: ReconcileContext, builder: PlanBuilder, cause: RunFailure | None) -> None:
     if cause is not None:
         _set(context, builder, ConditionType.FAILED, "True", cause.reason, _why(builder, cause))
-        _set(context, builder, ConditionType.SUCCEEDED, "False", "Failed")
+        _set(context, builder, ConditionType.SUCCEEDED, "False", ConditionReason.FAILED)
     elif lifetime.has_ended(builder.status):
-        _set(context, builder, ConditionType.SUCCEEDED, "True", "Done", "The training is done")
-        _set(context, builder, ConditionType.FAILED, "False", "Succeeded")
+        _set(
+            context,
+            builder,
+            ConditionType.SUCCEEDED,
+            "True",
+            ConditionReason.DONE,
+            "The training is done",
+        )
+        _set(context, builder, ConditionType.FAILED, "False", ConditionReason.SUCCEEDED)
     else:
-        _set(context, builder, ConditionType.SUCCEEDED, "False", "NotYet")
-        _set(context, builder, ConditionType.FAILED, "False", "NotYet")
+        _set(context, builder, ConditionType.SUCCEEDED, "False", ConditionReason.NOT_YET)
+        _set(context, builder, ConditionType.FAILED, "False", ConditionReason.NOT_YET)
 
 
 def _why(builder: PlanBuilder, cause: RunFailure) -> str:
@@ -186,7 +214,7 @@ def _set(
     builder: PlanBuilder,
     type_: ConditionType,
     status: Truth,
-    reason: str,
+    reason: ConditionReason,
     message: str = "",
 ) -> None:
     """One condition; its time changes only when its status does."""
@@ -195,7 +223,7 @@ def _set(
     new = Condition(
         type=type_,
         status=status,
-        reason=reason,
+        reason=reason.value,
         message=short(message),
         last_transition_time=former.last_transition_time
         if former is not None and same

@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from ..api.contract import Progress
+from ..api.reasons import ConditionReason
 from ..api.status import Attempt
 from . import pod_status
 from .context import ReconcileContext
@@ -30,7 +31,7 @@ _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
 class Blocker(NamedTuple):
     """What keeps the run from going on."""
 
-    reason: str
+    reason: ConditionReason
     message: str
 
 
@@ -44,7 +45,7 @@ def of_namespace(context: ReconcileContext) -> Blocker | None:
     if namespace != context.render.operator_namespace:
         return None
     return Blocker(
-        "InOperatorNamespace",
+        ConditionReason.IN_OPERATOR_NAMESPACE,
         f"Namespace {namespace} is the operator's own, and its pods could take the operator's key "
         "and rights; create the run in another namespace",
     )
@@ -57,7 +58,7 @@ def of_access(context: ReconcileContext) -> Blocker | None:
         return None
     kinds = sorted(stale)
     return Blocker(
-        "ApiAccessLost",
+        ConditionReason.API_ACCESS_LOST,
         f"The operator has no news of {' and '.join(f'{kind}s' for kind in kinds)}: "
         f"{stale[kinds[0]]}; what runs goes on, and nothing is decided on what seems missing",
     )
@@ -68,7 +69,7 @@ def of_storage(progress: Progress | None) -> Blocker | None:
     if progress is None or progress.storage_error is None:
         return None
     return Blocker(
-        "StorageUnavailable",
+        ConditionReason.STORAGE_UNAVAILABLE,
         f"{short(progress.storage_error, 500)}; training goes on, uploads and commits wait",
     )
 
@@ -77,12 +78,12 @@ def of_kuberay(context: ReconcileContext) -> Blocker | None:
     """Whether KubeRay is there and new enough."""
     if context.observed.kuberay == "missing":
         return Blocker(
-            "KubeRayMissing",
+            ConditionReason.KUBERAY_MISSING,
             "The cluster has no RayJob resource (rayjobs.ray.io); install KubeRay 1.6 or later",
         )
     if context.observed.kuberay == "too-old":
         return Blocker(
-            "KubeRayTooOld",
+            ConditionReason.KUBERAY_TOO_OLD,
             "The cluster's RayJob resource does not know submissionMode HTTPMode; upgrade KubeRay "
             "and its CRDs to 1.6 or later",
         )
@@ -115,7 +116,7 @@ def _of_containers(context: ReconcileContext, pod: Object) -> Blocker | None:
         if reason in IMAGE_REASONS:
             image = context.run.spec.image or context.render.image
             return Blocker(
-                "ImageCannotBePulled",
+                ConditionReason.IMAGE_CANNOT_BE_PULLED,
                 f"Image {image} cannot be pulled ({_brief(message) or reason}); check its name "
                 "and the pull secret",
             )
@@ -135,22 +136,26 @@ def _of_config(context: ReconcileContext, message: str) -> Blocker | None:
         name = missing.group(2)
         if name in {found["metadata"]["name"] for found in context.observed.ray_clusters}:
             return Blocker(
-                "RayTokenMissing",
+                ConditionReason.RAY_TOKEN_MISSING,
                 f"KubeRay has not made Secret {name}, which holds the token of Ray's API; see the "
                 "log of KubeRay's operator, or set the chart's training.rayAuth to disabled",
             )
         return Blocker(
-            f"{kind}Missing",
+            ConditionReason.SECRET_MISSING
+            if kind == "Secret"
+            else ConditionReason.CONFIG_MAP_MISSING,
             f"{kind} {name} does not exist in namespace {context.run.metadata.namespace}; create "
             "it, and the pods start",
         )
     key = _KEY.search(message)
     if key:
         return Blocker(
-            "KeyMissing",
+            ConditionReason.KEY_MISSING,
             f"{key.group(2)} {key.group(3)} has no key {key.group(1)}; add it, and the pods start",
         )
-    return Blocker("ContainerConfigInvalid", f"A container cannot start: {_brief(message)}")
+    return Blocker(
+        ConditionReason.CONTAINER_CONFIG_INVALID, f"A container cannot start: {_brief(message)}"
+    )
 
 
 def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
@@ -161,7 +166,7 @@ def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
     if (context.now - scheduled).total_seconds() < MOUNT_PATIENCE_S:
         return None
     return Blocker(
-        "ScriptNotMounted",
+        ConditionReason.SCRIPT_NOT_MOUNTED,
         f"Pod {pod_status.name(pod)} waits for its volumes; check that ConfigMap "
         f"{script.config_map} exists in namespace "
         f"{context.run.metadata.namespace} and has key {script.file}",
@@ -175,9 +180,10 @@ def _of_cluster(cluster: Object) -> Blocker | None:
     message = _brief(str(found.get("message", "")))
     if "exceeded quota" in message:
         return Blocker(
-            "QuotaExceeded", f"The namespace's quota refuses a pod: {message}; raise it or ask less"
+            ConditionReason.QUOTA_EXCEEDED,
+            f"The namespace's quota refuses a pod: {message}; raise it or ask less",
         )
-    return Blocker("PodsRefused", f"KubeRay cannot create a pod: {message}")
+    return Blocker(ConditionReason.PODS_REFUSED, f"KubeRay cannot create a pod: {message}")
 
 
 def _of_scheduling(pod: Object) -> Blocker | None:
@@ -193,7 +199,7 @@ def _of_scheduling(pod: Object) -> Blocker | None:
     ]
     what = f"no node has enough {' and '.join(lacks)} free" if lacks else "no node takes it"
     return Blocker(
-        "Unschedulable",
+        ConditionReason.UNSCHEDULABLE,
         f"Pod {pod_status.name(pod)} cannot be scheduled: {what}; the scheduler says: "
         f"{_brief(message)}",
     )

@@ -6,6 +6,7 @@ import re
 from typing import Any, Literal, NamedTuple
 
 from ..api.contract import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE, Failure, Progress, RunState
+from ..api.reasons import ConditionReason
 from ..api.status import Attempt, LossReason
 from . import failures, pod_status, silence
 from .bookkeeping import CountedDisruption
@@ -116,7 +117,9 @@ def _by_ray_job(
     told = str(status.get("message") or "").strip()
     if deployment == "ValidationFailed":
         message = f"KubeRay refuses RayJob {attempt.ray_job}: {told}"
-        return AttemptEnd("Failed", None, message, failures.RunFailure("Rejected", message))
+        return AttemptEnd(
+            "Failed", None, message, failures.RunFailure(ConditionReason.REJECTED, message)
+        )
     if result not in ("SUCCEEDED", "FAILED", "STOPPED") and deployment != "Failed":
         builder.update_bookkeeping(end_seen=None)
         return None
@@ -155,7 +158,7 @@ def given_up(builder: PlanBuilder, attempt: Attempt) -> Blocker | None:
     if builder.bookkeeping.given_up is None:
         return None
     return Blocker(
-        "KubeRayGaveUp",
+        ConditionReason.KUBERAY_GAVE_UP,
         f"KubeRay gave up on RayJob {attempt.ray_job}, though its driver answers: the driver is "
         "asked for a checkpoint, and the next attempt goes on from there; look whether KubeRay's "
         "operator can reach port 8265 of the head pod",

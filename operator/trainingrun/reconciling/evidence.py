@@ -14,6 +14,7 @@ count moves along. The rules:
 """
 
 from ..api.contract import Record, RecordKind
+from ..api.reasons import EventReason
 from ..api.status import LossReason
 from . import failures, pod_status, silence
 from .context import ReconcileContext
@@ -210,7 +211,7 @@ def _read(
 ) -> None:
     if record.kind in (RecordKind.RESTORED, RecordKind.CHECKPOINT_SKIPPED):
         kind = "Normal" if record.kind is RecordKind.RESTORED else "Warning"
-        builder.add_event(kind, record.kind.value, record.message)  # type: ignore[arg-type]
+        builder.add_event(kind, EventReason(record.kind.value), record.message)  # type: ignore[arg-type]
         return
     if record.kind not in (RecordKind.PREEMPTED, RecordKind.WORKER_LOST):
         return

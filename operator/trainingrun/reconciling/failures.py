@@ -7,6 +7,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import NamedTuple
 
+from ..api.reasons import ConditionReason
 from ..api.status import Attempt, LossReason, RunStatus
 from ..api.v1alpha1 import Backoff, Failures
 from . import pod_status
@@ -56,7 +57,7 @@ are put right by a person, and attempts meanwhile would use up maxAttemptsWithou
 class RunFailure(NamedTuple):
     """Why the whole run has failed."""
 
-    reason: str
+    reason: ConditionReason
     message: str
 
 
@@ -138,14 +139,14 @@ def exhausted(
     own = application_failures(status)
     if "application" in charged and own > failures.max_restarts:
         return RunFailure(
-            "RestartsExhausted",
+            ConditionReason.RESTARTS_EXHAUSTED,
             f"The training failed by itself {_times(own)} and failures.maxRestarts is "
             f"{failures.max_restarts}",
         )
     losses = infrastructure_losses(status, bookkeeping)
     if "infrastructure" in charged and 0 <= failures.max_preemptions < losses:
         return RunFailure(
-            "PreemptionsExhausted",
+            ConditionReason.PREEMPTIONS_EXHAUSTED,
             f"Infrastructure was lost {_times(losses)} and failures.maxPreemptions is "
             f"{failures.max_preemptions}; -1 survives as many as there are",
         )
@@ -162,16 +163,16 @@ def without_progress(
     # Where more checkpoints would not help, the attempt's own words say what does.
     if ended.reason is LossReason.STORAGE_ERROR:
         return RunFailure(
-            "NoProgress",
+            ConditionReason.NO_PROGRESS,
             f"{_attempts(bookkeeping.attempts_without_progress)} had no storage and {limit}",
         )
     if ended.resumed_from_step is None:
         return RunFailure(
-            "NoProgress",
+            ConditionReason.NO_PROGRESS,
             f"{_attempts(bookkeeping.attempts_without_progress)} ended untrained and {limit}",
         )
     return RunFailure(
-        "NoProgress",
+        ConditionReason.NO_PROGRESS,
         f"{_attempts(bookkeeping.attempts_without_progress)} ended without a newer checkpoint "
         f"and {limit}; make checkpoints more often (checkpoints.everySeconds) "
         "or look at why the attempts end",

@@ -1,5 +1,6 @@
 """The run's own clock: acceptance, the deadline, the end and what comes after it."""
 
+from ..api.reasons import ConditionReason, EventReason
 from ..api.status import RunStatus
 from ..api.v1alpha1 import API_VERSION, KIND
 from . import attempt_lifecycle, diagnosis, disruptions, goodput, stuck
@@ -34,7 +35,7 @@ def deadline(context: ReconcileContext, builder: PlanBuilder) -> RunFailure | No
         builder.requeue_within(left)
         return None
     return RunFailure(
-        "DeadlineExceeded",
+        ConditionReason.DEADLINE_EXCEEDED,
         f"The run was active for longer than activeDeadlineSeconds, which is {limit}",
     )
 
@@ -50,7 +51,7 @@ def fail(context: ReconcileContext, builder: PlanBuilder, cause: RunFailure) -> 
     builder.update_status(completion_time=written(context.now), next_attempt_time=None)
     builder.run_failure = cause
     goodput.settle(builder, context.now)
-    builder.add_event("Warning", "Failed", cause.message)
+    builder.add_event("Warning", EventReason.FAILED, cause.message)
     builder.requeue_within(0)
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Set
 from datetime import datetime, timedelta
 
+from ..api.reasons import EventReason
 from ..api.status import LossReason
 from .bookkeeping import CountedDisruption
 from .plan_builder import PlanBuilder
@@ -129,7 +130,7 @@ class Losses:
                 created_at=created_at,
             ),
         )
-        self._builder.add_event("Warning", reason.value, message)
+        self._builder.add_event("Warning", EventReason(reason.value), message)
 
     def explain(self, key: str, pod: str, reason: LossReason) -> None:
         """Remember a pod whose end another loss explains; if it was counted, it no longer is."""

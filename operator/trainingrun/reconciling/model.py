@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..api.contract import Progress
+from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from ..api.v1alpha1 import TrainingRun
 
@@ -147,7 +148,7 @@ class RunEvent:
     """A Kubernetes Event about the run, emitted after the status that tells the same is written."""
 
     type: Literal["Normal", "Warning"]
-    reason: str
+    reason: EventReason
     message: str
 
 

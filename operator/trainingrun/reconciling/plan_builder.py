@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from .bookkeeping import Bookkeeping
 from .failures import RunFailure
@@ -45,7 +46,9 @@ class PlanBuilder:
         """Add actions, carried out in this order."""
         self.actions.extend(actions)
 
-    def add_event(self, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+    def add_event(
+        self, type_: Literal["Normal", "Warning"], reason: EventReason, message: str
+    ) -> None:
         """Add an event."""
         self.events.append(RunEvent(type_, reason, short(message)))
 
@@ -70,8 +73,8 @@ def _bounded(events: list[RunEvent]) -> list[RunEvent]:
     if len(events) <= MOST_EVENTS:
         return events
     others = Counter(event.reason for event in events[:-MOST_EVENTS])
-    told = ", ".join(f"{number} {reason}" for reason, number in sorted(others.items()))
+    told = ", ".join(f"{number} {reason.value}" for reason, number in sorted(others.items()))
     return [
-        RunEvent("Warning", "ManyEvents", f"At the same time there were: {told}"),
+        RunEvent("Warning", EventReason.MANY_EVENTS, f"At the same time there were: {told}"),
         *events[-MOST_EVENTS:],
     ]

@@ -5,6 +5,7 @@ Read `plan` as the table of contents; each policy has a file of its own.
 
 from datetime import datetime
 
+from ..api.reasons import ConditionReason
 from ..api.status import Attempt
 from ..api.v1alpha1 import KIND
 from ..rendering.render_settings import RenderSettings
@@ -60,7 +61,7 @@ def plan(
         conditions.settle_after_the_end(context, builder, blocker)
         return builder.plan()
     # A spec that cannot be used begins nothing; what runs is accompanied as it was rendered.
-    refused = Blocker("InvalidSpec", observed.invalid) if observed.invalid else None
+    refused = Blocker(ConditionReason.INVALID_SPEC, observed.invalid) if observed.invalid else None
     if not refused:
         lifetime.start(context, builder)
     attempt_lifecycle.adopt(context, builder)
@@ -168,7 +169,7 @@ def _between(
     if foreign is not None:
         builder.requeue_within(context.settings.poll_s)
         return Blocker(
-            "NameTaken",
+            ConditionReason.NAME_TAKEN,
             f"RayJob {foreign['metadata']['name']} belongs to another owner, such as a deleted "
             "run of the same name; the run begins once it is gone",
         ), None
@@ -194,5 +195,5 @@ def _rejected(
     kind, message = f"{rejected.kind} {rejected.name}", short(rejected.message, 500)
     if "exceeded quota" in message:
         message = f"The namespace's quota refuses the {kind}: {message}; raise it or ask less"
-        return Blocker("QuotaExceeded", message), None
-    return None, Blocker("Rejected", f"The API server refuses the {kind}: {message}")
+        return Blocker(ConditionReason.QUOTA_EXCEEDED, message), None
+    return None, Blocker(ConditionReason.REJECTED, f"The API server refuses the {kind}: {message}")

@@ -5,6 +5,7 @@ that has just started, a NetworkPolicy or a mesh in between, another token. Then
 An attempt is given up only where KubeRay says that it never submitted a driver.
 """
 
+from ..api.reasons import ConditionReason
 from ..api.status import Attempt
 from . import pod_status
 from .context import ReconcileContext
@@ -63,7 +64,7 @@ def blocker(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -
     if failing_s is not None and failing_s >= SILENT_S and runs:
         why = context.observed.progress_error or "it does not answer"
         return Blocker(
-            "DriverSilent",
+            ConditionReason.DRIVER_SILENT,
             f"The progress of pod {pod_status.name(head)} cannot be read, though KubeRay calls its "
             f"job RUNNING: {why}; nothing is ended for that. Let the operator reach port 8484 of "
             "the head pod (NetworkPolicy, service mesh), with the token of the run's own Secret",
@@ -71,7 +72,7 @@ def blocker(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -
     unheard = context.progress(attempt.number) is None and asked_s is not None
     if unheard and runs and (asked_s or 0.0) >= context.settings.startup_deadline_s:
         return Blocker(
-            "DriverSilent",
+            ConditionReason.DRIVER_SILENT,
             f"The driver has told nothing for {round(context.settings.startup_deadline_s)} s, "
             f"though KubeRay calls its job RUNNING; look at its log in pod {pod_status.name(head)}",
         )

@@ -6,6 +6,7 @@ chain of owners is deleted.
 
 from collections.abc import Sequence
 
+from ..api.reasons import ConditionReason
 from ..api.status import Attempt
 from ..rendering import names
 from . import pod_status
@@ -55,7 +56,7 @@ def of_attempt(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt
     if seconds_since(builder.bookkeeping.incomplete_since or "", context.now) < KUBERAY_SILENT_S:
         return None
     return Blocker(
-        "KubeRaySilent",
+        ConditionReason.KUBERAY_SILENT,
         f"KubeRay makes {missing} missing pods of RayJob {attempt.ray_job} for over "
         f"{round(KUBERAY_SILENT_S)} s; look whether its operator runs, watches namespace "
         f"{context.run.metadata.namespace} and keeps up",
@@ -107,7 +108,7 @@ def _held(context: ReconcileContext, kind: str, item: Object) -> Blocker | None:
     holders = ", ".join(item["metadata"].get("finalizers") or ()) or "none"
     name, namespace = pod_status.name(item), context.run.metadata.namespace
     return Blocker(
-        "DeletionHangs",
+        ConditionReason.DELETION_HANGS,
         f"{kind} {name} is being deleted since {asked} and is still there (finalizers: {holders}); "
         "look whether KubeRay's operator runs, or take the finalizers away: kubectl patch "
         f"{kind.lower()} {name} -n {namespace} --type=merge -p "
@@ -131,7 +132,7 @@ def _terminating(
             # The kubelet itself says that no process is left; only the object is.
             builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))
         return Blocker(
-            "PodTerminating",
+            ConditionReason.POD_TERMINATING,
             f"Pod {name} outstays its grace period for over {round(DELETION_S)} s on node "
             f"{pod_status.node_name(pod)}; look at that node's kubelet, or free the pod: kubectl "
             f"delete pod {name} -n {namespace} --force",
@@ -169,7 +170,7 @@ def _delete_ours(
         builder.add_action(Delete(pod_status.ref(item, api_version, kind)))
         return None
     return Blocker(
-        "ForeignObject",
+        ConditionReason.FOREIGN_OBJECT,
         f"{kind} {pod_status.name(item)} has this run's labels but belongs to "
         f"{foreign_owner.get('kind')} {foreign_owner.get('name')}; delete it, or take the "
         "labels away, and the run goes on",

@@ -3,6 +3,7 @@
 The run counts as suspended, and its deadline stands still, only once the last pod is gone.
 """
 
+from ..api.reasons import EventReason
 from ..api.status import Attempt, LossReason
 from . import pod_status
 from .context import ReconcileContext
@@ -28,7 +29,7 @@ def ask(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> At
     if builder.bookkeeping.suspend_asked is None:
         builder.update_bookkeeping(suspend_asked=written(context.now))
         builder.add_event(
-            "Normal", "Suspending", "The runtime is asked to make a checkpoint and end"
+            "Normal", EventReason.SUSPENDING, "The runtime is asked to make a checkpoint and end"
         )
     asked = builder.bookkeeping.suspend_asked
     late = asked is not None and (
@@ -47,7 +48,9 @@ def rest(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Every pod is gone: the clock stands still from now on."""
     if builder.bookkeeping.suspended_since is None:
         builder.update_bookkeeping(suspended_since=written(context.now))
-        builder.add_event("Normal", "Suspended", "Every pod is gone; suspend: false goes on")
+        builder.add_event(
+            "Normal", EventReason.SUSPENDED, "Every pod is gone; suspend: false goes on"
+        )
 
 
 def resume(context: ReconcileContext, builder: PlanBuilder) -> None:
@@ -58,7 +61,7 @@ def resume(context: ReconcileContext, builder: PlanBuilder) -> None:
     slept = max(seconds_since(since, context.now), 0.0)
     builder.update_status(suspended_seconds=builder.status.suspended_seconds + slept)
     builder.update_bookkeeping(suspended_since=None)
-    builder.add_event("Normal", "Resumed", f"Suspended for {round(slept)} s")
+    builder.add_event("Normal", EventReason.RESUMED, f"Suspended for {round(slept)} s")
 
 
 def _driver_is_up(context: ReconcileContext, attempt: Attempt) -> bool:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainingrun.api.reasons import documented
 from trainingrun.api.status import RunStatus
 from trainingrun.reconciling import Plan
 from trainingrun.reconciling.model import Delete
@@ -48,6 +49,7 @@ def hold(story: Story, before: Before, made: Plan) -> None:
     _counts(story, after)
     _small(after)
     _explained(story, after)
+    _documented(after)
 
 
 def _one_attempt(after: dict[str, Any]) -> None:
@@ -142,6 +144,12 @@ def _explained(story: Story, after: dict[str, Any]) -> None:
     assert any(said) or waits or after.get("phase") == "Queued", (
         f"stuck for {quiet:.0f} s without a sentence: {after.get('phase')}"
     )
+
+
+def _documented(after: dict[str, Any]) -> None:
+    for known in after.get("conditions") or ():
+        found = (known["type"], known["status"], known["reason"])
+        assert documented(*found), f"{found} is missing in docs/conditions.md"
 
 
 def justified(story: Story) -> None:

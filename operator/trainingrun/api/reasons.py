@@ -1,0 +1,423 @@
+"""Every reason of a condition and of an event, with what it means and what to do.
+
+`docs/conditions.md` is generated from these tables by `make generate`.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+from .status import ConditionType
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+class ConditionReason(StrEnum):
+    """`reason` of a condition of a TrainingRun."""
+
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    IN_OPERATOR_NAMESPACE = "InOperatorNamespace"
+    REJECTED = "Rejected"
+    TRAINING = "Training"
+    NOT_TRAINING = "NotTraining"
+    ENDED = "Ended"
+    SUSPENDED = "Suspended"
+    SUSPENDING = "Suspending"
+    NOT_ASKED = "NotAsked"
+    NOTHING_IS_MISSING = "NothingIsMissing"
+    API_ACCESS_LOST = "ApiAccessLost"
+    KUBERAY_MISSING = "KubeRayMissing"
+    KUBERAY_TOO_OLD = "KubeRayTooOld"
+    KUBERAY_SILENT = "KubeRaySilent"
+    KUBERAY_GAVE_UP = "KubeRayGaveUp"
+    NAME_TAKEN = "NameTaken"
+    IMAGE_CANNOT_BE_PULLED = "ImageCannotBePulled"
+    SECRET_MISSING = "SecretMissing"  # noqa: S105 - a condition's reason
+    CONFIG_MAP_MISSING = "ConfigMapMissing"
+    KEY_MISSING = "KeyMissing"
+    RAY_TOKEN_MISSING = "RayTokenMissing"  # noqa: S105 - a condition's reason
+    CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
+    SCRIPT_NOT_MOUNTED = "ScriptNotMounted"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    PODS_REFUSED = "PodsRefused"
+    UNSCHEDULABLE = "Unschedulable"
+    STORAGE_UNAVAILABLE = "StorageUnavailable"
+    DRIVER_SILENT = "DriverSilent"
+    POD_TERMINATING = "PodTerminating"
+    DELETION_HANGS = "DeletionHangs"
+    FOREIGN_OBJECT = "ForeignObject"
+    DONE = "Done"
+    NOT_YET = "NotYet"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    RESTARTS_EXHAUSTED = "RestartsExhausted"
+    PREEMPTIONS_EXHAUSTED = "PreemptionsExhausted"
+    NO_PROGRESS = "NoProgress"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+
+class EventReason(StrEnum):
+    """`reason` of an Event about a TrainingRun."""
+
+    ATTEMPT_STARTED = "AttemptStarted"
+    ATTEMPT_FAILED = "AttemptFailed"
+    ATTEMPT_LOST = "AttemptLost"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    PREEMPTED = "Preempted"
+    EVICTED = "Evicted"
+    NODE_LOST = "NodeLost"
+    HEAD_LOST = "HeadLost"
+    WORKER_LOST = "WorkerLost"
+    INFRASTRUCTURE_ERROR = "InfrastructureError"
+    OUT_OF_MEMORY = "OutOfMemory"
+    RESTORED = "Restored"
+    CHECKPOINT_SKIPPED = "CheckpointSkipped"
+    MANY_EVENTS = "ManyEvents"
+
+
+class ConditionRow(NamedTuple):
+    """One reason of one condition."""
+
+    type: ConditionType
+    status: Truth
+    reason: ConditionReason
+    meaning: str
+    remedy: str = ""
+    """What to do; empty: nothing."""
+
+
+class EventRow(NamedTuple):
+    """One reason of an Event."""
+
+    type: Literal["Normal", "Warning"]
+    reason: EventReason
+    meaning: str
+
+
+_QUOTA = "A ResourceQuota of the namespace refuses a pod or another object of the run."
+_REJECTED = "The API server, such as an admission webhook, refuses an object of the run."
+_CORRECT_REJECTED = "Correct the field that the message names; the operator tries again."
+
+CONDITIONS: tuple[ConditionRow, ...] = (
+    ConditionRow(
+        ConditionType.ACCEPTED, "True", ConditionReason.VALID, "The operator can use the spec."
+    ),
+    ConditionRow(
+        ConditionType.ACCEPTED,
+        "False",
+        ConditionReason.INVALID_SPEC,
+        "An older CRD let a spec through that the operator cannot use.",
+        "Correct the field that the message names, and upgrade the CRD.",
+    ),
+    ConditionRow(
+        ConditionType.ACCEPTED,
+        "False",
+        ConditionReason.IN_OPERATOR_NAMESPACE,
+        "The run is in the operator's own namespace, where its pods could use the operator's key.",
+        "Create the run in another namespace.",
+    ),
+    ConditionRow(
+        ConditionType.ACCEPTED, "False", ConditionReason.REJECTED, _REJECTED, _CORRECT_REJECTED
+    ),
+    ConditionRow(ConditionType.READY, "True", ConditionReason.TRAINING, "All workers train."),
+    ConditionRow(
+        ConditionType.READY,
+        "False",
+        ConditionReason.NOT_TRAINING,
+        "The run starts, waits, recovers or is suspended.",
+        "See `phase` and condition Stalled.",
+    ),
+    ConditionRow(ConditionType.READY, "False", ConditionReason.ENDED, "The run has ended."),
+    ConditionRow(
+        ConditionType.SUSPENDED,
+        "True",
+        ConditionReason.SUSPENDED,
+        "`suspend` is true and every pod is gone.",
+        "Set `suspend: false` to continue from the last checkpoint.",
+    ),
+    ConditionRow(
+        ConditionType.SUSPENDED,
+        "False",
+        ConditionReason.SUSPENDING,
+        "`suspend` is true; the runtime makes a checkpoint and the pods are deleted.",
+    ),
+    ConditionRow(
+        ConditionType.SUSPENDED, "False", ConditionReason.NOT_ASKED, "`suspend` is false."
+    ),
+    ConditionRow(ConditionType.SUSPENDED, "False", ConditionReason.ENDED, "The run has ended."),
+    ConditionRow(
+        ConditionType.STALLED,
+        "False",
+        ConditionReason.NOTHING_IS_MISSING,
+        "The operator knows of nothing that keeps the run from continuing.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.API_ACCESS_LOST,
+        "The operator cannot list or watch some kind of object. What runs continues.",
+        "Check the operator's RBAC and its connection to the API server.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.KUBERAY_MISSING,
+        "The cluster has no RayJob resource.",
+        "Install KubeRay 1.6 or later.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.KUBERAY_TOO_OLD,
+        "The RayJob resource has no submissionMode HTTPMode.",
+        "Upgrade KubeRay and its CRDs to 1.6 or later.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.KUBERAY_SILENT,
+        "Pods of the RayJob are missing for over a minute and KubeRay creates none.",
+        "Check that KubeRay's operator runs, watches the namespace and keeps up.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.KUBERAY_GAVE_UP,
+        "KubeRay marked the RayJob as failed although its driver answers. The driver is asked for "
+        "a checkpoint, and the next attempt continues from it.",
+        "Check that KubeRay's operator can reach port 8265 of the head pod.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.NAME_TAKEN,
+        "A RayJob of the next attempt's name belongs to another owner, such as a deleted run of "
+        "the same name.",
+        "Delete that RayJob, or wait until it is gone.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.IMAGE_CANNOT_BE_PULLED,
+        "A node cannot pull the training image.",
+        "Check the image's name and the pull secret.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.SECRET_MISSING,
+        "A Secret that a pod uses does not exist.",
+        "Create it; the pods then start.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.CONFIG_MAP_MISSING,
+        "A ConfigMap that a pod uses does not exist.",
+        "Create it; the pods then start.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.KEY_MISSING,
+        "A Secret or ConfigMap lacks a key that a pod uses.",
+        "Add the key; the pods then start.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.RAY_TOKEN_MISSING,
+        "KubeRay has not created the Secret with the token of Ray's API.",
+        "Read the log of KubeRay's operator, or set the chart's `training.rayAuth` to `disabled`.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.CONTAINER_CONFIG_INVALID,
+        "The kubelet cannot create a container for another reason.",
+        "Correct what the message names, mostly in a `podTemplate`.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.SCRIPT_NOT_MOUNTED,
+        "A pod waits for its volumes for over 30 s, and the run trains a script of a ConfigMap.",
+        "Check that the ConfigMap exists in the run's namespace and has the file as a key.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.QUOTA_EXCEEDED,
+        _QUOTA,
+        "Raise the quota, or request less.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.REJECTED,
+        _REJECTED,
+        _CORRECT_REJECTED,
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.PODS_REFUSED,
+        "KubeRay cannot create a pod.",
+        "Correct what the message names.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.UNSCHEDULABLE,
+        "The scheduler finds no node for a pod.",
+        "Add nodes, request less, or correct the node selection; the message says what is short.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.STORAGE_UNAVAILABLE,
+        "The bucket does not answer the driver. Training continues; uploads and commits wait.",
+        "Check the bucket, its credentials and the network.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.DRIVER_SILENT,
+        "The operator cannot read the driver's progress although KubeRay calls the job running. "
+        "Nothing is ended for that.",
+        "Let the operator reach port 8484 of the head pod, and read the driver's log.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.POD_TERMINATING,
+        "A pod is still there over a minute after its grace period although its node is ready.",
+        "Check the node's kubelet, or delete the pod with `--force`.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.DELETION_HANGS,
+        "The deletion of an object waits for a finalizer for over a minute.",
+        "Check that KubeRay's operator runs, or remove the finalizers.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.FOREIGN_OBJECT,
+        "An object has the run's labels but another owner.",
+        "Delete it or remove the labels.",
+    ),
+    ConditionRow(
+        ConditionType.SUCCEEDED, "True", ConditionReason.DONE, "The training is complete."
+    ),
+    ConditionRow(
+        ConditionType.SUCCEEDED, "False", ConditionReason.NOT_YET, "The run has not ended."
+    ),
+    ConditionRow(ConditionType.SUCCEEDED, "False", ConditionReason.FAILED, "The run has failed."),
+    ConditionRow(ConditionType.FAILED, "False", ConditionReason.NOT_YET, "The run has not ended."),
+    ConditionRow(
+        ConditionType.FAILED, "False", ConditionReason.SUCCEEDED, "The run has succeeded."
+    ),
+    ConditionRow(
+        ConditionType.FAILED,
+        "True",
+        ConditionReason.RESTARTS_EXHAUSTED,
+        "The training failed by itself more often than `failures.maxRestarts`.",
+        "Correct the error that the message ends with, and create the run again.",
+    ),
+    ConditionRow(
+        ConditionType.FAILED,
+        "True",
+        ConditionReason.PREEMPTIONS_EXHAUSTED,
+        "Infrastructure was lost more often than `failures.maxPreemptions`.",
+        "Use more reliable capacity, or raise the limit (-1: none).",
+    ),
+    ConditionRow(
+        ConditionType.FAILED,
+        "True",
+        ConditionReason.NO_PROGRESS,
+        "`failures.maxAttemptsWithoutProgress` attempts in a row made no newer checkpoint.",
+        "See why the attempts end, or make checkpoints more often (`checkpoints.everySeconds`).",
+    ),
+    ConditionRow(
+        ConditionType.FAILED,
+        "True",
+        ConditionReason.DEADLINE_EXCEEDED,
+        "The run was active for longer than `activeDeadlineSeconds`.",
+        "Raise the deadline and create the run again.",
+    ),
+    ConditionRow(
+        ConditionType.FAILED,
+        "True",
+        ConditionReason.REJECTED,
+        "KubeRay refuses the RayJob.",
+        "Correct what the message names, mostly in a `podTemplate`, and create the run again.",
+    ),
+)
+"""Every condition that the operator writes; see `documented`."""
+
+EVENTS: tuple[EventRow, ...] = (
+    EventRow("Normal", EventReason.ATTEMPT_STARTED, "An attempt began; its RayJob is named."),
+    EventRow("Warning", EventReason.ATTEMPT_FAILED, "An attempt ended by the application's fault."),
+    EventRow("Warning", EventReason.ATTEMPT_LOST, "An attempt ended by loss of infrastructure."),
+    EventRow("Normal", EventReason.SUSPENDING, "The runtime is asked for a checkpoint and to end."),
+    EventRow("Normal", EventReason.SUSPENDED, "Every pod of the suspended run is gone."),
+    EventRow("Normal", EventReason.RESUMED, "`suspend` is false again."),
+    EventRow("Normal", EventReason.SUCCEEDED, "The training is complete."),
+    EventRow("Warning", EventReason.FAILED, "The run has failed; condition Failed says why."),
+    EventRow("Warning", EventReason.PREEMPTED, "A worker pod was deleted or drained with notice."),
+    EventRow("Warning", EventReason.EVICTED, "A worker pod was evicted from its node."),
+    EventRow("Warning", EventReason.NODE_LOST, "A node was lost, with the pods on it."),
+    EventRow("Warning", EventReason.HEAD_LOST, "The head pod was lost while its node was not."),
+    EventRow("Warning", EventReason.WORKER_LOST, "A worker pod or process died without notice."),
+    EventRow("Warning", EventReason.INFRASTRUCTURE_ERROR, "A kubelet refused a pod."),
+    EventRow("Warning", EventReason.OUT_OF_MEMORY, "A container exceeded its memory limit."),
+    EventRow("Normal", EventReason.RESTORED, "The driver restored a checkpoint."),
+    EventRow(
+        "Warning", EventReason.CHECKPOINT_SKIPPED, "The driver skipped a checkpoint on restore."
+    ),
+    EventRow("Warning", EventReason.MANY_EVENTS, "More events at once than are emitted, by count."),
+)
+"""Every event that the operator emits about a run."""
+
+
+def documented(type_: str, status: str, reason: str) -> bool:
+    """Whether `CONDITIONS` has this combination."""
+    return any((row.type, row.status, row.reason) == (type_, status, reason) for row in CONDITIONS)
+
+
+def conditions_page() -> str:
+    """docs/conditions.md, as Markdown."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Conditions and events"
+    yield ""
+    yield (
+        "Generated from `operator/trainingrun/api/reasons.py` by `make generate`; do not edit. "
+        "`kubectl describe trainingrun NAME` prints both; the message names the object."
+    )
+    for type_ in ConditionType:
+        yield ""
+        yield f"## {type_.value}"
+        yield ""
+        yield "| status | reason | meaning | what to do |"
+        yield "| --- | --- | --- | --- |"
+        for row in CONDITIONS:
+            if row.type is type_:
+                cells = (row.status, f"`{row.reason.value}`", row.meaning, row.remedy or "-")
+                yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield "## Events"
+    yield ""
+    yield "| type | reason | meaning |"
+    yield "| --- | --- | --- |"
+    for event in EVENTS:
+        yield f"| {event.type} | `{event.reason.value}` | {event.meaning} |"
