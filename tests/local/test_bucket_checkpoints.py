@@ -20,19 +20,24 @@ from trainingrun_runtime.checkpoints.retention import sweep
 
 
 def saved(
-    bucket: Bucket, folder: Path, step: int, epoch: int = 1, index: int = 1, **metrics: float
+    bucket: Bucket,
+    folder: Path,
+    step: int,
+    fencing_token: int = 1,
+    index: int = 1,
+    **metrics: float,
 ) -> Manifest:
     """Upload a checkpoint of two files as Ray does, and commit it."""
-    local = folder / f"{epoch}-{index}"
+    local = folder / f"{fencing_token}-{index}"
     (local / "rank-0").mkdir(parents=True)
     (local / "rank-0" / "state.pt").write_bytes(f"weights of step {step}".encode() * 100)
     (local / "empty").write_bytes(b"")
     manifest = Manifest(
-        path=f"checkpoints/0001-{epoch:06d}/step-{step:010d}-{index}",
+        path=f"checkpoints/0001-{fencing_token:06d}/step-{step:010d}-{index}",
         step=step,
         world_size=2,
         attempt=1,
-        epoch=epoch,
+        fencing_token=fencing_token,
         index=index,
         metrics=metrics,
         files=digest_folder(local),
@@ -123,16 +128,20 @@ def test_a_manifest_under_another_name_does_not_count(bucket: Bucket, tmp_path: 
     assert "it says that it is manifests/000001-000001.json" in skipped[0].reason
 
 
-def test_two_drivers_in_one_epoch_cannot_both_commit(bucket: Bucket, tmp_path: Path) -> None:
+def test_two_drivers_in_one_fencing_token_cannot_both_commit(
+    bucket: Bucket, tmp_path: Path
+) -> None:
     first = saved(bucket, tmp_path, step=10)
     commit(bucket, first)  # the same again is the retry of an answer that was lost
     with pytest.raises(StorageError, match="another driver writes here too"):
         commit(bucket, first.model_copy(update={"step": 11}))
 
 
-def test_the_newest_epoch_wins_even_with_fewer_steps(bucket: Bucket, tmp_path: Path) -> None:
-    saved(bucket, tmp_path, step=500, epoch=1)
-    after_fallback = saved(bucket, tmp_path, step=300, epoch=2)
+def test_the_newest_fencing_token_wins_even_with_fewer_steps(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    saved(bucket, tmp_path, step=500, fencing_token=1)
+    after_fallback = saved(bucket, tmp_path, step=300, fencing_token=2)
     assert newest_intact(bucket)[0] == after_fallback
 
 
@@ -148,7 +157,7 @@ def test_metrics_that_json_cannot_carry_are_committed_all_the_same(
 def test_a_manifest_names_nothing_outside_the_run(path: str) -> None:
     with pytest.raises(ValueError, match="leads out of the run's folder"):
         Manifest(
-            path=path, step=1, world_size=1, attempt=1, epoch=1, index=1,
+            path=path, step=1, world_size=1, attempt=1, fencing_token=1, index=1,
             files={"x": FileDigest(1, "0" * 64)}, time=0,
         )  # fmt: skip
 
@@ -164,10 +173,10 @@ def test_a_sweep_keeps_the_newest_and_the_best(bucket: Bucket, tmp_path: Path) -
     assert all(verify(bucket, m) is None for m in committed(bucket))
 
 
-def test_a_sweep_removes_what_earlier_epochs_left_uncommitted(
+def test_a_sweep_removes_what_former_drivers_left_uncommitted(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    kept = saved(bucket, tmp_path, step=10, epoch=1)
+    kept = saved(bucket, tmp_path, step=10, fencing_token=1)
     bucket.put("checkpoints/0001-000001/step-0000000020-2/state.pt", b"never committed")
     bucket.put("checkpoints/0001-000002/step-0000000020-1/state.pt", b"never committed")
     own = "checkpoints/0001-000003/step-0000000020-1/state.pt"
@@ -188,16 +197,16 @@ def test_nothing_expires_before_the_driver_has_a_checkpoint_of_its_own(
         saved(bucket, tmp_path, step=10 * index, index=index)
     assert sweep(bucket, 2, keep=2, best=None) == []
     assert len(committed(bucket)) == 3
-    saved(bucket, tmp_path, step=20, epoch=2)
+    saved(bucket, tmp_path, step=20, fencing_token=2)
     assert [m.step for m in sweep(bucket, 2, keep=2, best=None)] == [10, 20]
 
 
 def test_a_sweep_spares_what_an_unreadable_manifest_may_name(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    manifest = saved(bucket, tmp_path, step=10, epoch=1)
+    manifest = saved(bucket, tmp_path, step=10, fencing_token=1)
     bucket.put(manifest.key, b"{")
-    saved(bucket, tmp_path, step=20, epoch=2)
+    saved(bucket, tmp_path, step=20, fencing_token=2)
     sweep(bucket, 2, keep=2, best=None)
     assert bucket.get(f"{manifest.path}/rank-0/state.pt")
 
@@ -217,7 +226,7 @@ def test_a_sweep_spares_a_folder_that_a_kept_checkpoint_shares(
 def test_a_sweep_spares_a_kept_checkpoint_in_a_folder_of_folders(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    deep = saved(bucket, tmp_path, step=10, epoch=1)
+    deep = saved(bucket, tmp_path, step=10, fencing_token=1)
     nested = f"{deep.path}/inner"
     for name in deep.files:
         bucket.put(f"{nested}/{name}", bucket.get(f"{deep.path}/{name}") or b"")

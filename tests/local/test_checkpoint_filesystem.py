@@ -16,7 +16,7 @@ from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.checkpoint_files import offered
 from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
 from trainingrun_runtime.checkpoints.storage_errors import StorageError
-from trainingrun_runtime.ray_internals.filesystem import PatientCheckpoint, behind, for_ray
+from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint, behind, for_ray
 
 
 def ray_storage(bucket: Bucket) -> StorageContext:
@@ -52,7 +52,7 @@ def test_checkpoints_pass_through_and_come_back(bucket: Bucket, tmp_path: Path) 
         str(local.parent), path, source_filesystem=fs.LocalFileSystem(),
         destination_filesystem=filesystem, use_threads=False,
     )  # fmt: skip
-    checkpoint = pickle.loads(pickle.dumps(PatientCheckpoint(path, filesystem)))
+    checkpoint = pickle.loads(pickle.dumps(RetryingCheckpoint(path, filesystem)))
     with checkpoint.as_directory() as folder:
         assert Path(folder, "rank-0", "weights").read_bytes() == b"weights" * 1000
     found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
@@ -68,22 +68,22 @@ def test_a_restore_waits_for_a_store_that_is_away(s3: S3Server, tmp_path: Path) 
         bucket.put("checkpoints/one/weights", content)
         digest = FileDigest(len(content), hashlib.sha256(content).hexdigest())
         committed = Manifest(
-            path="checkpoints/one", step=1, world_size=1, attempt=1, epoch=1, index=1,
+            path="checkpoints/one", step=1, world_size=1, attempt=1, fencing_token=1, index=1,
             files={"weights": digest}, time=0,
         )  # fmt: skip
         path, filesystem = offered(bucket, committed)
         server.stop()
         threading.Timer(3.0, server.start).start()
-        with PatientCheckpoint(path, filesystem).as_directory() as folder:
+        with RetryingCheckpoint(path, filesystem).as_directory() as folder:
             assert Path(folder, "weights").read_bytes() == content
             assert server.running
         bucket.put("checkpoints/one/weights", b"another".ljust(len(content)))
         with pytest.raises(StorageError, match="not as committed"):
-            PatientCheckpoint(path, filesystem).to_directory(str(tmp_path / "torn"))
+            RetryingCheckpoint(path, filesystem).to_directory(str(tmp_path / "torn"))
 
 
 def test_a_checkpoint_that_is_gone_is_the_stores_fault(bucket: Bucket) -> None:
     inner, root = bucket.pyarrow()
-    gone = PatientCheckpoint(f"{root}/checkpoints/gone", for_ray(inner))
+    gone = RetryingCheckpoint(f"{root}/checkpoints/gone", for_ray(inner))
     with pytest.raises(StorageError, match="is gone"):
         gone.to_directory()

@@ -88,7 +88,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for_and_the_wait_is_told(
     with running_s3(tmp_path / "s3") as server:
         bucket = Bucket.open("s3://runs/x", server.url, "us-east-1")
         server.stop()
-        # Not even a patience of no time at all ends the wait for a store that does not answer.
+        # Not even a limit of 0 s ends the wait for a store that does not answer.
         driver = Driver(bucket, tmp_path, **{STORAGE_PATIENCE_ENV: "0"})
         try:
             waiting = driver.wait_until(lambda progress: progress.storage_error)
@@ -102,7 +102,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for_and_the_wait_is_told(
             driver.kill()
 
 
-def test_refused_credentials_end_the_attempt_with_patience_and_a_sentence(
+def test_refused_credentials_end_the_attempt_after_the_limit_with_a_sentence(
     s3: S3Server, tmp_path: Path
 ) -> None:
     bucket = Bucket.open("s3://runs/refused", s3.url, "us-east-1")

@@ -10,16 +10,16 @@ from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
 from trainingrun_runtime.coordination.lease import Lease, Superseded
 
 
-def test_each_taker_gets_the_next_epoch_and_the_last_one_holds(bucket: Bucket) -> None:
+def test_each_taker_gets_the_next_fencing_token_and_the_last_one_holds(bucket: Bucket) -> None:
     first = Lease.take(bucket, 1, "pod-a", 100)
     assert first.held()
     second = Lease.take(bucket, 1, "pod-b", 101)
-    assert (first.epoch, second.epoch) == (1, 2)
+    assert (first.fencing_token, second.fencing_token) == (1, 2)
     assert second.held()
     assert not first.held()
 
 
-def test_takers_at_once_get_different_epochs(bucket: Bucket) -> None:
+def test_takers_at_once_get_different_fencing_tokens(bucket: Bucket) -> None:
     takers = 6
     together = threading.Barrier(takers)
 
@@ -29,8 +29,8 @@ def test_takers_at_once_get_different_epochs(bucket: Bucket) -> None:
 
     with ThreadPoolExecutor(takers) as pool:
         leases = list(pool.map(take, range(takers)))
-    assert sorted(lease.epoch for lease in leases) == list(range(1, takers + 1))
-    assert [lease.epoch for lease in leases if lease.held()] == [takers]
+    assert sorted(lease.fencing_token for lease in leases) == list(range(1, takers + 1))
+    assert [lease.fencing_token for lease in leases if lease.held()] == [takers]
 
 
 def test_an_earlier_attempt_cannot_take_over_from_a_later_one(bucket: Bucket) -> None:
@@ -59,7 +59,7 @@ def test_renewing_does_not_win_a_lost_lease_back(bucket: Bucket) -> None:
 def test_an_unreadable_lease_is_passed_over(bucket: Bucket, content: bytes) -> None:
     bucket.put("lease/000007.json", content)
     bucket.put("lease/notes.txt", b"not a lease")
-    assert Lease.take(bucket, 1, "pod-a", 100).epoch == 8
+    assert Lease.take(bucket, 1, "pod-a", 100).fencing_token == 8
 
 
 def test_a_store_that_does_not_answer_is_not_a_lost_lease(s3: object) -> None:

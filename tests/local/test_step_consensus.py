@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
-    """What rank 0 of two was told."""
+def found() -> dict[str, Any]:
+    """What rank 0 of two was found."""
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "support" / "two_ranks.py")],
@@ -28,18 +28,18 @@ def told() -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_the_largest_wish_counts_for_all(told: dict[str, Any]) -> None:
-    assert told["one step late"] == 1
-    assert told["stop"] is True
-    assert told["gathered"] == [[0, 0], [1, 10]]
+def test_the_largest_command_counts_for_all(found: dict[str, Any]) -> None:
+    assert found["one step late"] == 1
+    assert found["stop"] is True
+    assert found["gathered"] == [[0, 0], [1, 10]]
 
 
-def test_ranks_at_different_places_are_told(told: dict[str, Any]) -> None:
-    assert "in a loop and in session.save(), with 3 and 4 steps done" in told["apart"]
+def test_ranks_at_different_places_are_told(found: dict[str, Any]) -> None:
+    assert "in a loop and in session.save(), with 3 and 4 steps done" in found["apart"]
 
 
 def test_a_silent_rank_is_waited_for_as_long_as_torch_timeout_seconds_says(
-    told: dict[str, Any],
+    found: dict[str, Any],
 ) -> None:
     """Not for the half hour that PyTorch's own default would be."""
-    assert 2.5 < told["waited"] < 30
+    assert 2.5 < found["waited"] < 30

@@ -9,7 +9,12 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from trainingrun_runtime.coordination.step_consensus import Agreed, Agreement, Place, RanksDisagree
+from trainingrun_runtime.coordination.step_consensus import (
+    Place,
+    RanksDisagree,
+    StepConsensus,
+    StepValues,
+)
 
 TIMEOUT_S = 3.0
 
@@ -17,22 +22,24 @@ TIMEOUT_S = 3.0
 def work(rank: int, port: int, results: Any) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    agreement, told = Agreement(TIMEOUT_S), {}
-    agreement.exchange(Place.STEP, Agreed(order=rank, step=1))
-    told["one step late"] = agreement.exchange(Place.STEP, Agreed(stop=rank == 1, step=2)).order
-    told["stop"] = agreement.settle().stop
-    told["gathered"] = agreement.gather([rank, 10 * rank])
+    consensus, found = StepConsensus(TIMEOUT_S), {}
+    consensus.exchange(Place.STEP, StepValues(command=rank, step=1))
+    found["one step late"] = consensus.exchange(
+        Place.STEP, StepValues(stop=rank == 1, step=2)
+    ).command
+    found["stop"] = consensus.settle().stop
+    found["gathered"] = consensus.gather([rank, 10 * rank])
     try:
-        agreement.agree(Place.SAVE if rank else Place.STEP, Agreed(step=3 + rank))
+        consensus.agree(Place.SAVE if rank else Place.STEP, StepValues(step=3 + rank))
     except RanksDisagree as error:
-        told["apart"] = str(error)
+        found["apart"] = str(error)
     if rank == 0:
         began = time.monotonic()
         try:
-            agreement.agree(Place.END, Agreed(step=5))
+            consensus.agree(Place.END, StepValues(step=5))
         except RuntimeError:
-            told["waited"] = time.monotonic() - began
-        results.put(told)
+            found["waited"] = time.monotonic() - began
+        results.put(found)
     else:
         results.get()  # alive, and silent, until rank 0 has given up
 

@@ -14,7 +14,7 @@ from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.fingerprint import fingerprint
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.checkpoints.stateful_objects import NotRestorable, replicated, taken
+from trainingrun_runtime.checkpoints.stateful_objects import NotRestorable, replicated, restorable
 
 
 class Counter:
@@ -69,10 +69,10 @@ def test_generators_of_random_numbers_go_on_where_they_were(tmp_path: Path) -> N
     torch.rand(3, generator=first["t"])
     first["n"].random(3)
     random.random()
-    saved(tmp_path, [taken(first)], set())
+    saved(tmp_path, [restorable(first)], set())
     wanted = (torch.rand(1, generator=first["t"]), first["n"].random(), random.random())
     again = generators()
-    snapshot.restore(tmp_path, taken(again), 0, 1)
+    snapshot.restore(tmp_path, restorable(again), 0, 1)
     assert (torch.rand(1, generator=again["t"]), again["n"].random(), random.random()) == wanted
 
 
@@ -86,7 +86,7 @@ def test_generators_of_random_numbers_go_on_where_they_were(tmp_path: Path) -> N
 )
 def test_what_has_no_state_is_refused(thing: Any, sentence: str) -> None:
     with pytest.raises(NotRestorable, match=sentence):
-        taken({"data": thing})
+        restorable({"data": thing})
 
 
 class Sharded(FullyShardedDataParallel):
@@ -108,13 +108,13 @@ class HoldsSharded(torch.nn.Module):
 def test_a_sharded_model_is_refused(kind: type[torch.nn.Module]) -> None:
     """Its state is gathered from all ranks, or is one rank's part of it: neither may be saved."""
     with pytest.raises(NotRestorable, match=r"net is sharded \(FSDP\): .*DistributedDataParallel"):
-        taken({"net": kind()})
+        restorable({"net": kind()})
 
 
 def test_a_compiled_models_checkpoint_fits_the_model_that_is_not() -> None:
     model = torch.nn.Linear(2, 1)
     compiled = torch.compile(model)
-    assert taken({"m": compiled})["m"].state_dict().keys() == model.state_dict().keys()
+    assert restorable({"m": compiled})["m"].state_dict().keys() == model.state_dict().keys()
 
 
 @pytest.mark.parametrize("broadcast", [True, False])

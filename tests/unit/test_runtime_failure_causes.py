@@ -1,4 +1,4 @@
-"""Who is to blame: a lost machine is never charged to the application, nor a bug to a machine."""
+"""Causes of failures: a lost machine is no error of the application, and a bug no lost machine."""
 
 import pytest
 from ray.exceptions import ActorDiedError
@@ -6,13 +6,13 @@ from ray.train import ControllerError, WorkerGroupError
 
 from trainingrun_runtime.checkpoints.storage_errors import CredentialsError
 from trainingrun_runtime.failure_causes import (
-    Blame,
+    FailureCause,
     PeerLost,
     Preempted,
     Suspended,
+    classify,
     first_line,
     is_collective_error,
-    judge,
 )
 from trainingrun_runtime.ray_internals.controller import WorkerHealthCheckFailedError
 
@@ -27,41 +27,43 @@ FULL = OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
-    ("failures", "blame"),
+    ("failures", "cause"),
     [
-        ({0: BUG}, Blame.APPLICATION),
-        ({0: BUG, 1: BUG}, Blame.APPLICATION),
-        ({0: PEER, 1: BUG}, Blame.APPLICATION),
-        ({0: PEER}, Blame.WORKER_LOST),
-        ({0: PEER, 1: DIED}, Blame.WORKER_LOST),
-        ({0: BUG, 1: DIED}, Blame.WORKER_LOST),
-        ({0: ActorDiedError()}, Blame.WORKER_LOST),
-        ({0: OUTAGE}, Blame.STORAGE),
-        ({0: FULL}, Blame.STORAGE),
-        ({0: CredentialsError("refused"), 1: PEER}, Blame.STORAGE),
-        ({0: OUTAGE, 1: DIED}, Blame.WORKER_LOST),
-        ({0: OUTAGE, 1: BUG}, Blame.APPLICATION),
-        ({0: Preempted("saved"), 1: DIED}, Blame.PREEMPTED),
-        ({0: Preempted("saved"), 1: Preempted("saved")}, Blame.PREEMPTED),
-        ({0: Suspended("saved"), 1: Suspended("saved")}, Blame.SUSPENDED),
-        ({0: Suspended("saved"), 1: Preempted("saved")}, Blame.SUSPENDED),
+        ({0: BUG}, FailureCause.APPLICATION),
+        ({0: BUG, 1: BUG}, FailureCause.APPLICATION),
+        ({0: PEER, 1: BUG}, FailureCause.APPLICATION),
+        ({0: PEER}, FailureCause.WORKER_LOST),
+        ({0: PEER, 1: DIED}, FailureCause.WORKER_LOST),
+        ({0: BUG, 1: DIED}, FailureCause.WORKER_LOST),
+        ({0: ActorDiedError()}, FailureCause.WORKER_LOST),
+        ({0: OUTAGE}, FailureCause.STORAGE),
+        ({0: FULL}, FailureCause.STORAGE),
+        ({0: CredentialsError("refused"), 1: PEER}, FailureCause.STORAGE),
+        ({0: OUTAGE, 1: DIED}, FailureCause.WORKER_LOST),
+        ({0: OUTAGE, 1: BUG}, FailureCause.APPLICATION),
+        ({0: Preempted("saved"), 1: DIED}, FailureCause.PREEMPTED),
+        ({0: Preempted("saved"), 1: Preempted("saved")}, FailureCause.PREEMPTED),
+        ({0: Suspended("saved"), 1: Suspended("saved")}, FailureCause.SUSPENDED),
+        ({0: Suspended("saved"), 1: Preempted("saved")}, FailureCause.SUSPENDED),
     ],
 )
-def test_blame(failures, blame):
-    assert judge(WorkerGroupError("it failed", failures)).blame is blame
+def test_cause(failures, cause):
+    assert classify(WorkerGroupError("it failed", failures)).cause is cause
 
 
 def test_a_controller_error_is_nobodys_bug():
-    assert judge(ControllerError(TimeoutError("no workers"))).blame is Blame.INFRASTRUCTURE
+    assert (
+        classify(ControllerError(TimeoutError("no workers"))).cause is FailureCause.INFRASTRUCTURE
+    )
 
 
 def test_storage_that_fails_in_rays_controller_is_storage():
-    assert judge(ControllerError(OUTAGE)).blame is Blame.STORAGE
+    assert classify(ControllerError(OUTAGE)).cause is FailureCause.STORAGE
 
 
 def test_the_message_names_rank_type_and_first_line():
-    verdict = judge(WorkerGroupError("it failed", {3: ValueError("bad batch\nof 64")}))
-    assert verdict.message == "rank 3 raised ValueError: bad batch"
+    classified = classify(WorkerGroupError("it failed", {3: ValueError("bad batch\nof 64")}))
+    assert classified.message == "rank 3 raised ValueError: bad batch"
 
 
 @pytest.mark.parametrize(

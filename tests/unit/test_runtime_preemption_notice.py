@@ -5,7 +5,11 @@ import time
 
 import pytest
 
-from trainingrun_runtime.coordination.preemption_notice import Notice, NoticeWatcher, leave_at
+from trainingrun_runtime.coordination.preemption_notice import (
+    PreemptionNotice,
+    PreemptionNoticeWatcher,
+    checkpoint_at,
+)
 
 
 @pytest.fixture
@@ -14,32 +18,36 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_pod_that_waits_for_us_leaves_at_once():
-    assert leave_at(Notice(deadline=1000.0, waits=True), save_seconds=3.0) == 0.0
+def test_a_pod_with_a_pre_stop_hook_makes_its_checkpoint_at_once():
+    assert checkpoint_at(PreemptionNotice(deadline=1000.0, pre_stop=True), save_seconds=3.0) == 0.0
 
 
 def test_a_node_that_stays_until_its_deadline_trains_on_until_shortly_before():
-    assert leave_at(Notice(deadline=1000.0, waits=False), save_seconds=1.0) == 995.0
+    assert (
+        checkpoint_at(PreemptionNotice(deadline=1000.0, pre_stop=False), save_seconds=1.0) == 995.0
+    )
 
 
 def test_the_slower_the_checkpoints_the_earlier_the_last_one_begins():
-    assert leave_at(Notice(deadline=1000.0, waits=False), save_seconds=20.0) == 960.0
+    assert (
+        checkpoint_at(PreemptionNotice(deadline=1000.0, pre_stop=False), save_seconds=20.0) == 960.0
+    )
 
 
 def test_the_hooks_file_becomes_a_notice(folder):
     answered = threading.Event()
-    watcher = NoticeWatcher(lambda notice: answered.set())
+    watcher = PreemptionNoticeWatcher(lambda notice: answered.set())
     watcher.start()
     (folder / "notice").write_text("2000000000\n")
     assert answered.wait(5)
-    assert watcher.notice == Notice(deadline=2000000000.0, waits=True)
+    assert watcher.notice == PreemptionNotice(deadline=2000000000.0, pre_stop=True)
     watcher.stop()
 
 
 def test_a_notice_that_is_not_written_yet_is_waited_for(folder):
     answered = threading.Event()
     (folder / "notice").touch()
-    watcher = NoticeWatcher(lambda notice: answered.set())
+    watcher = PreemptionNoticeWatcher(lambda notice: answered.set())
     watcher.start()
     assert not answered.wait(0.5)
     (folder / "notice").write_text("2000000000")
@@ -48,7 +56,7 @@ def test_a_notice_that_is_not_written_yet_is_waited_for(folder):
 
 
 def test_a_notice_without_a_readable_time_still_counts(folder):
-    watcher = NoticeWatcher(lambda notice: None)
+    watcher = PreemptionNoticeWatcher(lambda notice: None)
     (folder / "notice").write_text("soon")
     watcher.start()
     deadline = time.monotonic() + 5
@@ -59,7 +67,7 @@ def test_a_notice_without_a_readable_time_still_counts(folder):
 
 
 def test_the_hook_finds_a_watcher_only_while_one_watches(folder):
-    watcher = NoticeWatcher(lambda notice: None)
+    watcher = PreemptionNoticeWatcher(lambda notice: None)
     watcher.start()
     assert (folder / "watcher").exists()
     watcher.stop()
@@ -67,5 +75,5 @@ def test_the_hook_finds_a_watcher_only_while_one_watches(folder):
 
 
 def test_saved_ends_the_hook(folder):
-    NoticeWatcher(lambda notice: None).saved()
+    PreemptionNoticeWatcher(lambda notice: None).confirm_saved()
     assert (folder / "saved").exists()

@@ -133,7 +133,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
     labels = r'run="digits",namespace="team \"a\"",attempt="2"'
     for line in (
         f"trainingrun_step{{{labels}}} 10",
-        f"trainingrun_epoch{{{labels}}} 3",
+        f"trainingrun_fencing_token{{{labels}}} 3",
         f"trainingrun_checkpoint_step{{{labels}}} 8",
         f'trainingrun_seconds_total{{{labels},cause="lostWork"}} 2.0',
         f'trainingrun_metric{{{labels},name="loss"}} 0.25',

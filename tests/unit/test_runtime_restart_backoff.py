@@ -4,37 +4,37 @@ from trainingrun_runtime.restart_backoff import (
     LONGEST_WAIT_S,
     MAX_GROUPS_WITHOUT_CHECKPOINT,
     MAX_STORAGE_S,
-    Restarts,
+    RestartBackoff,
 )
 
 
 def test_a_crash_loop_ends_however_the_step_varies():
     """Steps are no argument: only a newer committed checkpoint is progress."""
-    restarts = Restarts()
+    restarts = RestartBackoff()
     waits = [restarts.after_loss(commits=3, at_once=False) for _ in range(1000)]
     assert waits.index(None) == MAX_GROUPS_WITHOUT_CHECKPOINT - 1
 
 
 def test_a_newer_checkpoint_begins_the_count_anew():
-    restarts = Restarts()
+    restarts = RestartBackoff()
     for commits in range(1000):
         assert restarts.after_loss(commits, at_once=False) is not None
 
 
 def test_one_loss_restarts_at_once_and_more_of_them_wait_longer_up_to_a_limit():
-    restarts = Restarts()
+    restarts = RestartBackoff()
     waits = [restarts.after_loss(commits=0, at_once=False) for _ in range(9)]
     assert waits[:4] == [0.0, 1.0, 2.0, 4.0]
     assert max(wait for wait in waits if wait is not None) == LONGEST_WAIT_S
 
 
 def test_after_a_notice_nothing_is_waited_for():
-    restarts = Restarts()
+    restarts = RestartBackoff()
     assert [restarts.after_loss(0, at_once=True) for _ in range(5)] == [0.0] * 5
 
 
 def test_an_outage_of_ten_minutes_uses_up_nothing():
-    restarts, now = Restarts(), 0.0
+    restarts, now = RestartBackoff(), 0.0
     while now < 600:
         wait = restarts.for_storage(commits=1, now=now, limit_s=MAX_STORAGE_S)
         assert wait is not None
@@ -43,14 +43,14 @@ def test_an_outage_of_ten_minutes_uses_up_nothing():
     assert restarts.after_loss(commits=1, at_once=False) == 0.0
 
 
-def test_what_waiting_does_not_heal_ends_after_the_patience():
-    restarts = Restarts()
+def test_a_lasting_storage_error_ends_the_attempt_after_the_limit():
+    restarts = RestartBackoff()
     assert restarts.for_storage(commits=1, now=0.0, limit_s=300) is not None
     assert restarts.for_storage(commits=1, now=299.0, limit_s=300) is not None
     assert restarts.for_storage(commits=1, now=300.0, limit_s=300) is None
 
 
-def test_the_patience_begins_anew_with_each_newer_checkpoint():
-    restarts = Restarts()
+def test_the_limit_restarts_with_each_newer_checkpoint():
+    restarts = RestartBackoff()
     assert restarts.for_storage(commits=1, now=0.0, limit_s=300) is not None
     assert restarts.for_storage(commits=2, now=300.0, limit_s=300) is not None

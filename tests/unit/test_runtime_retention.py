@@ -8,13 +8,15 @@ from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
 from trainingrun_runtime.checkpoints.retention import Best, best_of, expired
 
 
-def a_manifest(step: int, epoch: int = 1, index: int | None = None, **metrics: Any) -> Manifest:
+def a_manifest(
+    step: int, fencing_token: int = 1, index: int | None = None, **metrics: Any
+) -> Manifest:
     return Manifest(
-        path=f"checkpoints/0001-{epoch:06d}/step-{step}",
+        path=f"checkpoints/0001-{fencing_token:06d}/step-{step}",
         step=step,
         world_size=2,
         attempt=1,
-        epoch=epoch,
+        fencing_token=fencing_token,
         index=step if index is None else index,
         metrics=metrics,
         files={"state.pt": FileDigest(1, "0" * 64)},
@@ -32,8 +34,12 @@ def test_fewer_than_kept_lose_nothing() -> None:
     assert expired([], keep=2, best=("loss", "min")) == []
 
 
-def test_a_later_epoch_is_newer_whatever_its_step() -> None:
-    committed = [a_manifest(500, epoch=1), a_manifest(510, epoch=1), a_manifest(300, epoch=2)]
+def test_a_later_fencing_token_is_newer_whatever_its_step() -> None:
+    committed = [
+        a_manifest(500, fencing_token=1),
+        a_manifest(510, fencing_token=1),
+        a_manifest(300, fencing_token=2),
+    ]
     assert [m.step for m in expired(committed, keep=2, best=None)] == [500]
 
 

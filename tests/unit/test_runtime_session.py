@@ -4,7 +4,7 @@ import pytest
 
 from trainingrun_runtime import session as module
 from trainingrun_runtime.checkpoints.checkpoint_upload import CheckpointUpload
-from trainingrun_runtime.checkpoints.storage_retry import Patience
+from trainingrun_runtime.checkpoints.storage_retry import StorageRetry
 from trainingrun_runtime.session import Session
 
 
@@ -16,7 +16,7 @@ def test_the_upload_in_the_background_counts_as_time_of_the_checkpoint(
     session = Session.__new__(Session)
     session._save_seconds, session._upload = 7.0, None
     assert session._slowest_save() == 7
-    session._upload = CheckpointUpload({}, Patience(lambda message: None))
+    session._upload = CheckpointUpload({}, StorageRetry(lambda message: None))
     now[0] = 105
     assert session._slowest_save() == 7
     now[0] = 140  # still under way, and slower than the last one by now

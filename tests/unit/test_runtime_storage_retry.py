@@ -1,4 +1,4 @@
-"""Waiting for the store: how long, for what, and who is told."""
+"""Waiting for the store: how long, for what, and what is reported."""
 
 import errno
 import itertools
@@ -18,7 +18,7 @@ from trainingrun_runtime.checkpoints.storage_errors import (
     UnreachableError,
     recognize,
 )
-from trainingrun_runtime.checkpoints.storage_retry import LONGEST_WAIT_S, Patience
+from trainingrun_runtime.checkpoints.storage_retry import LONGEST_WAIT_S, StorageRetry
 
 
 class Store:
@@ -28,8 +28,8 @@ class Store:
         self.now, self.asked, self.told = 0.0, 0, [""]
         self._error, self._until = error, until
 
-    def patience(self) -> Patience:
-        return Patience(self.told.append, self._sleep, lambda: self.now)  # type: ignore[arg-type]
+    def retry(self) -> StorageRetry:
+        return StorageRetry(self.told.append, self._sleep, lambda: self.now)  # type: ignore[arg-type]
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -43,7 +43,7 @@ class Store:
 
 def test_an_outage_is_waited_for_however_long_it_is():
     store = Store(UnreachableError("nobody answers"), until=36_000)
-    assert store.patience()(store.request) == "answer"
+    assert store.retry()(store.request) == "answer"
     assert store.now <= 36_000 + LONGEST_WAIT_S
     assert store.told[1] == "nobody answers"
     assert store.told[-1] is None
@@ -51,39 +51,39 @@ def test_an_outage_is_waited_for_however_long_it_is():
 
 def test_a_store_that_answers_is_told_to_nobody():
     store = Store(UnreachableError(""), until=0)
-    assert store.patience()(store.request) == "answer"
+    assert store.retry()(store.request) == "answer"
     assert store.told == [""]
 
 
 @pytest.mark.parametrize(
     "error", [CredentialsError, BucketMissingError, DeniedError, DiskFullError]
 )
-def test_what_somebody_has_to_correct_ends_with_patience(
+def test_what_somebody_has_to_correct_ends_after_a_limit(
     error: Callable[[str], StorageError], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(STORAGE_PATIENCE_ENV, "120")
     store = Store(error("no"), until=3600)
     with pytest.raises(StorageError) as caught:
-        store.patience()(store.request)
+        store.retry()(store.request)
     assert caught.value.waited
     assert 120 <= store.now <= 120 + LONGEST_WAIT_S
     assert store.told[-1] == "no"
 
 
-def test_a_patience_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_limit_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(STORAGE_PATIENCE_ENV, "5m")
     store = Store(CredentialsError("no"), until=1)
     with pytest.raises(StorageError, match="is '5m'; write a number of seconds"):
-        store.patience()(store.request)
+        store.retry()(store.request)
 
 
 def test_what_is_corrected_in_time_heals(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(STORAGE_PATIENCE_ENV, "120")
     store = Store(CredentialsError("no"), until=100)
-    assert store.patience()(store.request) == "answer"
+    assert store.retry()(store.request) == "answer"
 
 
-def test_an_outage_between_refusals_begins_the_patience_anew(monkeypatch: pytest.MonkeyPatch):
+def test_an_outage_between_refusals_restarts_the_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(STORAGE_PATIENCE_ENV, "120")
     errors = itertools.cycle([CredentialsError("no"), UnreachableError("away")])
     store = Store(StorageError(""), until=0)
@@ -93,7 +93,7 @@ def test_an_outage_between_refusals_begins_the_patience_anew(monkeypatch: pytest
             raise next(errors)
         return "answer"
 
-    assert store.patience()(request) == "answer"
+    assert store.retry()(request) == "answer"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_outage_between_refusals_begins_the_patience_anew(monkeypatch: pytest
 def test_what_is_no_outage_is_raised_at_once(error: Exception):
     store = Store(error, until=1)
     with pytest.raises(type(error)):
-        store.patience()(store.request)
+        store.retry()(store.request)
     assert store.asked == 1
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trainingrun.api.contract import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
-from trainingrun_runtime.progress.time_accounting import Ledger, StepReport
+from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
 
 
 def report(group: int, step: int, begun: float, done: float, **more: float) -> StepReport:
@@ -12,118 +12,118 @@ def report(group: int, step: int, begun: float, done: float, **more: float) -> S
 
 
 @pytest.fixture
-def ledger() -> Ledger:
+def accounting() -> TimeAccounting:
     """A driver that started at 1000 and trains its first group since 1030, a step a second."""
-    ledger = Ledger(attempt=1, epoch=1, now=1000.0)
-    ledger.group_started(1020.0, world_size=2, resumed_step=0)
+    accounting = TimeAccounting(attempt=1, fencing_token=1, now=1000.0)
+    accounting.group_started(1020.0, world_size=2, resumed_step=0)
     for step in (10, 20, 30):
-        ledger.stepped(report(1, step, 1030.0, 1030.0 + step))
-    return ledger
+        accounting.stepped(report(1, step, 1030.0, 1030.0 + step))
+    return accounting
 
 
-def test_the_time_to_the_first_step_is_startup(ledger):
-    assert ledger.document(1060.0).seconds.startup == 30.0
+def test_the_time_to_the_first_step_is_startup(accounting):
+    assert accounting.document(1060.0).seconds.startup == 30.0
 
 
-def test_steps_are_productive(ledger):
-    assert ledger.document(1060.0).seconds.productive == 30.0
+def test_steps_are_productive(accounting):
+    assert accounting.document(1060.0).seconds.productive == 30.0
 
 
-def test_steps_after_the_last_checkpoint_are_lost_when_the_group_restarts(ledger):
-    ledger.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
-    ledger.group_started(1065.0, world_size=2, resumed_step=20)
-    seconds = ledger.document(1065.0).seconds
+def test_steps_after_the_last_checkpoint_are_lost_when_the_group_restarts(accounting):
+    accounting.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
+    accounting.group_started(1065.0, world_size=2, resumed_step=20)
+    seconds = accounting.document(1065.0).seconds
     assert (seconds.productive, seconds.lost_work) == (20.0, 10.0)
 
 
-def test_a_checkpoint_between_two_reports_loses_what_came_after_it(ledger):
-    ledger.group_started(1065.0, world_size=2, resumed_step=25)
-    seconds = ledger.document(1065.0).seconds
+def test_a_checkpoint_between_two_reports_loses_what_came_after_it(accounting):
+    accounting.group_started(1065.0, world_size=2, resumed_step=25)
+    seconds = accounting.document(1065.0).seconds
     assert (seconds.productive, seconds.lost_work) == (25.0, 5.0)
 
 
-def test_a_checkpoint_made_at_the_notice_loses_nothing(ledger):
-    ledger.group_started(1065.0, world_size=2, resumed_step=30)
-    seconds = ledger.document(1065.0).seconds
+def test_a_checkpoint_made_at_the_notice_loses_nothing(accounting):
+    accounting.group_started(1065.0, world_size=2, resumed_step=30)
+    seconds = accounting.document(1065.0).seconds
     assert (seconds.productive, seconds.lost_work) == (30.0, 0.0)
 
 
-def test_the_time_from_the_last_step_to_the_next_first_one_is_recovery(ledger):
-    ledger.group_started(1065.0, world_size=2, resumed_step=30)
-    ledger.stepped(report(2, 31, 1072.0, 1073.0))
-    seconds = ledger.document(1073.0).seconds
+def test_the_time_from_the_last_step_to_the_next_first_one_is_recovery(accounting):
+    accounting.group_started(1065.0, world_size=2, resumed_step=30)
+    accounting.stepped(report(2, 31, 1072.0, 1073.0))
+    seconds = accounting.document(1073.0).seconds
     assert (seconds.recovery, seconds.startup, seconds.productive) == (12.0, 30.0, 31.0)
 
 
-def test_a_step_that_is_done_twice_is_productive_once(ledger):
-    ledger.group_started(1065.0, world_size=2, resumed_step=20)
-    ledger.stepped(report(2, 30, 1070.0, 1080.0))
-    seconds = ledger.document(1080.0).seconds
+def test_a_step_that_is_done_twice_is_productive_once(accounting):
+    accounting.group_started(1065.0, world_size=2, resumed_step=20)
+    accounting.stepped(report(2, 30, 1070.0, 1080.0))
+    seconds = accounting.document(1080.0).seconds
     assert (seconds.productive, seconds.lost_work) == (30.0, 10.0)
 
 
-def test_a_straggler_of_a_replaced_group_is_not_counted(ledger):
-    ledger.group_started(1065.0, world_size=2, resumed_step=30)
-    ledger.stepped(report(1, 99, 1030.0, 1099.0))
-    assert ledger.step == 30
+def test_a_straggler_of_a_replaced_group_is_not_counted(accounting):
+    accounting.group_started(1065.0, world_size=2, resumed_step=30)
+    accounting.stepped(report(1, 99, 1030.0, 1099.0))
+    assert accounting.step == 30
 
 
-def test_checkpoint_stalls_of_all_groups_add_up(ledger):
-    ledger.stepped(report(1, 40, 1030.0, 1070.0, checkpoint=2.0))
-    ledger.group_started(1075.0, world_size=2, resumed_step=40)
-    ledger.stepped(report(2, 50, 1080.0, 1090.0, checkpoint=1.0))
-    assert ledger.document(1090.0).seconds.checkpoint == 3.0
+def test_checkpoint_stalls_of_all_groups_add_up(accounting):
+    accounting.stepped(report(1, 40, 1030.0, 1070.0, checkpoint=2.0))
+    accounting.group_started(1075.0, world_size=2, resumed_step=40)
+    accounting.stepped(report(2, 50, 1080.0, 1090.0, checkpoint=1.0))
+    assert accounting.document(1090.0).seconds.checkpoint == 3.0
 
 
-def test_a_loss_shows_as_recovering_until_the_next_step(ledger):
-    ledger.disrupted(1061.0, RecordKind.PREEMPTED, "the node was drained", node="n1", pod="p1")
-    assert ledger.document(1061.0).state is RunState.RECOVERING
-    ledger.group_started(1065.0, world_size=2, resumed_step=30)
-    ledger.stepped(report(2, 31, 1072.0, 1073.0))
-    assert ledger.document(1073.0).state is RunState.TRAINING
+def test_a_loss_shows_as_recovering_until_the_next_step(accounting):
+    accounting.disrupted(1061.0, RecordKind.PREEMPTED, "the node was drained", node="n1", pod="p1")
+    assert accounting.document(1061.0).state is RunState.RECOVERING
+    accounting.group_started(1065.0, world_size=2, resumed_step=30)
+    accounting.stepped(report(2, 31, 1072.0, 1073.0))
+    assert accounting.document(1073.0).state is RunState.TRAINING
 
 
-def test_a_rank_that_has_not_noticed_the_loss_yet_does_not_end_the_recovery(ledger):
-    ledger.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
-    ledger.stepped(report(1, 31, 1030.0, 1061.5))
-    document = ledger.document(1661.0)
+def test_a_rank_that_has_not_noticed_the_loss_yet_does_not_end_the_recovery(accounting):
+    accounting.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
+    accounting.stepped(report(1, 31, 1030.0, 1061.5))
+    document = accounting.document(1661.0)
     assert (document.state, document.step) == (RunState.RECOVERING, 31)
 
 
-def test_records_are_numbered_so_that_each_is_counted_once(ledger):
-    ledger.disrupted(1061.0, RecordKind.PREEMPTED, "drained", node="n1", pod="p1")
-    ledger.disrupted(1062.0, RecordKind.WORKER_LOST, "died")
-    assert [r.number for r in ledger.document(1062.0).records] == [1, 2, 3]
+def test_records_are_numbered_so_that_each_is_counted_once(accounting):
+    accounting.disrupted(1061.0, RecordKind.PREEMPTED, "drained", node="n1", pod="p1")
+    accounting.disrupted(1062.0, RecordKind.WORKER_LOST, "died")
+    assert [r.number for r in accounting.document(1062.0).records] == [1, 2, 3]
 
 
-def test_only_the_newest_hundred_records_are_kept_and_their_numbers_go_on(ledger):
+def test_only_the_newest_hundred_records_are_kept_and_their_numbers_go_on(accounting):
     for second in range(150):
-        ledger.disrupted(1100.0 + second, RecordKind.WORKER_LOST, "died")
-    records = ledger.document(1300.0).records
+        accounting.disrupted(1100.0 + second, RecordKind.WORKER_LOST, "died")
+    records = accounting.document(1300.0).records
     assert (len(records), records[-1].number) == (100, 151)
 
 
-def test_the_seconds_left_follow_the_pace_of_this_group(ledger):
-    assert ledger.document(1060.0).seconds_left == 70.0
+def test_the_seconds_left_follow_the_pace_of_this_group(accounting):
+    assert accounting.document(1060.0).seconds_left == 70.0
 
 
-def test_the_first_failure_stays(ledger):
-    ledger.failed(1061.0, Failure(kind="Application", message="ValueError: bad batch"))
-    ledger.failed(1062.0, Failure(kind="Infrastructure", message="actor died"))
-    document = ledger.document(1062.0)
+def test_the_first_failure_stays(accounting):
+    accounting.failed(1061.0, Failure(kind="Application", message="ValueError: bad batch"))
+    accounting.failed(1062.0, Failure(kind="Infrastructure", message="actor died"))
+    document = accounting.document(1062.0)
     assert (document.state, document.failure.kind) == (RunState.FAILED, "Application")
 
 
-def test_an_application_failure_is_on_record_and_an_infrastructure_one_is_not(ledger):
-    ledger.failed(1061.0, Failure(kind="Application", message="ValueError: bad batch"))
-    kinds = [r.kind for r in ledger.document(1061.0).records]
+def test_an_application_failure_is_on_record_and_an_infrastructure_one_is_not(accounting):
+    accounting.failed(1061.0, Failure(kind="Application", message="ValueError: bad batch"))
+    kinds = [r.kind for r in accounting.document(1061.0).records]
     assert kinds == [RecordKind.RESTORED, RecordKind.APPLICATION_ERROR]
 
 
-def test_success_carries_the_result_and_the_checkpoint(ledger):
-    ledger.committed(LastCheckpoint(uri="s3://b/c", step=30, time=1060.0))
-    ledger.succeeded(ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri="s3://b/c"))
-    document = ledger.document(1061.0)
+def test_success_carries_the_result_and_the_checkpoint(accounting):
+    accounting.committed(LastCheckpoint(uri="s3://b/c", step=30, time=1060.0))
+    accounting.succeeded(ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri="s3://b/c"))
+    document = accounting.document(1061.0)
     assert document.state is RunState.SUCCEEDED
     assert document.metrics == {"accuracy": 0.9}
     assert document.checkpoint.step == 30

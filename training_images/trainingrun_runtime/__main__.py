@@ -8,25 +8,25 @@ from .ray_internals.expected import UnknownRay, check_version
 
 
 def main() -> int:
-    """Run the driver, or say why this Ray cannot be used; the exit code."""
+    """Run the driver, or report why this Ray cannot be used; returns the exit code."""
     try:
-        check_version()  # before anything that takes Ray as it is, already when it is imported
+        check_version()  # before any import that depends on the version of Ray
     except UnknownRay as error:
         from . import failed_start
 
-        return failed_start.refuse(str(error))
+        return failed_start.report(str(error))
     from . import driver
 
     return driver.main()
 
 
-_leave = os._exit  # as it is before the driver guards it against scripts
+_exit_now = os._exit  # before the driver replaces it
 
 if __name__ == "__main__":
     code = main()
-    # Not by way of the interpreter's end: it closes Ray first, and Ray ends the process with a code
-    # of its own where a thread still asks it something. The code is what the run's fate hangs on.
+    # Without finalization of the interpreter: it shuts Ray down, and Ray then exits with a code of
+    # its own if a thread still calls it. The operator decides by the exit code.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    _leave(code)
+    _exit_now(code)

@@ -1,4 +1,4 @@
-"""The driver: takes the run's lease, trains until done, and says how it ended by its exit code."""
+"""The driver: takes the run's lease, trains, and reports the outcome as its exit code."""
 
 import json
 import logging
@@ -32,21 +32,26 @@ from .checkpoints.bucket import Bucket
 from .checkpoints.committer import Committer
 from .checkpoints.manifest import Manifest
 from .checkpoints.storage_errors import StorageError, recognize
-from .checkpoints.storage_retry import Patience, told_to
-from .coordination import coordinator as board_module
+from .checkpoints.storage_retry import StorageRetry, report_to
+from .coordination.command import Command
+from .coordination.coordinator import start_coordinator
 from .coordination.lease import Lease, Superseded
-from .coordination.preemption_notice import Notice, NoticeWatcher, state_folder
+from .coordination.preemption_notice import (
+    PreemptionNotice,
+    PreemptionNoticeWatcher,
+)
 from .error_text import first_line
 from .progress import document as progress_document
+from .state_directory import state_directory
 
 log = logging.getLogger(__name__)
 
 DONE, FAILED = 0, 1
-LEASE_LOOK_S = 3.0
+LEASE_CHECK_S = 3.0
 LEASE_RENEW_S = 10.0
 COMMITS_AFTER_FAILURE_S = 60.0
-"""For how long a failed attempt still waits for the commits of what was uploaded."""
-BOARD_TIMEOUT_S = 30.0
+"""Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
+COORDINATOR_TIMEOUT_S = 30.0
 THREADS_END_S = 60.0
 """More than the longest request to the store."""
 
@@ -64,27 +69,27 @@ def main() -> int:
     try:
         storage = contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
-        patience = Patience(final.waiting)
-        patience(bucket.check)
-        done = patience(lambda: run_result.read(bucket))
+        retry = StorageRetry(final.waiting)
+        retry(bucket.check)
+        done = retry(lambda: run_result.read(bucket))
         if done is not None:
-            # The head was lost after the end and before anyone read it: say it again.
+            # The head was lost before the operator read the result: report it again.
             final.succeeded(done)
             return DONE
         holder = os.environ.get("POD_NAME", "")
-        lease = patience(lambda: Lease.take(bucket, contract.attempt, holder, started))
-        done = patience(lambda: run_result.adopt(lease))
+        lease = retry(lambda: Lease.take(bucket, contract.attempt, holder, started))
+        done = retry(lambda: run_result.adopt(lease))
         if done is not None:
             final.succeeded(done)
             return DONE
-        committed = patience(lambda: manifest.committed(bucket))
+        committed = retry(lambda: manifest.committed(bucket))
         attempt = _Attempt(contract, lease, started, final, committed)
     except Superseded as error:
         log.error("%s", error)
         return LEASE_LOST_EXIT_CODE
     except Exception as error:
         final.failed(_failure_of(error))
-        log.exception("the attempt did not begin")
+        log.exception("the attempt did not start")
         return FAILED
     try:
         return attempt.run()
@@ -92,53 +97,53 @@ def main() -> int:
         log.error("%s", error)
         return LEASE_LOST_EXIT_CODE
     except Exception as error:
-        log.exception("the attempt did not end as it should")
-        attempt.give_up(_failure_of(error))
+        log.exception("the attempt ended with an unexpected error")
+        attempt.fail(_failure_of(error))
         return FAILED
 
 
 def _failure_of(error: BaseException) -> Failure:
-    """What an error that no training code raised means."""
+    """The failure for an error that was not raised by training code."""
     storage = recognize(error)
     if storage is not None:
         return Failure(kind="Storage", message=str(storage))
     return Failure(kind="Infrastructure", message=f"{type(error).__name__}: {first_line(error)}")
 
 
-def _refuse_silent_success() -> None:
-    """Have `os._exit(0)` in a script end this process as failed: 0 means that the run is done."""
-    leave, driver = os._exit, os.getpid()
+def _fail_on_os_exit() -> None:
+    """Make `os._exit(0)` in a script exit with `FAILED`: 0 means that the run is done."""
+    exit_now, driver = os._exit, os.getpid()
 
-    def refusing(code: int) -> NoReturn:
-        leave(code if code or os.getpid() != driver else FAILED)  # a forked child ends as it likes
+    def exit_checked(code: int) -> NoReturn:
+        exit_now(code if code or os.getpid() != driver else FAILED)  # not in a forked child
 
-    os._exit = refusing
+    os._exit = exit_checked  # type: ignore[assignment]
 
 
 class _Documents:
-    """The progress documents of a driver that has no board: before it has begun, or after."""
+    """The progress documents of a driver whose coordinator does not run yet, or no longer."""
 
     def __init__(self, contract: RunContract, started: float) -> None:
-        self.path = state_folder() / PROGRESS_FILE
+        self.path = state_directory() / PROGRESS_FILE
         self._attempt, self._started = contract.attempt, started
-        self._waiting_since: float | None = None
+        self._storage_error_since: float | None = None
 
-    def waiting(self, trouble: str | None) -> None:
-        """The store does not do what it is asked, or it does again."""
-        since = (self._waiting_since or time.time()) if trouble else None
-        self._waiting_since = since
-        self._write(RunState.STARTING, storage_error=trouble, storage_error_since=since)
+    def waiting(self, error: str | None) -> None:
+        """Requests to the store fail with this error; None: no longer."""
+        since = (self._storage_error_since or time.time()) if error else None
+        self._storage_error_since = since
+        self._write(RunState.STARTING, storage_error=error, storage_error_since=since)
 
     def succeeded(self, done: ProgressResult) -> None:
         """The run is done."""
         self._write(RunState.SUCCEEDED, result=done)
 
     def suspended(self) -> None:
-        """The driver ends because it was asked to."""
+        """The driver ends because of a suspend request."""
         self._write(RunState.SUSPENDED)
 
     def failed(self, failure: Failure) -> None:
-        """The driver gives up."""
+        """The attempt failed."""
         self._write(RunState.FAILED, failure=failure)
 
     def _write(self, state: RunState, **facts: Any) -> None:
@@ -147,7 +152,7 @@ class _Documents:
 
 
 class _Attempt:
-    """One driver's hold on the run, from the lease to the exit code."""
+    """One attempt to train, from the lease to the exit code."""
 
     def __init__(
         self,
@@ -172,10 +177,12 @@ class _Attempt:
             log_to_driver=True,
             configure_logging=False,
         )
-        self._board = board_module.start(contract, lease.epoch, started, documents.path, checkpoint)
-        self._patience = Patience(told_to(self._board, "driver"))
-        self._committer = Committer(self._board, contract, lease)
-        self._watcher = NoticeWatcher(self._head_leaves)
+        self._coordinator = start_coordinator(
+            contract, lease.fencing_token, started, documents.path, checkpoint
+        )
+        self._retry = StorageRetry(report_to(self._coordinator, "driver"))
+        self._committer = Committer(self._coordinator, contract, lease)
+        self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
         self._ended = threading.Event()
 
     def run(self) -> int:
@@ -186,7 +193,7 @@ class _Attempt:
         """
         threads = [
             threading.Thread(target=work, name=work.__name__, daemon=True)
-            for work in (self._keep_lease, self._watch_orders)
+            for work in (self._keep_lease, self._watch_suspend_file)
         ]
         for thread in threads:
             thread.start()
@@ -198,30 +205,36 @@ class _Attempt:
             self._ended.set()
             self._committer.stop()
             self._watcher.stop()
-            # Whoever asks Ray for something after it was shut down ends the process with 1.
+            # A call to Ray after its shutdown ends the process with exit code 1.
             for thread in threads:
                 thread.join(THREADS_END_S)
 
-    def give_up(self, failure: Failure) -> None:
-        """Say that the attempt failed; where the board said so before, its reason stays."""
-        self._say(self._board.failed.remote(failure), lambda: self._documents.failed(failure))
+    def fail(self, failure: Failure) -> None:
+        """Report that the attempt failed; a reason that was reported before is kept."""
+        self._write_final(
+            self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
+        )
 
-    def _say(self, told: Any, otherwise: Callable[[], None]) -> None:
-        """Have the board write the final document, or write it without the board."""
+    def _write_final(self, call: Any, otherwise: Callable[[], None]) -> None:
+        """Have the coordinator write the final document; if the call fails, write it here."""
         try:
-            ray.get(told, timeout=BOARD_TIMEOUT_S)
+            ray.get(call, timeout=COORDINATOR_TIMEOUT_S)
         except Exception:
-            log.exception("the board cannot be told")
+            log.exception("the coordinator did not write the final document")
             otherwise()
 
     def _train(self) -> BaseException | None:
-        """Run the function or the script; what it raised, or what became of its `fit()`.
+        """Run the function or the script; returns the error of its `fit()`, None: it succeeded.
 
-        What `fit` did decides: code that catches its exception and returns has not trained.
+        The outcome of `fit` decides: code that catches its exception and returns has not trained.
         """
-        from .trainer import Trainers  # imports torch: after the lease, beside the board's start
+        from .trainer import (
+            Trainers,
+        )  # imports torch: after the lease, beside the coordinator's start
 
-        trainers = Trainers(self._contract, self._board, self._bucket, self._lease, self._base_step)
+        trainers = Trainers(
+            self._contract, self._coordinator, self._bucket, self._lease, self._base_step
+        )
         fit = trainers.intercept()
         try:
             if self._contract.script is not None:
@@ -244,47 +257,52 @@ class _Attempt:
         os.environ.setdefault("TRAININGRUN_CONFIG", json.dumps(self._contract.config))
         sys.argv = [str(path)]
         sys.path.insert(0, str(path.parent))
-        _refuse_silent_success()
+        _fail_on_os_exit()
         runpy.run_path(str(path), run_name="__main__")
 
     def _conclude(self, error: BaseException | None) -> int:
-        """Make bucket, document and exit code say the same; the exit code.
+        """Write the outcome to bucket and document; returns the exit code.
 
-        In this order, so that a head that is lost between two lines leaves what is true: the
+        In this order, so that a head that is lost in between leaves a consistent state: the
         checkpoint is committed, then the result, then the document, then the process ends.
         """
-        board = self._board
+        coordinator = self._coordinator
         if error is None:
             self._committer.drain()
             if self._committer.failure is not None:
                 raise self._committer.failure
-            final = ray.get(board.complete.remote(self._result()))
-            written = self._patience(lambda: run_result.write(self._lease, final))
-            self._say(board.succeeded.remote(written), lambda: self._documents.succeeded(written))
+            final = ray.get(coordinator.complete.remote(self._result()))
+            written = self._retry(lambda: run_result.write(self._lease, final))
+            self._write_final(
+                coordinator.succeeded.remote(written), lambda: self._documents.succeeded(written)
+            )
             return DONE
         from ray.train import TrainingFailedError
 
-        from .failure_causes import Blame, judge
+        from .failure_causes import FailureCause, classify
 
-        if isinstance(error, TrainingFailedError) and judge(error).blame is Blame.SUSPENDED:
+        if (
+            isinstance(error, TrainingFailedError)
+            and classify(error).cause is FailureCause.SUSPENDED
+        ):
             self._committer.drain()
             if self._committer.failure is not None:
                 raise self._committer.failure
-            self._patience(self._lease.require)
-            self._say(board.suspended.remote(), self._documents.suspended)
+            self._retry(self._lease.require)
+            self._write_final(coordinator.suspended.remote(), self._documents.suspended)
             return SUSPEND_EXIT_CODE
         log.error("training failed", exc_info=error)
         self._committer.drain(COMMITS_AFTER_FAILURE_S)
-        # The policy in Ray's controller has told the board already; this is for what failed here.
+        # The failure policy in Ray's controller has reported its failures; this is for others.
         failure = _failure_of(error)
         outside = isinstance(error, ray.exceptions.RayError | TrainingFailedError)
         if failure.kind == "Infrastructure" and not outside:
             failure = failure.model_copy(update={"kind": "Application"})
-        self.give_up(failure)
+        self.fail(failure)
         return FAILED
 
     def _result(self) -> ProgressResult:
-        committed = self._patience(lambda: manifest.committed(self._bucket))
+        committed = self._retry(lambda: manifest.committed(self._bucket))
         newest = committed[-1] if committed else None
         best = retention.best_of(committed, retention.wanted(self._contract.checkpoints))
         return ProgressResult(
@@ -294,39 +312,39 @@ class _Attempt:
         )
 
     def _keep_lease(self) -> None:
-        """Renew the lease; end this process at once when another driver holds the run."""
+        """Renew the lease; end this process as soon as another driver holds the run."""
         renewed = time.monotonic()
-        tell = told_to(self._board, "lease")
-        while not self._ended.wait(LEASE_LOOK_S):
+        report = report_to(self._coordinator, "lease")
+        while not self._ended.wait(LEASE_CHECK_S):
             try:
                 if not self._lease.held():
                     log.error("another driver took over this run; this one ends")
-                    # Without unwinding: it may no longer write anything.
+                    # Without cleanup: it must not write anything.
                     os._exit(LEASE_LOST_EXIT_CODE)
                 if time.monotonic() - renewed >= LEASE_RENEW_S:
                     self._lease.renew(time.time())
                     renewed = time.monotonic()
-                trouble = None
+                problem = None
             except StorageError as error:
-                # Unknown is not lost. Without the bucket nothing can be committed either.
+                # The lease is not lost. Without the bucket nothing can be committed either.
                 log.warning("the lease cannot be checked: %s", error)
-                trouble = str(error)
+                problem = str(error)
             if not self._ended.is_set():
-                tell(trouble)
+                report(problem)
 
-    def _watch_orders(self) -> None:
-        suspend = state_folder() / SUSPEND_FILE
+    def _watch_suspend_file(self) -> None:
+        suspend = state_directory() / SUSPEND_FILE
         while not self._ended.wait(0.25):
             if suspend.exists():
-                self._board.order.remote(board_module.SUSPEND)
+                self._coordinator.request.remote(Command.SUSPEND)
                 return
 
-    def _head_leaves(self, notice: Notice) -> None:
-        """The head pod has its notice: save what there is before Ray goes with it."""
-        before = ray.get(self._board.commits.remote())
-        self._board.order.remote(board_module.LEAVE)
+    def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
+        """The head pod has a preemption notice: make a checkpoint before its Ray ends."""
+        before = ray.get(self._coordinator.commits.remote())
+        self._coordinator.request.remote(Command.CHECKPOINT_AND_EXIT)
         while time.time() < notice.deadline:
-            if ray.get(self._board.commits.remote()) > before:
+            if ray.get(self._coordinator.commits.remote()) > before:
                 break
             time.sleep(0.1)
-        self._watcher.saved()
+        self._watcher.confirm_saved()

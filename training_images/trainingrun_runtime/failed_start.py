@@ -1,4 +1,4 @@
-"""An attempt that ends before it has begun: nothing of Ray is loaded."""
+"""The end of an attempt whose image cannot be used; imports no Ray."""
 
 import logging
 import os
@@ -13,22 +13,22 @@ from trainingrun.api.contract import (
     RunState,
 )
 
-from .coordination.preemption_notice import state_folder
 from .progress import document as progress_document
+from .state_directory import state_directory
 
 log = logging.getLogger(__name__)
 
-REFUSED = 1
-"""The driver's exit code; `failure` of the progress document says why."""
+FAILED = 1
+"""The driver's exit code; the reason is `failure` of the progress document."""
 
 
-def refuse(sentence: str) -> int:
-    """Say in the progress document, and in the log, why this image cannot train the run."""
+def report(sentence: str) -> int:
+    """Write to progress document and log why this image cannot train; returns the exit code."""
     log.error("%s", sentence)
     contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
     failure = Failure(kind="Application", message=sentence)
     final = Progress(
         attempt=contract.attempt, state=RunState.FAILED, time=time.time(), failure=failure
     )
-    progress_document.write(state_folder() / PROGRESS_FILE, final)
-    return REFUSED
+    progress_document.write(state_directory() / PROGRESS_FILE, final)
+    return FAILED

@@ -1,52 +1,52 @@
-"""How often an attempt begins again by itself: pure counting of worker groups without progress.
+"""How often and when a worker group is restarted within an attempt; pure.
 
-Progress is a newer committed checkpoint and nothing else: a crash that comes at another step each
-time would go on for ever if steps counted.
+Only a newer committed checkpoint counts as progress: with steps, a crash at a different step each
+time would be retried without end.
 """
 
 from dataclasses import dataclass
 
 MAX_GROUPS_WITHOUT_CHECKPOINT = 10
-"""Groups in a row that may end without a newer checkpoint before the attempt is given up. Ray would
-try for ever; a fresh attempt on other nodes has better odds."""
+"""Groups in a row that may end without a newer checkpoint before the attempt fails. Ray would
+retry without end; a new attempt may run on other nodes."""
 MAX_STORAGE_S = 3600.0
-"""Seconds for which groups may end, one after the other, because a store of the training code's own
-does not answer."""
+"""Seconds for which groups in a row may end because a store that the training code itself uses does
+not answer."""
 LONGEST_WAIT_S = 30.0
 
 
 @dataclass
-class Restarts:
-    """The count of one attempt; each method answers with seconds to wait, None: give up."""
+class RestartBackoff:
+    """The counters of one attempt. Methods return seconds to wait; None: end the attempt."""
 
     without_checkpoint: int = 0
-    """Groups in a row that ended without a newer checkpoint, for want of storage not counted."""
+    """Groups in a row that ended without a newer checkpoint; storage errors do not count."""
     _commits: int = 0
     _for_storage: int = 0
     _storage_since: float | None = None
 
     def after_loss(self, commits: int, at_once: bool) -> float | None:
-        """A group ended because something was lost.
+        """A worker group ended because a worker was lost.
 
         Args:
             commits: Checkpoints that this driver has committed in all.
-            at_once: There is nothing to wait for, as after a notice.
+            at_once: Restart without a wait, as after a preemption notice.
         """
-        self._see(commits)
+        self._reset_on_commit(commits)
         self.without_checkpoint += 1
         if self.without_checkpoint >= MAX_GROUPS_WITHOUT_CHECKPOINT:
             return None
         return 0.0 if at_once else _wait(self.without_checkpoint)
 
     def for_storage(self, commits: int, now: float, limit_s: float) -> float | None:
-        """A group ended because storage did not do what it was asked.
+        """A worker group ended because of a storage error.
 
         Args:
             commits: Checkpoints that this driver has committed in all.
-            now: Seconds on any clock that only grows.
-            limit_s: Seconds for which that may go on.
+            now: Seconds of a monotonic clock.
+            limit_s: Seconds after which the attempt ends.
         """
-        self._see(commits)
+        self._reset_on_commit(commits)
         self._for_storage += 1
         if self._storage_since is None:
             self._storage_since = now
@@ -54,7 +54,7 @@ class Restarts:
             return None
         return _wait(self._for_storage + 1)
 
-    def _see(self, commits: int) -> None:
+    def _reset_on_commit(self, commits: int) -> None:
         if commits > self._commits:
             self._commits = commits
             self.without_checkpoint = self._for_storage = 0
@@ -62,5 +62,5 @@ class Restarts:
 
 
 def _wait(count: int) -> float:
-    """The first restart is at once: most losses are single ones. Then 1, 2, 4 … seconds."""
+    """0 s for the first restart, since most losses are single ones; then 1, 2, 4 … seconds."""
     return 0.0 if count <= 1 else float(min(2 ** (count - 2), LONGEST_WAIT_S))

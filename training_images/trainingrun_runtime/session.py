@@ -1,4 +1,4 @@
-"""The session: what a training loop needs so that losing machines costs it next to nothing.
+"""The session: checkpoints, restore and preemption for a training loop.
 
 session = Session(model=model, optimizer=optimizer)
 for epoch in session.epochs(10):
@@ -26,13 +26,13 @@ from ray.train import Checkpoint, CheckpointUploadMode
 from .checkpoints import snapshot
 from .checkpoints.checkpoint_upload import CheckpointUpload
 from .checkpoints.snapshot import Position
-from .checkpoints.stateful_objects import Stateful, replicated, taken
-from .coordination.coordinator import LEAVE, NOTHING, SAVE, SUSPEND
-from .coordination.preemption_notice import Notice, leave_at
-from .coordination.step_consensus import Agreed, Agreement, Place
+from .checkpoints.stateful_objects import Stateful, replicated, restorable
+from .coordination.command import Command
+from .coordination.preemption_notice import PreemptionNotice, checkpoint_at
+from .coordination.step_consensus import Place, StepConsensus, StepValues
 from .failure_causes import Preempted, Suspended
 from .progress.document import printable_metrics
-from .progress.step_reporter import Reporter
+from .progress.step_reporter import StepReporter
 from .progress.time_accounting import StepReport
 from .ray_internals import nodes, training
 from .step_loops import Loops
@@ -41,7 +41,7 @@ from .worker import Worker, this_worker
 log = logging.getLogger(__name__)
 
 LOOP_END_S = 10.0
-"""At the end of a loop or an epoch a checkpoint is made where the last one is older: what follows,
+"""Seconds after which a checkpoint is due at the end of a loop or an epoch, because what follows,
 such as an evaluation, may take long."""
 
 
@@ -62,16 +62,16 @@ class Session:
 
     def __init__(self, **objects: Any) -> None:
         self._worker: Worker = this_worker()
-        self._objects: dict[str, Stateful] = taken(objects)
+        self._objects: dict[str, Stateful] = restorable(objects)
         self._replicated = {name for name, thing in objects.items() if replicated(thing)}
-        self._worker.take_over(self)
-        self._agreement = Agreement(self._worker.timeout_s)
+        self._worker.register(self)
+        self._consensus = StepConsensus(self._worker.timeout_s)
         self._metrics: dict[str, Any] = {}
         self._final_metrics: dict[str, Any] = {}
         self._upload: CheckpointUpload | None = None
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
-        self._agreement.compare_names(objects)
+        self._consensus.compare_names(objects)
         snapshot.try_out(self._states())  # what cannot be saved is refused now
         position = self._restore()
         self.step = position.step
@@ -87,8 +87,8 @@ class Session:
         self._save_after: str | None = None
         self._save_late = self._stop_asked = self._tried = False
         self._begun = self._step_began = self._productive = self._stalled = 0.0
-        self._leaving: Preempted | Suspended | None = None
-        self._reporter = Reporter(self._worker.board) if self._worker.rank == 0 else None
+        self._exit: Preempted | Suspended | None = None
+        self._reporter = StepReporter(self._worker.coordinator) if self._worker.rank == 0 else None
 
     @property
     def stopped(self) -> bool:
@@ -133,7 +133,7 @@ class Session:
         Within an epoch `steps(n)` counts from the epoch's first step. A resumed run goes on in the
         epoch that was under way; what comes after its steps, such as an evaluation, is done again.
         """
-        self._go_on()
+        self._raise_exit()
         self._epochs = total
         try:
             while self.epoch < total and not self.stopped:
@@ -161,7 +161,7 @@ class Session:
             Preempted, Suspended: a checkpoint was made and this worker group ends; let it through.
             ValueError: the same total was reached before: it is not counted from the first step.
         """
-        self._go_on()
+        self._raise_exit()
         self._leave_loop()
         end = self._epoch_began + total if self._epochs is not None else total
         if self._loops.already_reached(end):
@@ -198,7 +198,7 @@ class Session:
         Raises:
             Preempted, Suspended: the function did not let it through.
         """
-        self._go_on()
+        self._raise_exit()
         self._leave_loop()
         states = self._states()
         changed = self._position() != self._saved or self._save_after is not None
@@ -211,11 +211,11 @@ class Session:
         if self._reporter is not None:
             self._reporter.close()
             final = {**self._metrics, **self._final_metrics}
-            ray.get(self._worker.board.finished.remote(final))
+            ray.get(self._worker.coordinator.finished.remote(final))
 
-    def _go_on(self) -> None:
-        if self._leaving is not None:
-            raise self._leaving
+    def _raise_exit(self) -> None:
+        if self._exit is not None:
+            raise self._exit
 
     def _restore(self) -> Position:
         checkpoint = ray.train.get_checkpoint()
@@ -231,7 +231,7 @@ class Session:
 
     def _states(self) -> dict[str, Any]:
         """What this rank may have to save, not copied yet."""
-        mine = self._objects.keys()
+        mine = set(self._objects)
         if self._worker.rank != 0:
             mine -= self._replicated
         return snapshot.encoded(self._objects, mine)
@@ -259,7 +259,7 @@ class Session:
         self.step += 1
         self._productive += time.monotonic() - self._step_began
         if self._reporter is not None:
-            self._reporter.tell(
+            self._reporter.report(
                 StepReport(
                     group=self._worker.group,
                     step=self.step,
@@ -275,65 +275,69 @@ class Session:
         if not self._tried:
             snapshot.try_out(self._states())
             self._tried = True
-        agreed = self._agreement.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
-        self._heed(agreed)
+        agreed = self._consensus.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
+        self._record_stop(agreed)
         if self._save_after == "step":
-            self._save_now()  # after the exchange: `stop()` in the same step is saved too
-        self._obey(agreed)
+            self._save_now()  # after the exchange, so that `stop()` in the same step is saved too
+        self._execute(agreed)
         self._stalled += time.monotonic() - started
 
     def _pause(self, place: Place) -> None:
-        """Between two loops or epochs: what comes next may take long, or use other numbers."""
+        """Between two loops or epochs: what follows may take long, or have another total."""
         started = time.monotonic()
         agreed = self._agree(place)
         if self._stop_at is not None:
             self._stop_at = min(self._stop_at, self.step)
-        self._obey(agreed)
+        self._execute(agreed)
         self._stalled += time.monotonic() - started
 
-    def _obey(self, agreed: Agreed) -> None:
-        if agreed.order in (LEAVE, SUSPEND):
-            self._leave(agreed.order)
-        elif agreed.order == SAVE and not agreed.busy and self._saved != self._position():
+    def _execute(self, agreed: StepValues) -> None:
+        if agreed.command >= Command.CHECKPOINT_AND_EXIT:
+            self._checkpoint_and_exit(agreed.command)
+        elif (
+            agreed.command == Command.CHECKPOINT
+            and not agreed.busy
+            and self._saved != self._position()
+        ):
             self._save(wait=False)
 
-    def _agree(self, place: Place, *, changed: bool = False) -> Agreed:
+    def _agree(self, place: Place, *, changed: bool = False) -> StepValues:
         """Wait for all ranks at a place between the steps."""
-        self._heed(self._agreement.settle())
+        self._record_stop(self._consensus.settle())
         due_s = min(self._worker.every_seconds, max(LOOP_END_S, 10 * self._slowest_save()))
         if place is Place.BEGIN:
             due_s = math.inf  # nothing was done since the end before it
-        # What was asked for in a loop's last step is agreed on already: see `_heed`.
+        # A request in a loop's last step is agreed on already: see `_record_stop`.
         stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
-        agreed = self._agreement.agree(place, self._numbers(stop, changed, due_s))
+        agreed = self._consensus.agree(place, self._numbers(stop, changed, due_s))
         if agreed.stop and self._stop_at is None:
             self._stop_at = self.step
         return agreed
 
     def _numbers(
         self, stop: bool = False, changed: bool = False, due_s: float | None = None
-    ) -> Agreed:
-        wish = self._wish(self._worker.every_seconds if due_s is None else due_s)
-        return Agreed(wish, self._uploading(), stop, changed, self.step)
+    ) -> StepValues:
+        requested = self._requested_command(self._worker.every_seconds if due_s is None else due_s)
+        return StepValues(requested, self._uploading(), stop, changed, self.step)
 
-    def _heed(self, agreed: Agreed) -> None:
-        """End one step after the one in which a rank asked for it: by then all of them know.
+    def _record_stop(self, agreed: StepValues) -> None:
+        """Stop one step after the one of the request: by then every rank has the result.
 
-        Also where the answer comes sooner, so that an interruption changes nothing.
+        Also where the result is available sooner, so that an interruption changes nothing.
         """
         if agreed.stop and self._stop_at is None:
             self._stop_at = agreed.step + 1
 
-    def _wish(self, due_s: float) -> int:
-        """What this rank wants done now."""
-        wish = self._reporter.order if self._reporter is not None else NOTHING
-        notice = self._worker.notice or _ray_notice()
-        if notice is not None and time.time() >= leave_at(notice, self._slowest_save()):
-            wish = max(wish, LEAVE)
+    def _requested_command(self, due_s: float) -> Command:
+        """The command that this rank requests now."""
+        command = self._reporter.command if self._reporter is not None else Command.NONE
+        notice = self._worker.notice or _notice_of_ray()
+        if notice is not None and time.time() >= checkpoint_at(notice, self._slowest_save()):
+            command = max(command, Command.CHECKPOINT_AND_EXIT)
         due = time.monotonic() - self._saved_at >= due_s and self._saved != self._position()
         due |= self._save_late
-        # One clock decides: ranks whose clocks differ would ask twice.
-        return max(wish, SAVE) if due and self._worker.rank == 0 else wish
+        # One clock decides: ranks with different clocks would request it twice.
+        return max(command, Command.CHECKPOINT) if due and self._worker.rank == 0 else command
 
     def _slowest_save(self) -> float:
         """Seconds that the slowest of the last two checkpoints took, its upload included."""
@@ -344,29 +348,29 @@ class Session:
         return self._upload is not None and not self._upload.done
 
     def _save_now(self) -> None:
-        """All ranks asked for a checkpoint here."""
+        """All ranks requested a checkpoint here."""
         self._save_after = None
         if self._agree(Place.SAVE).busy:
-            self._save_late = True  # training does not wait for a store
+            self._save_late = True  # training does not wait for the store
         else:
             self._save(wait=False)
 
     def _save(self, *, wait: bool) -> None:
         """Make a checkpoint of this step; every rank calls it after the same step.
 
-        Training stands still only while the state is copied; files are written and uploaded in the
+        Training stops only while the state is copied; files are written and uploaded in the
         background, unless `wait` is set.
         """
         if self._upload is not None:
             self._upload.wait()
             self._save_seconds = self._upload.seconds_so_far
-        self._heed(self._agreement.settle())
-        self._agreement.forget()
+        self._record_stop(self._consensus.settle())
+        self._consensus.reset()
         worker, position, states = self._worker, self._position(), self._states()
         self._fingerprints = snapshot.fingerprints(states)
         own = self._differing(self._fingerprints)
         files = snapshot.take(states, own, position, worker.rank, worker.world_size)
-        self._upload = CheckpointUpload(files, worker.patience)
+        self._upload = CheckpointUpload(files, worker.storage_retry)
         ray.train.report(
             {**self._metrics, "step": self.step},
             checkpoint=Checkpoint.from_directory(self._upload.folder),
@@ -382,15 +386,15 @@ class Session:
     def _differing(self, fingerprints: Mapping[str, int]) -> set[str]:
         """Names of the objects whose state is not the same on every rank."""
         names = sorted(fingerprints.keys() - self._replicated)
-        ranks = self._agreement.gather([fingerprints[name] for name in names])
+        ranks = self._consensus.gather([fingerprints[name] for name in names])
         return {
             n for n, each in zip(names, zip(*ranks, strict=True), strict=True) if len({*each}) > 1
         }
 
-    def _leave(self, order: int) -> None:
-        """Make a checkpoint, wait until it counts, and end this worker group."""
-        self._heed(self._agreement.settle())
-        self._agreement.forget()
+    def _checkpoint_and_exit(self, command: int) -> None:
+        """Make a checkpoint, wait for its commit, and end this worker group."""
+        self._record_stop(self._consensus.settle())
+        self._consensus.reset()
         if self._saved != self._position():
             self._save(wait=True)
         elif self._upload is not None:
@@ -398,31 +402,31 @@ class Session:
         self._wait_for_commit()
         notice = self._worker.notice
         if notice is not None:
-            # Ray must know first that this node goes away: otherwise it puts the next worker group
-            # on the pod that is about to end.
+            # Before the exit: otherwise Ray places the next worker group on the pod that is about
+            # to end.
             nodes.drain_own_node("the pod is being deleted", notice.deadline)
-            self._worker.saved()
-        self._agreement.wait_for_all()
-        if order == SUSPEND:
-            self._leaving = Suspended(f"suspended after step {self.step}")
+            self._worker.confirm_saved()
+        self._consensus.barrier()
+        if command == Command.SUSPEND:
+            self._exit = Suspended(f"suspended after step {self.step}")
         else:
-            self._leaving = Preempted(f"a pod is being taken away; saved after step {self.step}")
-        raise self._leaving
+            self._exit = Preempted(f"a pod is preempted; saved after step {self.step}")
+        raise self._exit
 
     def _wait_for_commit(self) -> None:
-        """Return once the newest checkpoint that this group made counts.
+        """Return once the newest checkpoint of this group is committed or abandoned.
 
-        While the store does not answer that is long; whoever takes the machine away does not wait.
-        Every rank asks: one that waited in a collective for another would run into its timeout.
+        That takes long while the store does not answer; a preemption does not wait for it. Every
+        rank asks: waiting in a collective for another rank would exceed the timeout.
         """
         if self._upload is None:
             return
         wait_s = 0.05
-        while not ray.get(self._worker.board.settled.remote(self._upload.name)):
+        while not ray.get(self._worker.coordinator.settled.remote(self._upload.name)):
             time.sleep(wait_s)
             wait_s = min(wait_s * 1.2, 1.0)
 
 
-def _ray_notice() -> Notice | None:
+def _notice_of_ray() -> PreemptionNotice | None:
     deadline = training.preemption_deadline()
-    return Notice(deadline=deadline, waits=False) if deadline is not None else None
+    return PreemptionNotice(deadline=deadline, pre_stop=False) if deadline is not None else None

@@ -1,4 +1,4 @@
-"""Ray Train's trainer, made from the contract; or a user's own one, made ours when it is fitted."""
+"""Ray Train's trainer: built from the contract, or a script's own one, configured in `fit()`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,28 +10,28 @@ from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 from . import prestarted_worker
 from .checkpoints.bucket import Bucket
 from .coordination.lease import Lease
-from .failure_causes import AttemptPolicy
-from .progress.report_callback import Reports
+from .failure_policy import AttemptPolicy
+from .progress.report_callback import CoordinatorReports
 from .ray_internals import connection, filesystem, training
 from .ray_internals.process_group import ProcessGroup
-from .worker import Supervised
+from .worker import TrainingFunction
 
 
 class Trainers:
     """Makes trainers that restore, commit and survive as this project promises.
 
     Args:
-        contract: what the operator said.
-        board: handle of the `Board` actor.
+        contract: the operator's settings of this attempt.
+        coordinator: handle of the `Coordinator` actor.
         bucket: the run's folder.
         lease: this driver's lease.
         base_step: step of the newest checkpoint.
     """
 
     def __init__(
-        self, contract: RunContract, board: Any, bucket: Bucket, lease: Lease, base_step: int
+        self, contract: RunContract, coordinator: Any, bucket: Bucket, lease: Lease, base_step: int
     ) -> None:
-        self._contract, self._board, self._bucket = contract, board, bucket
+        self._contract, self._coordinator, self._bucket = contract, coordinator, bucket
         self._lease, self._base_step = lease, base_step
 
     def fit_function(self) -> None:
@@ -40,7 +40,7 @@ class Trainers:
         Raises:
             ray.train.TrainingFailedError: it is not done.
         """
-        function = Supervised(self._board, self._contract)
+        function = TrainingFunction(self._coordinator, self._contract)
         training.trainer_of(
             function, self._contract.config, self._process_group(), self._scaling()
         ).fit()
@@ -48,12 +48,12 @@ class Trainers:
     def intercept(self) -> training.Fit:
         """From now on the trainer that is fitted in this process trains the run; its outcome."""
         connection.keep()
-        return training.intercept_fit(self._prepare, lambda: AttemptPolicy(self._board))
+        return training.intercept_fit(self._prepare, lambda: AttemptPolicy(self._coordinator))
 
     def _prepare(self, trainer: Any) -> None:
-        if not isinstance(trainer.train_loop_per_worker, Supervised):
-            trainer.train_loop_per_worker = Supervised(
-                self._board, self._contract, trainer.train_loop_per_worker
+        if not isinstance(trainer.train_loop_per_worker, TrainingFunction):
+            trainer.train_loop_per_worker = TrainingFunction(
+                self._coordinator, self._contract, trainer.train_loop_per_worker
             )
             # The YAML decides how large the run is: a script's own ScalingConfig would wait for
             # workers that were never started.
@@ -87,11 +87,11 @@ class Trainers:
 
     def _run_config(self, theirs: RunConfig) -> RunConfig:
         bucket, root = self._bucket.pyarrow()
-        contract, epoch = self._contract, self._lease.epoch
+        contract, token = self._contract, self._lease.fencing_token
         return RunConfig(
-            # A name of its own for each epoch: a straggler overwrites nothing, and a torn snapshot
-            # of Ray's checkpoint manager cannot keep the next driver from starting.
-            name=f"{contract.attempt:04d}-{epoch:06d}",
+            # One name per fencing token: a superseded driver overwrites nothing, and an incomplete
+            # snapshot of Ray's checkpoint manager does not affect the next driver.
+            name=f"{contract.attempt:04d}-{token:06d}",
             storage_path=f"{root}/checkpoints",
             storage_filesystem=filesystem.for_ray(bucket),
             # Ray would delete a checkpoint that is the last intact one; see `retention`.
@@ -99,7 +99,7 @@ class Trainers:
             failure_config=FailureConfig(max_failures=-1, controller_failure_limit=-1),
             callbacks=[
                 *(theirs.callbacks or []),
-                Reports(self._board, self._base_step),
+                CoordinatorReports(self._coordinator, self._base_step),
             ],
             worker_runtime_env=self._worker_environment(theirs.worker_runtime_env or {}),
         )

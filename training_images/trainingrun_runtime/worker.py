@@ -1,4 +1,4 @@
-"""What surrounds the training function on every worker: restore, notice, blame."""
+"""Runs the training function on a worker: restore, preemption notice, cause of an error."""
 
 import importlib
 import inspect
@@ -21,8 +21,8 @@ from . import prestarted_worker
 from .checkpoints import checkpoint_files, manifest
 from .checkpoints.bucket import Bucket
 from .checkpoints.manifest import Manifest
-from .checkpoints.storage_retry import Patience, told_to
-from .coordination.preemption_notice import Notice, NoticeWatcher
+from .checkpoints.storage_retry import StorageRetry, report_to
+from .coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .ray_internals import nodes, training
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BLAME_SECONDS = 5.0
-"""How long an error that a lost peer may have caused is held back: Ray then sees the loss itself
-first. With the health checks that the operator sets, a dead node is noticed within it or the error
-counts as a lost peer all the same."""
+PEER_LOSS_WAIT_S = 5.0
+"""Seconds for which an error that a lost rank may have caused is held back, so that Ray detects the
+loss first. With the health checks that the operator sets, Ray detects a dead node within them; else
+the error counts as the loss of a rank, too."""
 
 
 class FunctionError(Exception):
@@ -43,16 +43,16 @@ class FunctionError(Exception):
 
 
 class Worker:
-    """One rank of the run, as the session sees it.
+    """One rank of the run.
 
     Args:
-        board: handle of the `Board` actor.
-        contract: what the operator said.
+        coordinator: handle of the `Coordinator` actor.
+        contract: the operator's settings of this attempt.
     """
 
-    def __init__(self, board: Any, contract: RunContract) -> None:
+    def __init__(self, coordinator: Any, contract: RunContract) -> None:
         context = ray.train.get_context()
-        self.board = board
+        self.coordinator = coordinator
         self.rank: int = context.get_world_rank()
         self.world_size: int = context.get_world_size()
         self.every_seconds = contract.checkpoints.every_seconds
@@ -63,20 +63,20 @@ class Worker:
         """The checkpoint that this worker group begins from."""
         self.group = 0
         """Number of the worker group, from 1."""
-        self.patience = Patience(told_to(board, f"rank {self.rank}"))
-        """Waits for the store, and tells the board."""
+        self.storage_retry = StorageRetry(report_to(coordinator, f"rank {self.rank}"))
+        """Retries requests to the store and reports errors to the coordinator."""
         self.session: Session | None = None
-        """What answers notices, once the training function has made one."""
-        self._watcher = NoticeWatcher(self._answer)
-        self._spare: threading.Timer | None = None
+        """Handles preemption notices, once the training function has made one."""
+        self._watcher = PreemptionNoticeWatcher(self._handle_notice)
+        self._prestart: threading.Timer | None = None
 
     @property
-    def notice(self) -> Notice | None:
+    def notice(self) -> PreemptionNotice | None:
         """This pod's own notice, once there is one."""
         return self._watcher.notice
 
-    def take_over(self, session: "Session") -> None:
-        """The session answers notices from now on.
+    def register(self, session: "Session") -> None:
+        """The session handles preemption notices from now on.
 
         Raises:
             RuntimeError: there is one already.
@@ -88,14 +88,14 @@ class Worker:
             )
         self.session = session
 
-    def saved(self) -> None:
-        """What this pod had to save is committed."""
-        self._watcher.saved()
+    def confirm_saved(self) -> None:
+        """The checkpoint for this pod's notice is committed."""
+        self._watcher.confirm_saved()
 
-    def begin(self, bucket: Bucket) -> None:
-        """Agree with the other ranks on the newest intact checkpoint and hand it to Ray."""
+    def start(self, bucket: Bucket) -> None:
+        """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
         context = ray.get_runtime_context()
-        self.board.joined.remote(
+        self.coordinator.joined.remote(
             self.rank,
             context.get_node_id(),
             os.environ.get("NODE_NAME", ""),
@@ -103,13 +103,15 @@ class Worker:
         )
         chosen: Any = None
         if self.rank == 0:
-            # What the group before this one uploaded is there; it counts in a moment.
-            while ray.get(self.board.uploads_waiting.remote()):
+            # Uploads of the former group are complete and about to be committed.
+            while ray.get(self.coordinator.uploads_waiting.remote()):
                 time.sleep(0.1)
-            found, skipped = self.patience(lambda: manifest.newest_intact(bucket))
+            found, skipped = self.storage_retry(lambda: manifest.newest_intact(bucket))
             step = found.step if found else 0
             group = ray.get(
-                self.board.group_started.remote(self.world_size, step, [s.reason for s in skipped])
+                self.coordinator.group_started.remote(
+                    self.world_size, step, [s.reason for s in skipped]
+                )
             )
             chosen = (found.model_dump() if found else None, group)
         document, self.group = broadcast_from_rank_zero(chosen)
@@ -118,26 +120,26 @@ class Worker:
             training.offer_checkpoint(*checkpoint_files.offered(bucket, self.restored))
         else:
             training.offer_checkpoint(None, None)
-        training.seal_uploads(_digest, self.patience)
+        training.attach_checksums(_digest, self.storage_retry)
         training.keep_checkpoints_apart(self.group)
         self._watcher.start()
-        self._spare = prestarted_worker.keep()
+        self._prestart = prestarted_worker.schedule()
 
     def end(self) -> None:
         """The training function returned or raised."""
         self._watcher.stop()
-        if self._spare is not None:
-            self._spare.cancel()
+        if self._prestart is not None:
+            self._prestart.cancel()
 
-    def _answer(self, notice: Notice) -> None:
+    def _handle_notice(self, notice: PreemptionNotice) -> None:
         if self.session is not None:
             return  # the session reads `notice` after its next step
-        # Plain Ray Train code learns of it by ray.train.get_preemption_info().
+        # Code without a session reads it from ray.train.get_preemption_info().
         nodes.drain_own_node("the pod is being deleted", notice.deadline)
-        before = ray.get(self.board.commits.remote())
+        before = ray.get(self.coordinator.commits.remote())
         while time.time() < notice.deadline and self.session is None:
-            if ray.get(self.board.commits.remote()) > before:
-                self.saved()
+            if ray.get(self.coordinator.commits.remote()) > before:
+                self.confirm_saved()
                 return
             time.sleep(0.2)
 
@@ -163,7 +165,7 @@ def _digest(folder: Path) -> dict[str, Any]:
     return {name: asdict(digest) for name, digest in manifest.digest_folder(folder).items()}
 
 
-def load(function: str) -> Callable[..., Any]:
+def load_training_function(function: str) -> Callable[..., Any]:
     """The function that `module:name` stands for.
 
     Raises:
@@ -187,19 +189,19 @@ def load(function: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-class Supervised:
+class TrainingFunction:
     """The training function as Ray calls it on each worker.
 
     Args:
-        board: handle of the `Board` actor.
-        contract: what the operator said.
+        coordinator: handle of the `Coordinator` actor.
+        contract: the operator's settings of this attempt.
         function: the user's function, where it is not to be loaded by the contract's name.
     """
 
     def __init__(
-        self, board: Any, contract: RunContract, function: Callable[..., Any] | None = None
+        self, coordinator: Any, contract: RunContract, function: Callable[..., Any] | None = None
     ) -> None:
-        self._board, self._contract, self._function = board, contract, function
+        self._coordinator, self._contract, self._function = coordinator, contract, function
         self.__name__ = "train"
 
     def __call__(self, config: dict[str, Any]) -> Any:
@@ -207,9 +209,9 @@ class Supervised:
         global _worker
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
-        worker = _worker = Worker(self._board, self._contract)
-        function = self._function or load(self._contract.function or "")
-        worker.begin(bucket)
+        worker = _worker = Worker(self._coordinator, self._contract)
+        function = self._function or load_training_function(self._contract.function or "")
+        worker.start(bucket)
         try:
             returned = _call(function, config)
             if worker.session is not None:
@@ -221,7 +223,7 @@ class Supervised:
             if not is_collective_error(error):
                 raise
             log.warning("a collective broke: %s", first_line(error))
-            time.sleep(BLAME_SECONDS)
+            time.sleep(PEER_LOSS_WAIT_S)
             raise PeerLost(first_line(error)) from error
         finally:
             worker.end()

@@ -25,7 +25,9 @@ answer is waited for without limit. Users set it in training.env."""
 PROGRESS_PORT = 8484
 """Port of the head pod: GET /progress and POST /suspend (bearer token), GET /metrics, /healthz."""
 STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's own container
-"""Files by which the processes of one pod talk: the `…_FILE` below."""
+"""Files by which the processes of one pod communicate: the `…_FILE` below."""
+STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"
+"""Another state directory, where several nodes share a machine."""
 NOTICE_FILE = "notice"
 """Written by the preStop hook: the Unix time in seconds at which the pod will be killed."""
 SAVED_FILE = "saved"

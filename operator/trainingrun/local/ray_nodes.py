@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..api.contract import NOTICE_ENV
+from ..api.contract import NOTICE_ENV, STATE_DIRECTORY_ENV
 from ..rendering import environments
 from ..rendering.contracts import node_cpus
 from . import processes
@@ -31,8 +31,6 @@ from .errors import LocalError
 NOTICE_SECONDS = 30
 """How long before a simulated preemption the node is told: as long as the generic platform."""
 
-STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"
-"""Where the runtime's processes on a node find its state folder; in a pod it is a fixed one."""
 
 _START_TRIES = 3
 _START_DEADLINE_S = 120.0

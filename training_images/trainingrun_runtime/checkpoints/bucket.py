@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -165,7 +166,7 @@ class Bucket:
         if isinstance(self.store, LocalStore):
             for name in names:
                 with suppress(AbsentError):
-                    self._ask(lambda name=name: obstore.delete(self.store, name))
+                    self._ask(partial(obstore.delete, self.store, name))
         elif names:
             self._ask(lambda: obstore.delete(self.store, names))
 

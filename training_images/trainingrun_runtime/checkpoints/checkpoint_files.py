@@ -76,7 +76,7 @@ class _Verified:
             raise DamagedError(f"{self._uri} changed while it was restored: it is not as committed")
 
 
-class _CommittedFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
+class _CommittedFiles(pyarrow.fs.FileSystemHandler):
     """Lists and opens the files of one manifest; knows no other path and writes nothing."""
 
     def __init__(self, bucket: Bucket, manifest: Manifest, root: str) -> None:

@@ -1,4 +1,4 @@
-"""One checkpoint on its way from a worker to the bucket, beside the training."""
+"""The upload of one checkpoint from a worker to the bucket, concurrent with training."""
 
 import tempfile
 import threading
@@ -10,7 +10,7 @@ from ray.train import Checkpoint
 
 from ..ray_internals import training
 from . import snapshot
-from .storage_retry import Patience
+from .storage_retry import StorageRetry
 
 
 class CheckpointUpload:
@@ -20,8 +20,8 @@ class CheckpointUpload:
     goes on meanwhile and makes no other checkpoint: one copy waits at most.
     """
 
-    def __init__(self, files: dict[str, Any], patience: Patience) -> None:
-        self._files, self._patience = files, patience
+    def __init__(self, files: dict[str, Any], retry: StorageRetry) -> None:
+        self._files, self._retry = files, retry
         self._temporary = tempfile.TemporaryDirectory(
             prefix="checkpoint-", ignore_cleanup_errors=True
         )
@@ -37,7 +37,7 @@ class CheckpointUpload:
         """Write and upload it under that name; Ray's upload thread calls this."""
         self.name = name
         try:
-            self._patience(lambda: snapshot.write(self._files, Path(self.folder)))
+            self._retry(lambda: snapshot.write(self._files, Path(self.folder)))
             self._files = {}  # a copy on disk is enough, however long it waits there
             context = training.train_context()
             uploaded = context.storage_context.persist_current_checkpoint(checkpoint, name)

@@ -1,8 +1,8 @@
-"""Commits checkpoints, in the driver: in the order of their uploads, and until it has worked.
+"""Commits checkpoints in the order of their uploads, with retries, in a thread of the driver.
 
-Ray's controller hears of every rank's upload and must not wait for the store, since it watches
-over the workers; so it hands each upload to the board, and a thread of the driver takes it from
-there. A checkpoint that is uploaded and not committed is never forgotten while the driver lives.
+Ray's controller is called after every rank's upload and must not wait for the store, since it polls
+the workers; so it adds each upload to the coordinator's queue, which this thread processes. An
+uploaded checkpoint stays in the queue until it is committed or abandoned.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from . import manifest, retention
 from .bucket import Bucket
 from .manifest import DIGEST_FOLDER, FileDigest, Manifest
 from .storage_errors import StorageError
-from .storage_retry import Patience, told_to
-from .uploaded_checkpoint import Upload
+from .storage_retry import StorageRetry, report_to
+from .uploaded_checkpoint import UploadedCheckpoint
 
 log = logging.getLogger(__name__)
 
@@ -35,82 +35,84 @@ class Committer:
     """Writes a checkpoint's manifest once all ranks have uploaded their part.
 
     Args:
-        board: handle of the `Board` actor.
-        contract: what the operator said.
+        coordinator: handle of the `Coordinator` actor.
+        contract: the operator's settings of this attempt.
         lease: this driver's lease.
     """
 
-    def __init__(self, board: Any, contract: RunContract, lease: Lease) -> None:
-        self._board, self._contract, self._lease = board, contract, lease
+    def __init__(self, coordinator: Any, contract: RunContract, lease: Lease) -> None:
+        self._coordinator, self._contract, self._lease = coordinator, contract, lease
         self._bucket: Bucket = lease.bucket
         self._ended = threading.Event()
-        self._tell_board = told_to(board, "commits")
-        self._patience = Patience(self._tell, self._ended.wait)
+        self._report_to_coordinator = report_to(coordinator, "commits")
+        self._retry = StorageRetry(self._report, self._ended.wait)
         self._index = 0
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
         self.failure: StorageError | None = None
-        """Why the newest upload was not committed; none: it was, or is still to be."""
+        """Why the newest upload was not committed; none: it was, or it is still in the queue."""
 
     def start(self) -> None:
-        """Begin to commit, in a thread."""
+        """Start the thread."""
         self._thread.start()
 
     def drain(self, limit_s: float | None = None) -> None:
-        """Return once every upload is committed or given up, at the latest after `limit_s`."""
+        """Return once every upload is committed or abandoned, or after `limit_s` seconds."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        while ray.get(self._board.uploads_waiting.remote()):
+        while ray.get(self._coordinator.uploads_waiting.remote()):
             if deadline is not None and time.monotonic() >= deadline:
                 log.warning("the attempt ends with checkpoints that are not committed")
                 return
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Take no further upload, and return once nothing more is asked of Ray."""
+        """Take no further upload, and return once no more calls to Ray are made."""
         self._ended.set()
         self._thread.join(_END_S)
 
-    def _tell(self, trouble: str | None) -> None:
+    def _report(self, error: str | None) -> None:
         if self._ended.is_set():
-            raise SystemExit  # of this thread: the attempt has ended, and Ray goes next
-        self._tell_board(trouble)
+            raise SystemExit  # of this thread: the attempt has ended, and Ray is shut down next
+        self._report_to_coordinator(error)
 
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
-                upload = ray.get(self._board.next_upload.remote(_LONG_POLL_S))
+                upload = ray.get(self._coordinator.next_upload.remote(_LONG_POLL_S))
                 if upload is not None:
                     self._settle(upload)
             except ray.exceptions.RayActorError as error:
-                log.error("the board is gone: %s", error)
-                return  # the driver's own calls fail likewise, and end the attempt
-            except Exception:  # the upload is still the board's oldest one: it is tried again
+                log.error("the coordinator has ended: %s", error)
+                return  # the driver's own calls fail too, and end the attempt
+            except Exception:  # the upload is still the oldest one in the queue: it is retried
                 log.exception("a commit was interrupted")
                 time.sleep(_LONG_POLL_S)
 
-    def _settle(self, upload: Upload) -> None:
+    def _settle(self, upload: UploadedCheckpoint) -> None:
         self._index += 1
         try:
-            committed = self._patience(lambda: self._manifest(upload))
-            self._patience(lambda: manifest.commit(self._bucket, committed))
+            committed = self._retry(lambda: self._manifest(upload))
+            self._retry(lambda: manifest.commit(self._bucket, committed))
         except Exception as error:
-            # Training goes on: the next checkpoint may fare better, and the last one must.
+            # Training goes on: the next checkpoint may be committed, and the last one has to be.
             log.exception("the checkpoint of step %d was not committed", upload.step)
             message = f"the checkpoint of step {upload.step} could not be committed: {error}"
             self.failure = StorageError(message)
-            ray.get(self._board.abandoned.remote(upload))
+            ray.get(self._coordinator.abandoned.remote(upload))
             return
         self.failure = None
-        ray.get(self._board.committed.remote(upload, committed, self._bucket.uri(committed.path)))
+        ray.get(
+            self._coordinator.committed.remote(upload, committed, self._bucket.uri(committed.path))
+        )
         self._sweep()
 
-    def _manifest(self, upload: Upload) -> Manifest:
+    def _manifest(self, upload: UploadedCheckpoint) -> Manifest:
         path = self._bucket.key_of(upload.path)
         return Manifest(
             path=path,
             step=upload.step,
             world_size=upload.world_size,
             attempt=self._contract.attempt,
-            epoch=self._lease.epoch,
+            fencing_token=self._lease.fencing_token,
             index=self._index,
             metrics=upload.metrics,
             files=_digests(self._bucket, path),
@@ -120,18 +122,18 @@ class Committer:
     def _sweep(self) -> None:
         checkpoints = self._contract.checkpoints
         try:
-            # A superseded driver deletes nothing: the other one may just be restoring it.
+            # A superseded driver deletes nothing: the new one may be restoring it.
             self._lease.require()
             best = retention.wanted(checkpoints)
-            retention.sweep(self._bucket, self._lease.epoch, checkpoints.keep, best)
-        except Exception as error:  # the next sweep removes what this one left
+            retention.sweep(self._bucket, self._lease.fencing_token, checkpoints.keep, best)
+        except Exception as error:  # the next sweep removes them
             log.warning("old checkpoints were not removed: %s", error)
 
 
 def _digests(bucket: Bucket, path: str) -> dict[str, FileDigest]:
-    """Digests of a checkpoint's files: the ranks' own, made before the upload.
+    """Digests of a checkpoint's files, computed by the ranks before the upload.
 
-    Code that uploads by itself leaves none; its files are then read back once.
+    Code that uploads files itself writes none; its files are then read back once.
     """
     found: dict[str, FileDigest] = {}
     prefix = f"{path}/"

@@ -235,7 +235,8 @@ def _named(value: Mapping[str, Any]) -> Any:
     if not (isinstance(found, type) and issubclass(found, tuple)):
         found = None
     if getattr(found, "_fields", None) != fields:
-        found = namedtuple(value["name"].rpartition(".")[2], fields, rename=True)
+        name = value["name"].rpartition(".")[2]
+        found = namedtuple(name, fields, rename=True)  # type: ignore[misc,no-redef]
     return tuple.__new__(found, [decode(item) for item in value["items"]])
 
 

@@ -45,4 +45,5 @@ def _content(value: torch.Tensor) -> bytes:
     flat = value.contiguous().reshape(-1)
     if count > WHOLE:
         flat = flat[:: count // SAMPLE]
-    return flat.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    content: bytes = flat.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    return content

@@ -1,8 +1,8 @@
-"""The moment a checkpoint counts: its manifest, written last, and the check against it.
+"""Manifests: a checkpoint is committed by its manifest, and verified against it.
 
-A checkpoint is a folder of files that several machines upload in their own time; nothing about the
-folder says whether it is whole. Its manifest does: it is committed after the last file, names every
-file with size and SHA-256, and a checkpoint without one does not exist for anybody.
+A checkpoint is a folder of files that several machines upload concurrently; the folder does not
+show whether it is complete. The manifest is written after the last file and lists every file with
+its size and SHA-256; a folder without a manifest is not a checkpoint.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ FOLDER = "manifests"
 CHECKPOINTS = "checkpoints"
 """Where the checkpoints themselves are, below the run's folder."""
 LARGEST = 2**24
-"""Bytes of a manifest; a larger object is none, and is not even read. Room for 100,000 files."""
+"""Bytes of a manifest; a larger object is not read. Enough for 100,000 files."""
 DIGEST_FOLDER = ".trainingrun"
 """Folder inside a checkpoint with one digest file per rank, made before the upload."""
 _FILES_AT_ONCE = 4
@@ -74,10 +74,10 @@ class Manifest(Wire):
     """Workers that made it."""
     attempt: int
     """Number of the attempt."""
-    epoch: int
-    """The lease's epoch under which it was made."""
+    fencing_token: int = Field(alias="epoch")
+    """Of the lease under which it was made."""
     index: int
-    """1, 2, 3 … within the epoch."""
+    """1, 2, 3 … within the fencing token."""
     metrics: dict[str, Any] = Field(default_factory=dict)
     """As reported with it; NaN and infinity as strings."""
     files: dict[RelativePath, FileDigest]
@@ -103,14 +103,14 @@ class Manifest(Wire):
     @property
     def key(self) -> str:
         """Its own place in the bucket."""
-        return f"{FOLDER}/{self.epoch:06d}-{self.index:06d}.json"
+        return f"{FOLDER}/{self.fencing_token:06d}-{self.index:06d}.json"
 
     @property
-    def order(self) -> tuple[int, int]:
+    def sort_key(self) -> tuple[int, int]:
         """Newer is larger. Not the step: after a fallback to an older checkpoint the steps begin
         again from there, and what the newest driver made is what counts.
         """
-        return self.epoch, self.index
+        return self.fencing_token, self.index
 
     def number(self, metric: str) -> float | None:
         """A reported metric, if it is a finite number."""
@@ -121,12 +121,12 @@ class Manifest(Wire):
 
 
 class Skipped(NamedTuple):
-    """A checkpoint that was not taken."""
+    """A checkpoint that was not restored."""
 
     manifest: Manifest | None
     """Its manifest; none if that itself cannot be read."""
     reason: str
-    """What is wrong with it, in a sentence."""
+    """Why, in a sentence."""
 
 
 def digest_folder(path: str | Path) -> dict[str, FileDigest]:
@@ -142,11 +142,11 @@ def digest_folder(path: str | Path) -> dict[str, FileDigest]:
 
 
 def commit(bucket: Bucket, manifest: Manifest) -> None:
-    """Make the checkpoint count. Call it after the last of its files is in the bucket.
+    """Write a checkpoint's manifest. Call it after the last of its files is in the bucket.
 
     Raises:
-        StorageError: It could not be written, or this epoch and index are taken by another one,
-            which means that two drivers believe that they hold the same epoch.
+        StorageError: It could not be written, or another manifest has this fencing token and
+            index, which means that two drivers hold the same fencing token.
     """
     content = manifest.model_dump_json(by_alias=True).encode()
     if not bucket.create(manifest.key, content):
@@ -170,14 +170,14 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
         None if it is intact, else a sentence that names the first wrong file.
 
     Raises:
-        StorageError: The store did not answer, so nobody knows.
+        StorageError: The store did not answer, so it is unknown.
     """
     if not manifest.files:
         return f"{manifest.path} is committed without any file"
     prefix = f"{manifest.path}/"
 
-    # By name, never by listing: what else lies there is nobody's business, and one stray key that
-    # the client cannot read would keep a whole checkpoint from being verified.
+    # By name, not by listing: other objects in the folder are irrelevant, and one key that the
+    # client cannot decode would prevent the verification of the whole checkpoint.
     def wrong_size(name: str) -> str | None:
         size, wanted = bucket.size(prefix + name), manifest.files[name].size
         if size is None:
@@ -196,9 +196,9 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
         return f"{prefix}{name} has another content than was committed (SHA-256 differs)"
 
     names = sorted(manifest.files)
-    for look in (wrong_size, wrong_content) if deep else (wrong_size,):
+    for check in (wrong_size, wrong_content) if deep else (wrong_size,):
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            found = next((said for said in pool.map(look, names) if said), None)
+            found = next((reason for reason in pool.map(check, names) if reason), None)
         if found:
             return found
     return None
@@ -209,7 +209,7 @@ def newest_intact(bucket: Bucket) -> tuple[Manifest | None, list[Skipped]]:
 
     Returns:
         The newest checkpoint whose files are all as committed, or none; and the newer ones that
-        were passed over, newest first, with the reason. An event tells each of them to the user.
+        were skipped, newest first, with the reason. An event reports each of them to the user.
     """
     skipped = []
     for key, found in reversed(read_all(bucket)):

@@ -1,4 +1,4 @@
-"""Which checkpoints go, and how they go without leaving one that counts but is not there."""
+"""Which checkpoints are deleted, and in which order, so that no manifest lacks its files."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -9,7 +9,7 @@ from .bucket import Bucket
 from .manifest import CHECKPOINTS, Manifest, read_all
 
 FOLDER = CHECKPOINTS
-"""Where checkpoints are, below the run's folder: `<attempt>-<epoch>/<checkpoint>/…`."""
+"""Where checkpoints are, below the run's folder: `<attempt>-<fencing token>/<checkpoint>/…`."""
 
 Best = tuple[str, Literal["min", "max"]]
 """A metric's name, and whether its smallest or largest value is the best."""
@@ -28,24 +28,24 @@ def best_of(committed: Sequence[Manifest], best: Best | None) -> Manifest | None
     name, order = best
     sign = 1 if order == "max" else -1
     rated = [(sign * value, m) for m in committed if (value := m.number(name)) is not None]
-    return max(rated, key=lambda pair: (pair[0], pair[1].order))[1] if rated else None
+    return max(rated, key=lambda pair: (pair[0], pair[1].sort_key))[1] if rated else None
 
 
 def expired(committed: Sequence[Manifest], keep: int, best: Best | None) -> list[Manifest]:
     """The checkpoints to delete: all but the newest `keep` and the best one; oldest first."""
-    by_age = sorted(committed, key=lambda m: m.order)
+    by_age = sorted(committed, key=lambda m: m.sort_key)
     kept = by_age[-keep:] if keep > 0 else []
     the_best = best_of(by_age, best)
     return [m for m in by_age if m not in kept and m != the_best]
 
 
-def sweep(bucket: Bucket, current_epoch: int, keep: int, best: Best | None) -> list[Manifest]:
-    """Delete expired checkpoints, and what earlier epochs left without committing it.
+def sweep(bucket: Bucket, current_token: int, keep: int, best: Best | None) -> list[Manifest]:
+    """Delete expired checkpoints, and uncommitted folders of former drivers.
 
     Args:
         bucket: The run's folder.
-        current_epoch: The caller's epoch. Its own uncommitted folders are left alone: they may be
-            on their way.
+        current_token: The caller's fencing token. Its own uncommitted folders are kept: uploads may
+            still be running.
         keep: Newest checkpoints to keep.
         best: Also keep the best by this metric.
 
@@ -53,25 +53,25 @@ def sweep(bucket: Bucket, current_epoch: int, keep: int, best: Best | None) -> l
         The checkpoints that were deleted.
 
     Raises:
-        StorageError: The store did not answer. Nothing is half deleted that still counts.
+        StorageError: The store did not answer. No committed checkpoint is partly deleted.
     """
     readings = read_all(bucket)
     committed = [found for _, found in readings if isinstance(found, Manifest)]
-    # What an unreadable manifest names is unknown, so its epoch is left alone.
-    unreadable = {_epoch_of(key) for key, found in readings if isinstance(found, str)}
+    # What an unreadable manifest names is unknown, so the folders of its fencing token are kept.
+    unreadable = {_token_of(key) for key, found in readings if isinstance(found, str)}
     # Until this driver has committed a checkpoint of its own, the one that it restored may be the
     # only intact one, with damaged ones before it in the row: nothing expires.
-    own = any(m.epoch == current_epoch for m in committed)
+    own = any(m.fencing_token == current_token for m in committed)
     dropped = expired(committed, keep, best) if own else []
 
     kept = {m.path for m in committed if m not in dropped}
     # Manifest first. A crash in between leaves files that the next sweep removes; the other order
-    # leaves a checkpoint that counts and cannot be restored.
+    # leaves a manifest whose files are missing.
     for m in dropped:
         bucket.delete([m.key])
         if not any(_overlap(m.path, path) for path in kept):
             bucket.delete_folder(m.path)
-    for folder in _orphans(bucket, current_epoch, kept, unreadable):
+    for folder in _orphans(bucket, current_token, kept, unreadable):
         bucket.delete_folder(folder)
     return dropped
 
@@ -84,13 +84,15 @@ def _overlap(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
-def _orphans(bucket: Bucket, current_epoch: int, kept: set[str], spared: set[int]) -> list[str]:
-    """Folders of earlier epochs that no manifest names: a checkpoint's, or a whole epoch's."""
+def _orphans(
+    bucket: Bucket, current_token: int, kept: set[str], kept_tokens: set[int]
+) -> list[str]:
+    """Folders of former drivers that no manifest names: of one checkpoint, or of a whole driver."""
     found: set[str] = set()
     for entry in bucket.list(FOLDER):
         parts = entry.key.split("/")
-        epoch = parts[1].rpartition("-")[2]
-        if not epoch.isdigit() or int(epoch) >= current_epoch or int(epoch) in spared:
+        token = parts[1].rpartition("-")[2]
+        if not token.isdigit() or int(token) >= current_token or int(token) in kept_tokens:
             continue
         parent = "/".join(parts[:2])
         checkpoint = "/".join(parts[:3])
@@ -101,6 +103,6 @@ def _orphans(bucket: Bucket, current_epoch: int, kept: set[str], spared: set[int
     return sorted(found)
 
 
-def _epoch_of(manifest_key: str) -> int:
+def _token_of(manifest_key: str) -> int:
     digits = manifest_key.rpartition("/")[2].partition("-")[0]
     return int(digits) if digits.isdigit() else 0

@@ -1,7 +1,7 @@
-"""`result/<epoch>.json`: what a successful run leaves in the bucket; with it there, all is done.
+"""`result/<fencing token>.json`: the result of a successful run, in the bucket.
 
-A result is fenced as everything else is: it is named by its driver's epoch, created once, and
-counts only while no later driver holds the run. One that a superseded driver writes is never read.
+It is created once, under the fencing token of its driver, and is valid only while no later driver
+holds the run. One that a superseded driver writes is never read.
 """
 
 from pydantic import ValidationError
@@ -18,9 +18,9 @@ FOLDER = "result"
 
 
 def write(held: Lease, result: ProgressResult) -> ProgressResult:
-    """Say that the run is done; the result that counts.
+    """Write the result of the run; returns the valid one.
 
-    That is the one given, unless this driver wrote another one before.
+    That is the given one, unless this driver has written another one before.
 
     Raises:
         Superseded: A later driver holds the run.
@@ -28,9 +28,9 @@ def write(held: Lease, result: ProgressResult) -> ProgressResult:
     """
     held.require()
     content = result.model_dump_json(by_alias=True).encode()
-    if held.bucket.create(_key(held.epoch), content):
+    if held.bucket.create(_key(held.fencing_token), content):
         return result
-    return _read(held.bucket, held.epoch) or result
+    return _read(held.bucket, held.fencing_token) or result
 
 
 def read(bucket: Bucket) -> ProgressResult | None:
@@ -38,30 +38,32 @@ def read(bucket: Bucket) -> ProgressResult | None:
 
     Raises:
         StorageError: The store did not answer, or the object is not a result. Training again
-            would overwrite whatever it is, so somebody has to look at it.
+            would overwrite whatever it is, so a person has to check it.
     """
-    return _read(bucket, lease.highest(bucket))
+    return _read(bucket, lease.newest_fencing_token(bucket))
 
 
 def adopt(held: Lease) -> ProgressResult | None:
     """The result of the driver before this one, if it ended between `read` and `Lease.take`.
 
-    It was done, so this driver says the same, under its own epoch. Only the driver directly
-    before it counts: earlier ones had been superseded.
+    The run was done, so this driver writes the same result under its own fencing token. Only the
+    driver directly before it is read: earlier ones had been superseded.
     """
-    found = _read(held.bucket, held.epoch - 1)
+    found = _read(held.bucket, held.fencing_token - 1)
     return write(held, found) if found else None
 
 
-def _key(epoch: int) -> str:
-    return f"{FOLDER}/{epoch:06d}.json"
+def _key(fencing_token: int) -> str:
+    return f"{FOLDER}/{fencing_token:06d}.json"
 
 
-def _read(bucket: Bucket, epoch: int) -> ProgressResult | None:
-    content = bucket.get(_key(epoch)) if epoch > 0 else None
+def _read(bucket: Bucket, fencing_token: int) -> ProgressResult | None:
+    content = bucket.get(_key(fencing_token)) if fencing_token > 0 else None
     if content is None:
         return None
     try:
         return ProgressResult.model_validate_json(content)
     except ValidationError:
-        raise UnusableError(f"{bucket.uri(_key(epoch))} is not a result; remove it") from None
+        raise UnusableError(
+            f"{bucket.uri(_key(fencing_token))} is not a result; remove it"
+        ) from None

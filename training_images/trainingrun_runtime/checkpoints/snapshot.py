@@ -182,7 +182,7 @@ def _random_state() -> dict[str, Any]:
         "cuda": [s.cpu() for s in torch.cuda.get_rng_state_all()]
         if torch.cuda.is_available()
         else [],
-        "numpy": [str(kind), [int(k) for k in keys], int(position), int(has_gauss), float(gauss)],  # type: ignore[index]
+        "numpy": [str(kind), [int(k) for k in keys], int(position), int(has_gauss), float(gauss)],
         "python": random.getstate(),
     }
 

@@ -1,4 +1,4 @@
-"""What a session is given: which objects it takes, and how their state is read and put back."""
+"""The objects of a session: which ones can be restored, and how their state is read and set."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ class Stateful(Protocol):
 
 
 class NotRestorable(TypeError):
-    """A session was given something that it could not bring back."""
+    """A session was given an object that it cannot restore."""
 
 
 class _TorchGenerator:
@@ -56,8 +56,8 @@ class _NumpyGenerator:
         self._generator.bit_generator.state = state
 
 
-def taken(objects: Mapping[str, Any]) -> dict[str, Stateful]:
-    """The objects as a session restores them: without wrappers, and refused where it cannot.
+def restorable(objects: Mapping[str, Any]) -> dict[str, Stateful]:
+    """The objects as a session restores them, without wrappers.
 
     Raises:
         NotRestorable: with one sentence: which object, why, and what to do.
@@ -72,7 +72,7 @@ def taken(objects: Mapping[str, Any]) -> dict[str, Stateful]:
                 "(DistributedDataParallel), or leave the session out and save every rank's part "
                 "with torch.distributed.checkpoint and ray.train.report"
             )
-        found[name] = _restorable(name, bare(thing))
+        found[name] = _with_state(name, bare(thing))
     return found
 
 
@@ -104,7 +104,7 @@ def replicated(thing: Any) -> bool:
     return bool(thing.broadcast_buffers)
 
 
-def _restorable(name: str, thing: Any) -> Stateful:
+def _with_state(name: str, thing: Any) -> Stateful:
     if isinstance(thing, torch.Generator):
         return _TorchGenerator(thing)
     if isinstance(thing, np.random.Generator):

@@ -1,8 +1,8 @@
-"""Waiting for the store: a request is repeated until it works, and the wait is told.
+"""Retries of requests to the store, with a report of the error while they fail.
 
-An outage costs time and nothing else: nobody gives up because a network is away. What somebody
-has to correct (no such bucket, refused credentials, a full disk) is waited for too, but not for
-ever: credentials that were renewed reach pods that are made anew, not those that run.
+A store that does not answer is retried without limit. Errors that somebody has to correct (no such
+bucket, refused credentials, a full disk) are retried for a limited time: renewed credentials reach
+new pods, not running ones.
 """
 
 import logging
@@ -22,73 +22,73 @@ T = TypeVar("T")
 DEFAULT_LIMIT_S = 300.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 10.0
 
-Tell = Callable[[str | None], Any]
-"""Called with a sentence while the store does not do what it is asked, and once with None after."""
+Report = Callable[[str | None], Any]
+"""Called with a sentence after each failed request, and once with None after the next success."""
 
 
 def limit_s() -> float:
-    """Seconds for which an error that waiting rarely heals is waited for.
+    """Seconds for which a lasting error is retried.
 
     Raises:
-        UnusableError: what the environment says is no number of seconds.
+        UnusableError: the environment variable is not a number of seconds.
     """
-    said = os.environ.get(STORAGE_PATIENCE_ENV) or str(DEFAULT_LIMIT_S)
+    value = os.environ.get(STORAGE_PATIENCE_ENV) or str(DEFAULT_LIMIT_S)
     try:
-        return float(said)
+        return float(value)
     except ValueError:
         raise UnusableError(
-            f"{STORAGE_PATIENCE_ENV} is {said!r}; write a number of seconds, such as 300"
+            f"{STORAGE_PATIENCE_ENV} is {value!r}; write a number of seconds, such as 300"
         ) from None
 
 
-class Patience:
-    """Repeats requests until they work.
+class StorageRetry:
+    """Repeats requests until they succeed.
 
     Args:
-        tell: told of the trouble, and of its end.
-        sleep: waits so many seconds.
-        clock: seconds that only grow.
+        report: receives the error, and None once the store answers again.
+        sleep: waits for a number of seconds.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
         self,
-        tell: Tell,
+        report: Report,
         sleep: Callable[[float], Any] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tell, self._sleep, self._clock = tell, sleep, clock
+        self._report, self._sleep, self._clock = report, sleep, clock
 
     def __call__(self, request: Callable[[], T]) -> T:
-        """The request's answer.
+        """The request's result.
 
         Raises:
-            AbsentError, DamagedError: what is asked for is not there, which no waiting changes.
-            StorageError: an error that waiting does not heal went on for `limit_s`.
+            AbsentError, DamagedError: a retry cannot change them.
+            StorageError: a lasting error persisted for `limit_s`.
         """
-        wait, refused_since, told = FIRST_WAIT_S, None, False
+        wait, lasting_since, reported = FIRST_WAIT_S, None, False
         while True:
             try:
                 answer = request()
             except Exception as error:
-                trouble = recognize(error)
-                if trouble is None or isinstance(trouble, AbsentError | DamagedError):
+                found = recognize(error)
+                if found is None or isinstance(found, AbsentError | DamagedError):
                     raise
                 now = self._clock()
-                refused_since = (refused_since or now) if trouble.lasting else None
-                log.warning("waiting for the store: %s", trouble)
-                self._tell(str(trouble))
-                told = True
-                if refused_since is not None and now - refused_since >= limit_s():
-                    trouble.waited = True
-                    raise trouble from None
+                lasting_since = (lasting_since or now) if found.lasting else None
+                log.warning("waiting for the store: %s", found)
+                self._report(str(found))
+                reported = True
+                if lasting_since is not None and now - lasting_since >= limit_s():
+                    found.waited = True
+                    raise found from None
             else:
-                if told:
-                    self._tell(None)
+                if reported:
+                    self._report(None)
                 return answer
             self._sleep(wait)
             wait = min(wait * 2, LONGEST_WAIT_S)
 
 
-def told_to(board: Any, source: str) -> Tell:
-    """Tells a board; `source` keeps apart those who tell it."""
-    return lambda message: board.storage.remote(source, message)
+def report_to(coordinator: Any, source: str) -> Report:
+    """A report to the coordinator under the name of its source."""
+    return lambda message: coordinator.storage.remote(source, message)

@@ -1,12 +1,12 @@
-"""A checkpoint on its way: uploaded by all ranks, not committed yet."""
+"""A checkpoint that all ranks have uploaded and that is not committed yet."""
 
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
-class Upload:
-    """A checkpoint of which every rank's part is in the bucket."""
+class UploadedCheckpoint:
+    """See the module."""
 
     path: str
     """Its folder, as Ray names it: bucket and key, or the local path."""

@@ -1,7 +1,7 @@
-"""The board: one actor beside the driver, where workers, Ray's controller and the driver meet.
+"""The coordinator: an actor that workers, Ray's controller and the driver call.
 
-It keeps the ledger, writes the progress document, hands uploads to the driver's committer, and
-answers each of rank 0's reports with what is to be done (checkpoint and leave, or suspend).
+It accounts for the time, writes the progress document, queues uploads for the driver's committer,
+and answers each report of rank 0 with a command.
 """
 
 import logging
@@ -24,26 +24,24 @@ from trainingrun.api.contract import (
 )
 
 from ..checkpoints.manifest import Manifest
-from ..checkpoints.uploaded_checkpoint import Upload
+from ..checkpoints.uploaded_checkpoint import UploadedCheckpoint
 from ..progress import document as progress_document
-from ..progress.time_accounting import Ledger, StepReport
+from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
+from .command import Command
 
 log = logging.getLogger(__name__)
 
-NOTHING, SAVE, LEAVE, SUSPEND = range(4)
-"""What rank 0 is told; the larger number wins where ranks disagree."""
-
 _SETTLED = 1000
-"""Names kept of checkpoints that were committed or given up; a rank asks for its newest one."""
+"""Names kept of checkpoints that were committed or abandoned; a rank asks for its newest one."""
 
 
-class Board:
-    """See the module. Methods are called from other processes.
+class Coordinator:
+    """Shared state of one driver. Its methods are called from other processes.
 
     Args:
-        contract: what the operator said.
-        epoch: the lease's epoch.
+        contract: the operator's settings of this attempt.
+        fencing_token: of the driver's lease.
         started: Unix time at which the driver started.
         document: where the progress document is written.
         checkpoint: the newest intact checkpoint, if there is one.
@@ -52,62 +50,65 @@ class Board:
     def __init__(
         self,
         contract: RunContract,
-        epoch: int,
+        fencing_token: int,
         started: float,
         document: Path,
         checkpoint: LastCheckpoint | None,
     ) -> None:
-        self._ledger = Ledger(contract.attempt, epoch, started)
+        self._accounting = TimeAccounting(contract.attempt, fencing_token, started)
         self._document = document
-        self._order = NOTHING
+        self._command = Command.NONE
         self._commits = 0
-        self._uploads: deque[Upload] = deque()
+        self._uploads: deque[UploadedCheckpoint] = deque()
         self._settled: deque[str] = deque(maxlen=_SETTLED)
-        self._arrived = threading.Condition()
-        self._troubles: dict[str, tuple[str, float]] = {}  # who -> (what, since when)
+        self._upload_added = threading.Condition()
+        # reporter -> (error, Unix time of the first report)
+        self._storage_errors: dict[str, tuple[str, float]] = {}
         self._places: dict[int, tuple[str, str, str]] = {}  # rank -> (Ray node, node, pod)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._final_metrics: dict[str, Any] = {}
         self._group, self._group_began, self._has_session = 0, 0.0, False
         if checkpoint is not None:
-            self._ledger.committed(checkpoint)
+            self._accounting.committed(checkpoint)
         self._lock, self._writing = threading.Lock(), threading.Lock()
         threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
 
     def joined(self, rank: int, ray_node: str, node: str, pod: str) -> None:
-        """A worker began: where it is, so that losses have an address."""
+        """A worker started: its Ray node, Kubernetes node and pod."""
         self._places[rank] = (ray_node, node, pod)
-        # A node that came back, or got a new pod, is not lost.
+        # A node that is reachable again, or runs a new pod, is not lost.
         self._lost = {dead: name for dead, name in self._lost.items() if name != node}
 
     def group_started(self, world_size: int, resumed_step: int, skipped: list[str]) -> int:
-        """Rank 0: a worker group begins; its number."""
+        """Rank 0: a worker group starts; returns its number."""
         with self._lock:
             for message in skipped:
-                self._ledger.skipped(time.time(), message)
-            if self._order == LEAVE:
-                self._order = NOTHING
-            # The ranks that told of trouble are gone; the new ones tell of theirs.
-            for who in [who for who in self._troubles if who.startswith("rank ")]:
-                del self._troubles[who]
+                self._accounting.skipped(time.time(), message)
+            if self._command is Command.CHECKPOINT_AND_EXIT:
+                self._command = Command.NONE
+            # The ranks that reported errors have ended; the new ones report their own.
+            for source in [s for s in self._storage_errors if s.startswith("rank ")]:
+                del self._storage_errors[source]
             self._group_began, self._has_session = time.time(), False
-            self._group = self._ledger.group_started(self._group_began, world_size, resumed_step)
+            self._group = self._accounting.group_started(
+                self._group_began, world_size, resumed_step
+            )
             return self._group
 
-    def stepped(self, report: StepReport) -> int:
-        """Rank 0: steps were done; the answer is what to do now."""
+    def stepped(self, report: StepReport) -> Command:
+        """Rank 0: steps were done; returns the command that applies now."""
         with self._lock:
             self._has_session = True
-            self._ledger.stepped(report)
-        return self._order
+            self._accounting.stepped(report)
+        return self._command
 
     def reported(self, step: int, metrics: dict[str, Any]) -> None:
-        """Ray's controller: `ray.train.report` of training code, all that plain code tells."""
+        """Ray's controller: a `ray.train.report`, the only report of code without a session."""
         with self._lock:
             if self._has_session:
-                return  # which tells it sooner, and knows what its steps took
+                return  # its own reports are earlier and have the duration of the steps
             now = time.time()
-            self._ledger.stepped(
+            self._accounting.stepped(
                 StepReport(
                     group=self._group,
                     step=step,
@@ -126,83 +127,88 @@ class Board:
 
     def last_step(self) -> int:
         """Steps done."""
-        return self._ledger.step
+        return self._accounting.step
 
-    def order(self, what: int) -> None:
-        """The driver: have the workers save and leave, or suspend."""
-        self._order = max(self._order, what)
+    def request(self, command: Command) -> None:
+        """The driver: have the workers execute a command."""
+        self._command = max(self._command, command)
 
-    def uploaded(self, upload: Upload) -> None:
+    def uploaded(self, upload: UploadedCheckpoint) -> None:
         """Ray's controller: all ranks have uploaded their part of a checkpoint."""
-        with self._arrived:
+        with self._upload_added:
             self._uploads.append(upload)
-            self._arrived.notify_all()
+            self._upload_added.notify_all()
 
-    def next_upload(self, wait_s: float) -> Upload | None:
-        """The driver: the oldest upload that is not settled; None if none comes within `wait_s`."""
-        with self._arrived:
-            self._arrived.wait_for(lambda: self._uploads, wait_s)
+    def next_upload(self, wait_s: float) -> UploadedCheckpoint | None:
+        """The driver: the oldest upload that is neither committed nor abandoned.
+
+        None if there is none within `wait_s` seconds.
+        """
+        with self._upload_added:
+            self._upload_added.wait_for(lambda: self._uploads, wait_s)
             return self._uploads[0] if self._uploads else None
 
     def uploads_waiting(self) -> int:
-        """How many uploads are neither committed nor given up."""
+        """How many uploads are neither committed nor abandoned."""
         return len(self._uploads)
 
-    def committed(self, upload: Upload, manifest: Manifest, uri: str) -> None:
-        """The driver: an upload counts from now on."""
+    def committed(self, upload: UploadedCheckpoint, manifest: Manifest, uri: str) -> None:
+        """The driver: an upload has a manifest now."""
         with self._lock:
             self._commits += 1
-            self._ledger.committed(LastCheckpoint(uri=uri, step=manifest.step, time=manifest.time))
+            self._accounting.committed(
+                LastCheckpoint(uri=uri, step=manifest.step, time=manifest.time)
+            )
         self._settle(upload)
 
-    def abandoned(self, upload: Upload) -> None:
-        """The driver: an upload will never count."""
+    def abandoned(self, upload: UploadedCheckpoint) -> None:
+        """The driver: an upload will not be committed."""
         self._settle(upload)
 
-    def _settle(self, upload: Upload) -> None:
-        with self._arrived:
+    def _settle(self, upload: UploadedCheckpoint) -> None:
+        with self._upload_added:
             self._uploads.remove(upload)
             self._settled.append(upload.path.rpartition("/")[2])
 
     def commits(self) -> int:
-        """How many checkpoints this driver committed."""
+        """How many checkpoints this driver has committed."""
         return self._commits
 
     def settled(self, name: str) -> bool:
-        """Whether the checkpoint in the folder of this name was committed, or given up."""
+        """Whether the checkpoint in the folder of this name was committed or abandoned."""
         return name in self._settled
 
-    def storage(self, who: str, trouble: str | None) -> None:
-        """Anyone: the store does not do what `who` asks of it, in a sentence; None: it does."""
+    def storage(self, source: str, error: str | None) -> None:
+        """Any process: requests of `source` to the store fail with this error; None: no longer."""
         with self._lock:
-            if trouble is None:
-                self._troubles.pop(who, None)
+            if error is None:
+                self._storage_errors.pop(source, None)
             else:
-                _, since = self._troubles.get(who, (trouble, time.time()))
-                self._troubles[who] = (trouble, since)
+                _, since = self._storage_errors.get(source, (error, time.time()))
+                self._storage_errors[source] = (error, since)
 
     def interrupted(self) -> None:
-        """Ray's controller: a worker group ended for the store's sake; nothing was lost."""
+        """Ray's controller: a worker group ended because of the store; no worker was lost."""
         with self._lock:
-            self._ledger.interrupted()
+            self._accounting.interrupted()
 
     def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
-        """Ray's controller: a worker group ended before its time."""
+        """Ray's controller: a worker group ended before training was done."""
         place = next((self._places[rank] for rank in ranks if rank in self._places), None)
         node, pod = (place[1], place[2]) if place else (None, None)
         with self._lock:
-            self._ledger.disrupted(time.time(), kind, message, node=node, pod=pod)
+            self._accounting.disrupted(time.time(), kind, message, node=node, pod=pod)
 
     def failed(self, failure: Failure) -> None:
-        """The driver gives up; the first reason stays."""
+        """The driver ends the attempt; the first reason is kept."""
         with self._lock:
-            self._ledger.failed(time.time(), failure)
+            self._accounting.failed(time.time(), failure)
         self.write()
 
     def suspended(self) -> None:
-        """The driver ends because it was asked to."""
+        """The driver ends because of a suspend request."""
         with self._lock:
-            self._ledger.suspended()
+            self._accounting.suspended()
         self.write()
 
     def complete(self, result: ProgressResult) -> ProgressResult:
@@ -210,41 +216,41 @@ class Board:
         return result.model_copy(update={"metrics": {**result.metrics, **self._final_metrics}})
 
     def succeeded(self, result: ProgressResult) -> None:
-        """Training is done, and the bucket says so too."""
+        """Training is done, and the result is in the bucket."""
         with self._lock:
-            self._ledger.succeeded(result)
+            self._accounting.succeeded(result)
         self.write()
 
     def document(self) -> Progress:
-        """The progress as it stands."""
+        """The current progress."""
         with self._lock:
-            document = self._ledger.document(time.time(), sorted(set(self._lost.values())))
-            trouble, since = min(
-                self._troubles.values(), key=lambda found: found[1], default=(None, None)
+            document = self._accounting.document(time.time(), sorted(set(self._lost.values())))
+            error, since = min(
+                self._storage_errors.values(), key=lambda found: found[1], default=(None, None)
             )
-        if document.state is RunState.SUCCEEDED or trouble is None:
+        if document.state is RunState.SUCCEEDED or error is None:
             return document
-        return document.model_copy(update={"storage_error": trouble, "storage_error_since": since})
+        return document.model_copy(update={"storage_error": error, "storage_error_since": since})
 
     def write(self) -> None:
         """Write the progress document now."""
-        # One at a time: a thread that was slower would put an older document over a final one.
+        # One at a time: a slower thread would replace a final document with an older one.
         with self._writing:
             progress_document.write(self._document, self.document())
 
     def _keep_writing(self) -> None:
-        turn = 0
+        count = 0
         while True:
             time.sleep(0.25)
-            turn += 1
+            count += 1
             try:
-                if turn % 4 == 0:
-                    self._look_for_lost_nodes()
+                if count % 4 == 0:
+                    self._update_lost_nodes()
                 self.write()
-            except Exception:  # the document must go on whatever one look at Ray says
+            except Exception:  # a failed call of Ray must not end the updates of the document
                 log.exception("the progress document could not be written")
 
-    def _look_for_lost_nodes(self) -> None:
+    def _update_lost_nodes(self) -> None:
         places = {place[0]: place[1] for place in self._places.values()}
         if not places:
             return
@@ -252,11 +258,11 @@ class Board:
             self._lost.setdefault(dead, places[dead])
 
 
-def start(*arguments: Any) -> Any:
-    """Start the board in a process of its own on the driver's node; its actor handle."""
+def start_coordinator(*arguments: Any) -> Any:
+    """Start the coordinator as an actor on the driver's node; returns its handle."""
     here = ray.get_runtime_context().get_node_id()
     return (
-        ray.remote(Board)
+        ray.remote(Coordinator)
         .options(num_cpus=0, max_concurrency=16, label_selector={"ray.io/node-id": here})
         .remote(*arguments)
     )

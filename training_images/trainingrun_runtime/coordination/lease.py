@@ -1,10 +1,10 @@
-"""Who may write: the run's lease, a row of objects in the bucket.
+"""The run's lease: objects in the bucket that give each driver a fencing token.
 
-`lease/<epoch>.json` is created by whoever takes the run over, and creation is conditional, so each
-epoch has exactly one holder. The highest epoch holds the run. A new driver does not wait for the
-old one to be late, which would cost time after every loss: it takes the next epoch at once, and the
-old one, should it still live, sees that and stops itself. Whatever an epoch writes is named by the
-epoch, so even a driver that has not looked yet overwrites nothing.
+`lease/<fencing token>.json` is created conditionally, so each token has exactly one holder, and the
+highest token holds the run. A new driver does not wait for the old one's lease to expire, which
+would cost time after every loss: it takes the next token at once, and the old driver, if it still
+runs, finds the higher token and ends. The names of all objects that a driver writes contain its
+token, so a superseded driver overwrites nothing. In the objects the token is called `epoch`.
 """
 
 import json
@@ -17,7 +17,7 @@ from ..checkpoints.bucket import Bucket, StorageError
 FOLDER = "lease"
 """Where leases are, below the run's folder."""
 _TRIES = 20
-"""Takers at once that one taker stands before it gives up."""
+"""Conflicts with concurrent takers before `take` fails."""
 
 
 class Superseded(Exception):
@@ -26,16 +26,16 @@ class Superseded(Exception):
 
 @dataclass
 class Lease:
-    """One driver's hold on the run, from `take` until a higher epoch appears."""
+    """One driver's hold on the run, from `take` until a higher fencing token exists."""
 
     bucket: Bucket
     """The run's folder."""
-    epoch: int
-    """This driver's number, from 1."""
+    fencing_token: int
+    """Grows with each driver of the run, from 1."""
     attempt: int
     """The attempt that it belongs to."""
     holder: str
-    """Whom to name when somebody asks, such as the pod."""
+    """Name of the holder for diagnosis, such as the pod."""
     taken: float
     """Unix time at which it was taken, in seconds."""
     nonce: str
@@ -48,55 +48,55 @@ class Lease:
         Args:
             bucket: The run's folder.
             attempt: The taker's attempt.
-            holder: Whom to name when somebody asks, such as the pod.
+            holder: Name of the holder for diagnosis, such as the pod.
             now: Unix time in seconds.
 
         Raises:
             Superseded: A later attempt holds the run.
-            StorageError: The store did not answer, or others were faster every time.
+            StorageError: The store did not answer, or concurrent takers won every time.
         """
         for _ in range(_TRIES):
-            newest = highest(bucket)
+            newest = newest_fencing_token(bucket)
             holding = _attempt_of(bucket, newest)
             if holding > attempt:
                 raise Superseded(f"attempt {holding} holds the run; this is attempt {attempt}")
             lease = cls(bucket, newest + 1, attempt, holder, now, uuid.uuid4().hex)
-            if bucket.create(_key(lease.epoch), lease._content(now)):
+            if bucket.create(_key(lease.fencing_token), lease._content(now)):
                 return lease
-        raise StorageError(f"{_TRIES} others took the lease of {bucket.root} in a row")
+        raise StorageError(f"{_TRIES} concurrent drivers took the lease of {bucket.root} in a row")
 
     def renew(self, now: float) -> None:
-        """Say that this driver lives. It only informs: nobody waits for a lease to expire.
+        """Update the time of renewal, for diagnosis: no driver waits for a lease to expire.
 
         Raises:
             StorageError: The store did not answer.
         """
-        self.bucket.put(_key(self.epoch), self._content(now))
+        self.bucket.put(_key(self.fencing_token), self._content(now))
 
     def held(self) -> bool:
-        """Whether nobody has taken the run over since.
+        """Whether this driver still holds the run.
 
         Raises:
-            StorageError: The store did not answer, so nobody knows. Training may go on, since
-                everything is written under this epoch's own name.
+            StorageError: The store did not answer, so it is unknown. Training may go on, since
+                the name of everything that is written contains the fencing token.
         """
-        return highest(self.bucket) <= self.epoch
+        return newest_fencing_token(self.bucket) <= self.fencing_token
 
     def require(self) -> None:
-        """Go on only while nobody has taken the run over since.
+        """Raise unless this driver still holds the run.
 
         Raises:
-            Superseded: Somebody has.
-            StorageError: The store did not answer, so nobody knows.
+            Superseded: Another driver has taken it over.
+            StorageError: The store did not answer, so it is unknown.
         """
-        newest = highest(self.bucket)
-        if newest > self.epoch:
-            raise Superseded(f"driver {newest} holds the run; this is driver {self.epoch}")
+        newest = newest_fencing_token(self.bucket)
+        if newest > self.fencing_token:
+            raise Superseded(f"driver {newest} holds the run; this is driver {self.fencing_token}")
 
     def _content(self, now: float) -> bytes:
         return json.dumps(
             {
-                "epoch": self.epoch,
+                "epoch": self.fencing_token,
                 "attempt": self.attempt,
                 "holder": self.holder,
                 "taken": self.taken,
@@ -106,22 +106,22 @@ class Lease:
         ).encode()
 
 
-def _key(epoch: int) -> str:
-    return f"{FOLDER}/{epoch:06d}.json"
+def _key(fencing_token: int) -> str:
+    return f"{FOLDER}/{fencing_token:06d}.json"
 
 
-def highest(bucket: Bucket) -> int:
-    """The epoch that holds the run; 0 if nobody ever did."""
+def newest_fencing_token(bucket: Bucket) -> int:
+    """The fencing token that holds the run; 0 before the first driver."""
     names = [entry.key.rpartition("/")[2].removesuffix(".json") for entry in bucket.list(FOLDER)]
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
 
-def _attempt_of(bucket: Bucket, epoch: int) -> int:
-    """The attempt that holds an epoch; 0 if it is free, or its object says nothing sensible.
+def _attempt_of(bucket: Bucket, fencing_token: int) -> int:
+    """The attempt that holds a fencing token; 0 if it is free, or its object is unreadable.
 
-    An unreadable lease must not lock the run out for ever, and need not: its epoch is passed.
+    An unreadable lease does not block the run: the next driver takes a higher token.
     """
-    content = bucket.get(_key(epoch)) if epoch else None
+    content = bucket.get(_key(fencing_token)) if fencing_token else None
     try:
         document: Any = json.loads(content or b"{}")
         return int(document.get("attempt", 0))

@@ -1,8 +1,9 @@
-"""The notice that a pod is about to go away, from the preStop hook or from Ray.
+"""Preemption notices: a pod or node is about to end, announced by the preStop hook or by Ray.
 
-The preStop hook of the pod writes a file and then waits for another one (see
-`training_images/bin/trainingrun-prestop`): no Python starts in a pod that has seconds to live.
-A process that answers the notice says so by a third file. All three are in `state_folder()`.
+The pod's preStop hook writes a file and waits for another one (see
+`training_images/bin/trainingrun-prestop`), because starting Python would take a second of the grace
+period. A third file holds the id of the process that handles the notice. All three are in
+`state_directory()`.
 """
 
 import os
@@ -10,68 +11,66 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from trainingrun.api.contract import NOTICE_FILE, SAVED_FILE, STATE_DIRECTORY, WATCHER_FILE
+from trainingrun.api.contract import NOTICE_FILE, SAVED_FILE, WATCHER_FILE
 
-STATE_FOLDER_ENV = "TRAININGRUN_STATE_DIRECTORY"
+from ..state_directory import state_directory
+
 POLL_S = 0.1
 
 
-def state_folder() -> Path:
-    """The folder by which the processes of this pod talk; made where it is missing."""
-    folder = Path(os.environ.get(STATE_FOLDER_ENV, STATE_DIRECTORY))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 @dataclass(frozen=True)
-class Notice:
-    """A pod or node goes away at `deadline` (Unix seconds)."""
+class PreemptionNotice:
+    """A pod or node ends at `deadline`."""
 
     deadline: float
-    waits: bool
-    """Whether a preStop hook holds the pod until the checkpoint is committed."""
+    """Unix time in seconds."""
+    pre_stop: bool
+    """Whether a preStop hook keeps the pod until the checkpoint is committed."""
 
 
-def leave_at(notice: Notice, save_seconds: float) -> float:
+def checkpoint_at(notice: PreemptionNotice, save_seconds: float) -> float:
     """When to make the checkpoint for a notice, in Unix seconds.
 
-    A pod that waits for us leaves as soon as it is saved: its replacement starts all the sooner.
-    One that stays until the deadline whatever we do trains on meanwhile, and leaves room for two
-    checkpoints as slow as the last one.
+    A pod with a preStop hook ends as soon as the checkpoint is committed, so it is made at once and
+    the replacement starts sooner. Without one the node stays until the deadline and training goes
+    on; the time of two checkpoints as slow as the last one is kept free.
+
+    Args:
+        notice: of this pod or of a node of the worker group.
+        save_seconds: what the last checkpoint took.
     """
-    if notice.waits:
+    if notice.pre_stop:
         return 0.0
     return notice.deadline - max(5.0, 2 * save_seconds)
 
 
-class NoticeWatcher:
-    """Watches for this pod's notice in a thread of its own.
+class PreemptionNoticeWatcher:
+    """Watches for this pod's notice in a thread.
 
     Args:
-        answered: called once with the notice, in the watcher's thread.
+        on_notice: called once with the notice, in the watcher's thread.
     """
 
-    def __init__(self, answered: Callable[[Notice], None]) -> None:
-        self._folder = state_folder()
-        self._answer = answered
+    def __init__(self, on_notice: Callable[[PreemptionNotice], None]) -> None:
+        self._folder = state_directory()
+        self._on_notice = on_notice
         self._stop = threading.Event()
-        self.notice: Notice | None = None
+        self.notice: PreemptionNotice | None = None
         """The pod's own notice, once there is one."""
-        self._thread = threading.Thread(target=self._watch, name="notice-watcher", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="preemption-notice", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch; from now on the preStop hook waits for `saved`."""
+        """Start to watch; from now on the preStop hook waits for `confirm_saved`."""
         (self._folder / WATCHER_FILE).write_text(str(os.getpid()))
         self._thread.start()
 
-    def saved(self) -> None:
-        """What this pod had to save is committed: its preStop hook may end."""
+    def confirm_saved(self) -> None:
+        """The checkpoint is committed: the preStop hook may end."""
         (self._folder / SAVED_FILE).touch()
 
     def stop(self) -> None:
-        """Nobody answers a notice any more: a preStop hook ends at once."""
+        """Stop watching: a preStop hook ends at once."""
         self._stop.set()
         (self._folder / WATCHER_FILE).unlink(missing_ok=True)
 
@@ -84,8 +83,8 @@ class NoticeWatcher:
             if not text:
                 continue  # created, not written yet
             deadline = float(text) if _is_number(text) else time.time() + 30
-            self.notice = Notice(deadline=deadline, waits=True)
-            self._answer(self.notice)
+            self.notice = PreemptionNotice(deadline=deadline, pre_stop=True)
+            self._on_notice(self.notice)
             return
 
 

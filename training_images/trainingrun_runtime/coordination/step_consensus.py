@@ -1,4 +1,4 @@
-"""What all ranks agree on at each step, without making any of them wait."""
+"""What all ranks agree on at each step, without a rank waiting for another."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ..checkpoints.fingerprint import fingerprint
 
 
 class Place(IntEnum):
-    """Where in the training function a rank is when it gives its numbers."""
+    """Where in the training function a rank is when it contributes its values."""
 
     STEP = auto()
     """After a step."""
@@ -34,28 +34,28 @@ class RanksDisagree(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """The largest of all ranks' numbers."""
+class StepValues:
+    """What a rank contributes, and the result: the largest of all ranks' values."""
 
-    order: int = 0
-    """What is to be done, the larger the more urgent."""
+    command: int = 0
+    """The requested `Command`; the largest of all ranks' applies."""
     busy: bool = False
     """Whether any rank still uploads a checkpoint."""
     stop: bool = False
-    """Whether any rank wants the training to end."""
+    """Whether any rank requested the end of training."""
     changed: bool = False
-    """Whether any rank's state is another than the last checkpoint's."""
+    """Whether any rank's state differs from the last checkpoint's."""
     step: int = 0
-    """Steps done when the ranks gave these numbers."""
+    """Steps done when the ranks contributed these values."""
 
 
-class Agreement:
-    """The largest of the ranks' numbers, one step late.
+class StepConsensus:
+    """The largest of the ranks' values, available one step later.
 
-    A notice reaches one pod, yet all ranks must make the checkpoint after the same step. Each step
-    starts an asynchronous all-reduce of a few bytes and reads the former step's: by then it has
-    long arrived, so the step does not get slower. It has a gloo group of its own: it never mixes
-    with the training's collectives, and needs no accelerator.
+    A preemption notice reaches one pod, yet all ranks must make the checkpoint after the same step.
+    Each step starts an asynchronous all-reduce of a few bytes and reads the result of the former
+    step's, which is complete by then, so the step takes no longer. The gloo group is separate: it
+    does not interfere with the training's collectives and needs no accelerator.
 
     Args:
         timeout_s: seconds after which a rank that waits for the others fails.
@@ -67,10 +67,10 @@ class Agreement:
             None if alone else dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         )
         self._pending: tuple[Any, torch.Tensor] | None = None
-        self._last = Agreed()
+        self._last = StepValues()
 
-    def exchange(self, place: Place, mine: Agreed) -> Agreed:
-        """Give this rank's numbers; get all ranks' largest ones of the former call.
+    def exchange(self, place: Place, mine: StepValues) -> StepValues:
+        """Contribute this rank's values; returns the result of the former call.
 
         Raises:
             RanksDisagree: a rank was at another place then, or after another step.
@@ -79,8 +79,8 @@ class Agreement:
         self._start(place, mine)
         return former
 
-    def agree(self, place: Place, mine: Agreed) -> Agreed:
-        """Give this rank's numbers, and wait for all ranks' largest ones of this call.
+    def agree(self, place: Place, mine: StepValues) -> StepValues:
+        """Contribute this rank's values, and wait for the result of this call.
 
         Raises:
             RanksDisagree: a rank is at another place, or after another step.
@@ -89,14 +89,14 @@ class Agreement:
         self._start(place, mine)
         return self.settle()
 
-    def settle(self) -> Agreed:
-        """Wait for the call under way; what was agreed last."""
+    def settle(self) -> StepValues:
+        """Wait for the call under way; returns the latest result."""
         if self._pending is not None:
             work, numbers = self._pending
             self._pending = None
             if work is not None:
                 work.wait()
-            order, busy, stop, changed, step, least_step, place, least_place = numbers.tolist()
+            command, busy, stop, changed, step, least_step, place, least_place = numbers.tolist()
             if (step, place) != (-least_step, -least_place):
                 raise RanksDisagree(
                     "the ranks are at different places of the training function: "
@@ -105,16 +105,16 @@ class Agreement:
                     "and call session.save() at the same place, and session.stop() ends the loop "
                     "of all of them"
                 )
-            self._last = Agreed(order, bool(busy), bool(stop), bool(changed), step)
+            self._last = StepValues(command, bool(busy), bool(stop), bool(changed), step)
         return self._last
 
-    def forget(self) -> None:
-        """What was agreed is done; do not do it again at the next step."""
+    def reset(self) -> None:
+        """The result has been acted on; the next step must not act on it again."""
         self.settle()
-        self._last = Agreed()
+        self._last = StepValues()
 
     def gather(self, numbers: list[int]) -> list[list[int]]:
-        """Every rank's numbers, by rank; they are equally many everywhere."""
+        """Every rank's numbers, by rank; each rank passes equally many."""
         if self._group is None or not numbers:
             return [numbers]
         mine = torch.tensor(numbers, dtype=torch.int64)
@@ -135,15 +135,15 @@ class Agreement:
                 "others; every rank must pass the same names, also where an object is its own"
             )
 
-    def wait_for_all(self) -> None:
-        """Return once every rank is here."""
+    def barrier(self) -> None:
+        """Return once every rank has called it."""
         if self._group is not None:
             dist.barrier(self._group)
 
-    def _start(self, place: Place, mine: Agreed) -> None:
-        # The largest of negative numbers is the least: ranks that differ are seen.
+    def _start(self, place: Place, mine: StepValues) -> None:
+        # The maximum of negated values is the minimum: a difference between ranks is detected.
         step = [mine.step, -mine.step, place, -place]
-        numbers = [mine.order, int(mine.busy), int(mine.stop), int(mine.changed), *step]
+        numbers = [mine.command, int(mine.busy), int(mine.stop), int(mine.changed), *step]
         tensor, work = torch.tensor(numbers, dtype=torch.int64), None
         if self._group is not None:
             work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)

@@ -20,7 +20,7 @@ def exposition(document: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     simple = (
         ("step", "Steps done.", document.get("step")),
         ("total_steps", "Steps wanted.", document.get("totalSteps")),
-        ("epoch", "Drivers that have held the run so far.", document.get("epoch")),
+        ("fencing_token", "Fencing token of the driver's lease.", document.get("epoch")),
         ("world_size", "Workers that train now.", document.get("worldSize")),
         ("update_time_seconds", "Unix time of the progress document.", document.get("time")),
         ("checkpoint_step", "Step of the newest checkpoint.", checkpoint.get("step")),

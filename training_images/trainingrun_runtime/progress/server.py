@@ -20,12 +20,11 @@ from typing import Any
 
 from trainingrun.api import contract
 
+from ..state_directory import state_directory
 from .metrics import exposition
 
 PORT_ENV = "TRAININGRUN_PROGRESS_PORT"
 """Another port than the contract's, where several runs share a machine."""
-STATE_ENV = "TRAININGRUN_STATE_DIRECTORY"
-"""Another folder than the contract's, likewise."""
 TOKENS_ENV = "TRAININGRUN_TOKEN_FOLDER"
 """Another folder of tokens than the contract's, likewise."""
 
@@ -163,10 +162,9 @@ def main() -> None:
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, stop)
-    state = Path(os.environ.get(STATE_ENV, contract.STATE_DIRECTORY))
     port = int(os.environ.get(PORT_ENV, contract.PROGRESS_PORT))
     tokens = Path(os.environ.get(TOKENS_ENV, contract.TOKEN_FOLDER))
-    ProgressServer(port, state, tokens, _labels()).serve_forever()
+    ProgressServer(port, state_directory(), tokens, _labels()).serve_forever()
 
 
 if __name__ == "__main__":

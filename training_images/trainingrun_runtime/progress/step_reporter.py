@@ -1,4 +1,4 @@
-"""Rank 0's line to the board: a thread, so that a slow head never slows a step."""
+"""Reports rank 0's steps to the coordinator in a thread: a slow head does not slow a step."""
 
 import logging
 import threading
@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from ..coordination.coordinator import NOTHING
+from ..coordination.command import Command
 from .time_accounting import StepReport
 
 log = logging.getLogger(__name__)
@@ -15,24 +15,24 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 0.25
 
 
-class Reporter:
-    """Sends the newest report some times a second and keeps the board's latest order.
+class StepReporter:
+    """Sends the newest report every `INTERVAL_S` and keeps the latest command.
 
     Args:
-        board: handle of the `Board` actor.
+        coordinator: handle of the `Coordinator` actor.
     """
 
-    def __init__(self, board: Any) -> None:
-        self.order = NOTHING
-        """What the board last said is to be done."""
-        self._board = board
+    def __init__(self, coordinator: Any) -> None:
+        self.command = Command.NONE
+        """The coordinator's latest command."""
+        self._coordinator = coordinator
         self._latest: StepReport | None = None
         self._changed = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._thread.start()
 
-    def tell(self, report: StepReport) -> None:
+    def report(self, report: StepReport) -> None:
         """A step was done."""
         self._latest = report
         self._changed.set()
@@ -45,7 +45,7 @@ class Reporter:
 
     def _run(self) -> None:
         while not self._closed:
-            # The board is asked even when no step was done: an order must reach a rank that waits.
+            # Also without a new step: a command must reach a rank that waits.
             self._changed.wait(1.0)
             self._changed.clear()
             self._send()
@@ -57,6 +57,6 @@ class Reporter:
         if report is None:
             return
         try:
-            self.order = ray.get(self._board.stepped.remote(report), timeout=10)
-        except Exception as error:  # progress is a courtesy: training goes on without it
-            log.warning("the board cannot be reached: %s", error)
+            self.command = ray.get(self._coordinator.stepped.remote(report), timeout=10)
+        except Exception as error:  # progress is best effort: training goes on without it
+            log.warning("the coordinator cannot be reached: %s", error)

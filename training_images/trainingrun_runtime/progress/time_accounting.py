@@ -1,4 +1,4 @@
-"""Where the driver's time went: pure bookkeeping from step reports to a `Progress`.
+"""Accounts for the driver's time: turns step reports into a `Progress`; pure.
 
 Time is an argument everywhere, in Unix seconds, so that a test needs no clock.
 """
@@ -24,7 +24,7 @@ MAX_RECORDS = 100
 
 @dataclass(frozen=True)
 class StepReport:
-    """What rank 0 tells about its steps; sums count from the start of its worker group."""
+    """Rank 0's report of its steps; sums count from the start of its worker group."""
 
     group: int
     """Number of the worker group, from 1; a report of a former group is ignored."""
@@ -39,22 +39,22 @@ class StepReport:
     productive: float
     """Seconds in steps."""
     checkpoint: float
-    """Seconds in which training stood still for a checkpoint."""
+    """Seconds in which training was stopped for a checkpoint."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Latest metrics."""
 
 
-class Ledger:
-    """The account of one driver.
+class TimeAccounting:
+    """The times and records of one driver.
 
     Args:
         attempt: the contract's attempt.
-        epoch: the lease's epoch.
+        fencing_token: of the driver's lease.
         now: when the driver started.
     """
 
-    def __init__(self, attempt: int, epoch: int, now: float) -> None:
-        self._attempt, self._epoch, self._started = attempt, epoch, now
+    def __init__(self, attempt: int, fencing_token: int, now: float) -> None:
+        self._attempt, self._fencing_token, self._started = attempt, fencing_token, now
         self._state = RunState.STARTING
         self._group = 0
         self._broken_group = -1
@@ -100,13 +100,15 @@ class Ledger:
         self._last = None
         self._world_size = world_size
         self._step = resumed_step
-        self._note(now, RecordKind.RESTORED, f"resumed from step {resumed_step}", step=resumed_step)
+        self._add_record(
+            now, RecordKind.RESTORED, f"resumed from step {resumed_step}", step=resumed_step
+        )
         return self._group
 
     def stepped(self, report: StepReport) -> None:
         """Rank 0 did some steps."""
         if report.group != self._group or self._state.final:
-            return  # a straggler of a group that was replaced
+            return  # a late report of a group that was replaced
         if self._last is None:
             since = self._last_done if self._last_done is not None else self._started
             cause = "recovery" if self._last_done is not None else "startup"
@@ -138,7 +140,7 @@ class Ledger:
         return low + (high - low) * (step - low_step) / max(high_step - low_step, 1)
 
     def committed(self, checkpoint: LastCheckpoint) -> None:
-        """A checkpoint counts from now on."""
+        """A checkpoint was committed."""
         self._checkpoint = checkpoint
         # Nothing before the newest checkpoint is ever done again by this driver, unless it is
         # found torn later; then the straight line from zero is near enough.
@@ -153,30 +155,30 @@ class Ledger:
         node: str | None = None,
         pod: str | None = None,
     ) -> None:
-        """Something was lost; training stands still until the next step."""
+        """A worker was lost; training is interrupted until the next step."""
         self.interrupted()
-        self._note(now, kind, message, node=node, pod=pod, step=self._step)
+        self._add_record(now, kind, message, node=node, pod=pod, step=self._step)
 
     def interrupted(self) -> None:
-        """The worker group ended; training stands still until the next one's first step."""
+        """The worker group ended; training is interrupted until the next group's first step."""
         self._broken_group = self._group
         if not self._state.final:
             self._state = RunState.RECOVERING
 
     def skipped(self, now: float, message: str) -> None:
         """A checkpoint was not intact."""
-        self._note(now, RecordKind.CHECKPOINT_SKIPPED, message)
+        self._add_record(now, RecordKind.CHECKPOINT_SKIPPED, message)
 
     def failed(self, now: float, failure: Failure) -> None:
-        """The driver gives up."""
+        """The driver ends the attempt."""
         if self._state.final:
             return
         if failure.kind == "Application":
-            self._note(now, RecordKind.APPLICATION_ERROR, failure.message, step=self._step)
+            self._add_record(now, RecordKind.APPLICATION_ERROR, failure.message, step=self._step)
         self._state, self._failure = RunState.FAILED, failure
 
     def suspended(self) -> None:
-        """The driver ends because it was asked to, after a checkpoint."""
+        """The driver ends because of a suspend request, after a checkpoint."""
         self._state = RunState.SUSPENDED
 
     def succeeded(self, result: ProgressResult) -> None:
@@ -184,7 +186,7 @@ class Ledger:
         self._state, self._result = RunState.SUCCEEDED, result
         self._metrics = result.metrics or self._metrics
 
-    def _note(self, now: float, kind: RecordKind, message: str, **where: Any) -> None:
+    def _add_record(self, now: float, kind: RecordKind, message: str, **where: Any) -> None:
         number = self._records[-1].number + 1 if self._records else 1
         record = Record(number=number, kind=kind, time=now, message=message, **where)
         self._records = [*self._records, record][-MAX_RECORDS:]
@@ -206,7 +208,7 @@ class Ledger:
         checkpoint = self._seconds.checkpoint + stalled
         return Progress(
             attempt=self._attempt,
-            epoch=self._epoch,
+            epoch=self._fencing_token,
             state=self._state,
             time=now,
             resumed_from_step=self._resumed_from,

@@ -1,1 +1,1 @@
-"""Every touch of Ray's internals: a new version of Ray is checked here alone."""
+"""All use of Ray's private modules: a new version of Ray is checked here alone."""

@@ -1,7 +1,7 @@
 """What this package expects of Ray's internals, checked before anything rests on it.
 
 An attribute that Ray no longer reads can still be set: training would then begin from scratch, and
-nobody would be told. So a Ray that is not as read here ends the attempt with one sentence instead.
+without any message. So a Ray that differs from what is listed here ends the attempt with an error.
 """
 
 import dataclasses

@@ -17,7 +17,7 @@ from ray.train.v2._internal.constants import (
 )
 
 from ..checkpoints.storage_errors import AbsentError, StorageError
-from ..checkpoints.storage_retry import Patience
+from ..checkpoints.storage_retry import StorageRetry
 
 
 def for_ray(filesystem: fs.FileSystem) -> fs.PyFileSystem:
@@ -31,14 +31,14 @@ def behind(filesystem: fs.FileSystem) -> fs.FileSystem:
     return handler.inner if isinstance(handler, _CheckpointsOnly) else filesystem
 
 
-class PatientCheckpoint(Checkpoint):
+class RetryingCheckpoint(Checkpoint):
     """A checkpoint in the bucket whose download waits for the store."""
 
     def to_directory(self, path: Any = None) -> str:
         """Download it; see `ray.train.Checkpoint`."""
-        patience = Patience(lambda message: None)
+        retry = StorageRetry(lambda message: None)
         try:
-            return patience(lambda: super(PatientCheckpoint, self).to_directory(path))
+            return str(retry(lambda: super(RetryingCheckpoint, self).to_directory(path)))
         except (FileNotFoundError, AbsentError):
             raise StorageError(f"the checkpoint {self.path} is gone; another one is used") from None
 

@@ -1,4 +1,4 @@
-"""Touches of Ray's nodes and of the raylets on them.
+"""Ray's nodes and the raylets on them.
 
 Read for ray 2.58-2.60: `ray/scripts/scripts.py` (`ray drain-node`) and
 `src/ray/protobuf/node_manager.proto`. Imports no Ray Train, which takes a second.
@@ -18,7 +18,7 @@ nothing (`ray/_private/runtime_env/setup_hook.py`)."""
 
 
 def drain_own_node(message: str, deadline: float) -> None:
-    """Tell Ray that this node goes away at `deadline` (Unix seconds): nothing new is placed on it.
+    """Drain this node until `deadline` (Unix seconds): Ray places nothing new on it.
 
     The same call as `ray drain-node --reason DRAIN_NODE_REASON_PREEMPTION`.
     """
@@ -39,10 +39,10 @@ def dead_nodes() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
 
 
-def start_spare(keep_s: float) -> None:
+def prestart_worker(keep_s: float) -> None:
     """Have this node's raylet start one more process with this process's runtime environment.
 
-    The next worker or actor on this node with the same environment is given it (`PrestartWorkers`
+    It is assigned to the next actor on this node with the same environment (`PrestartWorkers`
     of `node_manager.proto`). Ends by itself after `keep_s` seconds without use.
     """
     import grpc

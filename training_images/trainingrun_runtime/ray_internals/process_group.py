@@ -44,7 +44,7 @@ class ProcessGroup(BackendConfig):
         return asdict(self)
 
 
-class _Gathering(Backend):  # type: ignore[misc]
+class _Gathering(Backend):
     # Workers of one machine reach each other's GPUs directly, as with Ray's own backend.
     share_cuda_visible_devices = True
 

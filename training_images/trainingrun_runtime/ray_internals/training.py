@@ -1,4 +1,4 @@
-"""Touches of Ray Train's internals.
+"""Ray Train's internals.
 
 Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preemption}.py`,
 `.../controller/controller.py`, `.../scaling_policy/`, `.../callbacks/` and
@@ -18,9 +18,9 @@ import ray
 import ray.train
 
 from ..checkpoints.manifest import DIGEST_FOLDER
-from ..checkpoints.storage_retry import Patience
+from ..checkpoints.storage_retry import StorageRetry
 from .expected import UnknownRay, check, sentence
-from .filesystem import PatientCheckpoint, behind
+from .filesystem import RetryingCheckpoint, behind
 
 
 def train_context() -> Any:
@@ -40,18 +40,17 @@ def offer_checkpoint(path: str | None, filesystem: pyarrow.fs.FileSystem | None)
     Raises:
         UnknownRay: it returns something else: training would begin from scratch.
     """
-    offered = PatientCheckpoint(path=path, filesystem=filesystem) if path else None
+    offered = RetryingCheckpoint(path=path, filesystem=filesystem) if path else None
     train_context().checkpoint = offered
     if ray.train.get_checkpoint() is not offered:
         raise UnknownRay(sentence("does not hand on the checkpoint that it is given"))
 
 
-def seal_uploads(digest: Callable[[Path], Mapping[str, Any]], patience: Patience) -> None:
-    """Have every checkpoint that this worker uploads carry the digests of its files.
+def attach_checksums(digest: Callable[[Path], Mapping[str, Any]], retry: StorageRetry) -> None:
+    """Upload the checksums of a checkpoint's files with every checkpoint of this worker.
 
-    They are taken from the local files, before the upload, so that what was written and what
-    arrived can be told apart later, and nobody has to read a checkpoint back to commit it. An
-    upload that fails for the store's sake is repeated as `patience` says.
+    They are computed from the local files before the upload, so that a damaged upload is detected
+    and a commit does not read the checkpoint back. An upload that fails is repeated by `retry`.
     """
     from ray.train.v2._internal.execution.storage import _pyarrow_fs_copy_files
 
@@ -60,7 +59,7 @@ def seal_uploads(digest: Callable[[Path], Mapping[str, Any]], patience: Patience
     storage = context.storage_context
     bucket = behind(storage.storage_filesystem)
 
-    def sealed(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
+    def persist_with_checksums(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
         path = storage.build_checkpoint_path_from_name(name)
         files = digest(Path(checkpoint.path)) if _is_local(checkpoint) else None
 
@@ -76,10 +75,10 @@ def seal_uploads(digest: Callable[[Path], Mapping[str, Any]], patience: Patience
                 name = f"{path}/{DIGEST_FOLDER}/rank-{rank}.json"
                 write_file(bucket, name, json.dumps(files).encode())
 
-        patience(upload)
-        return PatientCheckpoint(path=path, filesystem=storage.storage_filesystem)
+        retry(upload)
+        return RetryingCheckpoint(path=path, filesystem=storage.storage_filesystem)
 
-    storage.persist_current_checkpoint = sealed
+    storage.persist_current_checkpoint = persist_with_checksums
 
 
 def keep_checkpoints_apart(group: int) -> None:

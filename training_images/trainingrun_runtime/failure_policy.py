@@ -1,0 +1,85 @@
+"""Whether a failed worker group is replaced within the attempt.
+
+Ray counts every lost worker against one budget. Here a lost worker is always replaced in place, and
+only an error of the user's own code ends the attempt: the operator, whose counters outlive this
+process, then decides about a retry.
+"""
+
+import time
+from typing import Any
+
+import ray
+from ray.train import FailureConfig, TrainingFailedError
+
+from trainingrun.api.contract import Failure, RecordKind
+
+from .checkpoints.storage_retry import limit_s
+from .failure_causes import ClassifiedFailure, FailureCause, classify
+from .ray_internals.controller import FailureDecision, FailurePolicy
+from .restart_backoff import MAX_STORAGE_S, RestartBackoff
+
+
+class AttemptPolicy(FailurePolicy):
+    """Called by Ray's controller after each failure: reports it to the coordinator and decides.
+
+    Args:
+        coordinator: handle of the `Coordinator` actor.
+    """
+
+    def __init__(self, coordinator: Any) -> None:
+        super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
+        self._coordinator = coordinator
+        self._restarts = RestartBackoff()
+
+    def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
+        """RETRY within the attempt, or RAISE to end it."""
+        failure = classify(training_failed_error)
+        if failure.cause is FailureCause.SUSPENDED:
+            return FailureDecision.RAISE
+        if failure.cause is FailureCause.APPLICATION:
+            self._fail("Application", failure.message, training_failed_error)
+            return FailureDecision.RAISE
+        # Synchronous: the number of commits decides, and the state is reported before the wait.
+        commits = ray.get(self._coordinator.commits.remote())
+        wait_s = (
+            self._after_storage(failure, commits)
+            if failure.cause is FailureCause.STORAGE
+            else self._after_loss(failure, commits)
+        )
+        if wait_s is None:
+            self._fail(*self._reason(failure), training_failed_error)
+            return FailureDecision.RAISE
+        time.sleep(wait_s)  # no worker runs that the controller would have to poll
+        return FailureDecision.RETRY
+
+    def _after_loss(self, failure: ClassifiedFailure, commits: int) -> float | None:
+        kind = {
+            FailureCause.PREEMPTED: RecordKind.PREEMPTED,
+            FailureCause.WORKER_LOST: RecordKind.WORKER_LOST,
+        }
+        if failure.cause in kind:
+            self._coordinator.disrupted.remote(kind[failure.cause], failure.message, failure.ranks)
+        return self._restarts.after_loss(commits, at_once=failure.cause is FailureCause.PREEMPTED)
+
+    def _after_storage(self, failure: ClassifiedFailure, commits: int) -> float | None:
+        storage = failure.storage
+        self._coordinator.storage.remote("rank training", failure.message)
+        self._coordinator.interrupted.remote()
+        if storage is not None and storage.waited:
+            return None
+        limit = limit_s() if storage is not None and storage.lasting else MAX_STORAGE_S
+        return self._restarts.for_storage(commits, time.monotonic(), limit)
+
+    def _reason(self, failure: ClassifiedFailure) -> tuple[Any, str]:
+        if failure.cause is FailureCause.STORAGE:
+            return "Storage", failure.message
+        return "Infrastructure", (
+            f"{self._restarts.without_checkpoint} worker groups in a row ended without a newer "
+            f"checkpoint, the last one because {failure.message}; check the workers' nodes and "
+            "logs, and make checkpoints more often if they are lost sooner than one is made"
+        )
+
+    def _fail(self, kind: Any, message: str, error: Exception) -> None:
+        ended = Failure(kind=kind, message=message, traceback=str(error)[-4000:])
+        # Synchronous: the driver ends right after the decision, and the reason must not be lost.
+        ray.get(self._coordinator.failed.remote(ended))
