@@ -81,11 +81,14 @@ def test_values_survive_the_templates(value: Any):
     assert yaml.safe_load(to_json(value)) == value
 
 
-def test_a_text_that_looks_like_a_reference_to_a_part_is_a_text():
-    """Larger values are numbered in the template's text and put in afterwards."""
-    version = "part of the manifest: 0"
-    job = attempt(a_run(), 1, RenderSettings(ray_version=version))
-    assert job["spec"]["rayClusterSpec"]["rayVersion"] == version
+@pytest.mark.parametrize(
+    "text",
+    ["\U0001f600", "\\ud83d\\ude00", "\x7f", "\x85\u2028", "{{ x }}", "'<&>\""],
+    ids=["emoji", "text-of-an-escape", "delete", "line-breaks", "braces", "html"],
+)
+def test_a_text_that_json_yaml_or_jinja_could_read_otherwise_survives(text: str):
+    job = attempt(a_run(), 1, RenderSettings(ray_version=text))
+    assert job["spec"]["rayClusterSpec"]["rayVersion"] == text
 
 
 BASE: dict[str, Any] = {

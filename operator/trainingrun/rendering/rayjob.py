@@ -20,7 +20,7 @@ def attempt(
     Raises:
         ValueError: the settings name a platform that is not known.
     """
-    return render(
+    job = render(
         "rayjob",
         name=names.ray_job_name(run, number),
         namespace=run.metadata.namespace,
@@ -29,9 +29,15 @@ def attempt(
         ray_version=settings.ray_version,
         ray_auth=settings.ray_auth,
         head_start=pod_templates.head_start(run),
-        head=pod_templates.head(run, number, settings, excluded_hostnames),
         worker_group=names.WORKER_GROUP,
         workers=run.spec.workers.count,
         worker_start=pod_templates.worker_start(run, settings),
-        worker=pod_templates.worker(run, number, settings, excluded_hostnames),
     )
+    # Not by the template: they would be read as YAML a second time.
+    cluster = job["spec"]["rayClusterSpec"]
+    cluster["headGroupSpec"]["template"] = pod_templates.head(
+        run, number, settings, excluded_hostnames
+    )
+    (workers,) = cluster["workerGroupSpecs"]
+    workers["template"] = pod_templates.worker(run, number, settings, excluded_hostnames)
+    return job
