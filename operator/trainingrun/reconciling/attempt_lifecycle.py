@@ -10,12 +10,12 @@ from datetime import timedelta
 
 from .. import rendering
 from ..api.reasons import EventReason
-from ..api.status import Attempt, LossReason, RunResult
+from ..api.status import Attempt, LossReason, RunResult, RunStatus
 from ..rendering import names
 from . import exclusions, failures, goodput, pod_status, progress_status
 from .bookkeeping import OF_ONE_ATTEMPT
 from .context import ReconcileContext
-from .endings import AttemptEnd
+from .findings import AttemptEnd, Findings, RunFailure
 from .losses import out_of_memory_lately
 from .model import Apply, Delete, EnsureToken
 from .plan_builder import PlanBuilder
@@ -26,9 +26,9 @@ MOST_ATTEMPTS = 20
 """Attempts kept in status."""
 
 
-def running(builder: PlanBuilder) -> Attempt | None:
+def running(status: RunStatus) -> Attempt | None:
     """The attempt that is going on."""
-    last = builder.status.attempts[-1] if builder.status.attempts else None
+    last = status.attempts[-1] if status.attempts else None
     return last if last and last.outcome == "Running" else None
 
 
@@ -57,7 +57,7 @@ def begin(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.requeue_within(context.settings.poll_s)
 
 
-def update(builder: PlanBuilder, attempt: Attempt) -> None:
+def _update(builder: PlanBuilder, attempt: Attempt) -> None:
     """Replace the attempt in the status."""
     builder.update_status(
         attempts=[attempt if a.number == attempt.number else a for a in builder.status.attempts]
@@ -81,7 +81,7 @@ def finish(
             "end_time": written(context.now),
         }
     )
-    update(builder, closed)
+    _update(builder, closed)
     run_failure = end.run_failure
     if end.reason in (LossReason.APPLICATION_ERROR, LossReason.STORAGE_ERROR) or (
         end.outcome == "Lost" and not builder.bookkeeping.counted
@@ -118,21 +118,24 @@ def finish(
     builder.requeue_within(0)
 
 
-def clean_up(context: ReconcileContext, builder: PlanBuilder) -> bool:
-    """Delete what attempts have left; True once all of it is gone."""
-    for _, job in sorted(context.own_jobs().items()):
-        if not pod_status.leaving(job):
-            builder.add_action(Delete(context.job_ref(job)))
+def nothing_left(context: ReconcileContext) -> bool:
+    """Whether every object of every attempt is known to be gone."""
     left = context.own_jobs() or context.clusters() or context.pods()
-    if left or not context.can_be_empty:
-        builder.requeue_within(context.settings.poll_s)
-        return False
-    return True
+    return not left and context.can_be_empty
 
 
-def backoff_left_s(context: ReconcileContext, builder: PlanBuilder) -> float:
+def clean_up(context: ReconcileContext) -> Findings:
+    """Delete the RayJobs of ended attempts, until all of them and their pods are gone."""
+    jobs = [job for _, job in sorted(context.own_jobs().items()) if not pod_status.leaving(job)]
+    return Findings(
+        actions=tuple(Delete(context.job_ref(job)) for job in jobs),
+        requeue_within_s=None if nothing_left(context) else context.settings.poll_s,
+    )
+
+
+def backoff_left_s(context: ReconcileContext, status: RunStatus) -> float:
     """Seconds until the next attempt may begin."""
-    until = builder.status.next_attempt_time
+    until = status.next_attempt_time
     return max((parsed(until) - context.now).total_seconds(), 0.0) if until else 0.0
 
 
@@ -174,10 +177,10 @@ def _complete(
     context: ReconcileContext,
     builder: PlanBuilder,
     number: int,
-    run_failure: failures.RunFailure | None,
+    run_failure: RunFailure | None,
 ) -> None:
     builder.update_status(completion_time=written(context.now))
-    goodput.settle(builder, context.now)
+    builder.add(goodput.settle(builder.status, builder.bookkeeping, context.now))
     if run_failure is not None:
         builder.run_failure = run_failure
         builder.add_event("Warning", EventReason.FAILED, run_failure.message)

@@ -8,8 +8,7 @@ from ..api.reasons import ConditionReason, Truth
 from ..api.status import Attempt, Condition, ConditionType, Phase
 from . import attempt_lifecycle, lifetime, pod_status, progress_status, silence
 from .context import ReconcileContext
-from .diagnosis import Blocker
-from .failures import RunFailure
+from .findings import Blocker, RunFailure
 from .plan_builder import PlanBuilder
 from .texts import short
 from .timestamps import written
@@ -37,7 +36,7 @@ def settle(
 ) -> None:
     """Write all conditions and the phase, from what the policies found."""
     run_over = lifetime.has_ended(builder.status)
-    attempt = attempt_lifecycle.running(builder)
+    attempt = attempt_lifecycle.running(builder.status)
     progress = context.live_progress(attempt.number) if attempt else None
     if refused:
         _set(context, builder, ConditionType.ACCEPTED, "False", refused.reason, refused.message)
@@ -89,12 +88,12 @@ def _not_read_yet(context: ReconcileContext, builder: PlanBuilder, attempt: Atte
         and builder.status.disruptions == former.disruptions
         and job is not None
         and silence.job_status(job) == "RUNNING"
-        and silence.every_pod_runs(context, builder, attempt)
+        and silence.every_pod_runs(context, builder.bookkeeping, attempt)
     )
 
 
 def _ready(context: ReconcileContext, builder: PlanBuilder, progress: Progress | None) -> None:
-    wanted = silence.wanted_pods(context, builder) - 1
+    wanted = silence.wanted_pods(context, builder.bookkeeping) - 1
     if progress and progress_status.trains(progress) and progress.world_size >= wanted:
         _set(
             context,
@@ -120,7 +119,7 @@ def _ready(context: ReconcileContext, builder: PlanBuilder, progress: Progress |
 def _why_not_ready(context: ReconcileContext, builder: PlanBuilder) -> str:
     until = builder.status.next_attempt_time
     if (
-        attempt_lifecycle.running(builder) is None
+        attempt_lifecycle.running(builder.status) is None
         and until
         and builder.bookkeeping.suspended_since is None
     ):

@@ -4,15 +4,14 @@ None of this ends an attempt or uses up a budget: once the cause is mended, the 
 """
 
 import re
-from typing import NamedTuple
 
 from ..api.contract import Progress
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt
 from . import pod_status
 from .context import ReconcileContext
+from .findings import Blocker
 from .model import Object
-from .plan_builder import PlanBuilder
 from .texts import short
 
 MOUNT_PATIENCE_S = 30.0
@@ -26,13 +25,6 @@ IMAGE_REASONS = frozenset(
 _MISSING = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
 _KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (\S+)", re.IGNORECASE)
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
-
-
-class Blocker(NamedTuple):
-    """What keeps the run from going on."""
-
-    reason: ConditionReason
-    message: str
 
 
 def of_namespace(context: ReconcileContext) -> Blocker | None:
@@ -90,7 +82,7 @@ def of_kuberay(context: ReconcileContext) -> Blocker | None:
     return None
 
 
-def of_pods(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> Blocker | None:
+def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
     """What the attempt's pods and RayCluster complain about; the gravest first."""
     found = sorted(
         context.index(attempt.number).unwell,

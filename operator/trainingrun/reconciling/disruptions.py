@@ -7,8 +7,11 @@ hears from it, its head pod does not answer, a pod outstays its grace period). A
 gone is enough alone.
 """
 
+from typing import NamedTuple
+
 from . import evidence, exclusions, pod_status
 from .context import ReconcileContext
+from .findings import Findings
 from .model import Delete, NodeState, Object
 from .node_signs import control_sign
 from .plan_builder import PlanBuilder
@@ -18,68 +21,65 @@ STUCK_POD_S = 600.0
 is force-deleted. Should a process of it live on, it finds the lease taken and stops."""
 
 
-def lost_nodes(
-    context: ReconcileContext, builder: PlanBuilder, attempt: int
-) -> dict[str, list[Object]]:
-    """Count the nodes that are lost; with the pods on each that did not end."""
+class LostNode(NamedTuple):
+    """A node that counts as lost."""
+
+    signs: str
+    """Why, in a phrase."""
+    pods: list[Object]
+    """The attempt's pods on it that have not ended."""
+
+
+def lost_nodes(context: ReconcileContext, attempt: int) -> dict[str, LostNode]:
+    """The lost nodes, by name, that hold pods of the attempt."""
     if context.unknown("Node", "Pod"):
         return {}
     index = context.index(attempt)
-    signs: dict[str, str] = {}
-    for node in sorted(context.observed.nodes):
-        node_state = context.observed.nodes[node]
-        control = control_sign(context, node_state)
-        if control is None or node not in index.by_node:
+    lost: dict[str, LostNode] = {}
+    for name in sorted(context.observed.nodes):
+        node = context.observed.nodes[name]
+        control = control_sign(context, node)
+        if control is None or name not in index.by_node:
             continue
-        network = network_sign(context, attempt, node_state)
-        if network or not node_state.exists:
-            signs[node] = " and ".join(filter(None, (control, network)))
-    lost = {
-        node: here
-        for node in signs
-        if (here := [pod for pod in index.by_node[node] if not pod_status.ended(pod)])
-    }
-    if lost:
-        evidence.lose_nodes(context, builder, attempt, {node: signs[node] for node in lost})
+        network = network_sign(context, attempt, node)
+        if not network and node.exists:
+            continue
+        pods = [pod for pod in index.by_node[name] if not pod_status.ended(pod)]
+        if pods:
+            lost[name] = LostNode(" and ".join(filter(None, (control, network))), pods)
     return lost
 
 
 def respond(
-    context: ReconcileContext, builder: PlanBuilder, attempt: int, lost: dict[str, list[Object]]
+    context: ReconcileContext, builder: PlanBuilder, attempt: int, lost: dict[str, LostNode]
 ) -> None:
     """Replace what is on lost nodes and what hangs on a lost head."""
     # The exclusion first: a replacement that lands on the dead node, which still looks Ready for
     # most of a minute, waits for ever.
     exclusions.exclude_nodes(context, builder, attempt)
-    for here in lost.values():
-        builder.add_action(*(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in here))
+    for node in lost.values():
+        builder.add_action(*(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in node.pods))
     _lost_head(context, builder, attempt)
 
 
-def free_stuck_pods(context: ReconcileContext, builder: PlanBuilder) -> None:
-    """Force-delete pods of ended attempts that a kubelet will never let go.
+def free_stuck_pods(context: ReconcileContext) -> Findings:
+    """Force-delete pods of ended attempts that a kubelet will never delete.
 
-    The next attempt waits until they are gone, so this must work without a driver's word.
+    The next attempt waits until they are gone, so this works without a driver's progress.
     """
-    for pod in context.pods():
-        if not pod_status.leaving(pod):
-            node_state = context.node(pod_status.node_name(pod))
-            if node_state is not None and not node_state.exists:
-                builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))
-        elif _will_never_go(context, pod):
-            builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))
+    stuck = (pod for pod in context.pods() if _will_never_go(context, pod))
+    return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in stuck))
 
 
 def _will_never_go(context: ReconcileContext, pod: Object) -> bool:
-    late = pod_status.overdue_s(pod, context.now) or 0.0
-    if late >= STUCK_POD_S:
+    node = context.node(pod_status.node_name(pod))
+    if not pod_status.leaving(pod):
+        return node is not None and not node.exists
+    if (pod_status.overdue_s(pod, context.now) or 0.0) >= STUCK_POD_S:
         return True
-    node_state = context.node(pod_status.node_name(pod))
-    if node_state is None:
+    if node is None:
         return False
-    return not node_state.exists or bool(
-        control_sign(context, node_state) and outstays(context, pod)
-    )
+    return not node.exists or bool(control_sign(context, node) and outstays(context, pod))
 
 
 def network_sign(context: ReconcileContext, attempt: int, node: NodeState) -> str | None:

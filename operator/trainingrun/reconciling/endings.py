@@ -1,20 +1,22 @@
-"""How an attempt ends, by the first of these that speaks: the driver's own last word, somebody who
-deleted its RayJob, a budget, KubeRay, and at last a driver that was never submitted.
+"""How an attempt ends, by the first of these that applies: the driver's final progress, a deleted
+RayJob, an exhausted budget, the RayJob's status, pods that end before training, and a driver that
+was never submitted.
 """
 
 import re
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
 
 from ..api.contract import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE, Failure, Progress, RunState
 from ..api.reasons import ConditionReason
-from ..api.status import Attempt, LossReason
+from ..api.status import Attempt, LossReason, RunStatus
 from . import failures, pod_status, silence
-from .bookkeeping import CountedDisruption
+from .bookkeeping import Bookkeeping, CountedDisruption
 from .context import ReconcileContext
-from .diagnosis import Blocker
+from .findings import AttemptEnd, Blocker, Findings, RunFailure
 from .losses import is_false_start
 from .model import AskToSuspend, Object
-from .plan_builder import PlanBuilder
 from .timestamps import seconds_since, written
 
 INFRASTRUCTURE_REASONS = frozenset(
@@ -31,59 +33,63 @@ FALSE_STARTS = 3
 """Pods in the same place that end before any training, after which the attempt is given up."""
 
 _EXIT_CODE = re.compile(r"exit code (\d+)")
-"""In RayJob's status.message: KubeRay hands the driver's exit code on nowhere else."""
+"""In RayJob's status.message: KubeRay reports the driver's exit code nowhere else."""
 
 
-class AttemptEnd(NamedTuple):
-    """How an attempt ended."""
+def ended(
+    context: ReconcileContext,
+    status: RunStatus,
+    bookkeeping: Bookkeeping,
+    charged: Collection[str],
+    attempt: Attempt,
+) -> Findings:
+    """How the attempt ended; no end: it continues, or its driver's final progress is awaited.
 
-    outcome: Literal["Succeeded", "Failed", "Lost", "Suspended"]
-    reason: LossReason | None
-    message: str
-    run_failure: failures.RunFailure | None = None
-    """Set where no further attempt can help."""
-
-
-def ended(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> AttemptEnd | None:
-    """How the attempt ended; None: it goes on, or its driver's last word is still awaited."""
+    Args:
+        context: What was observed.
+        status: The status so far.
+        bookkeeping: The bookkeeping so far.
+        charged: The budgets that this reconcile charged.
+        attempt: The current attempt.
+    """
     progress = context.progress(attempt.number)
     # Epoch 0 is a driver that ended before it held the lease: done already, or no storage.
-    final = progress is not None and progress.state.final
     if (
-        final
-        and progress is not None
-        and (progress.epoch == 0 or progress.epoch >= builder.bookkeeping.epoch)
+        progress is not None
+        and progress.state.final
+        and (progress.epoch == 0 or progress.epoch >= bookkeeping.epoch)
     ):
-        return _by_final_progress(context, builder, progress)
+        return Findings(end=_by_final_progress(context, bookkeeping, progress))
     if context.deleted(attempt.number):
-        return AttemptEnd(
-            "Lost",
-            LossReason.INFRASTRUCTURE_ERROR,
-            f"RayJob {attempt.ray_job} was deleted by someone else",
-        )
+        message = f"RayJob {attempt.ray_job} was deleted by someone else"
+        return Findings(end=AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message))
     job = context.job(attempt.number)
     if job is None:
-        return None  # unknown at the moment: that is not a loss
-    run_failure = failures.exhausted(
-        builder.status, builder.bookkeeping, context.run.spec.failures, builder.charged
-    )
+        return Findings()  # unknown at present: that is not a loss
+    run_failure = failures.exhausted(status, bookkeeping, context.run.spec.failures, charged)
     if run_failure:
-        return _out_of_budget(builder, run_failure)
-    return (
-        _by_ray_job(context, builder, attempt, job)
-        or _by_false_starts(context, builder, attempt)
-        or _by_silence(context, builder, attempt, job)
-    )
+        return Findings(end=_out_of_budget(bookkeeping, run_failure))
+    found = _by_ray_job(context, bookkeeping, attempt, job)
+    if found.end:
+        return found
+    false_starts = _by_false_starts(context, bookkeeping, attempt)
+    if false_starts:
+        return replace(found, end=false_starts)
+    hung_since = silence.hung_since(context, bookkeeping, attempt, job)
+    changes = dict(found.bookkeeping)
+    if hung_since != bookkeeping.hung_since:
+        changes["hung_since"] = hung_since
+    return replace(found, end=_by_silence(context, hung_since), bookkeeping=changes)
 
 
 def _by_final_progress(
-    context: ReconcileContext, builder: PlanBuilder, progress: Progress
+    context: ReconcileContext, bookkeeping: Bookkeeping, progress: Progress
 ) -> AttemptEnd:
     if progress.state is RunState.SUCCEEDED:
         return AttemptEnd("Succeeded", None, "The training is done")
     if (
         progress.state is RunState.SUSPENDED
-        and builder.bookkeeping.given_up
+        and bookkeeping.given_up
         and not context.run.spec.suspend
     ):
         return AttemptEnd(
@@ -110,52 +116,38 @@ def _by_failure(failure: Failure) -> AttemptEnd:
 
 
 def _by_ray_job(
-    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt, job: Object
-) -> AttemptEnd | None:
+    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt, job: Object
+) -> Findings:
     status: dict[str, Any] = job.get("status") or {}
     deployment, result = status.get("jobDeploymentStatus"), status.get("jobStatus")
-    told = str(status.get("message") or "").strip()
+    message = str(status.get("message") or "").strip()
     if deployment == "ValidationFailed":
-        message = f"KubeRay refuses RayJob {attempt.ray_job}: {told}"
-        return AttemptEnd(
-            "Failed", None, message, failures.RunFailure(ConditionReason.REJECTED, message)
-        )
+        refused = f"KubeRay refuses RayJob {attempt.ray_job}: {message}"
+        run_failure = RunFailure(ConditionReason.REJECTED, refused)
+        return Findings(end=AttemptEnd("Failed", None, refused, run_failure))
     if result not in ("SUCCEEDED", "FAILED", "STOPPED") and deployment != "Failed":
-        builder.update_bookkeeping(end_seen=None)
-        return None
+        return Findings(bookkeeping={"end_seen": None} if bookkeeping.end_seen else {})
+    end_seen = bookkeeping.end_seen or written(context.now)
+    changes = {"end_seen": end_seen}
     reason = str(status.get("reason") or "")
-    if reason in INFRASTRUCTURE_REASONS and _hands_over(context, builder, attempt):
-        return None
-    if not _final_progress_is_in(context, builder, attempt):
-        return None
+    # KubeRay's status is one sign that the driver is lost, and the driver's answer is one against
+    # it. KubeRay deletes its RayCluster some minutes later; a checkpoint before that loses no step.
+    if reason in INFRASTRUCTURE_REASONS and driver_lives(context, attempt):
+        given_up_at = changes["given_up"] = bookkeeping.given_up or written(context.now)
+        if seconds_since(given_up_at, context.now) < context.settings.suspend_deadline_s:
+            return Findings(bookkeeping=changes, actions=(AskToSuspend(attempt.number),))
+    if not _final_progress_is_in(context, attempt, end_seen):
+        return Findings(bookkeeping=changes)
     if result == "SUCCEEDED":
-        return AttemptEnd("Succeeded", None, "The training is done; its last word was not heard")
-    return _unexplained(context, builder, attempt, reason, told)
+        end = AttemptEnd("Succeeded", None, "The training is done; its final progress was not read")
+    else:
+        end = _unexplained(context, bookkeeping, attempt, reason, message)
+    return Findings(end=end, bookkeeping=changes)
 
 
-def _hands_over(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> bool:
-    """KubeRay gave up on a driver that tells us it is well: ask it for a checkpoint, and wait.
-
-    KubeRay's word is one sign, and its RayCluster goes some minutes later whatever we do. A
-    checkpoint before that loses no step.
-    """
-    if builder.bookkeeping.end_seen is None:
-        builder.update_bookkeeping(end_seen=written(context.now))
-    if not driver_lives(context, attempt):
-        return False
-    since = builder.bookkeeping.given_up
-    if since is None:
-        since = written(context.now)
-        builder.update_bookkeeping(given_up=since)
-    if seconds_since(since, context.now) >= context.settings.suspend_deadline_s:
-        return False
-    builder.add_action(AskToSuspend(attempt.number))
-    return True
-
-
-def given_up(builder: PlanBuilder, attempt: Attempt) -> Blocker | None:
+def given_up(bookkeeping: Bookkeeping, attempt: Attempt) -> Blocker | None:
     """What the status says while a driver is asked to end because KubeRay gave up on it."""
-    if builder.bookkeeping.given_up is None:
+    if bookkeeping.given_up is None:
         return None
     return Blocker(
         ConditionReason.KUBERAY_GAVE_UP,
@@ -177,18 +169,14 @@ def driver_lives(context: ReconcileContext, attempt: Attempt) -> bool:
     )
 
 
-def _final_progress_is_in(
-    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt
-) -> bool:
-    """Whether nothing more is to be learned from the driver, whose RayJob has ended."""
-    if builder.bookkeeping.end_seen is None:
-        builder.update_bookkeeping(end_seen=written(context.now))
-    waited = seconds_since(builder.bookkeeping.end_seen or written(context.now), context.now)
+def _final_progress_is_in(context: ReconcileContext, attempt: Attempt, end_seen: str) -> bool:
+    """Whether nothing more can be read from the driver, whose RayJob has ended."""
     head = context.head(attempt.number)
     if head is None or not pod_status.running(head):
         return True
+    waited = seconds_since(end_seen, context.now)
     age = context.observed.progress_age_s
-    # A document fetched well after the end is the last one, whatever it says.
+    # A document fetched well after the end is the final one, whatever its state.
     read_after = (
         context.progress(attempt.number) is not None and age is not None and age + 1 < waited
     )
@@ -196,21 +184,19 @@ def _final_progress_is_in(
 
 
 def _unexplained(
-    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt, reason: str, told: str
+    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt, reason: str, told: str
 ) -> AttemptEnd:
     """The RayJob failed and the driver could not say why."""
     message = told or f"RayJob {attempt.ray_job} failed"
     exit_code = _EXIT_CODE.search(told)
     code = int(exit_code.group(1)) if exit_code else None
-    if code == SUSPEND_EXIT_CODE or (
-        context.run.spec.suspend and builder.bookkeeping.suspend_asked
-    ):
+    if code == SUSPEND_EXIT_CODE or (context.run.spec.suspend and bookkeeping.suspend_asked):
         return AttemptEnd(
-            "Suspended", LossReason.SUSPENDED, "Suspended; the last word was not heard"
+            "Suspended", LossReason.SUSPENDED, "Suspended; the final progress was not read"
         )
     if code == LEASE_LOST_EXIT_CODE or reason in INFRASTRUCTURE_REASONS:
         return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
-    causes = [known.reason for known in builder.bookkeeping.counted.values()]
+    causes = [known.reason for known in bookkeeping.counted.values()]
     if LossReason.OUT_OF_MEMORY in causes:
         return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, f"Out of memory: {message}")
     if LossReason.NODE_LOST in causes or LossReason.HEAD_LOST in causes:
@@ -220,18 +206,17 @@ def _unexplained(
 
 
 def _by_false_starts(
-    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt
+    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt
 ) -> AttemptEnd | None:
     """Pods that end by themselves before any training: KubeRay would replace them for ever."""
     if attempt.resumed_from_step is not None:
         return None
-    bookkeeping = builder.bookkeeping
-    heads = _fallen(builder, LossReason.HEAD_LOST)
-    workers = _fallen(builder, LossReason.WORKER_LOST)
+    heads = _fallen(bookkeeping, LossReason.HEAD_LOST)
+    workers = _fallen(bookkeeping, LossReason.WORKER_LOST)
     if (count := len(heads) + bookkeeping.false_heads) >= FALSE_STARTS:
         where, fallen = "head", heads
     elif (count := len(workers) + bookkeeping.false_workers) >= FALSE_STARTS * (
-        silence.wanted_pods(context, builder) - 1
+        silence.wanted_pods(context, bookkeeping) - 1
     ):
         where, fallen = "workers", workers
     else:
@@ -245,21 +230,17 @@ def _by_false_starts(
     )
 
 
-def _fallen(builder: PlanBuilder, reason: LossReason) -> list[CountedDisruption]:
-    return [
-        known for known in builder.bookkeeping.counted.values() if is_false_start(known, reason)
-    ]
+def _fallen(bookkeeping: Bookkeeping, reason: LossReason) -> list[CountedDisruption]:
+    return [known for known in bookkeeping.counted.values() if is_false_start(known, reason)]
 
 
-def _by_silence(
-    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt, job: Object
-) -> AttemptEnd | None:
-    why = silence.never_submitted(context, builder, attempt, job)
+def _by_silence(context: ReconcileContext, hung_since: str | None) -> AttemptEnd | None:
+    why = silence.never_submitted(context, hung_since)
     return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, why) if why else None
 
 
-def _out_of_budget(builder: PlanBuilder, run_failure: failures.RunFailure) -> AttemptEnd:
-    causes = [known.reason for known in builder.bookkeeping.counted.values()]
-    if run_failure.reason == "RestartsExhausted":
+def _out_of_budget(bookkeeping: Bookkeeping, run_failure: RunFailure) -> AttemptEnd:
+    causes = [known.reason for known in bookkeeping.counted.values()]
+    if run_failure.reason is ConditionReason.RESTARTS_EXHAUSTED:
         return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, run_failure.message, run_failure)
     return AttemptEnd("Lost", causes[-1] if causes else None, run_failure.message, run_failure)

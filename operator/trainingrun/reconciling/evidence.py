@@ -44,7 +44,7 @@ def record_losses(context: ReconcileContext, builder: PlanBuilder, attempt: int)
     losses.write()
 
 
-def lose_nodes(
+def record_lost_nodes(
     context: ReconcileContext, builder: PlanBuilder, attempt: int, lost: dict[str, str]
 ) -> None:
     """Count each node once, whatever was on it; `lost` says by which signs."""
@@ -236,6 +236,6 @@ def _forget(context: ReconcileContext, builder: PlanBuilder, losses: Losses, att
     alive = {*index.by_uid, *(f"node:{node}" for node in index.by_node)}
     # What the attempt has not recovered from may still end it, and is then not counted again.
     recovered = trains(context.live_progress(attempt)) and silence.every_pod_runs(
-        context, builder, builder.status.attempts[-1]
+        context, builder.bookkeeping, builder.status.attempts[-1]
     )
     losses.forget(alive | {builder.bookkeeping.head or ""}, all_recent=not recovered)

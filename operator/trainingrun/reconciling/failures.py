@@ -5,13 +5,13 @@ Exit codes alone decide nothing: 137 is preemption, drain, node loss and out of 
 
 from collections.abc import Collection
 from datetime import timedelta
-from typing import NamedTuple
 
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt, LossReason, RunStatus
 from ..api.v1alpha1 import Backoff, Failures
 from . import pod_status
 from .bookkeeping import Bookkeeping
+from .findings import RunFailure
 from .model import NodeState, Object
 from .timestamps import parsed
 
@@ -52,13 +52,6 @@ KILLED = frozenset({137, 143})
 STORAGE_WAIT_S = (60.0, 600.0)
 """First and longest wait after an attempt that had no storage, in seconds: a bucket or credentials
 are put right by a person, and attempts meanwhile would use up maxAttemptsWithoutProgress."""
-
-
-class RunFailure(NamedTuple):
-    """Why the whole run has failed."""
-
-    reason: ConditionReason
-    message: str
 
 
 def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:

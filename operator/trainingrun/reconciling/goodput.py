@@ -1,7 +1,7 @@
 """Where the time went. Every second since the start is in exactly one place.
 
-The drivers tell productive seconds, seconds of steps done again and seconds stopped for
-checkpoints; each driver starts from zero, so the sums of earlier drivers are kept in the ledger.
+Each driver reports its productive seconds, seconds of steps done again and seconds stopped for
+checkpoints, from zero; the sums of earlier drivers are kept in the bookkeeping.
 The rest is the queue until the first pods have nodes, startup until the first step, and recovery
 after it.
 Steps that a driver did beyond the checkpoint from which its successor went on were lost: their
@@ -9,88 +9,94 @@ share of its productive time moves to lost work.
 """
 
 from datetime import datetime
+from typing import Any
 
 from ..api.contract import Progress
-from ..api.status import Goodput, LostSeconds
+from ..api.status import Goodput, LostSeconds, RunStatus
 from . import pod_status
 from .bookkeeping import Bookkeeping, TimeSpent
 from .context import ReconcileContext
-from .plan_builder import PlanBuilder
+from .findings import Findings
 from .timestamps import from_unix, parsed, seconds_since
 
 
-def record_seconds(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> None:
-    """Take in the driver's seconds, and bring status.goodput up to its last step.
+def record_seconds(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
+) -> Findings:
+    """Record the driver's seconds, and bring status.goodput up to its last step.
 
-    Up to the last step, not to now: else the status would change, and be written, at every look.
+    Up to the last step, not to now: else the status would change, and be written, at every
+    reconcile.
     """
-    _queue(context, builder, attempt)
+    changes = _queue(context, status, bookkeeping, attempt)
     progress = context.progress(attempt)
-    if progress is None or progress.epoch < max(builder.bookkeeping.driver_epoch, 1):
-        return
+    if progress is None or progress.epoch < max(bookkeeping.driver_epoch, 1):
+        return Findings(bookkeeping=changes)
     if progress.resumed_from_step is None and not progress.step:
-        return  # it does not know yet where it goes on
-    if progress.epoch > builder.bookkeeping.driver_epoch:
-        _close(builder, progress)
-    builder.update_bookkeeping(
-        driver_epoch=progress.epoch,
-        last_step=progress.step,
-        driver=TimeSpent(
+        return Findings(bookkeeping=changes)  # its checkpoint is not restored yet
+    if progress.epoch > bookkeeping.driver_epoch:
+        changes |= _close(bookkeeping, progress)
+    changes |= {
+        "driver_epoch": progress.epoch,
+        "last_step": progress.step,
+        "driver": TimeSpent(
             productive=progress.seconds.productive,
             lost_work=progress.seconds.lost_work,
             checkpoint=progress.seconds.checkpoint,
         ),
-    )
-    if progress.step_time is not None:
-        settle(builder, from_unix(progress.step_time))
+    }
+    if progress.step_time is None:
+        return Findings(bookkeeping=changes)
+    after = bookkeeping.model_copy(update=changes)
+    settled = settle(status, after, from_unix(progress.step_time))
+    return Findings(status=settled.status, bookkeeping={**changes, **settled.bookkeeping})
 
 
-def settle(builder: PlanBuilder, until: datetime) -> None:
-    """Bring status.goodput up to a moment: a step, or the end of the run."""
-    status, bookkeeping = builder.status, builder.bookkeeping
+def settle(status: RunStatus, bookkeeping: Bookkeeping, until: datetime) -> Findings:
+    """status.goodput from the start to `until`: a step, or the end of the run."""
     if status.start_time is None:
-        return
+        return Findings()
     elapsed = max((until - parsed(status.start_time)).total_seconds(), 0.0)
     elapsed = max(elapsed - status.suspended_seconds, 0.0)
     spent = _total(bookkeeping)
     queue = min(bookkeeping.queue_seconds or 0.0, elapsed)
     rest = max(elapsed - queue - spent.productive - spent.lost_work - spent.checkpoint, 0.0)
-    if bookkeeping.startup_seconds is None and spent.productive + spent.lost_work > 0:
-        builder.update_bookkeeping(startup_seconds=round(rest, 1))
-    known = builder.bookkeeping.startup_seconds
+    changes: dict[str, Any] = {}
+    known = bookkeeping.startup_seconds
+    if known is None and spent.productive + spent.lost_work > 0:
+        known = changes["startup_seconds"] = round(rest, 1)
     startup = rest if known is None else min(known, rest)
-    builder.update_status(
-        goodput=Goodput(
-            percent=min(int(spent.productive * 100 / elapsed), 100) if elapsed else 0,
-            productive_seconds=round(spent.productive, 1),
-            lost_seconds=LostSeconds(
-                queue=round(queue, 1),
-                startup=round(startup, 1),
-                lost_work=round(spent.lost_work, 1),
-                recovery=round(rest - startup, 1),
-                checkpoint=round(spent.checkpoint, 1),
-            ),
-        )
+    goodput = Goodput(
+        percent=min(int(spent.productive * 100 / elapsed), 100) if elapsed else 0,
+        productive_seconds=round(spent.productive, 1),
+        lost_seconds=LostSeconds(
+            queue=round(queue, 1),
+            startup=round(startup, 1),
+            lost_work=round(spent.lost_work, 1),
+            recovery=round(rest - startup, 1),
+            checkpoint=round(spent.checkpoint, 1),
+        ),
     )
+    return Findings(status={"goodput": goodput}, bookkeeping=changes)
 
 
-def _queue(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> None:
-    start = builder.status.start_time
-    if builder.bookkeeping.queue_seconds is not None or start is None:
-        return
-    seen = context.pods(attempt)
-    if len(seen) < (builder.bookkeeping.workers or context.run.spec.workers.count) + 1:
-        return
-    times = [moment for pod in seen if (moment := pod_status.scheduled_at(pod))]
-    if len(times) < len(seen):
-        return
-    waited = seconds_since(start, max(times))
-    builder.update_bookkeeping(queue_seconds=max(waited - builder.status.suspended_seconds, 0.0))
+def _queue(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
+) -> dict[str, Any]:
+    if bookkeeping.queue_seconds is not None or status.start_time is None:
+        return {}
+    found = context.pods(attempt)
+    if len(found) < (bookkeeping.workers or context.run.spec.workers.count) + 1:
+        return {}
+    times = [time for pod in found if (time := pod_status.scheduled_at(pod))]
+    if len(times) < len(found):
+        return {}
+    waited = seconds_since(status.start_time, max(times))
+    return {"queue_seconds": max(waited - status.suspended_seconds, 0.0)}
 
 
-def _close(builder: PlanBuilder, progress: Progress) -> None:
-    """Add the former driver's time to that of all earlier ones; `word` is its successor's."""
-    bookkeeping = builder.bookkeeping
+def _close(bookkeeping: Bookkeeping, progress: Progress) -> dict[str, Any]:
+    """Add the former driver's time to that of all earlier ones; `progress` is its successor's."""
     resumed = progress.resumed_from_step
     if resumed is None:
         resumed = progress.step
@@ -98,16 +104,14 @@ def _close(builder: PlanBuilder, progress: Progress) -> None:
     again = min(max(bookkeeping.last_step - resumed, 0), max(done, 0))
     lost = bookkeeping.driver.productive * again / done if done > 0 else 0.0
     earlier, driver = bookkeeping.earlier, bookkeeping.driver
-    builder.update_bookkeeping(
-        earlier=TimeSpent(
+    return {
+        "earlier": TimeSpent(
             productive=round(earlier.productive + driver.productive - lost, 3),
             lost_work=round(earlier.lost_work + driver.lost_work + lost, 3),
             checkpoint=round(earlier.checkpoint + driver.checkpoint, 3),
         ),
-        driver=TimeSpent(),
-        first_step=resumed,
-        last_step=resumed,
-    )
+        "first_step": resumed,
+    }
 
 
 def _total(bookkeeping: Bookkeeping) -> TimeSpent:

@@ -1,22 +1,19 @@
-"""The run's own clock: acceptance, the deadline, the end and what comes after it."""
+"""The run's own clock: start, deadline, end and time to live."""
 
 from ..api.reasons import ConditionReason, EventReason
 from ..api.status import RunStatus
 from ..api.v1alpha1 import API_VERSION, KIND
-from . import attempt_lifecycle, diagnosis, disruptions, goodput, stuck
+from . import goodput
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
-from .diagnosis import Blocker
-from .endings import AttemptEnd
-from .failures import RunFailure
-from .model import Delete, Ref
-from .plan_builder import PlanBuilder
+from .findings import Findings, RunFailure
+from .model import Delete, Ref, RunEvent
 from .timestamps import seconds_since, written
 
 
-def start(context: ReconcileContext, builder: PlanBuilder) -> None:
-    """Accepted: the clock starts."""
-    if builder.status.start_time is None:
-        builder.update_status(start_time=written(context.now))
+def start(context: ReconcileContext, status: RunStatus) -> Findings:
+    """The run is accepted: its clock starts, once."""
+    return Findings(status={} if status.start_time else {"start_time": written(context.now)})
 
 
 def has_ended(status: RunStatus) -> bool:
@@ -24,55 +21,56 @@ def has_ended(status: RunStatus) -> bool:
     return status.completion_time is not None
 
 
-def deadline(context: ReconcileContext, builder: PlanBuilder) -> RunFailure | None:
-    """Whether activeDeadlineSeconds have passed; if not, look again when they will have."""
+def seconds_left(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
+) -> float | None:
+    """Seconds until activeDeadlineSeconds have passed; None: no deadline, or the run rests."""
     limit = context.run.spec.active_deadline_seconds
-    start_time = builder.status.start_time
-    if limit is None or start_time is None or builder.bookkeeping.suspended_since is not None:
+    if limit is None or status.start_time is None or bookkeeping.suspended_since is not None:
         return None
-    left = limit - (seconds_since(start_time, context.now) - builder.status.suspended_seconds)
-    if left > 0:
-        builder.requeue_within(left)
-        return None
+    return limit - (seconds_since(status.start_time, context.now) - status.suspended_seconds)
+
+
+def deadline_exceeded(context: ReconcileContext) -> RunFailure:
+    """The failure of a run whose deadline has passed."""
     return RunFailure(
         ConditionReason.DEADLINE_EXCEEDED,
-        f"The run was active for longer than activeDeadlineSeconds, which is {limit}",
+        "The run was active for longer than activeDeadlineSeconds, which is "
+        f"{context.run.spec.active_deadline_seconds}",
     )
 
 
-def deadline_end(context: ReconcileContext, builder: PlanBuilder) -> AttemptEnd | None:
-    """The deadline as the end of the running attempt."""
-    passed = deadline(context, builder)
-    return AttemptEnd("Failed", None, passed.message, passed) if passed else None
+def fail(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, cause: RunFailure
+) -> Findings:
+    """End the run between two attempts; the caller records `cause`."""
+    settled = goodput.settle(status, bookkeeping, context.now)
+    return Findings(
+        status={
+            **settled.status,
+            "completion_time": written(context.now),
+            "next_attempt_time": None,
+        },
+        bookkeeping=settled.bookkeeping,
+        events=(RunEvent("Warning", EventReason.FAILED, cause.message),),
+        requeue_within_s=0,
+    )
 
 
-def fail(context: ReconcileContext, builder: PlanBuilder, cause: RunFailure) -> None:
-    """End the run between two attempts."""
-    builder.update_status(completion_time=written(context.now), next_attempt_time=None)
-    builder.run_failure = cause
-    goodput.settle(builder, context.now)
-    builder.add_event("Warning", EventReason.FAILED, cause.message)
-    builder.requeue_within(0)
+def delete_after_ttl(context: ReconcileContext, status: RunStatus, gone: bool) -> Findings:
+    """Delete the run itself ttlSecondsAfterFinished after its end, once its objects are gone.
 
-
-def after_the_end(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
-    """Clear away what is left, and at last the run itself; what keeps machines that are left.
-
-    This comes only after the end was written: deleting first and crashing would leave a run that
-    begins a new attempt. It is looked at until everything is gone: one failed delete would keep
-    machines busy for nothing.
+    Args:
+        context: What was observed.
+        status: The status of the ended run.
+        gone: Whether all of its objects are gone.
     """
-    gone = attempt_lifecycle.clean_up(context, builder)
-    disruptions.free_stuck_pods(context, builder)
-    blocker = None if gone else diagnosis.of_access(context) or stuck.of_leftovers(context, builder)
-    ttl = context.run.spec.ttl_seconds_after_finished
-    ended = builder.status.completion_time
+    ttl, ended = context.run.spec.ttl_seconds_after_finished, status.completion_time
     if ttl is None or ended is None or context.unknown(KIND):
-        return blocker
+        return Findings()
     left = ttl - seconds_since(ended, context.now)
     if left > 0:
-        builder.requeue_within(left)
-    elif gone:
-        meta = context.run.metadata
-        builder.add_action(Delete(Ref(API_VERSION, KIND, meta.namespace, meta.name, meta.uid)))
-    return blocker
+        return Findings(requeue_within_s=left)
+    meta = context.run.metadata
+    ref = Ref(API_VERSION, KIND, meta.namespace, meta.name, meta.uid)
+    return Findings(actions=(Delete(ref),) if gone else ())

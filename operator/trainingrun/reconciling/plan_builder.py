@@ -7,7 +7,7 @@ from typing import Any, Literal
 from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from .bookkeeping import Bookkeeping
-from .failures import RunFailure
+from .findings import Findings, RunFailure
 from .model import Action, Plan, RunEvent
 from .texts import short
 
@@ -41,6 +41,18 @@ class PlanBuilder:
     def update_bookkeeping(self, **changes: Any) -> None:
         """Change fields of the ledger."""
         self.bookkeeping = self.bookkeeping.model_copy(update=changes)
+
+    def add(self, found: Findings) -> None:
+        """Add what a policy found."""
+        if found.status:
+            self.update_status(**found.status)
+        if found.bookkeeping:
+            self.update_bookkeeping(**found.bookkeeping)
+        self.add_action(*found.actions)
+        for event in found.events:
+            self.add_event(event.type, event.reason, event.message)
+        if found.requeue_within_s is not None:
+            self.requeue_within(found.requeue_within_s)
 
     def add_action(self, *actions: Action) -> None:
         """Add actions, carried out in this order."""

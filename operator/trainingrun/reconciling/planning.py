@@ -27,7 +27,7 @@ from . import (
     suspension,
 )
 from .context import ReconcileContext
-from .diagnosis import Blocker
+from .findings import AttemptEnd, Blocker, RunFailure
 from .model import (
     Action,
     Apply,
@@ -56,58 +56,111 @@ def plan(
     if observed.run.metadata.deletion_timestamp:
         return Plan((), observed.run.status)  # owner references collect what it owns
     if lifetime.has_ended(builder.status):
-        blocker = lifetime.after_the_end(context, builder)
-        blocker = _hold_back(context, builder) or blocker
+        blocker = _after_the_end(context, builder)
         conditions.settle_after_the_end(context, builder, blocker)
         return builder.plan()
-    # A spec that cannot be used begins nothing; what runs is accompanied as it was rendered.
+    # A spec that cannot be used begins nothing; what runs continues as it was rendered.
     refused = Blocker(ConditionReason.INVALID_SPEC, observed.invalid) if observed.invalid else None
     if not refused:
-        lifetime.start(context, builder)
+        builder.add(lifetime.start(context, builder.status))
     attempt_lifecycle.adopt(context, builder)
-    attempt = attempt_lifecycle.running(builder)
+    attempt = attempt_lifecycle.running(builder.status)
     if attempt:
-        blocker = _accompany(context, builder, attempt)
+        blocker = _during_an_attempt(context, builder, attempt)
     else:
-        blocker, not_taken = _between(context, builder)
-        refused = refused or not_taken
+        blocker, not_accepted = _between_attempts(context, builder)
+        refused = refused or not_accepted
     conditions.settle(context, builder, blocker, refused)
     return builder.plan()
 
 
-def _accompany(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> Blocker | None:
-    """An attempt runs: count, see whether it has ended, help it along."""
-    suspension.resume(
-        context, builder
-    )  # an attempt that was adopted after a crash ended the rest too
-    goodput.record_seconds(context, builder, attempt.number)
-    attempt = progress_status.record_progress(context, builder, attempt)
-    attempt_lifecycle.update(builder, attempt)
-    evidence.record_losses(context, builder, attempt.number)
-    exclusions.lift(context, builder, attempt.number)
-    lost = disruptions.lost_nodes(context, builder, attempt.number)
-    end = (
-        endings.ended(context, builder, attempt)
-        or lifetime.deadline_end(context, builder)
-        or suspension.ask(context, builder, attempt)
+def _during_an_attempt(
+    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt
+) -> Blocker | None:
+    """An attempt runs: record what it reports and loses, end it, or respond to its losses."""
+    number = attempt.number
+    # An attempt that was adopted after a crash has ended the suspended time too.
+    builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
+    builder.add(goodput.record_seconds(context, builder.status, builder.bookkeeping, number))
+    builder.add(
+        progress_status.record_progress(context, builder.status, builder.bookkeeping, attempt)
     )
+    attempt = builder.status.attempts[-1]
+    evidence.record_losses(context, builder, number)
+    exclusions.lift(context, builder, number)
+    lost = disruptions.lost_nodes(context, number)
+    if lost:
+        signs = {name: node.signs for name, node in lost.items()}
+        evidence.record_lost_nodes(context, builder, number, signs)
+    end = _end(context, builder, attempt)
     if end:
-        # Only written now; acted on at the next look, once it cannot be forgotten any more.
+        # Only written now; the next reconcile acts on it, once it cannot be forgotten any more.
         builder.actions.clear()
         attempt_lifecycle.finish(context, builder, attempt, end)
         return None
-    disruptions.respond(context, builder, attempt.number, lost)
-    builder.requeue_within(requeue.after_s(context, builder, attempt.number))
+    disruptions.respond(context, builder, number, lost)
+    builder.requeue_within(requeue.after_s(context, builder.bookkeeping, attempt))
     blocker = (
         diagnosis.of_access(context)
         or diagnosis.of_kuberay(context)
-        or diagnosis.of_pods(context, builder, attempt)
-        or diagnosis.of_storage(context.live_progress(attempt.number))
-        or silence.blocker(context, builder, attempt)
-        or endings.given_up(builder, attempt)
-        or stuck.of_attempt(context, builder, attempt)
+        or diagnosis.of_pods(context, attempt)
+        or diagnosis.of_storage(context.live_progress(number))
+        or silence.blocker(context, attempt)
+        or endings.given_up(builder.bookkeeping, attempt)
     )
+    if blocker is None:
+        stopped = stuck.of_attempt(context, builder.bookkeeping, attempt)
+        builder.add(stopped)
+        blocker = stopped.blocker
     return _hold_back(context, builder) or blocker
+
+
+def _end(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> AttemptEnd | None:
+    """How the attempt ends: by itself, by the deadline or by a suspension."""
+    ended = endings.ended(context, builder.status, builder.bookkeeping, builder.charged, attempt)
+    builder.add(ended)
+    if ended.end:
+        return ended.end
+    passed = _deadline(context, builder)
+    if passed:
+        return AttemptEnd("Failed", None, passed.message, passed)
+    suspended = suspension.ask(context, builder.bookkeeping, attempt)
+    builder.add(suspended)
+    return suspended.end
+
+
+def _deadline(context: ReconcileContext, builder: PlanBuilder) -> RunFailure | None:
+    """The failure by activeDeadlineSeconds; before that, reconcile again when they have passed."""
+    left = lifetime.seconds_left(context, builder.status, builder.bookkeeping)
+    if left is not None and left > 0:
+        builder.requeue_within(left)
+    return lifetime.deadline_exceeded(context) if left is not None and left <= 0 else None
+
+
+def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
+    """Delete what is left, and at last the run itself; what keeps objects that are left.
+
+    This comes only after the end was written: deleting first and crashing would leave a run that
+    begins a new attempt. It is repeated until everything is gone.
+    """
+    gone = attempt_lifecycle.nothing_left(context)
+    blocker = _clean_up(context, builder)
+    builder.add(lifetime.delete_after_ttl(context, builder.status, gone))
+    return _hold_back(context, builder) or blocker
+
+
+def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
+    """Delete what ended attempts have left; what keeps it."""
+    builder.add(attempt_lifecycle.clean_up(context))
+    builder.add(disruptions.free_stuck_pods(context))
+    if attempt_lifecycle.nothing_left(context):
+        return None
+    blocker = diagnosis.of_access(context)
+    if blocker is None:
+        leftovers = stuck.of_leftovers(context, builder.status)
+        builder.add(leftovers)
+        blocker = leftovers.blocker
+    return blocker
 
 
 def _hold_back(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
@@ -117,7 +170,7 @@ def _hold_back(context: ReconcileContext, builder: PlanBuilder) -> Blocker | Non
         return None
     at = (refused.kind, refused.name)
     rest = [action for action in builder.actions if _object(action) != at]
-    if attempt_lifecycle.running(builder) is None and len(rest) == len(builder.actions):
+    if attempt_lifecycle.running(builder.status) is None and len(rest) == len(builder.actions):
         return None  # it was of the attempt that has ended
     builder.actions = rest
     builder.requeue_within(context.settings.kuberay_retry_s)
@@ -135,35 +188,34 @@ def _object(action: Action) -> tuple[str, str] | None:
     return None
 
 
-def _between(
+def _between_attempts(
     context: ReconcileContext, builder: PlanBuilder
 ) -> tuple[Blocker | None, Blocker | None]:
-    """No attempt runs: clear away, then rest, wait or begin. What stalls it, what refuses it."""
-    passed = lifetime.deadline(context, builder)
+    """No attempt runs: clean up, then rest, wait or begin. What stalls it, what refuses it."""
+    passed = _deadline(context, builder)
     if passed:
-        lifetime.fail(context, builder, passed)
+        _fail(context, builder, passed)
         return None, None
-    lost = diagnosis.of_access(context)
-    if not attempt_lifecycle.clean_up(context, builder):
-        disruptions.free_stuck_pods(context, builder)
-        blocker = lost or stuck.of_leftovers(context, builder)
+    if not attempt_lifecycle.nothing_left(context):
+        blocker = _clean_up(context, builder)
         return _hold_back(context, builder) or blocker, None
+    lost = diagnosis.of_access(context)
     misplaced = diagnosis.of_namespace(context)
     if misplaced:
         return lost, misplaced
     if context.run.spec.suspend:
-        suspension.rest(context, builder)
+        builder.add(suspension.rest(context, builder.bookkeeping))
         return lost, None
     if context.observed.invalid or context.unknown(KIND):
         return lost, None
-    suspension.resume(context, builder)
+    builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
     last = builder.status.attempts[-1] if builder.status.attempts else None
     charged = failures.budgets(last.reason if last else None)
     run_failure = failures.exhausted(
         builder.status, builder.bookkeeping, context.run.spec.failures, charged
     )
     if run_failure:
-        lifetime.fail(context, builder, run_failure)
+        _fail(context, builder, run_failure)
         return None, None
     foreign = context.foreign_ray_job(builder.status.attempt + 1)
     if foreign is not None:
@@ -179,12 +231,18 @@ def _between(
         return missing, None
     if context.observed.rejected:
         return _rejected(context, builder, context.observed.rejected)
-    wait = attempt_lifecycle.backoff_left_s(context, builder)
+    wait = attempt_lifecycle.backoff_left_s(context, builder.status)
     if wait > 0:
         builder.requeue_within(wait)
         return lost, None
     attempt_lifecycle.begin(context, builder)
     return lost, None
+
+
+def _fail(context: ReconcileContext, builder: PlanBuilder, cause: RunFailure) -> None:
+    """End the run between two attempts."""
+    builder.run_failure = cause
+    builder.add(lifetime.fail(context, builder.status, builder.bookkeeping, cause))
 
 
 def _rejected(

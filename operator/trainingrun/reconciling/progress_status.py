@@ -4,9 +4,10 @@ from math import isfinite
 from typing import Any
 
 from ..api.contract import Progress, RunState
-from ..api.status import Attempt, CheckpointStatus, RunProgress
+from ..api.status import Attempt, CheckpointStatus, RunProgress, RunStatus
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
-from .plan_builder import PlanBuilder
+from .findings import Findings
 from .texts import URI
 from .timestamps import from_unix, written
 
@@ -20,24 +21,33 @@ LARGEST = 2**53
 """A whole number beyond this is left out: JSON readers would change it."""
 
 
-def record_progress(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> Attempt:
-    """Write what the driver newly told; the attempt with its steps."""
+def record_progress(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: Attempt
+) -> Findings:
+    """Write what the driver newly reports: progress, checkpoint and the attempt's steps."""
     progress = context.progress(attempt.number)
-    if progress is None or (0 < progress.epoch < builder.bookkeeping.epoch):
-        return attempt  # nothing, or an older driver's word that was read late
-    _checkpoint(builder, progress)
-    if progress.step or progress.resumed_from_step is not None or builder.status.progress is None:
-        builder.update_status(progress=_progress(progress))
-    return attempt.model_copy(
-        update={
-            "resumed_from_step": (
-                attempt.resumed_from_step
-                if attempt.resumed_from_step is not None
-                else progress.resumed_from_step
-            ),
-            "last_step": max(attempt.last_step or 0, progress.step) or attempt.last_step,
-        }
-    )
+    if progress is None or (0 < progress.epoch < bookkeeping.epoch):
+        return Findings()  # nothing, or an older driver's document that was read late
+    changes: dict[str, Any] = {}
+    if progress.checkpoint is not None:
+        changes["checkpoint"] = CheckpointStatus(
+            uri=progress.checkpoint.uri[:URI],
+            step=progress.checkpoint.step,
+            time=written(from_unix(progress.checkpoint.time)),
+        )
+    if progress.step or progress.resumed_from_step is not None or status.progress is None:
+        changes["progress"] = _progress(progress)
+    resumed = attempt.resumed_from_step
+    steps = {
+        "resumed_from_step": resumed if resumed is not None else progress.resumed_from_step,
+        "last_step": max(attempt.last_step or 0, progress.step) or attempt.last_step,
+    }
+    changes["attempts"] = [
+        one.model_copy(update=steps) if one.number == attempt.number else one
+        for one in status.attempts
+    ]
+    newer = progress.checkpoint is not None and progress.checkpoint.step > bookkeeping.best_step
+    return Findings(status=changes, bookkeeping=_newer(progress) if newer else {})
 
 
 def trains(progress: Progress | None) -> bool:
@@ -72,14 +82,6 @@ def _progress(progress: Progress) -> RunProgress:
     )
 
 
-def _checkpoint(builder: PlanBuilder, progress: Progress) -> None:
-    told = progress.checkpoint
-    if told is None:
-        return
-    if told.step > builder.bookkeeping.best_step:
-        builder.update_bookkeeping(attempts_without_progress=0, best_step=told.step)
-    builder.update_status(
-        checkpoint=CheckpointStatus(
-            uri=told.uri[:URI], step=told.step, time=written(from_unix(told.time))
-        )
-    )
+def _newer(progress: Progress) -> dict[str, Any]:
+    step = progress.checkpoint.step if progress.checkpoint else 0
+    return {"attempts_without_progress": 0, "best_step": step}

@@ -8,10 +8,11 @@ thousand attempts that train would else be reconciled 500 times a second for not
 from collections.abc import Iterator
 
 from ..api.contract import RunState
+from ..api.status import Attempt
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .model import Object
 from .node_signs import control_sign
-from .plan_builder import PlanBuilder
 from .silence import wanted_pods
 from .timestamps import parsed, seconds_since
 
@@ -21,20 +22,16 @@ SHARE_OF_AGE = 0.1
 """What lasts for long is reconciled less often: after 100 s every 10 s."""
 
 
-def after_s(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> float:
+def after_s(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> float:
     """Seconds until the attempt is reconciled again."""
     often = context.settings.poll_s
-    ages = _ages(context, builder, attempt)
+    ages = _ages(context, bookkeeping, attempt)
     return min((max(often, min(QUIET_S, age * SHARE_OF_AGE)) for age in ages), default=QUIET_S)
 
 
-def _ages(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> Iterator[float]:
+def _ages(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Iterator[float]:
     """For how many seconds each thing lasts that may soon be decided on; none: all is well."""
-    bookkeeping, progress, index = (
-        builder.bookkeeping,
-        context.live_progress(attempt),
-        context.index(attempt),
-    )
+    progress, index = context.live_progress(attempt.number), context.index(attempt.number)
     if (
         context.run.spec.suspend
         or bookkeeping.suspend_asked
@@ -57,12 +54,11 @@ def _ages(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> Iter
         yield context.observed.progress_failing_s
     for pod in index.unwell:
         yield _age(context, pod)
-    complete = len(index.all) >= wanted_pods(context, builder)
+    complete = len(index.all) >= wanted_pods(context, bookkeeping)
     if not complete or progress is None or progress.state is RunState.STARTING:
         # It starts, or waits for pods: how long is counted from the newest of them.
         youngest = min((_age(context, pod) for pod in index.all), default=None)
-        last = builder.status.attempts[-1]
-        yield seconds_since(last.start_time, context.now) if youngest is None else youngest
+        yield seconds_since(attempt.start_time, context.now) if youngest is None else youngest
 
 
 def _age(context: ReconcileContext, pod: Object) -> float:

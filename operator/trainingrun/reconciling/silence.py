@@ -8,10 +8,10 @@ An attempt is given up only where KubeRay says that it never submitted a driver.
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt
 from . import pod_status
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
-from .diagnosis import Blocker
+from .findings import Blocker
 from .model import Object
-from .plan_builder import PlanBuilder
 from .timestamps import seconds_since, written
 
 SILENT_S = 60.0
@@ -21,32 +21,33 @@ NOT_SUBMITTED = ("", "PENDING")
 """RayJob's status.jobStatus before its driver runs."""
 
 
-def never_submitted(
-    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt, job: Object
+def hung_since(
+    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt, job: Object
 ) -> str | None:
+    """Since when every pod runs and no driver is submitted; None: that is not so.
+
+    Kept in the bookkeeping, so that a restarted operator continues to count.
+    """
+    if context.unknown("RayJob", "Pod"):
+        return bookkeeping.hung_since
+    hangs = (
+        job_status(job) in NOT_SUBMITTED
+        and context.progress(attempt.number) is None
+        and every_pod_runs(context, bookkeeping, attempt)
+    )
+    return (bookkeeping.hung_since or written(context.now)) if hangs else None
+
+
+def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | None:
     """Why the attempt is given up: every pod runs for long, and no driver was ever submitted.
 
     Two signs: this process asks the head and gets no document, and KubeRay calls no job running.
-    The time is kept in the ledger, so that a restarted operator goes on counting, but it has to
-    have asked for a while itself.
     """
-    if context.unknown("RayJob", "Pod"):
+    if hung_since is None or context.unknown("RayJob", "Pod"):
         return None
-    waits = (
-        (job_status(job) in NOT_SUBMITTED)
-        and context.progress(attempt.number) is None
-        and every_pod_runs(context, builder, attempt)
-    )
-    if not waits:
-        if builder.bookkeeping.hung_since is not None:
-            builder.update_bookkeeping(hung_since=None)
-        return None
-    if builder.bookkeeping.hung_since is None:
-        builder.update_bookkeeping(hung_since=written(context.now))
     deadline_s = context.settings.startup_deadline_s
-    waited_s = seconds_since(builder.bookkeeping.hung_since or written(context.now), context.now)
     asked_s = context.observed.progress_asked_s
-    if waited_s < deadline_s or asked_s is None or asked_s < SILENT_S:
+    if seconds_since(hung_since, context.now) < deadline_s or asked_s is None or asked_s < SILENT_S:
         return None
     return (
         f"Every pod ran for {round(deadline_s)} s and KubeRay submitted no driver; look at the log "
@@ -54,7 +55,7 @@ def never_submitted(
     )
 
 
-def blocker(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> Blocker | None:
+def blocker(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
     """What the status says of a driver that cannot be heard though nothing else is wrong."""
     head, job = context.head(attempt.number), context.job(attempt.number)
     if head is None or not pod_status.running(head) or context.suspended_by_queue(attempt.number):
@@ -84,14 +85,14 @@ def job_status(job: Object) -> str:
     return str((job.get("status") or {}).get("jobStatus") or "")
 
 
-def every_pod_runs(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> bool:
+def every_pod_runs(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> bool:
     """Whether the attempt has all of its pods, and each of them runs."""
     index = context.index(attempt.number)
-    if len(index.all) < wanted_pods(context, builder):
+    if len(index.all) < wanted_pods(context, bookkeeping):
         return False
     return all(pod_status.running(pod) for pod in index.unwell)
 
 
-def wanted_pods(context: ReconcileContext, builder: PlanBuilder) -> int:
+def wanted_pods(context: ReconcileContext, bookkeeping: Bookkeeping) -> int:
     """Pods of the current attempt: its workers as they were rendered, and the head."""
-    return (builder.bookkeeping.workers or context.run.spec.workers.count) + 1
+    return (bookkeeping.workers or context.run.spec.workers.count) + 1

@@ -1,4 +1,4 @@
-"""States in which nothing moves and nobody says why: each gets a sentence, and help if it is safe.
+"""States in which nothing moves and no object says why: each gets a message, and an action if safe.
 
 Deletions name the very object by its UID, and only what belongs to the run by its labels and by its
 chain of owners is deleted.
@@ -7,13 +7,13 @@ chain of owners is deleted.
 from collections.abc import Sequence
 
 from ..api.reasons import ConditionReason
-from ..api.status import Attempt
+from ..api.status import Attempt, RunStatus
 from ..rendering import names
 from . import pod_status
+from .bookkeeping import Bookkeeping
 from .context import RAY_API, ReconcileContext
-from .diagnosis import Blocker
+from .findings import Blocker, Findings
 from .model import Delete, Object
-from .plan_builder import PlanBuilder
 from .silence import wanted_pods
 from .timestamps import seconds_since, written
 
@@ -29,74 +29,74 @@ ORPHAN_S = 30.0
 its RayJob has left: it was deleted with `--cascade=orphan`."""
 
 
-def of_attempt(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> Blocker | None:
+def of_attempt(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Findings:
     """What does not move in a running attempt; asked after all that explains itself."""
+    complete = Findings(
+        bookkeeping={"incomplete_since": None} if bookkeeping.incomplete_since else {}
+    )
     if (
         not context.can_be_empty
         or context.suspended_by_queue(attempt.number)
-        or builder.bookkeeping.end_seen
+        or bookkeeping.end_seen
     ):
-        _complete(builder)
-        return None
+        return complete
     job, index = context.job(attempt.number), context.index(attempt.number)
     if job is None or seconds_since(attempt.start_time, context.now) < KUBERAY_SILENT_S / 2:
-        _complete(builder)
-        return None
-    hanging = _terminating(context, builder, index.unwell)
-    if hanging:
-        return hanging
+        return complete
+    terminating = _terminating(context, index.unwell)
+    if terminating:
+        return terminating
     leaving = [pod for pod in index.unwell if pod_status.leaving(pod)]
     gone = sum(1 for pod in index.unwell if pod_status.leaving(pod) or pod_status.ended(pod))
-    missing = wanted_pods(context, builder) - (len(index.all) - gone)
+    missing = wanted_pods(context, bookkeeping) - (len(index.all) - gone)
     if missing <= 0 or leaving:
-        _complete(builder)
-        return None
-    if builder.bookkeeping.incomplete_since is None:
-        builder.update_bookkeeping(incomplete_since=written(context.now))
-    if seconds_since(builder.bookkeeping.incomplete_since or "", context.now) < KUBERAY_SILENT_S:
-        return None
-    return Blocker(
-        ConditionReason.KUBERAY_SILENT,
+        return complete
+    since = bookkeeping.incomplete_since or written(context.now)
+    changes = {} if bookkeeping.incomplete_since else {"incomplete_since": since}
+    if seconds_since(since, context.now) < KUBERAY_SILENT_S:
+        return Findings(bookkeeping=changes)
+    message = (
         f"KubeRay makes {missing} missing pods of RayJob {attempt.ray_job} for over "
         f"{round(KUBERAY_SILENT_S)} s; look whether its operator runs, watches namespace "
-        f"{context.run.metadata.namespace} and keeps up",
+        f"{context.run.metadata.namespace} and keeps up"
     )
+    return Findings(blocker=Blocker(ConditionReason.KUBERAY_SILENT, message), bookkeeping=changes)
 
 
-def of_leftovers(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
-    """What of an ended attempt does not go; deletes what nobody else would."""
-    ended = _ended_s(context, builder)
-    found: list[Blocker | None] = [
-        _held(context, "RayJob", job) for _, job in sorted(context.own_jobs().items())
-    ]
-    held_jobs = any(found)
+def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
+    """What of an ended attempt is not deleted; deletes what nobody else would."""
+    ended = _ended_s(context, status)
+    jobs = [_held(context, "RayJob", job) for _, job in sorted(context.own_jobs().items())]
+    found = [Findings(blocker=blocker) for blocker in jobs]
     for cluster in context.clusters():
         orphaned = ended >= ORPHAN_S and _owner_is_gone(context, cluster)
         if pod_status.leaving(cluster):
-            found.append(_held(context, "RayCluster", cluster))
-        elif held_jobs or orphaned:
-            found.append(_delete_ours(context, builder, "RayCluster", RAY_API, "RayJob", cluster))
+            found.append(Findings(blocker=_held(context, "RayCluster", cluster)))
+        elif any(jobs) or orphaned:
+            found.append(_delete_own(context, "RayCluster", RAY_API, "RayJob", cluster))
     if (
         ended >= ORPHAN_S
         and not context.own_jobs()
         and not context.clusters()
         and context.can_be_empty
     ):
-        for pod in context.pods():
-            if not pod_status.leaving(pod):
-                found.append(_delete_ours(context, builder, "Pod", "v1", "RayCluster", pod))
-    found.append(_terminating(context, builder, context.pods()))
-    return next((blocker for blocker in found if blocker), None)
+        found += [
+            _delete_own(context, "Pod", "v1", "RayCluster", pod)
+            for pod in context.pods()
+            if not pod_status.leaving(pod)
+        ]
+    terminating = _terminating(context, context.pods())
+    if terminating:
+        found.append(terminating)
+    return Findings(
+        blocker=next((one.blocker for one in found if one.blocker), None),
+        actions=tuple(action for one in found for action in one.actions),
+    )
 
 
-def _complete(builder: PlanBuilder) -> None:
-    if builder.bookkeeping.incomplete_since is not None:
-        builder.update_bookkeeping(incomplete_since=None)
-
-
-def _ended_s(context: ReconcileContext, builder: PlanBuilder) -> float:
-    last = builder.status.attempts[-1] if builder.status.attempts else None
-    end = builder.status.completion_time or (last.end_time if last else None)
+def _ended_s(context: ReconcileContext, status: RunStatus) -> float:
+    last = status.attempts[-1] if status.attempts else None
+    end = status.completion_time or (last.end_time if last else None)
     return seconds_since(end, context.now) if end else 0.0
 
 
@@ -116,27 +116,25 @@ def _held(context: ReconcileContext, kind: str, item: Object) -> Blocker | None:
     )
 
 
-def _terminating(
-    context: ReconcileContext, builder: PlanBuilder, found: Sequence[Object]
-) -> Blocker | None:
-    """A pod that outstays its grace period although nothing is wrong with its node."""
+def _terminating(context: ReconcileContext, found: Sequence[Object]) -> Findings | None:
+    """A pod that outstays its grace period although its node is ready."""
     for pod in found:
         late_s = pod_status.overdue_s(pod, context.now)
         if late_s is None or late_s < DELETION_S:
             continue
         name, namespace = pod_status.name(pod), context.run.metadata.namespace
-        finalizers = pod["metadata"].get("finalizers")
-        if finalizers:
-            return _held(context, "Pod", pod)
-        if pod_status.all_containers_ended(pod):
-            # The kubelet itself says that no process is left; only the object is.
-            builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))
-        return Blocker(
+        if pod["metadata"].get("finalizers"):
+            return Findings(blocker=_held(context, "Pod", pod))
+        blocker = Blocker(
             ConditionReason.POD_TERMINATING,
             f"Pod {name} outstays its grace period for over {round(DELETION_S)} s on node "
             f"{pod_status.node_name(pod)}; look at that node's kubelet, or free the pod: kubectl "
             f"delete pod {name} -n {namespace} --force",
         )
+        # Where the kubelet says that no process is left, only the object is.
+        ended = pod_status.all_containers_ended(pod)
+        actions = (Delete(pod_status.pod_ref(pod), grace_s=0),) if ended else ()
+        return Findings(blocker=blocker, actions=actions)
     return None
 
 
@@ -147,31 +145,25 @@ def _owner_is_gone(context: ReconcileContext, cluster: Object) -> bool:
     return not number.isdecimal() or context.job(int(number)) is None
 
 
-def _delete_ours(
-    context: ReconcileContext,
-    builder: PlanBuilder,
-    kind: str,
-    api_version: str,
-    owner: str,
-    item: Object,
-) -> Blocker | None:
-    """Delete what its owner has left behind, unless it belongs to somebody else."""
+def _delete_own(
+    context: ReconcileContext, kind: str, api_version: str, owner: str, item: Object
+) -> Findings:
+    """Delete what its owner has left behind, unless it has another owner."""
     owners = item["metadata"].get("ownerReferences") or ()
-    ours = f"{context.run.metadata.name}-"
+    own = f"{context.run.metadata.name}-"
     foreign_owner = next(
         (
             known
             for known in owners
-            if known.get("kind") != owner or not str(known.get("name", "")).startswith(ours)
+            if known.get("kind") != owner or not str(known.get("name", "")).startswith(own)
         ),
         None,
     )
     if foreign_owner is None:
-        builder.add_action(Delete(pod_status.ref(item, api_version, kind)))
-        return None
-    return Blocker(
-        ConditionReason.FOREIGN_OBJECT,
+        return Findings(actions=(Delete(pod_status.ref(item, api_version, kind)),))
+    message = (
         f"{kind} {pod_status.name(item)} has this run's labels but belongs to "
         f"{foreign_owner.get('kind')} {foreign_owner.get('name')}; delete it, or take the "
-        "labels away, and the run goes on",
+        "labels away, and the run goes on"
     )
+    return Findings(blocker=Blocker(ConditionReason.FOREIGN_OBJECT, message))

@@ -1,71 +1,71 @@
-"""suspend: true checkpoints first, then frees every pod; false goes on from there.
+"""suspend: true checkpoints first, then deletes every pod; false continues from there.
 
-The run counts as suspended, and its deadline stands still, only once the last pod is gone.
+The run counts as suspended, and its deadline does not advance, only once the last pod is gone.
 """
 
 from ..api.reasons import EventReason
-from ..api.status import Attempt, LossReason
+from ..api.status import Attempt, LossReason, RunStatus
 from . import pod_status
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
-from .endings import AttemptEnd
-from .model import AskToSuspend
-from .plan_builder import PlanBuilder
+from .findings import AttemptEnd, Findings
+from .model import AskToSuspend, RunEvent
 from .timestamps import seconds_since, written
 
 
-def ask(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> AttemptEnd | None:
+def ask(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Findings:
     """Ask the runtime to checkpoint and end; the end itself where there is nothing to wait for."""
     if not context.run.spec.suspend:
-        if builder.bookkeeping.suspend_asked is not None:
-            # Taken back; a driver that ends all the same is followed by the next attempt.
-            builder.update_bookkeeping(suspend_asked=None)
-        return None
+        # Suspend was set to false again; a driver that ends all the same gets a next attempt.
+        return Findings(bookkeeping={"suspend_asked": None} if bookkeeping.suspend_asked else {})
     head = context.head(attempt.number)
     if head is None or not pod_status.running(head) or not _driver_is_up(context, attempt):
         if context.unknown("Pod", "RayJob"):
-            return None  # a driver may be there
-        # No driver has spoken, so nothing was trained that a checkpoint could keep.
-        return _end("Suspended before the driver had anything to save")
-    if builder.bookkeeping.suspend_asked is None:
-        builder.update_bookkeeping(suspend_asked=written(context.now))
-        builder.add_event(
-            "Normal", EventReason.SUSPENDING, "The runtime is asked to make a checkpoint and end"
-        )
-    asked = builder.bookkeeping.suspend_asked
-    late = asked is not None and (
-        seconds_since(asked, context.now) >= context.settings.suspend_deadline_s
-    )
+            return Findings()  # a driver may be there
+        # No driver has reported, so nothing was trained that a checkpoint could keep.
+        return Findings(end=_end("Suspended before the driver had anything to save"))
+    asked = bookkeeping.suspend_asked or written(context.now)
+    late = seconds_since(asked, context.now) >= context.settings.suspend_deadline_s
     if late and context.can_be_empty:
-        return _end(
-            "Suspended without a last checkpoint: the runtime made none within "
-            f"{round(context.settings.suspend_deadline_s)} s"
+        return Findings(
+            end=_end(
+                "Suspended without a last checkpoint: the runtime made none within "
+                f"{round(context.settings.suspend_deadline_s)} s"
+            )
         )
-    builder.add_action(AskToSuspend(attempt.number))
-    return None
+    action = AskToSuspend(attempt.number)
+    if bookkeeping.suspend_asked is not None:
+        return Findings(actions=(action,))
+    event = RunEvent(
+        "Normal", EventReason.SUSPENDING, "The runtime is asked to make a checkpoint and end"
+    )
+    return Findings(bookkeeping={"suspend_asked": asked}, actions=(action,), events=(event,))
 
 
-def rest(context: ReconcileContext, builder: PlanBuilder) -> None:
-    """Every pod is gone: the clock stands still from now on."""
-    if builder.bookkeeping.suspended_since is None:
-        builder.update_bookkeeping(suspended_since=written(context.now))
-        builder.add_event(
-            "Normal", EventReason.SUSPENDED, "Every pod is gone; suspend: false goes on"
-        )
+def rest(context: ReconcileContext, bookkeeping: Bookkeeping) -> Findings:
+    """Every pod is gone: suspended time begins, once."""
+    if bookkeeping.suspended_since is not None:
+        return Findings()
+    event = RunEvent("Normal", EventReason.SUSPENDED, "Every pod is gone; suspend: false goes on")
+    return Findings(bookkeeping={"suspended_since": written(context.now)}, events=(event,))
 
 
-def resume(context: ReconcileContext, builder: PlanBuilder) -> None:
-    """The wish was taken back: the clock goes on."""
-    since = builder.bookkeeping.suspended_since
+def resume(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
+    """Suspended time ends, where it had begun."""
+    since = bookkeeping.suspended_since
     if since is None:
-        return
-    slept = max(seconds_since(since, context.now), 0.0)
-    builder.update_status(suspended_seconds=builder.status.suspended_seconds + slept)
-    builder.update_bookkeeping(suspended_since=None)
-    builder.add_event("Normal", EventReason.RESUMED, f"Suspended for {round(slept)} s")
+        return Findings()
+    seconds = max(seconds_since(since, context.now), 0.0)
+    event = RunEvent("Normal", EventReason.RESUMED, f"Suspended for {round(seconds)} s")
+    return Findings(
+        status={"suspended_seconds": status.suspended_seconds + seconds},
+        bookkeeping={"suspended_since": None},
+        events=(event,),
+    )
 
 
 def _driver_is_up(context: ReconcileContext, attempt: Attempt) -> bool:
-    """By its word or, for an operator that has just started and heard none yet, by its RayJob."""
+    """By its progress or, where this process has read none yet, by its RayJob."""
     job = context.job(attempt.number) or {}
     status = job.get("status") or {}
     return context.progress(attempt.number) is not None or status.get("jobStatus") == "RUNNING"
