@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from trainingrun.api.status import Attempt, Phase, RunStatus
-from trainingrun.cluster.node_exclusion import exclusion_patch
+from trainingrun.cluster.exclusion_patch import exclusion_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.controller.logs import JsonFormatter, about
 

@@ -19,7 +19,7 @@ from support.builders import (
 from support.reconciled import a_training_run, reconcile, then
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
-from trainingrun.reconciling.failures import why_pod_ended
+from trainingrun.reconciling.pod_loss import why_pod_ended
 
 HEAD, ONE, TWO = pods()
 NOT_READY = a_node("spot-1", ready=False)

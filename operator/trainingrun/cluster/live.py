@@ -16,7 +16,7 @@ from ..rendering.names import MANAGER
 from .connection import JSON_PATCH, AlreadyExists, Connection, NotFound
 from .kuberay_namespaces import KubeRayNamespaces
 from .leases import Leases
-from .node_exclusion import exclusion_patch
+from .exclusion_patch import exclusion_patch
 from .nodes import Nodes
 from .ownership import foreign, owner_uid
 from .parsing import parse

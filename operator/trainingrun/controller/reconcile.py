@@ -14,6 +14,7 @@ from ..api.v1alpha1 import API_VERSION, KIND
 from ..cluster.connection import Forbidden
 from ..cluster.port import Cluster, ClusterError, Rejected
 from ..reconciling import plan as decide
+from ..reconciling.lease_reads import suspects
 from ..reconciling.model import (
     Action,
     Apply,
@@ -28,7 +29,6 @@ from ..reconciling.model import (
     Rejection,
 )
 from ..reconciling.reconcile_settings import ReconcileSettings
-from ..reconciling.suspicion import suspects
 from ..rendering import renewed_token_secret, token_secret
 from ..rendering.names import TOKEN_KEY
 from ..rendering.render_settings import RenderSettings

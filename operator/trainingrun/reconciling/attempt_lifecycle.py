@@ -12,7 +12,7 @@ from .. import rendering
 from ..api.reasons import EventReason
 from ..api.status import Attempt, LossReason, RunResult, RunStatus
 from ..rendering import names
-from . import exclusions, failures, goodput, pod_status, progress_status
+from . import goodput, node_exclusions, pod_status, progress_status, retry_policy
 from .bookkeeping import OF_ONE_ATTEMPT
 from .context import ReconcileContext
 from .findings import AttemptEnd, Findings, RunFailure
@@ -46,8 +46,8 @@ def begin(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Create the next attempt's RayJob, what it needs first."""
     number = builder.status.attempt + 1
     run = context.run
-    exclusions.lift(context, builder)
-    excluded = exclusions.hostnames(builder)
+    node_exclusions.lift(context, builder)
+    excluded = node_exclusions.hostnames(builder)
     builder.add_action(
         EnsureToken(rendering.token_secret(run, context.render.token_key)),
         *(Apply(manifest) for manifest in rendering.support_objects(run, context.render)),
@@ -94,13 +94,13 @@ def finish(
             f"Attempt {attempt.number}: {end.message}",
         )
         settings = context.run.spec.failures
-        charged = {*builder.charged, *failures.budgets(end.reason)}
+        charged = {*builder.charged, *retry_policy.budgets(end.reason)}
         run_failure = (
             run_failure
-            or failures.exhausted(builder.status, builder.bookkeeping, settings, charged)
-            or failures.without_progress(closed, builder.bookkeeping, settings)
+            or retry_policy.exhausted(builder.status, builder.bookkeeping, settings, charged)
+            or retry_policy.without_progress(closed, builder.bookkeeping, settings)
         )
-        wait = failures.backoff(
+        wait = retry_policy.backoff(
             closed, builder.bookkeeping.attempts_without_progress, settings.backoff
         )
         if wait > timedelta(0) and run_failure is None:
@@ -110,7 +110,7 @@ def finish(
         builder.update_bookkeeping(
             attempts_without_progress=max(builder.bookkeeping.attempts_without_progress - 1, 0)
         )
-    own = failures.application_failures(builder.status)
+    own = retry_policy.application_failures(builder.status)
     builder.update_status(restarts=min(own, context.run.spec.failures.max_restarts))
     builder.update_bookkeeping(**OF_ONE_ATTEMPT)
     if end.outcome == "Succeeded" or run_failure is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from ..api.contract import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE, Failure, Progress, RunState
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt, LossReason, RunStatus
-from . import failures, pod_status, silence
+from . import pod_status, retry_policy, silence
 from .bookkeeping import Bookkeeping, CountedDisruption
 from .context import ReconcileContext
 from .findings import AttemptEnd, Blocker, Findings, RunFailure
@@ -66,7 +66,7 @@ def ended(
     job = context.job(attempt.number)
     if job is None:
         return Findings()  # unknown at present: that is not a loss
-    run_failure = failures.exhausted(status, bookkeeping, context.run.spec.failures, charged)
+    run_failure = retry_policy.exhausted(status, bookkeeping, context.run.spec.failures, charged)
     if run_failure:
         return Findings(end=_out_of_budget(bookkeeping, run_failure))
     found = _by_ray_job(context, bookkeeping, attempt, job)

@@ -16,11 +16,11 @@ count moves along. The rules:
 from ..api.contract import Record, RecordKind
 from ..api.reasons import EventReason
 from ..api.status import LossReason
-from . import failures, pod_status, silence
+from . import pod_loss, pod_status, silence
 from .context import ReconcileContext
 from .losses import Losses, describe
 from .model import Object
-from .node_signs import control_sign
+from .node_health import control_sign
 from .plan_builder import PlanBuilder
 from .progress_status import trains
 from .timestamps import from_unix
@@ -133,7 +133,7 @@ def _record_pod(
     context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int, pod: Object
 ) -> None:
     node = pod_status.node_name(pod)
-    reason = failures.why_pod_ended(pod, context.node(node))
+    reason = pod_loss.why_pod_ended(pod, context.node(node))
     if reason is None:
         return
     uid, name = pod_status.uid(pod), pod_status.name(pod)

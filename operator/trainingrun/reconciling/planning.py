@@ -13,15 +13,15 @@ from . import (
     attempt_lifecycle,
     conditions,
     diagnosis,
-    disruptions,
     endings,
     evidence,
-    exclusions,
-    failures,
     goodput,
     lifetime,
+    node_exclusions,
+    node_loss,
     progress_status,
     requeue,
+    retry_policy,
     silence,
     stuck,
     suspension,
@@ -87,8 +87,8 @@ def _during_an_attempt(
     )
     attempt = builder.status.attempts[-1]
     evidence.record_losses(context, builder, number)
-    exclusions.lift(context, builder, number)
-    lost = disruptions.lost_nodes(context, number)
+    node_exclusions.lift(context, builder, number)
+    lost = node_loss.lost_nodes(context, number)
     if lost:
         signs = {name: node.signs for name, node in lost.items()}
         evidence.record_lost_nodes(context, builder, number, signs)
@@ -98,7 +98,7 @@ def _during_an_attempt(
         builder.actions.clear()
         attempt_lifecycle.finish(context, builder, attempt, end)
         return None
-    disruptions.respond(context, builder, number, lost)
+    node_loss.respond(context, builder, number, lost)
     builder.requeue_within(requeue.after_s(context, builder.bookkeeping, attempt))
     blocker = (
         diagnosis.of_access(context)
@@ -152,7 +152,7 @@ def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> Blocker |
 def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
     """Delete what ended attempts have left; what keeps it."""
     builder.add(attempt_lifecycle.clean_up(context))
-    builder.add(disruptions.free_stuck_pods(context))
+    builder.add(node_loss.free_stuck_pods(context))
     if attempt_lifecycle.nothing_left(context):
         return None
     blocker = diagnosis.of_access(context)
@@ -210,8 +210,8 @@ def _between_attempts(
         return lost, None
     builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
     last = builder.status.attempts[-1] if builder.status.attempts else None
-    charged = failures.budgets(last.reason if last else None)
-    run_failure = failures.exhausted(
+    charged = retry_policy.budgets(last.reason if last else None)
+    run_failure = retry_policy.exhausted(
         builder.status, builder.bookkeeping, context.run.spec.failures, charged
     )
     if run_failure:

@@ -12,7 +12,7 @@ from ..api.status import Attempt
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .model import Object
-from .node_signs import control_sign
+from .node_health import control_sign
 from .silence import wanted_pods
 from .timestamps import parsed, seconds_since
 

@@ -12,7 +12,7 @@ from typing import Any
 from trainingrun.api.contract import Progress
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.cluster.node_exclusion import exclusion_patch
+from trainingrun.cluster.exclusion_patch import exclusion_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.reconciling.model import (

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from ..rendering.render_settings import RenderSettings
-from . import disruptions, pod_status
+from . import node_loss, pod_status
 from .context import ReconcileContext
 from .model import Observed
-from .node_signs import control_sign
+from .node_health import control_sign
 from .reconcile_settings import ReconcileSettings
 
 
@@ -49,10 +49,10 @@ def _any_sign(observed: Observed) -> bool:
 def _candidates(context: ReconcileContext) -> Iterator[str]:
     number = context.run.status.attempt
     for name, node in context.observed.nodes.items():
-        if disruptions.network_sign(context, number, node):
+        if node_loss.network_sign(context, number, node):
             yield name
     yield from context.run.status.seen.get("lostNodes") or ()
     for pod in context.pods():
         node_name = pod_status.node_name(pod)
-        if node_name is not None and disruptions.outstays(context, pod):
+        if node_name is not None and node_loss.outstays(context, pod):
             yield node_name

@@ -9,7 +9,7 @@ from ..rendering import affinities
 from . import evidence, pod_status
 from .context import RAY_API, ReconcileContext
 from .model import Delete, ExcludeNodes, Object
-from .node_signs import LOOKS_WELL_S, control_sign, well_since
+from .node_health import LOOKS_WELL_S, control_sign, well_since
 from .plan_builder import PlanBuilder
 from .timestamps import seconds_since
 

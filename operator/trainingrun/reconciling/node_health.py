@@ -1,8 +1,29 @@
 """What the control plane says against a node, and for it."""
 
-from . import failures
 from .context import ReconcileContext
 from .model import NodeState
+
+NODE_GONE_TAINTS = frozenset(
+    {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/out-of-service",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    }
+)
+"""Taints of a node that is, or is taken to be, gone."""
+
+NODE_LEAVING_TAINTS = frozenset(
+    {
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "cloud.google.com/impending-node-termination",
+        "aws-node-termination-handler/spot-itn",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        "remediator.kubernetes.azure.com/unschedulable",
+    }
+)
+"""Taints of a node that is being taken away."""
 
 LOOKS_WELL_S = 60.0
 """After so long a dead node no longer looks Ready: without a Lease to tell, it is back if it does.
@@ -16,7 +37,7 @@ def control_sign(context: ReconcileContext, node: NodeState) -> str | None:
     if not node.ready:
         return "it is NotReady"
     if node.taints:
-        taint = next((taint for taint in node.taints if taint in failures.NODE_GONE_TAINTS), None)
+        taint = next((taint for taint in node.taints if taint in NODE_GONE_TAINTS), None)
         if taint:
             return f"it has taint {taint}"
     if node.lease_age_s is not None and node.lease_age_s > context.settings.lease_stale_s:
@@ -26,7 +47,7 @@ def control_sign(context: ReconcileContext, node: NodeState) -> str | None:
 
 def well_since(context: ReconcileContext, node: NodeState, lost_s: float) -> bool:
     """Whether the node, lost so many seconds ago, has shown since that its kubelet lives."""
-    if control_sign(context, node) or failures.NODE_LEAVING_TAINTS.intersection(node.taints):
+    if control_sign(context, node) or NODE_LEAVING_TAINTS.intersection(node.taints):
         return False
     if node.lease_age_s is None or context.unknown("Lease"):
         return lost_s >= LOOKS_WELL_S

@@ -9,11 +9,11 @@ gone is enough alone.
 
 from typing import NamedTuple
 
-from . import evidence, exclusions, pod_status
+from . import evidence, node_exclusions, pod_status
 from .context import ReconcileContext
 from .findings import Findings
 from .model import Delete, NodeState, Object
-from .node_signs import control_sign
+from .node_health import control_sign
 from .plan_builder import PlanBuilder
 
 STUCK_POD_S = 600.0
@@ -56,7 +56,7 @@ def respond(
     """Replace what is on lost nodes and what hangs on a lost head."""
     # The exclusion first: a replacement that lands on the dead node, which still looks Ready for
     # most of a minute, waits for ever.
-    exclusions.exclude_nodes(context, builder, attempt)
+    node_exclusions.exclude_nodes(context, builder, attempt)
     for node in lost.values():
         builder.add_action(*(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in node.pods))
     _lost_head(context, builder, attempt)
