@@ -14,9 +14,9 @@ from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
 from ..rendering.names import MANAGER
 from .connection import JSON_PATCH, AlreadyExists, Connection, NotFound
+from .exclusion_patch import exclusion_patch
 from .kuberay_namespaces import KubeRayNamespaces
 from .leases import Leases
-from .exclusion_patch import exclusion_patch
 from .nodes import Nodes
 from .ownership import foreign, owner_uid
 from .parsing import parse
