@@ -33,7 +33,7 @@ def running(status: RunStatus) -> Attempt | None:
 
 
 def adopt(context: ReconcileContext, builder: PlanBuilder) -> None:
-    """Take in a RayJob that was created just before the operator could say so."""
+    """Record a RayJob that was created just before the operator could write so."""
     # Pods count too: someone may have deleted the RayJob meanwhile, and its number was used.
     newest = context.newest_number()
     if newest > builder.status.attempt:
@@ -106,7 +106,7 @@ def finish(
         if wait > timedelta(0) and run_failure is None:
             builder.update_status(next_attempt_time=written(context.now + wait))
     elif end.outcome == "Suspended":
-        # The user's wish is no fruitless attempt.
+        # A suspended attempt is not one without progress.
         builder.update_bookkeeping(
             attempts_without_progress=max(builder.bookkeeping.attempts_without_progress - 1, 0)
         )
@@ -126,7 +126,7 @@ def nothing_left(context: ReconcileContext) -> bool:
 
 def clean_up(context: ReconcileContext) -> Findings:
     """Delete the RayJobs of ended attempts, until all of them and their pods are gone."""
-    jobs = [job for _, job in sorted(context.own_jobs().items()) if not pod_status.leaving(job)]
+    jobs = [job for _, job in sorted(context.own_jobs().items()) if not pod_status.terminating(job)]
     return Findings(
         actions=tuple(Delete(context.job_ref(job)) for job in jobs),
         requeue_within_s=None if nothing_left(context) else context.settings.poll_s,

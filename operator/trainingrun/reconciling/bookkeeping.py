@@ -71,7 +71,7 @@ class Bookkeeping(Model):
     hostnames: dict[str, str] = Field(default_factory=dict)
     """Their label kubernetes.io/hostname, where it is not the node's name."""
     false_heads: int = 0
-    """Heads of the current attempt that ended by themselves and are no longer in `charges`."""
+    """Heads of the current attempt that ended by themselves and are no longer in `counted`."""
     false_workers: int = 0
     """Likewise workers."""
     workers: int = 0
@@ -81,17 +81,17 @@ class Bookkeeping(Model):
     incomplete_since: str | None = None
     """Since when the attempt lacks pods and nothing says why."""
     epoch: int = 0
-    """The newest driver that was heard."""
+    """Fencing token of the newest driver whose records were read."""
     records: int = 0
-    """Its last record that was taken in."""
+    """Number of its last record that was read."""
     driver_epoch: int = 0
-    """The newest driver that told where it goes on; the next three fields are about it."""
+    """Fencing token of the newest driver that has restored; the next three fields are about it."""
     first_step: int = 0
-    """Step from which that driver went on."""
+    """Step from which that driver continued."""
     last_step: int = 0
     """Its last step."""
     driver: TimeSpent = Field(default_factory=TimeSpent)
-    """Its time, as it last told."""
+    """Its time, as it last reported."""
     earlier: TimeSpent = Field(default_factory=TimeSpent)
     """The time of all drivers before it."""
     queue_seconds: float | None = None
@@ -103,15 +103,15 @@ class Bookkeeping(Model):
     best_step: int = -1
     """Step of the furthest checkpoint so far: only a newer one is progress."""
     other_losses: int = 0
-    """Attempts that infrastructure ended without a loss that `charges` knows."""
+    """Attempts that infrastructure ended without a loss in `counted`."""
     end_seen: str | None = None
-    """When the RayJob was first seen to have ended, while the driver's last word is awaited."""
+    """When the RayJob was first seen to have ended, while final progress is awaited."""
     given_up: str | None = None
-    """When KubeRay was first seen to have given up an attempt whose driver is well."""
+    """When KubeRay was first seen to have given up an attempt whose driver answers."""
     suspend_asked: str | None = None
     """When the runtime was first asked to suspend."""
     suspended_since: str | None = None
-    """Since when every pod is gone on the user's wish."""
+    """Since when every pod is gone because of `suspend: true`."""
 
     @classmethod
     def read(cls, seen: dict[str, Any]) -> "Bookkeeping":

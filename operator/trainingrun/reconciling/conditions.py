@@ -1,6 +1,6 @@
-"""The conditions, and the one word that sums them up.
+"""The conditions, and the phase that summarizes them.
 
-Each policy leaves its facts in the status and the ledger; only here do they become words.
+Policies find facts; only here do they become conditions.
 """
 
 from ..api.contract import Progress
@@ -20,7 +20,7 @@ ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 def settle_after_the_end(
     context: ReconcileContext, builder: PlanBuilder, blocker: Blocker | None
 ) -> None:
-    """What keeps an ended run's machines; nothing else in its status changes any more."""
+    """Condition Stalled of an ended run; nothing else in its status changes any more."""
     former = _former(builder, ConditionType.STALLED)
     if blocker:
         _set(context, builder, ConditionType.STALLED, "True", blocker.reason, blocker.message)
@@ -65,8 +65,8 @@ def settle(
 
 
 def _not_read_yet(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> bool:
-    """Whether this process has not heard the driver yet, and nothing speaks against what was last
-    written: an operator that starts anew does not make a run that trains look as if it began.
+    """Whether this process has not read the driver's progress yet, and nothing contradicts the
+    last status: a restarted operator does not show a run that trains as one that starts.
     """
     former = context.run.status
     if (

@@ -1,4 +1,4 @@
-"""What was observed, sorted: what is this run's own, and of which attempt."""
+"""What was observed, sorted by what the run owns and by attempt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
 
 @dataclass(frozen=True)
 class ReconcileContext:
-    """One look at one run; everything is sorted at most once."""
+    """One reconcile of one run; everything is sorted at most once."""
 
     observed: Observed
     render: RenderSettings
@@ -56,7 +56,7 @@ class ReconcileContext:
         return found
 
     def own_jobs(self) -> dict[int, Object]:
-        """The RayJobs that this very run owns, by attempt."""
+        """The RayJobs that this run owns, by attempt."""
         return self._own_jobs
 
     def foreign_ray_job(self, number: int) -> Object | None:
@@ -76,8 +76,8 @@ class ReconcileContext:
         """Whether somebody deleted the attempt's RayJob, so that all of it goes."""
         job = self.job(number)
         if job is not None:
-            return pod_status.leaving(job)
-        # Without the CRD, or without news of it, no RayJob is seen: that is not a deletion.
+            return pod_status.terminating(job)
+        # Without the CRD, or while its watch is stale, no RayJob is seen: that is not a deletion.
         return self.observed.kuberay != "missing" and not self.unknown("RayJob")
 
     @cached_property
@@ -105,18 +105,18 @@ class ReconcileContext:
         ]
 
     def head(self, number: int) -> Object | None:
-        """The attempt's head pod; the newest where an old one is still leaving."""
+        """The attempt's head pod; the newest where an old one is still terminating."""
         return max(
             self.index(number).heads,
             key=lambda pod: (
-                not pod_status.leaving(pod),
+                not pod_status.terminating(pod),
                 pod["metadata"].get("creationTimestamp") or "",
             ),
             default=None,
         )
 
     def node(self, name: str | None) -> NodeState | None:
-        """A node as it is known now; None: nothing is."""
+        """A node as it is known now; None: it is not known."""
         if name is None or self.unknown("Node"):
             return None
         return self.observed.nodes.get(name)
@@ -127,7 +127,7 @@ class ReconcileContext:
         return found if found and found.attempt == number else None
 
     def suspended_by_queue(self, number: int) -> bool:
-        """Whether a queue keeps the attempt waiting, or has taken its capacity back."""
+        """Whether a queue keeps the attempt waiting, or has suspended it."""
         job = self.job(number) or {}
         return bool((job.get("spec") or {}).get("suspend"))
 
@@ -151,7 +151,7 @@ class ReconcileContext:
         return progress
 
     def lost_by_ray(self, number: int) -> frozenset[str]:
-        """Names or hostnames of the nodes that the live driver no longer hears from."""
+        """Names or hostnames of the nodes that the live driver reports as lost."""
         found = self._lost_by_ray.get(number)
         if found is None:
             progress = self.live_progress(number)
@@ -174,7 +174,7 @@ class ReconcileContext:
         return max(known, default=0)
 
     def job_ref(self, job: Object) -> Ref:
-        """The very RayJob."""
+        """A reference to this RayJob, with its UID."""
         return pod_status.ref(job, RAY_API, "RayJob")
 
 

@@ -1,4 +1,4 @@
-"""Why a run does not come off the ground: one sentence with what is wrong and what to do.
+"""Why a run does not start: one sentence with what is wrong and what to do.
 
 None of this ends an attempt or uses up a budget: once the cause is mended, the pods start.
 """
@@ -44,7 +44,7 @@ def of_namespace(context: ReconcileContext) -> Blocker | None:
 
 
 def of_access(context: ReconcileContext) -> Blocker | None:
-    """What the API server tells nothing of at the moment."""
+    """The kinds of which lists and watches fail at present."""
     stale = context.observed.stale
     if not stale:
         return None
@@ -57,7 +57,7 @@ def of_access(context: ReconcileContext) -> Blocker | None:
 
 
 def of_storage(progress: Progress | None) -> Blocker | None:
-    """What the driver says of a bucket that does not answer."""
+    """The driver's report of a bucket that does not answer."""
     if progress is None or progress.storage_error is None:
         return None
     return Blocker(

@@ -1,11 +1,11 @@
 """What was lost, counted once.
 
-Two witnesses tell of one loss: the pod (deleted, evicted, killed, out of memory) and the runtime
-(its records). Whoever comes first is counted; the other is recognized by the pod and only sharpens
+Two sources show one loss: the pod (deleted, evicted, killed, out of memory) and the runtime
+(its records). The first to show it is counted; the other is recognized by the pod and only refines
 the reason: a worker that merely "died" becomes a preemption, a lost node or out of memory, and the
 count moves along. The rules:
 
-- preemptions: a worker pod that leaves after a notice, or is evicted;
+- preemptions: a worker pod that is deleted after a notice, or evicted;
 - nodeLosses: a node, once for all pods on it, the head included;
 - headLosses: a head pod that vanishes or ends while its node lives on;
 - workerFailures: a worker that dies without notice, by pod or, if no pod shows it, by record;
@@ -104,14 +104,14 @@ def _record_head(
     here = {pod_status.uid(pod) for pod in context.index(attempt).heads}
     if known is not None and known not in here and known not in losses:
         losses.count_disruption(known, LossReason.HEAD_LOST, context.now, "The head pod is gone")
-    if head is not None and not pod_status.leaving(head):
+    if head is not None and not pod_status.terminating(head):
         builder.update_bookkeeping(head=pod_status.uid(head))
 
 
 def _record_suspension_by_queue(
     context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int
 ) -> None:
-    """A queue takes everything back: one preemption, however many pods it costs."""
+    """A queue suspends the attempt: one preemption, however many pods it costs."""
     left = context.pods(attempt)
     if builder.bookkeeping.head is not None and left:
         message = "The queue took the capacity back"
@@ -121,7 +121,7 @@ def _record_suspension_by_queue(
     for pod in left:
         losses.explain(pod_status.uid(pod), pod_status.name(pod), LossReason.PREEMPTED)
     builder.update_bookkeeping(head=None)
-    # The driver tells of its workers' notices: the same preemption again.
+    # The driver records its workers' notices: the same preemption again.
     progress = context.progress(attempt)
     if progress is not None and progress.epoch >= max(builder.bookkeeping.epoch, 1):
         recorded = builder.bookkeeping.records if progress.epoch == builder.bookkeeping.epoch else 0
@@ -148,7 +148,7 @@ def _record_pod(
     elif reason in (LossReason.WORKER_LOST, LossReason.PREEMPTED) and _headless(
         context, builder, losses, attempt, pod
     ):
-        # KubeRay and we clear such workers away; they died of the head's loss.
+        # KubeRay and the operator delete such workers; they ended with the head.
         losses.explain(uid, name, LossReason.HEAD_LOST)
         return
     losses.adopt_record(uid, name)
@@ -176,7 +176,7 @@ def _headless(
     if pod_status.uid(worker) in losses or builder.bookkeeping.head is None:
         return False
     head = context.head(attempt)
-    if head is None or pod_status.ended(head) or pod_status.leaving(head):
+    if head is None or pod_status.ended(head) or pod_status.terminating(head):
         return True
     node = context.node(pod_status.node_name(head))
     if node is not None and control_sign(context, node):
@@ -190,7 +190,7 @@ def _record_events(
 ) -> None:
     progress = context.progress(attempt)
     # A driver without a lease (epoch 0) holds nothing that could be lost, and an older driver's
-    # document that is read late has nothing new to tell.
+    # document that is read late has nothing new.
     if progress is None or progress.epoch < max(builder.bookkeeping.epoch, 1):
         return
     recorded = builder.bookkeeping.records if progress.epoch == builder.bookkeeping.epoch else 0
@@ -229,7 +229,7 @@ def _read(
 
 
 def _forget(context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int) -> None:
-    """Keep the ledger small: pods that are long gone can be witnessed no more."""
+    """Keep the bookkeeping small: pods that are long gone can be observed no more."""
     if not builder.bookkeeping.counted:
         return
     index = context.index(attempt)

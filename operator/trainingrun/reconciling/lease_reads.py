@@ -1,8 +1,8 @@
-"""Which nodes something other than the control plane speaks against.
+"""Of which nodes the Lease is read: those that a sign other than the control plane's is against.
 
-The Lease of such a node is then read (`NodeSight.lease_age_s`): the control plane's own word comes
-most of a minute later. The Leases of nodes that were lost and look well are read too, for a renewal
-since proves that they are back. Others are never read, for every node renews its own every 10 s.
+The Lease of such a node is then read (`NodeState.lease_age_s`): the Node object shows the
+loss most of a minute later. The Leases of nodes that were lost and are Ready are read too: a
+renewal since proves that they are back. Others are never read: each is renewed every 10 s.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from .reconcile_settings import ReconcileSettings
 def suspects(
     observed: Observed, render: RenderSettings, settings: ReconcileSettings, now: datetime
 ) -> tuple[str, ...]:
-    """Names of the nodes, in order; those that the control plane already speaks against need no
+    """Names of the nodes, in order; those that the control plane already shows as lost need no
     Lease and are left out.
     """
     if not _any_sign(observed):
@@ -36,13 +36,13 @@ def suspects(
 
 
 def _any_sign(observed: Observed) -> bool:
-    """Whether it is worth while to look closer; mostly it is not."""
+    """Whether any node can be a candidate; mostly none is."""
     progress = observed.progress
     return (
         observed.progress_failing_s is not None
         or (progress is not None and bool(progress.lost_nodes))
         or bool(observed.run.status.seen.get("lostNodes"))
-        or any(pod_status.leaving(pod) for pod in observed.pods)
+        or any(pod_status.terminating(pod) for pod in observed.pods)
     )
 
 

@@ -1,7 +1,7 @@
-"""The losses that were counted, while a reconcile adds to them; written into the draft once.
+"""The losses that were counted, while a reconcile adds to them; written to the plan once.
 
 A loss has a key (a pod's UID, a node, a record), a reason and one place in status.disruptions. A
-sharper reason takes the count over; what another loss explains carries no count of its own.
+reason of higher precedence replaces it; what another loss explains carries no count of its own.
 
 Memory is counted by failure and not by pod: workers that hold the same model run out of memory
 together. What counts is a function of all that is known, never of the order in which it was shown.
@@ -28,7 +28,7 @@ MOST_COUNTED = 2500
 """Losses remembered at once: each of a thousand workers and its node, and some more."""
 
 MOST_LOST_NODES = 200
-"""Lost nodes remembered, the newest: pods keep off so many at most."""
+"""Lost nodes remembered, the newest: pods exclude so many at most."""
 
 COUNTERS = {
     LossReason.PREEMPTED: "preemptions",
@@ -50,11 +50,11 @@ PRECEDENCE = {
     LossReason.NODE_LOST: 2,
     LossReason.OUT_OF_MEMORY: 3,
 }
-"""Of two reasons for one loss, the sharper one is kept."""
+"""Of two reasons for one loss, the one of higher precedence is kept."""
 
 
 class Losses:
-    """The losses of one attempt; nothing reaches the draft before `write`."""
+    """The losses of one attempt; nothing reaches the plan before `write`."""
 
     def __init__(self, builder: PlanBuilder, now: datetime):
         """From what was counted so far."""
@@ -85,7 +85,7 @@ class Losses:
         return self._by_pod.get(pod)
 
     def told_around(self, when: datetime) -> bool:
-        """Whether a pod or node showed a loss about then."""
+        """Whether a pod's or node's loss was counted within a minute of `when`."""
         return any(abs((parsed(time) - when).total_seconds()) <= SAME_LOSS_S for time in self._told)
 
     def count_disruption(
@@ -100,7 +100,7 @@ class Losses:
         ended: str | None = None,
         created_at: str | None = None,
     ) -> None:
-        """Count a loss, unless it is counted; a sharper reason takes the count over.
+        """Count a loss, unless it is counted; a reason of higher precedence replaces the former.
 
         Args:
             key: What was lost.
@@ -166,10 +166,10 @@ class Losses:
             self._put(f"node:{node}/{known.time}", known)
 
     def forget(self, alive: Set[str], *, all_recent: bool = False) -> None:
-        """Drop what can be witnessed no more: what is long gone, and the oldest of too many.
+        """Drop what can be observed no more: what is long gone, and the oldest of too many.
 
         Args:
-            alive: What may be witnessed still.
+            alive: What may be observed still.
             all_recent: Whether nothing counts as long gone.
         """
         if not self._counted:
@@ -188,7 +188,7 @@ class Losses:
         self._dropped.update(gone)
 
     def write(self) -> None:
-        """Put everything into the draft."""
+        """Put everything into the plan."""
         failed = memory_failures(self._counted.values()) - self._failures_before
         self._counts["out_of_memory"] += failed
         false_heads, false_workers = 0, 0
@@ -252,7 +252,7 @@ class Losses:
 def is_false_start(known: CountedDisruption, reason: LossReason) -> bool:
     """Whether a head or worker was seen to end by itself, for that reason.
 
-    Only those that were seen to end count: one that is taken away with notice leaves no words.
+    Only those that were seen to end count: one that is deleted with notice leaves no message.
     """
     return bool(known.termination_message) and not known.collateral and known.reason is reason
 

@@ -1,4 +1,4 @@
-"""What a reconcile looks at (`Observed`) and what it answers (`Plan`). No I/O, no clock.
+"""What a reconcile reads (`Observed`) and what it returns (`Plan`). No I/O, no clock.
 
 Kubernetes objects are plain dicts as the API server gives them; nothing here changes them.
 """
@@ -21,7 +21,7 @@ Manifest = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node as the control plane and the network show it."""
+    """The state of one node, by its Node object and its Lease."""
 
     name: str
     hostname: str = ""
@@ -31,8 +31,8 @@ class NodeState:
     ready: bool = True
     """Condition Ready is True."""
     lease_age_s: float | None = None
-    """Seconds since the kubelet last renewed its Lease; None: nobody knows, or nothing speaks
-    against the node, so that its Lease was not read."""
+    """Seconds since the kubelet last renewed its Lease; None: not known, or not read,
+    because there is no sign against the node."""
     taints: tuple[str, ...] = ()
     """Keys of its taints."""
 
@@ -46,12 +46,12 @@ class Rejection:
     name: str
     """Name of the object."""
     message: str
-    """The API server's own sentence."""
+    """The API server's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything about one run, read at one moment."""
+    """Everything about one run, read at one time."""
 
     run: TrainingRun
     """The run, with the status that was last written."""
@@ -82,14 +82,14 @@ class Observed:
     rejected: "Rejection | None" = None
     """The object of this run that the API server last refused, for this generation."""
     stale: Mapping[str, str] = field(default_factory=dict)
-    """Kinds, such as "Pod" or "RayJob", of which the API server tells nothing at the moment, with
-    the reason in a sentence. What is given of such a kind is what was known last: an object that is
+    """Kinds, such as "Pod" or "RayJob", of which lists and watches fail at present, with
+    the reason in a sentence. What is given of such a kind was read last: an object that is
     missing here may exist, and nothing may be decided on its absence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One object. With `uid`, an action on it fails harmlessly if it is another by now."""
+    """One object. With `uid`, an action on it fails without effect if it was replaced."""
 
     api_version: str
     kind: str
@@ -124,9 +124,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class ExcludeNodes:
-    """Patch a live RayCluster so that replacement pods keep off exactly these nodes; none: off no
-    node. KubeRay leaves running pods alone and nothing reverts the patch.
-    """
+    """Patch a live RayCluster so that replacement pods exclude exactly these nodes; none: no node. KubeRay leaves running pods alone and nothing reverts the patch."""
 
     ray_cluster: Ref
     nodes: tuple[str, ...]
@@ -145,7 +143,7 @@ Action = Apply | EnsureToken | Delete | ExcludeNodes | AskToSuspend
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """A Kubernetes Event about the run, emitted after the status that tells the same is written."""
+    """A Kubernetes Event about the run, emitted after the status is written."""
 
     type: Literal["Normal", "Warning"]
     reason: EventReason
@@ -154,7 +152,7 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, what to write, and when to look again."""
+    """What to do now, what to write, and when to reconcile again."""
 
     actions: tuple[Action, ...]
     """Carried out in order; a failing one ends the pass, and the status is then not written."""
@@ -163,4 +161,4 @@ class Plan:
     events: tuple[RunEvent, ...] = ()
     """Emitted after the status is written."""
     requeue_after_s: float | None = None
-    """Seconds until the next look if nothing happens before; None: only when something happens."""
+    """Seconds until the next reconcile, unless an event comes first; None: at the next event."""

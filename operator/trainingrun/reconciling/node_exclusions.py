@@ -1,8 +1,8 @@
-"""Nodes that pods keep off after a loss, and when they may come back.
+"""Which nodes pods exclude after a loss, and when an exclusion ends.
 
-A lost node may look well for most of a minute, and a replacement there would wait for a kubelet
-that is gone. The exclusion ends when the node is proven well again, when pods find no node because
-of it, or after a while: a cluster may have no other node.
+A lost node may stay Ready for most of a minute, and a replacement there would wait for a kubelet
+that is gone. The exclusion ends when the node's kubelet is known to run again, when pods find
+no node because of it, or after a while: a cluster may have no other node.
 """
 
 from ..rendering import affinities
@@ -14,14 +14,14 @@ from .plan_builder import PlanBuilder
 from .timestamps import seconds_since
 
 EXCLUSION_S = 600.0
-"""How long pods keep off a lost node of which nothing is known."""
+"""How long pods exclude a lost node of which nothing is known."""
 
 MOST_EXCLUDED = 100
 """Nodes in one exclusion, the newest losses: every pod carries the list."""
 
 
 def lift(context: ReconcileContext, builder: PlanBuilder, attempt: int | None = None) -> None:
-    """Forget lost nodes that are well again, that pods need, or that have been avoided for long."""
+    """End the exclusion of nodes that are back, that pods need, or that were excluded for long."""
     lost = builder.bookkeeping.lost_nodes
     if not lost:
         return
@@ -37,28 +37,28 @@ def lift(context: ReconcileContext, builder: PlanBuilder, attempt: int | None = 
 
 
 def hostnames(builder: PlanBuilder) -> tuple[str, ...]:
-    """The hostnames that pods keep off now."""
+    """The hostnames that pods exclude now."""
     lost = builder.bookkeeping.lost_nodes
     newest = sorted(lost, key=lambda node: lost[node])[-MOST_EXCLUDED:]
     return tuple(sorted({builder.bookkeeping.hostnames.get(node, node) for node in newest}))
 
 
 def exclude_nodes(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> None:
-    """Bring the live RayCluster in line with what is excluded, where it differs."""
+    """Patch the live RayCluster where it excludes other nodes, and replace pods that wait."""
     if context.unknown("RayCluster", "Pod"):
         return
     wanted = hostnames(builder)
     for cluster in context.clusters(attempt):
-        if not pod_status.leaving(cluster) and affinities.excluded_by_cluster(cluster) != set(
+        if not pod_status.terminating(cluster) and affinities.excluded_by_cluster(cluster) != set(
             wanted
         ):
             builder.add_action(ExcludeNodes(pod_status.ref(cluster, RAY_API, "RayCluster"), wanted))
-    # What waits with an older list would wait for ever: KubeRay makes it anew with the present one.
+    # A pod that is pending with an older list stays so: KubeRay replaces it with the present one.
     outdated = [
         pod
         for pod in context.index(attempt).unwell
         if pod_status.unschedulable(pod)
-        and not pod_status.leaving(pod)
+        and not pod_status.terminating(pod)
         and _excludes_more(pod, wanted)
     ]
     if outdated:

@@ -1,4 +1,4 @@
-"""What the control plane says against a node, and for it."""
+"""Whether the control plane shows a node as lost or as ready again."""
 
 from .context import ReconcileContext
 from .model import NodeState
@@ -26,12 +26,12 @@ NODE_LEAVING_TAINTS = frozenset(
 """Taints of a node that is being taken away."""
 
 LOOKS_WELL_S = 60.0
-"""After so long a dead node no longer looks Ready: without a Lease to tell, it is back if it does.
-Kubernetes takes a node for NotReady 40 to 50 s after its last sign of life."""
+"""Seconds after which a dead node is no longer Ready: one that is Ready then, and whose Lease is
+not known, is back. Kubernetes marks a node NotReady 40 to 50 s after its last heartbeat."""
 
 
 def control_sign(context: ReconcileContext, node: NodeState) -> str | None:
-    """What the control plane says against the node, in words."""
+    """The control plane's sign that the node is lost, as a phrase; None: there is none."""
     if not node.exists:
         return "its Node object is gone"
     if not node.ready:
@@ -46,9 +46,9 @@ def control_sign(context: ReconcileContext, node: NodeState) -> str | None:
 
 
 def well_since(context: ReconcileContext, node: NodeState, lost_s: float) -> bool:
-    """Whether the node, lost so many seconds ago, has shown since that its kubelet lives."""
+    """Whether the kubelet of a node lost `lost_s` seconds ago has renewed its Lease since."""
     if control_sign(context, node) or NODE_LEAVING_TAINTS.intersection(node.taints):
         return False
     if node.lease_age_s is None or context.unknown("Lease"):
         return lost_s >= LOOKS_WELL_S
-    return node.lease_age_s < lost_s - 1.0  # moments are whole seconds
+    return node.lease_age_s < lost_s - 1.0  # timestamps are whole seconds

@@ -1,9 +1,9 @@
-"""Machines that vanish: free their pods, so that replacements can come.
+"""When a node counts as lost, and how the pods on it are replaced.
 
-Kubernetes keeps pods of a dead node "Running" for minutes and then "Terminating" for ever, and
-KubeRay replaces none of them meanwhile. A node is taken for lost only on two independent signs: one
-by the control plane (its Lease is stale, NotReady, a taint) and one by the network (Ray no longer
-hears from it, its head pod does not answer, a pod outstays its grace period). A Node object that is
+Kubernetes keeps pods of a dead node "Running" for minutes and then "Terminating" without end, and
+KubeRay replaces none of them meanwhile. A node counts as lost only on two independent signs: one
+by the control plane (its Lease is stale, NotReady, a taint) and one by the network (Ray reports it
+as lost, its head pod does not answer, a pod outstays its grace period). A Node object that is
 gone is enough alone.
 """
 
@@ -17,7 +17,7 @@ from .node_health import control_sign
 from .plan_builder import PlanBuilder
 
 STUCK_POD_S = 600.0
-"""How long a pod of an ended attempt may outstay its grace period on a node that is well before it
+"""How long a pod of an ended attempt may outstay its grace period on a ready node before it
 is force-deleted. Should a process of it live on, it finds the lease taken and stops."""
 
 
@@ -53,7 +53,7 @@ def lost_nodes(context: ReconcileContext, attempt: int) -> dict[str, LostNode]:
 def respond(
     context: ReconcileContext, builder: PlanBuilder, attempt: int, lost: dict[str, LostNode]
 ) -> None:
-    """Replace what is on lost nodes and what hangs on a lost head."""
+    """Replace the pods on lost nodes and the workers of a lost head."""
     # The exclusion first: a replacement that lands on the dead node, which still looks Ready for
     # most of a minute, waits for ever.
     node_exclusions.exclude_nodes(context, builder, attempt)
@@ -73,7 +73,7 @@ def free_stuck_pods(context: ReconcileContext) -> Findings:
 
 def _will_never_go(context: ReconcileContext, pod: Object) -> bool:
     node = context.node(pod_status.node_name(pod))
-    if not pod_status.leaving(pod):
+    if not pod_status.terminating(pod):
         return node is not None and not node.exists
     if (pod_status.overdue_s(pod, context.now) or 0.0) >= STUCK_POD_S:
         return True
@@ -83,13 +83,13 @@ def _will_never_go(context: ReconcileContext, pod: Object) -> bool:
 
 
 def network_sign(context: ReconcileContext, attempt: int, node: NodeState) -> str | None:
-    """What the network says against the node, in words."""
+    """The network's sign that the node is lost, as a phrase; None: there is none."""
     lost = context.lost_by_ray(attempt)
     if lost and (node.name in lost or node.hostname in lost):
         return "Ray no longer hears from it"
     here = context.index(attempt).by_node.get(node.name, ())
     failing = context.observed.progress_failing_s
-    # Polls that never worked say nothing: a NetworkPolicy or a wrong token keeps them out.
+    # Polls that never worked are no sign: a NetworkPolicy or a wrong token keeps them out.
     if (
         failing is not None
         and failing >= context.settings.head_silent_s
@@ -124,15 +124,15 @@ def _lost_head(context: ReconcileContext, builder: PlanBuilder, attempt: int) ->
     if context.unknown("Pod"):
         return  # a head that is missing here may be there
     head, index = context.head(attempt), context.index(attempt)
-    if head is not None and pod_status.leaving(head) and not _forced(head):
+    if head is not None and pod_status.terminating(head) and not _forced(head):
         return  # it leaves in peace, and its workers get their notice through it
-    headless = head is None or pod_status.ended(head) or pod_status.leaving(head)
+    headless = head is None or pod_status.ended(head) or pod_status.terminating(head)
     head_created = str(head["metadata"].get("creationTimestamp") or "") if head else ""
     if not headless and not "" < index.oldest_worker < head_created:
         return
     found = []
     for pod in index.all:
-        if pod_status.is_head(pod) or (pod_status.leaving(pod) and _forced(pod)):
+        if pod_status.is_head(pod) or (pod_status.terminating(pod) and _forced(pod)):
             continue
         if headless or "" < pod_status.joined(pod) < head_created:
             builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))

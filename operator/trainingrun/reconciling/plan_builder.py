@@ -1,4 +1,4 @@
-"""A plan while it is being made: the policies write here, one after the other."""
+"""A plan while it is being made: `planning.plan` adds what the policies find."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from .model import Action, Plan, RunEvent
 from .texts import short
 
 MOST_EVENTS = 20
-"""Events of one reconcile; what is beyond that is told in one more."""
+"""Events of one reconcile; the others are counted in one more."""
 
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """The next status, the ledger in it, and what is to be done."""
+    """The next status, the bookkeeping in it, and what is to be done."""
 
     status: RunStatus
     bookkeeping: Bookkeeping
@@ -25,7 +25,7 @@ class PlanBuilder:
     events: list[RunEvent] = field(default_factory=list)
     requeue_after_s: float | None = None
     run_failure: RunFailure | None = None
-    """Why the whole run has failed, where this look found so."""
+    """Why the whole run has failed, where this reconcile found so."""
     charged: set[Literal["application", "infrastructure"]] = field(default_factory=set)
     """The budgets that this reconcile charged: only those are judged."""
 
@@ -39,7 +39,7 @@ class PlanBuilder:
         self.status = self.status.model_copy(update=changes)
 
     def update_bookkeeping(self, **changes: Any) -> None:
-        """Change fields of the ledger."""
+        """Change fields of the bookkeeping."""
         self.bookkeeping = self.bookkeeping.model_copy(update=changes)
 
     def add(self, found: Findings) -> None:
@@ -65,7 +65,7 @@ class PlanBuilder:
         self.events.append(RunEvent(type_, reason, short(message)))
 
     def requeue_within(self, seconds: float) -> None:
-        """Look again after so many seconds at the latest."""
+        """Reconcile again after so many seconds at the latest."""
         seconds = max(seconds, 0.0)
         if self.requeue_after_s is None or seconds < self.requeue_after_s:
             self.requeue_after_s = seconds
@@ -81,7 +81,7 @@ class PlanBuilder:
 
 
 def _bounded(events: list[RunEvent]) -> list[RunEvent]:
-    """All events, or the newest with a word about the others: what comes last sums up the rest."""
+    """All events, or the newest and a count of the others."""
     if len(events) <= MOST_EVENTS:
         return events
     others = Counter(event.reason for event in events[:-MOST_EVENTS])

@@ -1,4 +1,4 @@
-"""One look at one run -> what to do, what to write, when to look again. Pure.
+"""One observation of one run -> what to do, what to write, when to reconcile again. Pure.
 
 Read `plan` as the table of contents; each policy has a file of its own.
 """
@@ -46,7 +46,7 @@ from .texts import short
 def plan(
     observed: Observed, render: RenderSettings, settings: ReconcileSettings, now: datetime
 ) -> Plan:
-    """Decide what follows from one look at a run.
+    """Decide what follows from one observation of a run.
 
     The same observation gives the same plan, and nothing in the status changes with the clock
     alone but what a deadline or a wait that has passed brings about.

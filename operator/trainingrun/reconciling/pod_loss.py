@@ -15,17 +15,17 @@ NODE_GOING = frozenset({"Terminated", "Shutdown", "NodeShutdown", "Preempting"})
 NEVER_RAN = frozenset(
     {"NodeAffinity", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods"}
 )
-"""Pod status reasons of a kubelet that refused the pod, often after its node was born again."""
+"""Pod status reasons of a kubelet that refused the pod, often after its node was created anew."""
 
 KILLED = frozenset({137, 143})
 """Exit codes of a process that was killed from outside."""
 
 
 def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
-    """Why the pod ended or is about to; None: it goes on.
+    """Why the pod ended or is about to; None: it continues.
 
-    The first sign that holds decides. What the pod says of itself comes before what its node
-    looks like, which may have changed since.
+    The first sign that holds decides. The pod's own status comes before its node's,
+    which may have changed since.
     """
     endings = list(pod_status.terminations(pod))
     if (pod_status.ray_ending(pod) or {}).get("reason") == "OOMKilled":
@@ -44,7 +44,7 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
         return LossReason.EVICTED
     if status_reason in NEVER_RAN:
         return LossReason.INFRASTRUCTURE_ERROR
-    if pod_status.leaving(pod) and not _died_before_deletion(pod, endings):
+    if pod_status.terminating(pod) and not _died_before_deletion(pod, endings):
         return LossReason.PREEMPTED
     if not pod_status.ended(pod) and not endings:
         return None
@@ -52,12 +52,12 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
     if killed and node is not None and (not node.exists or not node.ready or _taken(node)):
         return LossReason.NODE_LOST
     # The main process of every pod is Ray's own: the training code runs below it, and what goes
-    # wrong there arrives through the driver's word, never as a pod's exit code.
+    # wrong there is in the driver's progress, never in a pod's exit code.
     return LossReason.HEAD_LOST if pod_status.is_head(pod) else LossReason.WORKER_LOST
 
 
 def _died_before_deletion(pod: Object, endings: list[Object]) -> bool:
-    """Whether KubeRay merely clears a pod away that had died by itself."""
+    """Whether KubeRay deletes a pod that had ended by itself."""
     asked = pod_status.deletion_asked(pod)
     finished = [parsed(end["finishedAt"]) for end in endings if end.get("finishedAt")]
     return asked is not None and bool(finished) and max(finished) <= asked

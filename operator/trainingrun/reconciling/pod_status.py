@@ -1,4 +1,4 @@
-"""Questions to a pod, a plain dict as the API server gives it."""
+"""What a pod's metadata and status say; a pod is a plain dict as the API server gives it."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from .model import Object, Ref
 from .timestamps import parsed
 
 MOST_CHARACTERS = 200
-"""Of a container's last words."""
+"""Of a container's termination message."""
 
 RAY_CONTAINERS = (names.HEAD_CONTAINER, names.WORKER_CONTAINER)
 
@@ -31,13 +31,13 @@ def created(item: Object) -> datetime | None:
 
 
 def ref(item: Object, api_version: str, kind: str) -> Ref:
-    """The very object: its UID goes along, so that a successor of the same name is spared."""
+    """A reference with the object's UID, so that a successor of the same name is not touched."""
     metadata = item["metadata"]
     return Ref(api_version, kind, metadata["namespace"], metadata["name"], uid(item) or None)
 
 
 def pod_ref(pod: Object) -> Ref:
-    """The very pod."""
+    """A reference to this pod, with its UID."""
     return ref(pod, "v1", "Pod")
 
 
@@ -68,18 +68,18 @@ def ended(pod: Object) -> bool:
     )
 
 
-def leaving(pod: Object) -> bool:
+def terminating(pod: Object) -> bool:
     """Whether its deletion was asked for."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def running(pod: Object) -> bool:
     """Whether Ray's container may run and nobody has asked for the pod's deletion."""
-    return phase(pod) == "Running" and not leaving(pod) and not ended(pod)
+    return phase(pod) == "Running" and not terminating(pod) and not ended(pod)
 
 
 def deletion_asked(pod: Object) -> datetime | None:
-    """When its deletion was asked for; Kubernetes stores that moment plus the grace period."""
+    """When its deletion was asked for; Kubernetes stores that time plus the grace period."""
     text = pod["metadata"].get("deletionTimestamp")
     if not text:
         return None
@@ -88,7 +88,7 @@ def deletion_asked(pod: Object) -> datetime | None:
 
 
 def overdue_s(pod: Object, now: datetime) -> float | None:
-    """Seconds since it should have been gone; None: it is not leaving or has time left."""
+    """Seconds since it should have been gone; None: it is not terminating or has time left."""
     text = pod["metadata"].get("deletionTimestamp")
     if not text:
         return None
@@ -154,7 +154,7 @@ def termination_message(pod: Object) -> str:
     """How its first container to tell ended, such as `exit code 1: ValueError: …`; "": none did.
 
     Kubernetes hands on the end of a failed container's log, of which this takes the end of the
-    last line: a runtime that cannot start a command begins with a long tale.
+    last line: a runtime that cannot start a command begins with a long text.
     """
     for ending in terminations(pod):
         if (code := ending.get("exitCode")) is not None:

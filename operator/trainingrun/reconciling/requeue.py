@@ -17,7 +17,7 @@ from .silence import wanted_pods
 from .timestamps import parsed, seconds_since
 
 QUIET_S = 60.0
-"""For an attempt that goes on as it should: in case news of it were lost."""
+"""For an attempt that trains: in case an event was lost."""
 SHARE_OF_AGE = 0.1
 """What lasts for long is reconciled less often: after 100 s every 10 s."""
 

@@ -67,7 +67,7 @@ def without_progress(
     if bookkeeping.attempts_without_progress < failures.max_attempts_without_progress:
         return None
     limit = f"failures.maxAttemptsWithoutProgress is {failures.max_attempts_without_progress}"
-    # Where more checkpoints would not help, the attempt's own words say what does.
+    # Where more checkpoints would not help, the attempt's own message says what does.
     if ended.reason is LossReason.STORAGE_ERROR:
         return RunFailure(
             ConditionReason.NO_PROGRESS,
@@ -89,8 +89,8 @@ def without_progress(
 def backoff(ended: Attempt, attempts_without_progress: int, settings: Backoff) -> timedelta:
     """The wait after an attempt.
 
-    `fruitless` counts the attempts in a row that ended without a newer checkpoint: what makes
-    progress is tried again soon. An application failure always waits; the first loss of
+    `attempts_without_progress` in a row ended without a newer checkpoint: what makes progress is
+    tried again soon. An application failure always waits; the first loss of
     infrastructure does not, for the machine is gone and waiting would not bring it back.
     """
     if ended.reason is None or ended.reason.budget == "none":

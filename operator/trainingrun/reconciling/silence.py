@@ -1,6 +1,6 @@
-"""A driver that says nothing: what that means, and what it does not.
+"""A driver whose progress cannot be read: what that means, and what it does not.
 
-Silence alone ends nothing. Polls fail for many reasons that leave the training well: an operator
+Failing polls alone end nothing. They have many causes that leave the training healthy: an operator
 that has just started, a NetworkPolicy or a mesh in between, another token. Then the status says so.
 An attempt is given up only where KubeRay says that it never submitted a driver.
 """
@@ -15,7 +15,7 @@ from .model import Object
 from .timestamps import seconds_since, written
 
 SILENT_S = 60.0
-"""Seconds of this process's own polls without an answer, before anybody is told."""
+"""Seconds of this process's own polls without an answer, before the status says so."""
 
 NOT_SUBMITTED = ("", "PENDING")
 """RayJob's status.jobStatus before its driver runs."""
@@ -56,7 +56,7 @@ def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | 
 
 
 def blocker(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
-    """What the status says of a driver that cannot be heard though nothing else is wrong."""
+    """What the status says where progress cannot be read and nothing else is wrong."""
     head, job = context.head(attempt.number), context.job(attempt.number)
     if head is None or not pod_status.running(head) or context.suspended_by_queue(attempt.number):
         return None
@@ -74,14 +74,14 @@ def blocker(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
     if unheard and runs and (asked_s or 0.0) >= context.settings.startup_deadline_s:
         return Blocker(
             ConditionReason.DRIVER_SILENT,
-            f"The driver has told nothing for {round(context.settings.startup_deadline_s)} s, "
+            f"The driver has reported nothing for {round(context.settings.startup_deadline_s)} s, "
             f"though KubeRay calls its job RUNNING; look at its log in pod {pod_status.name(head)}",
         )
     return None
 
 
 def job_status(job: Object) -> str:
-    """RayJob's status.jobStatus; "": KubeRay has told none."""
+    """RayJob's status.jobStatus; "": KubeRay has set none."""
     return str((job.get("status") or {}).get("jobStatus") or "")
 
 

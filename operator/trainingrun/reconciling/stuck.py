@@ -1,6 +1,6 @@
 """States in which nothing moves and no object says why: each gets a message, and an action if safe.
 
-Deletions name the very object by its UID, and only what belongs to the run by its labels and by its
+Deletions name the object by its UID, and only what belongs to the run by its labels and by its
 chain of owners is deleted.
 """
 
@@ -46,8 +46,8 @@ def of_attempt(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Att
     terminating = _terminating(context, index.unwell)
     if terminating:
         return terminating
-    leaving = [pod for pod in index.unwell if pod_status.leaving(pod)]
-    gone = sum(1 for pod in index.unwell if pod_status.leaving(pod) or pod_status.ended(pod))
+    leaving = [pod for pod in index.unwell if pod_status.terminating(pod)]
+    gone = sum(1 for pod in index.unwell if pod_status.terminating(pod) or pod_status.ended(pod))
     missing = wanted_pods(context, bookkeeping) - (len(index.all) - gone)
     if missing <= 0 or leaving:
         return complete
@@ -70,7 +70,7 @@ def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
     found = [Findings(blocker=blocker) for blocker in jobs]
     for cluster in context.clusters():
         orphaned = ended >= ORPHAN_S and _owner_is_gone(context, cluster)
-        if pod_status.leaving(cluster):
+        if pod_status.terminating(cluster):
             found.append(Findings(blocker=_held(context, "RayCluster", cluster)))
         elif any(jobs) or orphaned:
             found.append(_delete_own(context, "RayCluster", RAY_API, "RayJob", cluster))
@@ -83,7 +83,7 @@ def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
         found += [
             _delete_own(context, "Pod", "v1", "RayCluster", pod)
             for pod in context.pods()
-            if not pod_status.leaving(pod)
+            if not pod_status.terminating(pod)
         ]
     terminating = _terminating(context, context.pods())
     if terminating:
@@ -101,7 +101,7 @@ def _ended_s(context: ReconcileContext, status: RunStatus) -> float:
 
 
 def _held(context: ReconcileContext, kind: str, item: Object) -> Blocker | None:
-    """A deletion that somebody's finalizer holds up."""
+    """A deletion that a finalizer holds."""
     asked = item["metadata"].get("deletionTimestamp")
     if not asked or seconds_since(asked, context.now) < DELETION_S:
         return None

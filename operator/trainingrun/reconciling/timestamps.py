@@ -9,18 +9,18 @@ LAST = 253_402_300_799.0
 
 @lru_cache(maxsize=4096)
 def parsed(text: str) -> datetime:
-    """The moment that a Kubernetes timestamp names."""
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    """The time of a Kubernetes timestamp."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def written(moment: datetime) -> str:
-    """The moment as Kubernetes writes it; fractions of a second are dropped."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def written(time: datetime) -> str:
+    """The time as Kubernetes writes it; fractions of a second are dropped."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def from_unix(seconds: float) -> datetime:
-    """The moment of a Unix time in seconds, as the runtime tells it; one that cannot be is cut."""
+    """The time of a Unix time in seconds, as the runtime reports it, clamped to what is valid."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), LAST) if seconds == seconds else 0.0, UTC)
 
 
