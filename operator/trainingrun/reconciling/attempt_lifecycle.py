@@ -46,8 +46,8 @@ def begin(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Create the next attempt's RayJob, what it needs first."""
     number = builder.status.attempt + 1
     run = context.run
-    node_exclusions.lift(context, builder)
-    excluded = node_exclusions.hostnames(builder)
+    builder.add(node_exclusions.lift(context, builder.status, builder.bookkeeping))
+    excluded = node_exclusions.hostnames(builder.bookkeeping)
     builder.add_action(
         EnsureToken(rendering.token_secret(run, context.render.token_key)),
         *(Apply(manifest) for manifest in rendering.support_objects(run, context.render)),

@@ -13,73 +13,78 @@ count moves along. The rules:
 - what dies with a lost head is not counted again: it carries no loss of its own.
 """
 
+from collections.abc import Iterable, Mapping
+
 from ..api.contract import Record, RecordKind
 from ..api.reasons import EventReason
-from ..api.status import LossReason
+from ..api.status import Attempt, LossReason, RunStatus
 from . import pod_loss, pod_status, silence
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
+from .findings import Findings
 from .losses import Losses, describe
-from .model import Object
+from .model import Object, RunEvent
 from .node_health import control_sign
-from .plan_builder import PlanBuilder
 from .progress_status import trains
 from .timestamps import from_unix
 
 
-def record_losses(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> None:
+def record_losses(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
+) -> Findings:
     """Count what the attempt's pods and the runtime's records newly show."""
     if context.deleted(attempt):
-        return  # its pods go with it, and are no losses of their own
+        return Findings()  # its pods go with it, and are no losses of their own
     if context.unknown("Pod"):
-        return  # a pod that is missing here may be there; the records are still there later
-    losses = Losses(builder, context.now)
+        return Findings()  # a pod that is missing here may exist; the records stay until later
+    losses = Losses(status, bookkeeping, context.now)
     if context.suspended_by_queue(attempt):
-        _record_suspension_by_queue(context, builder, losses, attempt)
+        _record_suspension_by_queue(context, bookkeeping, losses, attempt)
     else:
-        _record_head(context, builder, losses, attempt)
+        _record_head(context, losses, attempt)
         for pod in context.index(attempt).unwell:
-            _record_pod(context, builder, losses, attempt, pod)
-        _record_events(context, builder, losses, attempt)
-        _forget(context, builder, losses, attempt)
-    losses.write()
+            _record_pod(context, losses, attempt, pod)
+        _record_events(context, bookkeeping, losses, attempt)
+        _forget(context, bookkeeping, losses, status.attempts[-1])
+    return losses.findings()
 
 
 def record_lost_nodes(
-    context: ReconcileContext, builder: PlanBuilder, attempt: int, lost: dict[str, str]
-) -> None:
+    context: ReconcileContext,
+    status: RunStatus,
+    bookkeeping: Bookkeeping,
+    attempt: int,
+    lost: Mapping[str, str],
+) -> Findings:
     """Count each node once, whatever was on it; `lost` says by which signs."""
-    losses = Losses(builder, context.now)
+    losses = Losses(status, bookkeeping, context.now)
     for node, signs in lost.items():
         _lose_node(context, losses, attempt, node, f"Node {node} is lost: {signs}")
-    losses.write()
+    return losses.findings()
 
 
-def explain_by_the_head(
-    context: ReconcileContext, builder: PlanBuilder, workers: list[Object]
-) -> None:
-    """Remember workers that go with a lost head."""
-    losses = Losses(builder, context.now)
-    for pod in workers:
-        losses.explain(pod_status.uid(pod), pod_status.name(pod), LossReason.HEAD_LOST)
-    losses.write()
+def explain(
+    context: ReconcileContext,
+    status: RunStatus,
+    bookkeeping: Bookkeeping,
+    pods: Iterable[Object],
+    reason: LossReason,
+) -> Findings:
+    """Remember pods that end because of a loss that is counted elsewhere."""
+    losses = Losses(status, bookkeeping, context.now)
+    for pod in pods:
+        losses.explain(pod_status.uid(pod), pod_status.name(pod), reason)
+    return losses.findings()
 
 
-def explain_as_rescheduled(
-    context: ReconcileContext, builder: PlanBuilder, waiting: list[Object]
-) -> None:
-    """Remember pods that never ran and are made anew, so that they find a node."""
-    losses = Losses(builder, context.now)
-    for pod in waiting:
-        losses.explain(pod_status.uid(pod), pod_status.name(pod), LossReason.NODE_LOST)
-    losses.write()
-
-
-def reopen_nodes(context: ReconcileContext, builder: PlanBuilder, nodes: list[str]) -> None:
+def reopen_nodes(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, nodes: Iterable[str]
+) -> Findings:
     """Nodes that came back are counted anew if they are lost once more."""
-    losses = Losses(builder, context.now)
+    losses = Losses(status, bookkeeping, context.now)
     for node in nodes:
         losses.reopen_node(node)
-    losses.write()
+    return losses.findings()
 
 
 def _lose_node(
@@ -94,44 +99,37 @@ def _lose_node(
         losses.explain(pod_status.uid(pod), pod_status.name(pod), LossReason.NODE_LOST)
 
 
-def _record_head(
-    context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int
-) -> None:
-    head = context.head(attempt)
-    known = builder.bookkeeping.head
+def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> None:
+    head, known = context.head(attempt), losses.head
     if head is None and known is None:
         return  # KubeRay makes the head first; before that nothing can have been lost
     here = {pod_status.uid(pod) for pod in context.index(attempt).heads}
     if known is not None and known not in here and known not in losses:
         losses.count_disruption(known, LossReason.HEAD_LOST, context.now, "The head pod is gone")
     if head is not None and not pod_status.terminating(head):
-        builder.update_bookkeeping(head=pod_status.uid(head))
+        losses.changes["head"] = pod_status.uid(head)
 
 
 def _record_suspension_by_queue(
-    context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int
+    context: ReconcileContext, bookkeeping: Bookkeeping, losses: Losses, attempt: int
 ) -> None:
     """A queue suspends the attempt: one preemption, however many pods it costs."""
-    left = context.pods(attempt)
-    if builder.bookkeeping.head is not None and left:
+    left, head = context.pods(attempt), losses.head
+    if head is not None and left:
         message = "The queue took the capacity back"
-        losses.count_disruption(
-            f"queue:{builder.bookkeeping.head}", LossReason.PREEMPTED, context.now, message
-        )
+        losses.count_disruption(f"queue:{head}", LossReason.PREEMPTED, context.now, message)
     for pod in left:
         losses.explain(pod_status.uid(pod), pod_status.name(pod), LossReason.PREEMPTED)
-    builder.update_bookkeeping(head=None)
+    losses.changes["head"] = None
     # The driver records its workers' notices: the same preemption again.
     progress = context.progress(attempt)
-    if progress is not None and progress.epoch >= max(builder.bookkeeping.epoch, 1):
-        recorded = builder.bookkeeping.records if progress.epoch == builder.bookkeeping.epoch else 0
+    if progress is not None and progress.epoch >= max(bookkeeping.epoch, 1):
+        recorded = bookkeeping.records if progress.epoch == bookkeeping.epoch else 0
         newest = max((record.number for record in progress.records), default=0)
-        builder.update_bookkeeping(epoch=progress.epoch, records=max(recorded, newest))
+        losses.changes |= {"epoch": progress.epoch, "records": max(recorded, newest)}
 
 
-def _record_pod(
-    context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int, pod: Object
-) -> None:
+def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Object) -> None:
     node = pod_status.node_name(pod)
     reason = pod_loss.why_pod_ended(pod, context.node(node))
     if reason is None:
@@ -146,7 +144,7 @@ def _record_pod(
     if pod_status.is_head(pod) and reason is not LossReason.OUT_OF_MEMORY:
         reason = LossReason.HEAD_LOST
     elif reason in (LossReason.WORKER_LOST, LossReason.PREEMPTED) and _headless(
-        context, builder, losses, attempt, pod
+        context, losses, attempt, pod
     ):
         # KubeRay and the operator delete such workers; they ended with the head.
         losses.explain(uid, name, LossReason.HEAD_LOST)
@@ -169,11 +167,9 @@ def _record_pod(
     )
 
 
-def _headless(
-    context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int, worker: Object
-) -> bool:
+def _headless(context: ReconcileContext, losses: Losses, attempt: int, worker: Object) -> bool:
     """Whether the worker's head was lost before the worker itself left."""
-    if pod_status.uid(worker) in losses or builder.bookkeeping.head is None:
+    if pod_status.uid(worker) in losses or losses.head is None:
         return False
     head = context.head(attempt)
     if head is None or pod_status.ended(head) or pod_status.terminating(head):
@@ -186,32 +182,29 @@ def _headless(
 
 
 def _record_events(
-    context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int
+    context: ReconcileContext, bookkeeping: Bookkeeping, losses: Losses, attempt: int
 ) -> None:
     progress = context.progress(attempt)
-    # A driver without a lease (epoch 0) holds nothing that could be lost, and an older driver's
+    # A driver without a lease (token 0) holds nothing that could be lost, and an older driver's
     # document that is read late has nothing new.
-    if progress is None or progress.epoch < max(builder.bookkeeping.epoch, 1):
+    if progress is None or progress.epoch < max(bookkeeping.epoch, 1):
         return
-    recorded = builder.bookkeeping.records if progress.epoch == builder.bookkeeping.epoch else 0
+    recorded = bookkeeping.records if progress.epoch == bookkeeping.epoch else 0
     for record in sorted(progress.records, key=lambda record: record.number):
         if record.number > recorded:
-            _read(context, builder, losses, attempt, progress.epoch, record)
+            _record_event(context, losses, attempt, progress.epoch, record)
             recorded = record.number
-    builder.update_bookkeeping(epoch=progress.epoch, records=recorded)
+    losses.changes |= {"epoch": progress.epoch, "records": recorded}
 
 
-def _read(
-    context: ReconcileContext,
-    builder: PlanBuilder,
-    losses: Losses,
-    attempt: int,
-    epoch: int,
-    record: Record,
+def _record_event(
+    context: ReconcileContext, losses: Losses, attempt: int, epoch: int, record: Record
 ) -> None:
-    if record.kind in (RecordKind.RESTORED, RecordKind.CHECKPOINT_SKIPPED):
-        kind = "Normal" if record.kind is RecordKind.RESTORED else "Warning"
-        builder.add_event(kind, EventReason(record.kind.value), record.message)  # type: ignore[arg-type]
+    if record.kind is RecordKind.RESTORED:
+        losses.events.append(RunEvent("Normal", EventReason.RESTORED, record.message))
+        return
+    if record.kind is RecordKind.CHECKPOINT_SKIPPED:
+        losses.events.append(RunEvent("Warning", EventReason.CHECKPOINT_SKIPPED, record.message))
         return
     if record.kind not in (RecordKind.PREEMPTED, RecordKind.WORKER_LOST):
         return
@@ -228,14 +221,16 @@ def _read(
     losses.count_disruption(key, reason, when, record.message or describe(reason), pod=record.pod)
 
 
-def _forget(context: ReconcileContext, builder: PlanBuilder, losses: Losses, attempt: int) -> None:
+def _forget(
+    context: ReconcileContext, bookkeeping: Bookkeeping, losses: Losses, attempt: Attempt
+) -> None:
     """Keep the bookkeeping small: pods that are long gone can be observed no more."""
-    if not builder.bookkeeping.counted:
+    if not bookkeeping.counted:
         return
-    index = context.index(attempt)
-    alive = {*index.by_uid, *(f"node:{node}" for node in index.by_node)}
+    index = context.index(attempt.number)
+    alive = {*index.by_uid, *(f"node:{node}" for node in index.by_node), losses.head or ""}
     # What the attempt has not recovered from may still end it, and is then not counted again.
-    recovered = trains(context.live_progress(attempt)) and silence.every_pod_runs(
-        context, builder.bookkeeping, builder.status.attempts[-1]
+    recovered = trains(context.live_progress(attempt.number)) and silence.every_pod_runs(
+        context, bookkeeping, attempt
     )
-    losses.forget(alive | {builder.bookkeeping.head or ""}, all_recent=not recovered)
+    losses.forget(alive, all_recent=not recovered)

@@ -49,5 +49,7 @@ class Findings:
     """Actions, carried out in this order."""
     events: tuple[RunEvent, ...] = ()
     """Events, emitted in this order."""
+    charged: frozenset[Literal["application", "infrastructure"]] = frozenset()
+    """The budgets that a counted loss charges."""
     requeue_within_s: float | None = None
     """Seconds until the next reconcile at the latest; None: no bound."""

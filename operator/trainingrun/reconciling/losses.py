@@ -1,4 +1,4 @@
-"""The losses that were counted, while a reconcile adds to them; written to the plan once.
+"""The losses that were counted, while a reconcile adds to them.
 
 A loss has a key (a pod's UID, a node, a record), a reason and one place in status.disruptions. A
 reason of higher precedence replaces it; what another loss explains carries no count of its own.
@@ -10,11 +10,13 @@ together. What counts is a function of all that is known, never of the order in 
 from collections import Counter
 from collections.abc import Iterable, Set
 from datetime import datetime, timedelta
+from typing import Any, Literal
 
 from ..api.reasons import EventReason
-from ..api.status import LossReason
-from .bookkeeping import CountedDisruption
-from .plan_builder import PlanBuilder
+from ..api.status import LossReason, RunStatus
+from .bookkeeping import Bookkeeping, CountedDisruption
+from .findings import Findings
+from .model import RunEvent
 from .timestamps import parsed, written
 
 SAME_LOSS_S = 60.0
@@ -54,13 +56,18 @@ PRECEDENCE = {
 
 
 class Losses:
-    """The losses of one attempt; nothing reaches the plan before `write`."""
+    """The losses of one attempt, and what a reconcile adds to them."""
 
-    def __init__(self, builder: PlanBuilder, now: datetime):
+    def __init__(self, status: RunStatus, bookkeeping: Bookkeeping, now: datetime):
         """From what was counted so far."""
-        self._builder, self._now, self._written = builder, now, written(now)
+        self._status, self._bookkeeping = status, bookkeeping
+        self._now, self._written = now, written(now)
+        self.events: list[RunEvent] = []
+        """Events of what was found, in order."""
+        self.changes: dict[str, Any] = {}
+        """Fields of the bookkeeping to change, other than the losses themselves."""
         self._lost_nodes: dict[str, str] = {}
-        self._counted = dict(builder.bookkeeping.counted)
+        self._counted = dict(bookkeeping.counted)
         self._failures_before = memory_failures(self._counted.values())
         self._counts: Counter[str] = Counter()
         self._dropped: set[str] = set()
@@ -130,7 +137,7 @@ class Losses:
                 created_at=created_at,
             ),
         )
-        self._builder.add_event("Warning", EventReason(reason.value), message)
+        self.events.append(RunEvent("Warning", EventReason(reason.value), message))
 
     def explain(self, key: str, pod: str, reason: LossReason) -> None:
         """Remember a pod whose end another loss explains; if it was counted, it no longer is."""
@@ -187,8 +194,13 @@ class Losses:
             gone += sorted(rest, key=lambda key: self._counted[key].time)[:beyond]
         self._dropped.update(gone)
 
-    def write(self) -> None:
-        """Put everything into the plan."""
+    @property
+    def head(self) -> str | None:
+        """UID of the attempt's head pod, as it is known now."""
+        return self.changes.get("head", self._bookkeeping.head)
+
+    def findings(self) -> Findings:
+        """What was counted and found."""
         failed = memory_failures(self._counted.values()) - self._failures_before
         self._counts["out_of_memory"] += failed
         false_heads, false_workers = 0, 0
@@ -196,37 +208,47 @@ class Losses:
             known = self._counted.pop(key)
             false_heads += is_false_start(known, LossReason.HEAD_LOST)
             false_workers += is_false_start(known, LossReason.WORKER_LOST)
+        changes = dict(self.changes)
         if self._changed or self._dropped:
-            bookkeeping = self._builder.bookkeeping
-            self._builder.update_bookkeeping(
-                counted=self._counted,
-                false_heads=bookkeeping.false_heads + false_heads,
-                false_workers=bookkeeping.false_workers + false_workers,
-            )
-        self._write_counts(failed)
+            changes |= {
+                "counted": self._counted,
+                "false_heads": self._bookkeeping.false_heads + false_heads,
+                "false_workers": self._bookkeeping.false_workers + false_workers,
+            }
         if self._lost_nodes:
-            self._write_nodes()
-
-    def _write_nodes(self) -> None:
-        bookkeeping = self._builder.bookkeeping
-        nodes = {**dict.fromkeys(self._lost_nodes, self._written), **bookkeeping.lost_nodes}
-        newest = sorted(nodes, key=lambda node: nodes[node])[-MOST_LOST_NODES:]
-        names = {**self._lost_nodes, **bookkeeping.hostnames}
-        self._builder.update_bookkeeping(
-            lost_nodes={node: nodes[node] for node in newest},
-            hostnames={node: names[node] for node in newest if names.get(node, node) != node},
+            changes |= self._nodes()
+        return Findings(
+            status=self._disruptions(),
+            bookkeeping=changes,
+            events=tuple(self.events),
+            charged=self._charged(failed),
         )
 
-    def _write_counts(self, memory: int) -> None:
+    def _nodes(self) -> dict[str, Any]:
+        known = self._bookkeeping
+        nodes = {**dict.fromkeys(self._lost_nodes, self._written), **known.lost_nodes}
+        newest = sorted(nodes, key=lambda node: nodes[node])[-MOST_LOST_NODES:]
+        names = {**self._lost_nodes, **known.hostnames}
+        return {
+            "lost_nodes": {node: nodes[node] for node in newest},
+            "hostnames": {node: names[node] for node in newest if names.get(node, node) != node},
+        }
+
+    def _disruptions(self) -> dict[str, Any]:
         changes = {name: number for name, number in self._counts.items() if number}
-        if changes:
-            counts = self._builder.status.disruptions
-            new = {name: max(getattr(counts, name) + number, 0) for name, number in changes.items()}
-            self._builder.update_status(disruptions=counts.model_copy(update=new))
+        if not changes:
+            return {}
+        counts = self._status.disruptions
+        new = {name: max(getattr(counts, name) + number, 0) for name, number in changes.items()}
+        return {"disruptions": counts.model_copy(update=new)}
+
+    def _charged(self, memory: int) -> frozenset[Literal["application", "infrastructure"]]:
+        charged: set[Literal["application", "infrastructure"]] = set()
         if memory > 0:
-            self._builder.charged.add("application")
+            charged.add("application")
         if sum(self._counts.values()) - memory > 0:
-            self._builder.charged.add("infrastructure")
+            charged.add("infrastructure")
+        return frozenset(charged)
 
     def _is_recent(self, known: CountedDisruption) -> bool:
         return abs((parsed(known.time) - self._now).total_seconds()) <= SAME_LOSS_S

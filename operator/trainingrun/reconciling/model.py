@@ -124,7 +124,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class ExcludeNodes:
-    """Patch a live RayCluster so that replacement pods exclude exactly these nodes; none: no node. KubeRay leaves running pods alone and nothing reverts the patch."""
+    """Patch a live RayCluster so that replacement pods exclude exactly these nodes; none: no node.
+
+    KubeRay leaves running pods alone and nothing reverts the patch.
+    """
 
     ray_cluster: Ref
     nodes: tuple[str, ...]

@@ -5,12 +5,16 @@ that is gone. The exclusion ends when the node's kubelet is known to run again, 
 no node because of it, or after a while: a cluster may have no other node.
 """
 
+from dataclasses import replace
+
+from ..api.status import LossReason, RunStatus
 from ..rendering import affinities
 from . import evidence, pod_status
+from .bookkeeping import Bookkeeping
 from .context import RAY_API, ReconcileContext
+from .findings import Findings
 from .model import Delete, ExcludeNodes, Object
 from .node_health import LOOKS_WELL_S, control_sign, well_since
-from .plan_builder import PlanBuilder
 from .timestamps import seconds_since
 
 EXCLUSION_S = 600.0
@@ -20,39 +24,49 @@ MOST_EXCLUDED = 100
 """Nodes in one exclusion, the newest losses: every pod carries the list."""
 
 
-def lift(context: ReconcileContext, builder: PlanBuilder, attempt: int | None = None) -> None:
+def lift(
+    context: ReconcileContext,
+    status: RunStatus,
+    bookkeeping: Bookkeeping,
+    attempt: int | None = None,
+) -> Findings:
     """End the exclusion of nodes that are back, that pods need, or that were excluded for long."""
-    lost = builder.bookkeeping.lost_nodes
+    lost = bookkeeping.lost_nodes
     if not lost:
-        return
+        return Findings()
     pressed = attempt is not None and any(
         pod_status.unschedulable(pod) for pod in context.index(attempt).unwell
     )
     kept = {node: time for node, time in lost.items() if _excluded(context, node, time, pressed)}
     if len(kept) == len(lost):
-        return
-    hostnames = {node: name for node, name in builder.bookkeeping.hostnames.items() if node in kept}
-    builder.update_bookkeeping(lost_nodes=kept, hostnames=hostnames)
-    evidence.reopen_nodes(context, builder, [node for node in lost if node not in kept])
+        return Findings()
+    hostnames = {node: name for node, name in bookkeeping.hostnames.items() if node in kept}
+    back = [node for node in lost if node not in kept]
+    found = evidence.reopen_nodes(context, status, bookkeeping, back)
+    changes = {**found.bookkeeping, "lost_nodes": kept, "hostnames": hostnames}
+    return replace(found, bookkeeping=changes)
 
 
-def hostnames(builder: PlanBuilder) -> tuple[str, ...]:
+def hostnames(bookkeeping: Bookkeeping) -> tuple[str, ...]:
     """The hostnames that pods exclude now."""
-    lost = builder.bookkeeping.lost_nodes
+    lost = bookkeeping.lost_nodes
     newest = sorted(lost, key=lambda node: lost[node])[-MOST_EXCLUDED:]
-    return tuple(sorted({builder.bookkeeping.hostnames.get(node, node) for node in newest}))
+    return tuple(sorted({bookkeeping.hostnames.get(node, node) for node in newest}))
 
 
-def exclude_nodes(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> None:
+def exclude_nodes(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
+) -> Findings:
     """Patch the live RayCluster where it excludes other nodes, and replace pods that wait."""
     if context.unknown("RayCluster", "Pod"):
-        return
-    wanted = hostnames(builder)
-    for cluster in context.clusters(attempt):
-        if not pod_status.terminating(cluster) and affinities.excluded_by_cluster(cluster) != set(
-            wanted
-        ):
-            builder.add_action(ExcludeNodes(pod_status.ref(cluster, RAY_API, "RayCluster"), wanted))
+        return Findings()
+    wanted = hostnames(bookkeeping)
+    patches = tuple(
+        ExcludeNodes(pod_status.ref(cluster, RAY_API, "RayCluster"), wanted)
+        for cluster in context.clusters(attempt)
+        if not pod_status.terminating(cluster)
+        and affinities.excluded_by_cluster(cluster) != set(wanted)
+    )
     # A pod that is pending with an older list stays so: KubeRay replaces it with the present one.
     outdated = [
         pod
@@ -61,9 +75,11 @@ def exclude_nodes(context: ReconcileContext, builder: PlanBuilder, attempt: int)
         and not pod_status.terminating(pod)
         and _excludes_more(pod, wanted)
     ]
-    if outdated:
-        builder.add_action(*(Delete(pod_status.pod_ref(pod)) for pod in outdated))
-        evidence.explain_as_rescheduled(context, builder, outdated)
+    if not outdated:
+        return Findings(actions=patches)
+    found = evidence.explain(context, status, bookkeeping, outdated, LossReason.NODE_LOST)
+    deletions = (Delete(pod_status.pod_ref(pod)) for pod in outdated)
+    return replace(found, actions=(*patches, *deletions))
 
 
 def _excludes_more(pod: Object, wanted: tuple[str, ...]) -> bool:

@@ -7,14 +7,17 @@ as lost, its head pod does not answer, a pod outstays its grace period). A Node 
 gone is enough alone.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from . import evidence, node_exclusions, pod_status
+from ..api.status import LossReason, RunStatus
+from . import evidence, pod_status
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings
 from .model import Delete, NodeState, Object
 from .node_health import control_sign
-from .plan_builder import PlanBuilder
 
 STUCK_POD_S = 600.0
 """How long a pod of an ended attempt may outstay its grace period on a ready node before it
@@ -50,16 +53,10 @@ def lost_nodes(context: ReconcileContext, attempt: int) -> dict[str, LostNode]:
     return lost
 
 
-def respond(
-    context: ReconcileContext, builder: PlanBuilder, attempt: int, lost: dict[str, LostNode]
-) -> None:
-    """Replace the pods on lost nodes and the workers of a lost head."""
-    # The exclusion first: a replacement that lands on the dead node, which still looks Ready for
-    # most of a minute, waits for ever.
-    node_exclusions.exclude_nodes(context, builder, attempt)
-    for node in lost.values():
-        builder.add_action(*(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in node.pods))
-    _lost_head(context, builder, attempt)
+def replace_pods(lost: Mapping[str, LostNode]) -> Findings:
+    """Force-delete the pods on lost nodes, so that KubeRay replaces them."""
+    pods = [pod for node in lost.values() for pod in node.pods]
+    return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in pods))
 
 
 def free_stuck_pods(context: ReconcileContext) -> Findings:
@@ -108,37 +105,38 @@ def outstays(context: ReconcileContext, pod: Object) -> bool:
     return late is not None and late >= context.settings.terminating_late_s
 
 
-def _lost_head(context: ReconcileContext, builder: PlanBuilder, attempt: int) -> None:
+def replace_workers_of_lost_head(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
+) -> Findings:
     """Replace the workers together with their head.
 
-    Left alone they would wait for the old head's address first, and be replaced only then. Ray
-    begins in a worker once a head answers, so one in which it began before its head was created
-    hangs on a lost one.
+    Otherwise they would wait for the old head's address first, and be replaced only then. Ray
+    begins in a worker once a head answers, so a worker in which it began before its head was
+    created belongs to a lost one.
     """
-    if (
-        builder.bookkeeping.head is None
-        or builder.bookkeeping.end_seen
-        or context.suspended_by_queue(attempt)
-    ):
-        return
+    if bookkeeping.head is None or bookkeeping.end_seen or context.suspended_by_queue(attempt):
+        return Findings()
     if context.unknown("Pod"):
-        return  # a head that is missing here may be there
+        return Findings()  # a head that is missing here may exist
     head, index = context.head(attempt), context.index(attempt)
     if head is not None and pod_status.terminating(head) and not _forced(head):
-        return  # it leaves in peace, and its workers get their notice through it
+        return Findings()  # it is deleted gracefully, and its workers get their notice through it
     headless = head is None or pod_status.ended(head) or pod_status.terminating(head)
     head_created = str(head["metadata"].get("creationTimestamp") or "") if head else ""
     if not headless and not "" < index.oldest_worker < head_created:
-        return
-    found = []
-    for pod in index.all:
-        if pod_status.is_head(pod) or (pod_status.terminating(pod) and _forced(pod)):
-            continue
-        if headless or "" < pod_status.joined(pod) < head_created:
-            builder.add_action(Delete(pod_status.pod_ref(pod), grace_s=0))
-            found.append(pod)
-    if found:
-        evidence.explain_by_the_head(context, builder, found)
+        return Findings()
+    workers = [
+        pod
+        for pod in index.all
+        if not pod_status.is_head(pod)
+        and not (pod_status.terminating(pod) and _forced(pod))
+        and (headless or "" < pod_status.joined(pod) < head_created)
+    ]
+    if not workers:
+        return Findings()
+    found = evidence.explain(context, status, bookkeeping, workers, LossReason.HEAD_LOST)
+    deletions = (Delete(pod_status.pod_ref(pod), grace_s=0) for pod in workers)
+    return replace(found, actions=tuple(deletions))
 
 
 def _forced(pod: Object) -> bool:

@@ -51,6 +51,7 @@ class PlanBuilder:
         self.add_action(*found.actions)
         for event in found.events:
             self.add_event(event.type, event.reason, event.message)
+        self.charged |= found.charged
         if found.requeue_within_s is not None:
             self.requeue_within(found.requeue_within_s)
 

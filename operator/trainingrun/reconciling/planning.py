@@ -86,19 +86,27 @@ def _during_an_attempt(
         progress_status.record_progress(context, builder.status, builder.bookkeeping, attempt)
     )
     attempt = builder.status.attempts[-1]
-    evidence.record_losses(context, builder, number)
-    node_exclusions.lift(context, builder, number)
+    builder.add(evidence.record_losses(context, builder.status, builder.bookkeeping, number))
+    builder.add(node_exclusions.lift(context, builder.status, builder.bookkeeping, number))
     lost = node_loss.lost_nodes(context, number)
     if lost:
         signs = {name: node.signs for name, node in lost.items()}
-        evidence.record_lost_nodes(context, builder, number, signs)
+        builder.add(
+            evidence.record_lost_nodes(context, builder.status, builder.bookkeeping, number, signs)
+        )
     end = _end(context, builder, attempt)
     if end:
         # Only written now; the next reconcile acts on it, once it cannot be forgotten any more.
         builder.actions.clear()
         attempt_lifecycle.finish(context, builder, attempt, end)
         return None
-    node_loss.respond(context, builder, number, lost)
+    # The exclusion first: a replacement on the dead node, which stays Ready for most of a minute,
+    # would wait without end.
+    builder.add(node_exclusions.exclude_nodes(context, builder.status, builder.bookkeeping, number))
+    builder.add(node_loss.replace_pods(lost))
+    builder.add(
+        node_loss.replace_workers_of_lost_head(context, builder.status, builder.bookkeeping, number)
+    )
     builder.requeue_within(requeue.after_s(context, builder.bookkeeping, attempt))
     blocker = (
         diagnosis.of_access(context)
