@@ -17,12 +17,12 @@ NAMESPACE = "team-a"
 
 
 def at(seconds: float) -> str:
-    """The moment so many seconds into the story, as Kubernetes writes it."""
+    """The time so many seconds into the story, as Kubernetes writes it."""
     return (T0 + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def unix(seconds: float) -> float:
-    """The moment so many seconds into the story, as the runtime writes it."""
+    """The time so many seconds into the story, as the runtime writes it."""
     return T0.timestamp() + seconds
 
 
@@ -70,8 +70,8 @@ def a_ray_job(
     reason: str = "",
     message: str = "",
     owner: str = UID,
-    born: float = 0,
-    leaving: bool = False,
+    created_at: float = 0,
+    terminating: bool = False,
     queued: bool = False,
 ) -> dict[str, Any]:
     """The RayJob of an attempt."""
@@ -84,8 +84,8 @@ def a_ray_job(
             "uid": f"job-{number}-{owner[-1]}",
             "labels": labels(number, uid=owner),
             "ownerReferences": [{"kind": "TrainingRun", "name": "digits", "uid": owner}],
-            "creationTimestamp": at(born),
-            **({"deletionTimestamp": at(born)} if leaving else {}),
+            "creationTimestamp": at(created_at),
+            **({"deletionTimestamp": at(created_at)} if terminating else {}),
         },
         "spec": {"suspend": True} if queued else {},
         "status": {
@@ -121,17 +121,17 @@ def a_pod(
     role: str = "worker",
     node: str | None = "spot-1",
     phase: str = "Running",
-    born: float = 0,
+    created_at: float = 0,
     uid: str | None = None,
     run_uid: str = UID,
-    leaving_at: float | None = None,
+    terminating_at: float | None = None,
     grace: int = 35,
     reason: str | None = None,
     disruption: str | None = None,
     exit_code: int | None = None,
     ended_because: str = "Error",
     ended_at: float | None = None,
-    last_words: str | None = None,
+    termination_message: str | None = None,
     waiting: tuple[str, str] | None = None,
     unschedulable: str | None = None,
     requests: dict[str, str] | None = None,
@@ -153,7 +153,7 @@ def a_pod(
         )
     else:
         conditions.append(
-            {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(born + 3)}
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(created_at + 3)}
         )
     if disruption:
         conditions.append({"type": "DisruptionTarget", "status": "True", "reason": disruption})
@@ -163,8 +163,8 @@ def a_pod(
         ending: dict[str, Any] = {"exitCode": exit_code, "reason": ended_because}
         if ended_at is not None:
             ending["finishedAt"] = at(ended_at)
-        if last_words is not None:
-            ending["message"] = last_words
+        if termination_message is not None:
+            ending["message"] = termination_message
         state = {"terminated": ending}
     if waiting:
         phase = "Pending"
@@ -174,10 +174,10 @@ def a_pod(
         "namespace": NAMESPACE,
         "uid": uid or f"uid-{number}-{name}",
         "labels": labels(number, uid=run_uid, role=role),
-        "creationTimestamp": at(born),
+        "creationTimestamp": at(created_at),
     }
-    if leaving_at is not None:
-        metadata["deletionTimestamp"] = at(leaving_at + grace)
+    if terminating_at is not None:
+        metadata["deletionTimestamp"] = at(terminating_at + grace)
         metadata["deletionGracePeriodSeconds"] = grace
     status: dict[str, Any] = {"phase": phase, "conditions": conditions}
     if node:

@@ -51,9 +51,9 @@ def test_another_run_s_or_attempt_s_head_is_not_asked(uid, attempt):
 
 
 def test_a_head_that_is_leaving_is_still_asked_unless_a_new_one_is_there():
-    leaving = a_head("old", deletionTimestamp="2026-01-01T00:00:00Z")
-    assert ask(leaving).pod_uid == "old"
-    assert ask(leaving, a_head("new")).pod_uid == "new"
+    terminating = a_head("old", deletionTimestamp="2026-01-01T00:00:00Z")
+    assert ask(terminating).pod_uid == "old"
+    assert ask(terminating, a_head("new")).pod_uid == "new"
 
 
 def test_a_pod_that_only_carries_the_labels_of_a_head_is_never_asked():

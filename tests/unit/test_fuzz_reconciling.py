@@ -64,7 +64,7 @@ def a_story(run: dict[str, Any]) -> Story:
 
 
 def test_whatever_happens_the_promises_hold() -> None:
-    told = {"stories": 0, "steps": 0, "steps before the end": 0, "reconciles": 0}
+    reported = {"stories": 0, "steps": 0, "steps before the end": 0, "reconciles": 0}
     began = time.process_time()
 
     @settings(
@@ -81,21 +81,21 @@ def test_whatever_happens_the_promises_hold() -> None:
         story = a_story(run)
         try:
             for step in steps:
-                told["steps before the end"] += not story.over
+                reported["steps before the end"] += not story.over
                 story.step(step)
             story.end()
         except Exception:
             note(repr(story))
             raise
-        told["stories"] += 1
-        told["steps"] += story.steps
-        told["reconciles"] += story.operator.reconciles
+        reported["stories"] += 1
+        reported["steps"] += story.steps
+        reported["reconciles"] += story.operator.reconciles
 
     tell()
     statistics.say(
         "fuzzed reconciler: "
-        + ", ".join(f"{number:,} {what}" for what, number in told.items())
+        + ", ".join(f"{number:,} {what}" for what, number in reported.items())
         + f", {time.process_time() - began:.0f} s of CPU"
     )
-    assert told["stories"] >= STORIES, told
-    assert told["steps"] >= STORIES * STEPS, told
+    assert reported["stories"] >= STORIES, reported
+    assert reported["steps"] >= STORIES * STEPS, reported

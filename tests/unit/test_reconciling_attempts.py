@@ -50,11 +50,11 @@ def failed(kind: str = "Application", **document: Any) -> Any:
         ({"progress": a_progress(state="Succeeded", epoch=0)}, "Succeeded", None),
         ({"progress": a_progress(2, state="Succeeded")}, "Running", None),
         ({"ray_jobs": ()}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
-        ({"ray_jobs": (a_ray_job(leaving=True),)}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
+        ({"ray_jobs": (a_ray_job(terminating=True),)}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
         ({"ray_jobs": (), "kuberay": "missing"}, "Running", None),
     ],
 )
-def test_an_attempt_ends_by_the_driver_s_word_or_with_its_ray_job(
+def test_an_attempt_ends_by_the_driver_s_progress_or_with_its_ray_job(
     training: Observed, changes: dict[str, Any], outcome: str, reason: LossReason | None
 ) -> None:
     last = reconcile(replace(training, **changes)).status.attempts[-1]
@@ -99,7 +99,7 @@ def test_an_attempt_ends_by_the_driver_s_word_or_with_its_ray_job(
         ({"status": "FAILED"}, {"pods": ()}, "Lost", LossReason.HEAD_LOST),
     ],
 )
-def test_without_the_driver_s_word_the_ray_job_and_what_was_seen_decide(
+def test_without_the_driver_s_progress_the_ray_job_and_what_was_seen_decide(
     training: Observed,
     job: dict[str, Any],
     changes: dict[str, Any],
@@ -112,7 +112,7 @@ def test_without_the_driver_s_word_the_ray_job_and_what_was_seen_decide(
     assert (last.outcome, last.reason) == (outcome, reason)
 
 
-def test_the_last_word_is_awaited_for_30_seconds_while_the_head_is_there(
+def test_the_final_progress_is_awaited_for_30_seconds_while_the_head_is_there(
     training: Observed,
 ) -> None:
     ended = replace(
@@ -130,8 +130,8 @@ def test_the_last_word_is_awaited_for_30_seconds_while_the_head_is_there(
         == "Succeeded"
     )
     result = {"metrics": {"accuracy": 0.9}}
-    heard = replace(waited, progress=a_progress(state="Succeeded", result=result))
-    assert reconcile(heard, 63).status.result.metrics == {"accuracy": 0.9}  # type: ignore[union-attr]
+    observed = replace(waited, progress=a_progress(state="Succeeded", result=result))
+    assert reconcile(observed, 63).status.result.metrics == {"accuracy": 0.9}  # type: ignore[union-attr]
 
 
 def test_an_attempt_whose_spec_kuberay_refuses_ends_the_run_at_once(training: Observed) -> None:
@@ -195,10 +195,10 @@ def test_the_run_fails_when_its_restarts_are_used_up(training: Observed) -> None
 
 
 def test_the_run_fails_when_more_is_lost_than_max_preemptions(training: Observed) -> None:
-    leaving = replace(training, pods=(*pods()[:2], a_pod("worker-2", leaving_at=60)))
-    once = reconcile(wanting(leaving, failures={"maxPreemptions": 0}))
+    terminating = replace(training, pods=(*pods()[:2], a_pod("worker-2", terminating_at=60)))
+    once = reconcile(wanting(terminating, failures={"maxPreemptions": 0}))
     assert condition(once, "Failed").reason == "PreemptionsExhausted"
-    allowed = reconcile(wanting(leaving, failures={"maxPreemptions": 1}))
+    allowed = reconcile(wanting(terminating, failures={"maxPreemptions": 1}))
     assert allowed.status.phase != "Failed"
     lost = reconcile(wanting(replace(training, ray_jobs=()), failures={"maxPreemptions": 0}))
     assert condition(lost, "Failed").reason == "PreemptionsExhausted"
@@ -206,13 +206,13 @@ def test_the_run_fails_when_more_is_lost_than_max_preemptions(training: Observed
 
 def test_a_run_that_makes_no_progress_fails_after_so_many_attempts(training: Observed) -> None:
     limit = {"failures": {"maxAttemptsWithoutProgress": 1}}
-    for kind, words in (
+    for kind, expected in (
         ("Infrastructure", "make checkpoints more often"),
         ("Storage", "no storage"),
     ):
         plan = reconcile(wanting(replace(training, progress=failed(kind)), **limit))
         assert condition(plan, "Failed").reason == "NoProgress"
-        assert words in condition(plan, "Failed").message
+        assert expected in condition(plan, "Failed").message
     saved = reconcile(
         wanting(replace(training, progress=failed("Storage", checkpoint=SAVED)), **limit)
     )
@@ -222,7 +222,9 @@ def test_a_run_that_makes_no_progress_fails_after_so_many_attempts(training: Obs
 def fallen_heads(seen: Observed, count: int) -> Observed:
     """The first head vanishes unseen, as many others are seen to end."""
     for number in range(count):
-        head = a_head(uid=f"head-{number}", exit_code=1, last_words="Traceback:\nValueError: port")
+        head = a_head(
+            uid=f"head-{number}", exit_code=1, termination_message="Traceback:\nValueError: port"
+        )
         seen = then(seen, 40 + number, pods=(head,))
     return seen
 
@@ -270,7 +272,7 @@ def test_an_ended_attempt_is_deleted_by_uid_and_the_next_waits_for_its_last_pod(
     (delete,) = reconcile(ended, 61).actions
     assert isinstance(delete, Delete)
     assert (delete.ref.kind, delete.ref.uid) == ("RayJob", training.ray_jobs[0]["metadata"]["uid"])
-    going = a_ray_job(born=61, leaving=True)
+    going = a_ray_job(created_at=61, terminating=True)
     assert reconcile(replace(ended, ray_jobs=(going,)), 62).actions == ()
     assert reconcile(replace(ended, ray_jobs=()), 63).actions == ()
     assert reconcile(replace(ended, ray_jobs=(), ray_clusters=()), 64).actions == ()
@@ -279,7 +281,7 @@ def test_an_ended_attempt_is_deleted_by_uid_and_the_next_waits_for_its_last_pod(
 
 
 def test_a_ray_job_that_the_status_does_not_know_is_the_attempt_just_begun() -> None:
-    plan = reconcile(Observed(a_run(), ray_jobs=(a_ray_job(1, born=3),)), 9)
+    plan = reconcile(Observed(a_run(), ray_jobs=(a_ray_job(1, created_at=3),)), 9)
     assert plan.actions == ()
     (adopted,) = plan.status.attempts
     assert (adopted.number, adopted.start_time) == (1, at(3))
@@ -340,11 +342,11 @@ def test_only_the_newest_twenty_attempts_are_kept() -> None:
 
 def test_a_lowered_budget_ends_no_attempt_that_is_well(training: Observed) -> None:
     oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
-    charged = then(replace(training, pods=(pods()[0], oom, pods()[2])), 60, pods=pods())
-    assert charged.run.status.disruptions.out_of_memory == 1
-    lowered = wanting(charged, failures={"maxRestarts": 0, "maxPreemptions": 0})
+    counted = then(replace(training, pods=(pods()[0], oom, pods()[2])), 60, pods=pods())
+    assert counted.run.status.disruptions.out_of_memory == 1
+    lowered = wanting(counted, failures={"maxRestarts": 0, "maxPreemptions": 0})
     assert reconcile(lowered, 62).status.attempts[-1].outcome == "Running"
-    again = a_pod("worker-2", uid="next", exit_code=137, ended_because="OOMKilled", born=100)
+    again = a_pod("worker-2", uid="next", exit_code=137, ended_because="OOMKilled", created_at=100)
     over = reconcile(replace(lowered, pods=(*pods()[:2], again)), 200)
     assert condition(over, "Failed").reason == "RestartsExhausted", "the next failure is judged"
 
@@ -353,8 +355,8 @@ def test_a_lowered_restart_budget_is_not_charged_for_lost_infrastructure(
     training: Observed,
 ) -> None:
     oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
-    charged = then(replace(training, pods=(pods()[0], oom, pods()[2])), 60, pods=pods())
-    lowered = wanting(charged, failures={"maxRestarts": 0})
+    counted = then(replace(training, pods=(pods()[0], oom, pods()[2])), 60, pods=pods())
+    lowered = wanting(counted, failures={"maxRestarts": 0})
     lost = then(replace(lowered, ray_jobs=()), 70)
     assert lost.run.status.attempts[-1].outcome == "Lost"
     empty = replace(lost, ray_clusters=(), pods=())
@@ -364,7 +366,7 @@ def test_a_lowered_restart_budget_is_not_charged_for_lost_infrastructure(
 def test_false_starts_that_come_minutes_apart_are_not_forgotten(training: Observed) -> None:
     seen = training
     for number in range(3):
-        head = a_head(uid=f"head-{number}", exit_code=1, last_words="ValueError: port")
+        head = a_head(uid=f"head-{number}", exit_code=1, termination_message="ValueError: port")
         seen = then(seen, 100 + 700 * number, pods=(head,))
         outcome = reconcile(seen, 110 + 700 * number).status.attempts[-1].outcome
         assert outcome == ("Lost" if number == 2 else "Running")
@@ -373,7 +375,7 @@ def test_false_starts_that_come_minutes_apart_are_not_forgotten(training: Observ
 def test_false_starts_of_one_attempt_do_not_count_for_the_next(training: Observed) -> None:
     given_up = then(fallen_heads(training, 3), 50)
     empty = replace(given_up, ray_jobs=(), ray_clusters=(), pods=())
-    second = then(empty, 100, ray_jobs=(a_ray_job(2),), pods=pods(2, born=100))
+    second = then(empty, 100, ray_jobs=(a_ray_job(2),), pods=pods(2, created_at=100))
     assert reconcile(second, 110).status.attempts[-1].outcome == "Running"
     assert not {"falseHeads", "falseWorkers", "counted"} & set(reconcile(second, 110).status.seen)
 

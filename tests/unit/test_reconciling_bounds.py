@@ -43,7 +43,7 @@ def training() -> Observed:
         {"ray_jobs": (a_ray_job(status="FAILED", message=ENDLESS),), "pods": ()},
         {"ray_clusters": (a_ray_cluster(failure=ENDLESS),)},
         {"pods": (a_head(waiting=("CreateContainerError", ENDLESS)),)},
-        {"pods": (a_head(exit_code=1, last_words=ENDLESS.replace(" ", "")),)},
+        {"pods": (a_head(exit_code=1, termination_message=ENDLESS.replace(" ", "")),)},
         {"pods": (a_pod(unschedulable=ENDLESS),)},
         {"rejected": Rejection("Secret", "x", ENDLESS)},
         {"invalid": ENDLESS},
@@ -62,21 +62,21 @@ def test_every_text_in_the_status_and_in_events_is_cut(
 
 
 def test_many_records_are_told_in_a_few_events(training: Observed) -> None:
-    told = [{"number": n, "kind": "Restored", "time": unix(50)} for n in range(1, 20_001)]
-    plan = reconcile(replace(training, progress=a_progress(records=told)))
+    reported = [{"number": n, "kind": "Restored", "time": unix(50)} for n in range(1, 20_001)]
+    plan = reconcile(replace(training, progress=a_progress(records=reported)))
     assert len(plan.events) == MOST_EVENTS + 1
     assert plan.events[0].reason == "ManyEvents"
     assert plan.events[0].message.endswith(" Restored")
     assert plan.status.seen["records"] == 20_000
-    assert reconcile(then(replace(training, progress=a_progress(records=told)))).events == ()
+    assert reconcile(then(replace(training, progress=a_progress(records=reported)))).events == ()
 
 
 def test_losses_that_a_driver_invents_do_not_fill_the_status(training: Observed) -> None:
-    told = [
+    reported = [
         {"number": n, "kind": "WorkerLost", "time": unix(50), "pod": f"{n}{ENDLESS[:300]}"}
         for n in range(1, 3 * MOST_COUNTED)
     ]
-    seen = then(replace(training, progress=a_progress(records=told)))
+    seen = then(replace(training, progress=a_progress(records=reported)))
     assert len(seen.run.status.seen["counted"]) <= MOST_COUNTED
     assert size(reconcile(seen, 70)) < ETCD_BYTES
 

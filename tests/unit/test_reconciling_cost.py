@@ -51,11 +51,11 @@ def all_out_of_memory(steady: Observed) -> Observed:
 
 def all_recorded_first(steady: Observed) -> Observed:
     """The driver tells of a hundred of them, and the pods show all of them."""
-    told = [
+    reported = [
         {"number": n, "kind": "WorkerLost", "time": unix(61), "pod": f"worker-{n}"}
         for n in range(1, 101)
     ]
-    recorded = written(replace(steady, progress=a_progress(records=told)), 62)
+    recorded = written(replace(steady, progress=a_progress(records=reported)), 62)
     return all_out_of_memory(recorded)
 
 
@@ -64,7 +64,7 @@ def headless(steady: Observed) -> Observed:
     return replace(steady, pods=steady.pods[1:])
 
 
-def leaving(steady: Observed) -> Observed:
+def terminating(steady: Observed) -> Observed:
     """Every pod was asked to leave."""
     gone = {"deletionTimestamp": "2026-11-21T12:01:35Z", "deletionGracePeriodSeconds": 35}
     return replace(
@@ -93,7 +93,7 @@ def runs() -> dict[int, Observed]:
         all_out_of_memory,
         all_recorded_first,
         headless,
-        leaving,
+        terminating,
         afterwards,
         lambda steady: steady,
     ],
@@ -128,7 +128,7 @@ def test_a_lost_node_costs_a_bounded_number_of_calls(runs: dict[int, Observed]) 
 
 def test_a_pod_that_changed_is_read_anew(runs: dict[int, Observed]) -> None:
     steady = runs[FEW]
-    changed = versioned(leaving(steady).pods[5])
+    changed = versioned(terminating(steady).pods[5])
     changed = {**changed, "metadata": {**changed["metadata"], "resourceVersion": "7"}}
     seen = replace(steady, pods=(*steady.pods[:5], changed, *steady.pods[6:]))
     assert planned(seen, 64).status.disruptions.preemptions == 1

@@ -25,7 +25,7 @@ def config_error(message: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason", "words"),
+    ("changes", "reason", "expected"),
     [
         (
             {"pods": (config_error('secret "s3-credentials" not found'),)},
@@ -90,12 +90,12 @@ def config_error(message: str) -> dict[str, Any]:
     ],
 )
 def test_what_is_wrong_is_said_and_the_attempt_goes_on(
-    training: Observed, changes: dict[str, Any], reason: str, words: list[str]
+    training: Observed, changes: dict[str, Any], reason: str, expected: list[str]
 ) -> None:
     plan = reconcile(replace(training, **changes))
     found = condition(plan, "Stalled")
     assert (found.status, found.reason) == ("True", reason)
-    assert [word for word in words if word not in found.message] == []
+    assert [word for word in expected if word not in found.message] == []
     assert plan.status.attempts[-1].outcome == "Running"
     assert plan.status.restarts == 0
 
@@ -119,7 +119,7 @@ def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_lo
 
 
 @pytest.mark.parametrize("kuberay", ["missing", "too-old"])
-def test_without_kuberay_nothing_is_created_and_it_is_looked_for_again(kuberay: Any) -> None:
+def test_without_kuberay_nothing_is_created_and_it_is_checked_again(kuberay: Any) -> None:
     plan = reconcile(Observed(a_run(), kuberay=kuberay))
     assert (plan.actions, plan.requeue_after_s, plan.status.phase) == ((), 30.0, "Pending")
     assert condition(plan, "Stalled").status == "True"
@@ -128,11 +128,11 @@ def test_without_kuberay_nothing_is_created_and_it_is_looked_for_again(kuberay: 
 
 
 def test_a_rejected_ray_job_is_not_accepted_and_not_tried_in_a_loop() -> None:
-    words = "RayJob.ray.io is invalid: spec.x: must be y"
-    plan = reconcile(Observed(a_run(), rejected=Rejection("RayJob", "digits-1", words)))
+    expected = "RayJob.ray.io is invalid: spec.x: must be y"
+    plan = reconcile(Observed(a_run(), rejected=Rejection("RayJob", "digits-1", expected)))
     found = condition(plan, "Accepted")
     assert (found.status, found.reason) == ("False", "Rejected")
-    assert words in found.message
+    assert expected in found.message
     assert (plan.actions, plan.requeue_after_s) == ((), 30.0)
 
 
@@ -152,12 +152,12 @@ def test_a_quota_that_refuses_the_ray_job_stalls_an_accepted_run() -> None:
 def test_an_invalid_spec_is_not_accepted_and_whatever_runs_is_left_alone(
     training: Observed,
 ) -> None:
-    words = "workers.count: must be at least 1"
-    plan = reconcile(replace(training, invalid=words))
+    expected = "workers.count: must be at least 1"
+    plan = reconcile(replace(training, invalid=expected))
     found = condition(plan, "Accepted")
-    assert (found.status, found.message, plan.actions) == ("False", words, ())
+    assert (found.status, found.message, plan.actions) == ("False", expected, ())
     assert plan.status.attempts == training.run.status.attempts
-    fresh = reconcile(Observed(a_run(), invalid=words))
+    fresh = reconcile(Observed(a_run(), invalid=expected))
     assert (fresh.status.phase, fresh.actions, fresh.status.attempts) == ("Pending", (), [])
 
 
@@ -193,12 +193,12 @@ def test_an_attempt_that_runs_in_the_operators_namespace_since_an_older_version_
 
 @pytest.mark.parametrize("kind", ["RayJob", "Secret", "NetworkPolicy"])
 def test_a_refused_object_is_said_and_no_attempt_begins_without_it(kind: str) -> None:
-    words = 'admission webhook "policy.example.org" denied the request: no'
-    plan = reconcile(Observed(a_run(), rejected=Rejection(kind, "digits-x", words)))
+    expected = 'admission webhook "policy.example.org" denied the request: no'
+    plan = reconcile(Observed(a_run(), rejected=Rejection(kind, "digits-x", expected)))
     found = condition(plan, "Accepted")
     assert (found.status, found.reason) == ("False", "Rejected")
     assert f"{kind} digits-x" in found.message
-    assert words in found.message
+    assert expected in found.message
     assert (plan.actions, plan.requeue_after_s, plan.status.attempt) == ((), 30.0, 0)
 
 
@@ -228,14 +228,18 @@ def test_an_object_that_is_refused_in_mid_run_does_not_keep_the_status_from_bein
 
 
 def test_storage_that_does_not_answer_is_said_while_the_attempt_runs(training: Observed) -> None:
-    told = "The bucket runs at https://s3.example.org does not answer: timed out"
-    heard = replace(training, progress=a_progress(storage_error=told, storage_error_since=1.0))
-    plan = reconcile(heard)
+    reported = "The bucket runs at https://s3.example.org does not answer: timed out"
+    observed = replace(
+        training, progress=a_progress(storage_error=reported, storage_error_since=1.0)
+    )
+    plan = reconcile(observed)
     found = condition(plan, "Stalled")
     assert (found.status, found.reason) == ("True", "StorageUnavailable")
-    assert told in found.message
+    assert reported in found.message
     assert (plan.status.attempts[-1].outcome, plan.status.phase) == ("Running", "Running")
-    assert condition(reconcile(replace(heard, progress=a_progress())), "Stalled").status == "False"
+    assert (
+        condition(reconcile(replace(observed, progress=a_progress())), "Stalled").status == "False"
+    )
 
 
 def test_a_deletion_that_is_refused_is_said_and_tried_again_later(training: Observed) -> None:

@@ -73,10 +73,10 @@ def test_replacements_are_kept_off_the_node_before_its_pods_are_deleted(
 
 def test_a_head_that_does_not_answer_on_a_stale_node_is_lost_with_it(training: Observed) -> None:
     node = a_node("base-1", lease_age_s=20.0)
-    heard = replace(training, nodes=nodes(node), progress=a_progress(), progress_age_s=8.0)
-    assert "digits-1-head" in forced(reconcile(replace(heard, progress_failing_s=5.0)))
-    assert forced(reconcile(replace(heard, progress_failing_s=3.0))) == []
-    kept_out = replace(heard, progress=None, progress_age_s=None, progress_failing_s=500.0)
+    observed = replace(training, nodes=nodes(node), progress=a_progress(), progress_age_s=8.0)
+    assert "digits-1-head" in forced(reconcile(replace(observed, progress_failing_s=5.0)))
+    assert forced(reconcile(replace(observed, progress_failing_s=3.0))) == []
+    kept_out = replace(observed, progress=None, progress_age_s=None, progress_failing_s=500.0)
     assert forced(reconcile(kept_out)) == [], "polls that never worked are no sign of a loss"
 
 
@@ -87,7 +87,7 @@ def test_polls_that_fail_say_nothing_about_other_nodes(training: Observed) -> No
 def test_a_pod_that_outstays_its_grace_on_a_node_that_is_not_ready_is_freed(
     training: Observed,
 ) -> None:
-    stuck = (HEAD, a_pod("worker-1", leaving_at=0, grace=35), TWO)
+    stuck = (HEAD, a_pod("worker-1", terminating_at=0, grace=35), TWO)
     not_ready = nodes(a_node("spot-1", ready=False))
     assert forced(reconcile(replace(training, pods=stuck, nodes=not_ready), 46)) == ["worker-1"]
     assert forced(reconcile(replace(training, pods=stuck, nodes=not_ready), 40)) == []
@@ -101,9 +101,9 @@ def test_workers_are_replaced_together_with_a_head_that_vanished(training: Obser
 
 
 def test_a_worker_that_waited_while_its_head_was_lost_joins_the_new_one() -> None:
-    waited = a_pod("worker-3", born=40)
+    waited = a_pod("worker-3", created_at=40)
     waited["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": at(70)}}
-    others = a_head(born=62, uid="new-head"), a_pod("worker-2", node="spot-2", born=64)
+    others = a_head(created_at=62, uid="new-head"), a_pod("worker-2", node="spot-2", created_at=64)
     seen = replace(a_training_run(), pods=(waited, *others))
     assert reconcile(seen, 80).actions == ()
 
@@ -111,20 +111,20 @@ def test_a_worker_that_waited_while_its_head_was_lost_joins_the_new_one() -> Non
 def test_workers_older_than_the_new_head_are_replaced_once_and_new_ones_left_alone(
     training: Observed,
 ) -> None:
-    new_head = a_head(born=62, uid="new-head")
-    fresh = a_pod("worker-3", born=62)
+    new_head = a_head(created_at=62, uid="new-head")
+    fresh = a_pod("worker-3", created_at=62)
     plan = reconcile(replace(training, pods=(new_head, ONE, fresh)), 63)
     assert forced(plan) == ["worker-1"]
-    going = a_pod("worker-1", leaving_at=63, grace=0)
+    going = a_pod("worker-1", terminating_at=63, grace=0)
     assert forced(reconcile(replace(training, pods=(new_head, going, fresh)), 64)) == []
 
 
 def test_a_head_that_leaves_in_peace_keeps_its_workers_until_it_is_gone(
     training: Observed,
 ) -> None:
-    leaving = then(replace(training, pods=(a_head(leaving_at=60), ONE, TWO)), 61)
-    assert forced(reconcile(leaving, 62)) == []
-    assert forced(reconcile(replace(leaving, pods=(ONE, TWO)), 90)) == ["worker-1", "worker-2"]
+    terminating = then(replace(training, pods=(a_head(terminating_at=60), ONE, TWO)), 61)
+    assert forced(reconcile(terminating, 62)) == []
+    assert forced(reconcile(replace(terminating, pods=(ONE, TWO)), 90)) == ["worker-1", "worker-2"]
 
 
 def test_a_head_whose_container_ended_takes_its_workers_along(training: Observed) -> None:
@@ -156,7 +156,7 @@ def test_pods_of_an_ended_attempt_on_a_dead_node_are_freed_without_a_driver(
     training: Observed,
 ) -> None:
     ended = then(replace(training, ray_jobs=()), 60)
-    stuck = a_pod("worker-1", leaving_at=61, grace=35)
+    stuck = a_pod("worker-1", terminating_at=61, grace=35)
     dead = nodes(a_node("spot-1", lease_age_s=90.0))
     later = replace(ended, ray_clusters=(), pods=(stuck,), nodes=dead)
     assert forced(reconcile(later, 100)) == []

@@ -1,4 +1,4 @@
-"""Each loss is counted once, under its true cause, whoever tells of it first."""
+"""Each loss is counted once, under its true cause, whichever source shows it first."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ WELL = a_node("spot-1")
         (a_pod(), WELL, None),
         (a_pod(exit_code=137, ended_because="OOMKilled"), WELL, LossReason.OUT_OF_MEMORY),
         (
-            a_pod(exit_code=137, ended_because="OOMKilled", leaving_at=9),
+            a_pod(exit_code=137, ended_because="OOMKilled", terminating_at=9),
             NOT_READY,
             LossReason.OUT_OF_MEMORY,
         ),
@@ -50,7 +50,7 @@ WELL = a_node("spot-1")
         (a_pod(reason="NodeShutdown", phase="Failed"), WELL, LossReason.PREEMPTED),
         (a_pod(reason="NodeLost"), WELL, LossReason.NODE_LOST),
         (a_pod(reason="NodeAffinity", phase="Failed"), WELL, LossReason.INFRASTRUCTURE_ERROR),
-        (a_pod(leaving_at=9), WELL, LossReason.PREEMPTED),
+        (a_pod(terminating_at=9), WELL, LossReason.PREEMPTED),
         (a_pod(exit_code=137), NOT_READY, LossReason.NODE_LOST),
         (a_pod(exit_code=143), GONE, LossReason.NODE_LOST),
         (
@@ -66,8 +66,8 @@ WELL = a_node("spot-1")
         (a_pod(exit_code=137), WELL, LossReason.WORKER_LOST),
         (a_pod(exit_code=1), NOT_READY, LossReason.WORKER_LOST),
         (a_head(exit_code=1), WELL, LossReason.HEAD_LOST),
-        (a_pod(exit_code=1, ended_at=5, leaving_at=6), WELL, LossReason.WORKER_LOST),
-        (a_pod(exit_code=143, ended_at=9, leaving_at=6), WELL, LossReason.PREEMPTED),
+        (a_pod(exit_code=1, ended_at=5, terminating_at=6), WELL, LossReason.WORKER_LOST),
+        (a_pod(exit_code=143, ended_at=9, terminating_at=6), WELL, LossReason.PREEMPTED),
     ],
 )
 def test_the_first_sign_that_holds_says_why_a_pod_ended(
@@ -86,8 +86,8 @@ def counts(observed: Observed, seconds: float = 60) -> dict[str, int]:
     return {name: number for name, number in found.to_dict().items() if number}
 
 
-def records(*told: dict[str, Any], **document: Any) -> Any:
-    numbered = [{"number": n, "time": unix(50), **record} for n, record in enumerate(told, 1)]
+def records(*reported: dict[str, Any], **document: Any) -> Any:
+    numbered = [{"number": n, "time": unix(50), **record} for n, record in enumerate(reported, 1)]
     return a_progress(records=numbered, **document)
 
 
@@ -98,10 +98,10 @@ def test_a_healthy_attempt_lost_nothing(training: Observed) -> None:
 def test_a_worker_that_leaves_is_one_preemption_however_often_it_is_then(
     training: Observed,
 ) -> None:
-    leaving = replace(training, pods=(HEAD, a_pod("worker-1", leaving_at=55), TWO))
-    assert counts(leaving) == {"preemptions": 1}
-    assert counts(then(leaving)) == {"preemptions": 1}
-    assert counts(then(leaving, pods=(HEAD, TWO)), 70) == {"preemptions": 1}
+    terminating = replace(training, pods=(HEAD, a_pod("worker-1", terminating_at=55), TWO))
+    assert counts(terminating) == {"preemptions": 1}
+    assert counts(then(terminating)) == {"preemptions": 1}
+    assert counts(then(terminating, pods=(HEAD, TWO)), 70) == {"preemptions": 1}
 
 
 @pytest.mark.parametrize("kind", ["Preempted", "WorkerLost"])
@@ -111,20 +111,20 @@ def test_a_worker_that_leaves_is_one_preemption_however_often_it_is_then(
 def test_pod_and_runtime_telling_of_one_loss_count_it_once(
     training: Observed, kind: str, pod: str | None, record_first: bool, pod_stays: bool
 ) -> None:
-    leaving = (HEAD, a_pod("worker-1", leaving_at=55), TWO)
-    told = records({"kind": kind, "pod": pod})
+    terminating = (HEAD, a_pod("worker-1", terminating_at=55), TWO)
+    reported = records({"kind": kind, "pod": pod})
     if record_first:
-        between = then(replace(training, progress=told), pods=leaving)
+        between = then(replace(training, progress=reported), pods=terminating)
     else:
-        shown = leaving if pod_stays else (HEAD, TWO)
-        between = then(replace(training, pods=leaving), pods=shown, progress=told)
+        shown = terminating if pod_stays else (HEAD, TWO)
+        between = then(replace(training, pods=terminating), pods=shown, progress=reported)
     assert counts(between) == {"preemptions": 1}
 
 
 def test_a_worker_that_only_the_runtime_saw_dying_is_a_worker_failure(training: Observed) -> None:
-    told = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
-    assert counts(told) == {"workerFailures": 1}
-    assert counts(then(told), 90) == {"workerFailures": 1}
+    reported = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
+    assert counts(reported) == {"workerFailures": 1}
+    assert counts(then(reported), 90) == {"workerFailures": 1}
 
 
 def test_a_new_driver_s_records_are_counted_though_their_numbers_begin_again(
@@ -155,9 +155,9 @@ def test_a_node_with_two_pods_is_lost_once(training: Observed) -> None:
 def test_a_head_that_vanishes_is_one_head_loss_and_its_workers_none(training: Observed) -> None:
     gone = then(training, 60, pods=(ONE, TWO))
     assert counts(gone, 61) == {"headLosses": 1}
-    forced = (a_pod("worker-1", leaving_at=61, grace=0), a_pod("worker-2", exit_code=1))
+    forced = (a_pod("worker-1", terminating_at=61, grace=0), a_pod("worker-2", exit_code=1))
     assert counts(then(gone, 61, pods=forced), 62) == {"headLosses": 1}
-    replaced = (a_head(born=62, uid="new-head"), a_pod("worker-9", born=63))
+    replaced = (a_head(created_at=62, uid="new-head"), a_pod("worker-9", created_at=63))
     assert counts(then(gone, 61, pods=replaced), 64) == {"headLosses": 1}
 
 
@@ -173,7 +173,7 @@ def test_a_head_on_a_lost_node_is_one_node_loss(training: Observed) -> None:
 
 
 def test_a_head_that_leaves_in_peace_is_counted_when_it_is_asked_to(training: Observed) -> None:
-    asked = then(training, pods=(a_head(leaving_at=60), ONE, TWO))
+    asked = then(training, pods=(a_head(terminating_at=60), ONE, TWO))
     assert counts(asked, 61) == {"headLosses": 1}
     assert counts(then(asked, 61, pods=(ONE, TWO)), 90) == {"headLosses": 1}
 
@@ -196,24 +196,27 @@ def test_a_queue_that_takes_everything_back_is_one_preemption(training: Observed
     left = then(
         training,
         ray_jobs=(a_ray_job(queued=True),),
-        pods=(a_head(leaving_at=60), a_pod("worker-1", leaving_at=60), TWO),
+        pods=(a_head(terminating_at=60), a_pod("worker-1", terminating_at=60), TWO),
     )
     assert counts(left) == {"preemptions": 1}
     waiting = then(left, pods=())
     assert reconcile(waiting).status.phase == "Queued"
     assert counts(waiting) == {"preemptions": 1}
-    again = then(waiting, ray_jobs=(a_ray_job(),), pods=(a_head(born=90, uid="new"),))
+    again = then(waiting, ray_jobs=(a_ray_job(),), pods=(a_head(created_at=90, uid="new"),))
     assert counts(again) == {"preemptions": 1}
 
 
 def test_what_the_driver_tells_of_a_queues_taking_is_the_same_preemption(
     training: Observed,
 ) -> None:
-    told = records({"kind": "Preempted", "pod": "worker-1"}, {"kind": "Preempted"})
+    reported = records({"kind": "Preempted", "pod": "worker-1"}, {"kind": "Preempted"})
     left = then(
-        training, ray_jobs=(a_ray_job(queued=True),), pods=(a_head(leaving_at=60),), progress=told
+        training,
+        ray_jobs=(a_ray_job(queued=True),),
+        pods=(a_head(terminating_at=60),),
+        progress=reported,
     )
-    again = then(left, 90, ray_jobs=(a_ray_job(),), pods=(a_head(born=90, uid="new"),))
+    again = then(left, 90, ray_jobs=(a_ray_job(),), pods=(a_head(created_at=90, uid="new"),))
     assert counts(again, 100) == {"preemptions": 1}
 
 
@@ -226,11 +229,11 @@ def test_workers_that_end_while_their_heads_node_is_silent_are_no_losses_of_thei
 
 
 def test_pods_that_are_long_gone_are_forgotten(training: Observed) -> None:
-    leaving = replace(training, pods=(HEAD, a_pod("worker-1", leaving_at=55), TWO))
-    remembered = then(leaving, pods=(HEAD, TWO))
+    terminating = replace(training, pods=(HEAD, a_pod("worker-1", terminating_at=55), TWO))
+    remembered = then(terminating, pods=(HEAD, TWO))
     assert reconcile(remembered).status.seen["counted"]
     assert reconcile(remembered, 1000).status.seen["counted"], "the attempt may still end of it"
-    new = a_pod("worker-3", born=70)
+    new = a_pod("worker-3", created_at=70)
     replaced = replace(remembered, pods=(HEAD, TWO, new), progress=a_progress())
     assert "counted" not in reconcile(replaced, 1000).status.seen
 
@@ -246,13 +249,13 @@ def test_an_attempt_that_ends_of_a_loss_long_ago_does_not_count_it_again(
 
 
 def test_a_record_is_not_counted_again_once_its_pod_is_forgotten(training: Observed) -> None:
-    told = records(
+    reported = records(
         {"kind": "WorkerLost", "pod": "worker-1"}, {"kind": "Restored", "message": "at 4"}
     )
-    heard = replace(training, progress=told, pods=(HEAD, TWO))
-    assert [event.reason for event in reconcile(heard).events] == ["WorkerLost", "Restored"]
-    forgotten = then(then(heard), 500)
+    polled = replace(training, progress=reported, pods=(HEAD, TWO))
+    assert [event.reason for event in reconcile(polled).events] == ["WorkerLost", "Restored"]
+    forgotten = then(then(polled), 500)
     much_later = then(forgotten, 1000, pods=(HEAD, TWO))
-    again = replace(much_later, progress=told)
+    again = replace(much_later, progress=reported)
     assert counts(again, 1010) == {"workerFailures": 1}
     assert reconcile(again, 1010).events == ()

@@ -103,8 +103,8 @@ def test_a_node_that_came_back_and_is_lost_again_is_counted_again(lost: Observed
 def test_a_node_s_hostname_counts_and_not_its_name() -> None:
     training = replace(a_training_run(), ray_clusters=(a_live_cluster(),), progress_age_s=0.5)
     state = a_node("spot-1", hostname="ip-10-0-0-1", lease_age_s=16.0)
-    told = a_progress(lost_nodes=["ip-10-0-0-1"])
-    dying = replace(training, nodes=nodes(state), progress=told)
+    reported = a_progress(lost_nodes=["ip-10-0-0-1"])
+    dying = replace(training, nodes=nodes(state), progress=reported)
     assert exclusions(reconcile(dying, 60)) == [("ip-10-0-0-1",)]
     after = then(dying, 60, ray_jobs=(), ray_clusters=(), pods=(), nodes={})
     begins = str(reconcile(then(after, 62), 64).actions[-1])
@@ -115,7 +115,9 @@ def test_a_node_s_hostname_counts_and_not_its_name() -> None:
 def waiting_for_room(seconds: float, cluster: dict[str, Any]) -> dict[str, Any]:
     """A replacement that finds no node, made from the cluster's template."""
     found = a_pod(
-        "worker-9", unschedulable="0/3 nodes are available: 1 didn't match node affinity", born=62
+        "worker-9",
+        unschedulable="0/3 nodes are available: 1 didn't match node affinity",
+        created_at=62,
     )
     template = cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]
     return {**found, "spec": {**found["spec"], "affinity": template["affinity"]}}

@@ -1,4 +1,4 @@
-"""One undisturbed run, from the first look to the last."""
+"""One undisturbed run, from the first reconcile to the last."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ def begun() -> RunStatus:
     return reconcile(Observed(a_run())).status
 
 
-def test_the_first_look_makes_the_token_then_what_it_needs_then_the_ray_job():
+def test_the_first_reconcile_makes_the_token_then_what_it_needs_then_the_ray_job():
     actions = reconcile(Observed(a_run())).actions
     assert isinstance(actions[0], EnsureToken)
     assert all(isinstance(action, Apply) for action in actions[1:])
@@ -35,7 +35,7 @@ def test_the_status_then_tells_of_the_attempt():
     )
 
 
-def test_a_second_look_at_the_same_thing_changes_nothing():
+def test_a_second_reconcile_of_the_same_thing_changes_nothing():
     observed = Observed(a_run(status=begun()), ray_jobs=(a_ray_job(),), pods=pods(), nodes=nodes())
     first = reconcile(observed, 5)
     again = reconcile(Observed(a_run(status=first.status), ray_jobs=(a_ray_job(),), pods=pods()), 9)
@@ -63,7 +63,7 @@ def training() -> Observed:
     )
 
 
-def test_the_driver_s_word_ends_the_run_before_kuberay_knows():
+def test_the_driver_s_progress_ends_the_run_before_kuberay_knows():
     done = a_progress(
         state="Succeeded",
         step=100,

@@ -77,7 +77,7 @@ def test_resuming_begins_the_next_attempt_and_leaves_the_sleep_out_of_the_deadli
     resumed = reconcile(awake, 1070)
     assert resumed.status.attempt == 2
     assert resumed.status.suspended_seconds == 1000
-    later = then(awake, 1070, ray_jobs=(a_ray_job(2),), pods=pods(2, born=1070))
+    later = then(awake, 1070, ray_jobs=(a_ray_job(2),), pods=pods(2, created_at=1070))
     assert reconcile(later, 1090).status.phase != "Failed"
     assert condition(reconcile(later, 1101), "Failed").reason == "DeadlineExceeded"
 
@@ -181,7 +181,7 @@ def test_a_run_whose_spec_became_invalid_is_accompanied_to_its_end(training: Obs
     accepted = condition(plan, "Accepted")
     assert (accepted.status, accepted.reason, accepted.message) == ("False", "InvalidSpec", WRONG)
     assert (plan.actions, plan.status.phase) == ((), "Running")
-    lost = replace(invalid, pods=(*three[:3], a_pod("worker-3", leaving_at=64)))
+    lost = replace(invalid, pods=(*three[:3], a_pod("worker-3", terminating_at=64)))
     assert reconcile(lost, 66).status.disruptions.preemptions == 1
     done = then(replace(invalid, progress=a_progress(state="Succeeded", world_size=3)), 70)
     assert done.run.status.phase == "Succeeded"

@@ -35,15 +35,15 @@ def in_this_order(
     """Pods and records tell of the failure one after the other, a reconcile after each."""
     seen = a_run_of_four(**spec)
     dead: dict[str, float] = {}
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     for seconds, (witness, name) in enumerate(shown):
         if witness == "pod":
             dead[name] = ends[name]
         else:
             record = {"kind": "WorkerLost", "time": unix(ends[name])}
-            told.append({**record, "number": len(told) + 1, "pod": name if named else None})
+            reported.append({**record, "number": len(reported) + 1, "pod": name if named else None})
         workers = [killed(n, dead[n]) if n in dead else healthy(n) for n in WORKERS]
-        seen = replace(seen, pods=(a_head(), *workers), progress=a_progress(records=told))
+        seen = replace(seen, pods=(a_head(), *workers), progress=a_progress(records=reported))
         seen = then(seen, 50 + seconds)
     return seen
 
@@ -92,7 +92,7 @@ def test_a_replacement_that_runs_out_of_memory_again_is_the_next_failure() -> No
     seen = a_run_of_four()
     for turn in range(3):
         at = 50 + 20 * turn
-        pod = killed("worker-1", at + 15, uid=f"worker-1-{turn}", born=at)
+        pod = killed("worker-1", at + 15, uid=f"worker-1-{turn}", created_at=at)
         others = [healthy(name) for name in WORKERS[1:]]
         seen = then(replace(seen, pods=(a_head(), pod, *others)), at + 16)
     assert seen.run.status.disruptions.out_of_memory == 3

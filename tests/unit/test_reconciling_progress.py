@@ -1,4 +1,4 @@
-"""Phase, progress, checkpoint and goodput: what a user reads, from what the driver tells."""
+"""Phase, progress, checkpoint and goodput: what a user reads, from what the driver reports."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,11 +42,11 @@ def test_metrics_in_status_are_few_and_small(training: Observed) -> None:
         "nan": "nan",
         **{f"m{n}": n for n in range(99)},
     }
-    told = reconcile(replace(training, progress=a_progress(metrics=wild))).status.progress
-    assert told
-    assert len(told.metrics) == 50
-    assert (len(told.metrics["text"]), told.metrics["nan"]) == (100, "nan")
-    assert "list" not in told.metrics
+    reported = reconcile(replace(training, progress=a_progress(metrics=wild))).status.progress
+    assert reported
+    assert len(reported.metrics) == 50
+    assert (len(reported.metrics["text"]), reported.metrics["nan"]) == (100, "nan")
+    assert "list" not in reported.metrics
 
 
 def test_a_starting_driver_does_not_wipe_what_was_reached(training: Observed) -> None:
@@ -79,11 +79,11 @@ def test_the_newest_checkpoint_is_told(training: Observed) -> None:
         ({"progress": a_progress(state="Recovering")}, "Recovering"),
         ({"progress": a_progress(state="Starting", step=0)}, "Starting"),
         ({"pods": pods()[1:]}, "Recovering"),
-        ({"pods": (a_head(born=61, uid="new"),), "progress_age_s": 20.0}, "Recovering"),
+        ({"pods": (a_head(created_at=61, uid="new"),), "progress_age_s": 20.0}, "Recovering"),
         ({"ray_jobs": (a_ray_job(queued=True),), "pods": ()}, "Queued"),
     ],
 )
-def test_the_phase_is_one_word_for_where_the_run_stands(
+def test_the_phase_says_where_the_run_stands(
     training: Observed, changes: dict[str, Any], phase: str
 ) -> None:
     assert reconcile(replace(training, **changes), 62).status.phase == phase
@@ -165,7 +165,7 @@ def test_the_queue_is_the_wait_until_the_last_of_the_first_pods_has_a_node(
     fresh = replace(training, run=training.run.model_copy(update={"status": _unqueued(training)}))
     pending = (*pods()[:2], a_pod("worker-2", unschedulable="0/3 nodes"))
     assert "queueSeconds" not in reconcile(replace(fresh, pods=pending)).status.seen
-    scheduled = (*pods()[:2], a_pod("worker-2", born=40))
+    scheduled = (*pods()[:2], a_pod("worker-2", created_at=40))
     assert reconcile(replace(fresh, pods=scheduled)).status.seen["queueSeconds"] == 43
 
 

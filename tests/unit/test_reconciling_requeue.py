@@ -32,9 +32,11 @@ CONCERNS = {
     "polls begin to fail": {"progress_failing_s": 1.0},
     "Ray lost a node": {"progress": a_progress(lost_nodes=["spot-1"])},
     "a node is not ready": {"nodes": nodes(a_node("spot-1", ready=False))},
-    "a pod is leaving": {"pods": (*pods()[:2], a_pod("worker-2", node="spot-2", leaving_at=55))},
+    "a pod is leaving": {
+        "pods": (*pods()[:2], a_pod("worker-2", node="spot-2", terminating_at=55))
+    },
     "a pod is missing": {"pods": pods()[:2]},
-    "the head is new": {"pods": (a_head(born=58), *pods()[1:]), "progress_age_s": 30.0},
+    "the head is new": {"pods": (a_head(created_at=58), *pods()[1:]), "progress_age_s": 30.0},
     "the driver starts": {"progress": a_progress(state="Starting", time=unix(61))},
 }
 

@@ -57,7 +57,7 @@ def test_only_ray_s_own_memory_is_the_training_s(training: Observed) -> None:
     assert "sidecar" not in pod_status.termination_message(beside(a_pod(exit_code=3), FAILED))
 
 
-def test_an_init_container_that_failed_its_pod_has_the_last_word() -> None:
+def test_an_init_container_that_failed_its_pod_is_the_cause() -> None:
     pod = a_pod(phase="Failed")
     del pod["status"]["containerStatuses"]
     pod["status"]["initContainerStatuses"] = [{"name": "fetch", **FAILED}]

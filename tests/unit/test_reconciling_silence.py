@@ -50,14 +50,14 @@ def test_a_head_that_cannot_be_read_is_said_with_the_reason_and_what_to_do(
 ) -> None:
     hesitant = replace(training, progress_failing_s=30.0, progress_asked_s=30.0)
     assert condition(reconcile(hesitant, 700), "Stalled").status == "False"
-    told = "it answers 401: it has the token of another key"
-    failing = replace(hesitant, progress_failing_s=61.0, progress_error=told)
+    reported = "it answers 401: it has the token of another key"
+    failing = replace(hesitant, progress_failing_s=61.0, progress_error=reported)
     stalled = condition(reconcile(failing, 700), "Stalled")
     assert (stalled.status, stalled.reason) == ("True", "DriverSilent")
-    for word in (told, "nothing is ended", "NetworkPolicy", "8484", "token"):
+    for word in (reported, "nothing is ended", "NetworkPolicy", "8484", "token"):
         assert word in stalled.message
-    heard = then(failing, 700, progress=a_progress(), progress_failing_s=None)
-    assert condition(reconcile(heard, 702), "Stalled").status == "False"
+    observed = then(failing, 700, progress=a_progress(), progress_failing_s=None)
+    assert condition(reconcile(observed, 702), "Stalled").status == "False"
 
 
 def test_a_driver_that_tells_nothing_while_its_head_answers_is_said_too(
@@ -70,9 +70,9 @@ def test_a_driver_that_tells_nothing_while_its_head_answers_is_said_too(
     assert "digits-1-head" in stalled.message
 
 
-@pytest.mark.parametrize("told", ["", "PENDING"])
-def test_a_driver_that_was_never_submitted_is_given_up_after_ten_minutes(told: str) -> None:
-    begun = replace(a_training_run(), ray_jobs=(a_ray_job(status=told),), progress_age_s=None)
+@pytest.mark.parametrize("reported", ["", "PENDING"])
+def test_a_driver_that_was_never_submitted_is_given_up_after_ten_minutes(reported: str) -> None:
+    begun = replace(a_training_run(), ray_jobs=(a_ray_job(status=reported),), progress_age_s=None)
     since = then(replace(begun, progress_asked_s=10.0), 40)
     assert (
         reconcile(replace(since, progress_asked_s=500.0), 639).status.attempts[-1].outcome
@@ -111,12 +111,12 @@ GAVE_UP = a_ray_job(deployment="Failed", status="RUNNING", reason="JobStatusChec
 def test_a_driver_that_kuberay_lost_sight_of_is_asked_for_a_checkpoint_first(
     training: Observed,
 ) -> None:
-    heard = replace(training, progress=a_progress(), progress_age_s=1.0, ray_jobs=(GAVE_UP,))
-    plan = reconcile(heard, 400)
+    observed = replace(training, progress=a_progress(), progress_age_s=1.0, ray_jobs=(GAVE_UP,))
+    plan = reconcile(observed, 400)
     assert plan.status.attempts[-1].outcome == "Running"
     assert plan.actions == (AskToSuspend(1),)
     assert condition(plan, "Stalled").reason == "KubeRayGaveUp"
-    asked = then(heard, 400)
+    asked = then(observed, 400)
     ended = reconcile(replace(asked, progress=a_progress(state="Suspended", step=40)), 410)
     last = ended.status.attempts[-1]
     assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
@@ -143,9 +143,9 @@ def test_an_operator_s_restart_does_not_change_the_phase(training: Observed) -> 
 @pytest.mark.parametrize(
     "against",
     [
-        {"pods": (a_head(uid="another", born=65), *pods()[1:])},
+        {"pods": (a_head(uid="another", created_at=65), *pods()[1:])},
         {"pods": (a_head(), pods()[1])},
-        {"pods": (a_head(), pods()[1], a_pod("worker-2", leaving_at=65))},
+        {"pods": (a_head(), pods()[1], a_pod("worker-2", terminating_at=65))},
         {"pods": pods()[1:]},
         {"progress": a_progress(state="Recovering"), "progress_age_s": 0.1},
     ],

@@ -72,8 +72,8 @@ def test_kuberay_that_does_not_replace_a_pod_is_said(
 
 
 def test_a_pod_that_outstays_its_grace_on_a_node_that_is_well_is_said(training: Observed) -> None:
-    leaving = a_pod("worker-1", leaving_at=100, grace=35)
-    seen = replace(training, pods=(HEAD, leaving, TWO))
+    terminating = a_pod("worker-1", terminating_at=100, grace=35)
+    seen = replace(training, pods=(HEAD, terminating, TWO))
     assert stalled(reconcile(seen, 194)) is None
     plan = reconcile(seen, 195)
     assert stalled(plan) == "PodTerminating"
@@ -88,15 +88,15 @@ def test_a_pod_whose_processes_have_ended_is_freed_where_it_only_lingers(
     training: Observed,
 ) -> None:
     """Two signs: its grace period is long over, and the kubelet says that nothing runs."""
-    leaving = a_pod("worker-1", leaving_at=100, grace=35, exit_code=0, ended_at=110)
-    seen = replace(training, pods=(HEAD, leaving, TWO))
+    terminating = a_pod("worker-1", terminating_at=100, grace=35, exit_code=0, ended_at=110)
+    seen = replace(training, pods=(HEAD, terminating, TWO))
     assert deletions(reconcile(seen, 194)) == []
     assert deletions(reconcile(seen, 195)) == [("Pod", "worker-1", 0)]
 
 
 def test_between_attempts_a_lingering_pod_is_freed_after_a_long_patience(ended: Observed) -> None:
-    leaving = a_pod("worker-1", leaving_at=75, grace=35)
-    left = replace(ended, ray_jobs=(), ray_clusters=(), pods=(leaving,))
+    terminating = a_pod("worker-1", terminating_at=75, grace=35)
+    left = replace(ended, ray_jobs=(), ray_clusters=(), pods=(terminating,))
     assert stalled(reconcile(left, 170)) == "PodTerminating"
     assert deletions(reconcile(left, 709)) == []
     assert deletions(reconcile(left, 710)) == [("Pod", "worker-1", 0)]
@@ -149,7 +149,7 @@ def test_orphaned_pods_are_deleted(ended: Observed) -> None:
         ("Pod", "digits-1-head", None),
         ("Pod", "worker-1", None),
     ]
-    going = replace(orphans, pods=(a_head(leaving_at=101),))
+    going = replace(orphans, pods=(a_head(terminating_at=101),))
     assert deletions(reconcile(going, 103)) == []
 
 

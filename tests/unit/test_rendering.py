@@ -113,7 +113,7 @@ def test_pods_leave_a_silent_node_long_before_kubernetes_default():
 
 
 @pytest.mark.parametrize(
-    ("kind", "resource", "told"),
+    ("kind", "resource", "reported"),
     [
         ("nvidia", "nvidia.com/gpu", {"GPU": 4}),
         ("amd", "amd.com/gpu", {"GPU": 4}),
@@ -123,7 +123,7 @@ def test_pods_leave_a_silent_node_long_before_kubernetes_default():
     ],
 )
 def test_accelerators_are_requested_tolerated_and_told_to_ray(
-    kind: str, resource: str, told: dict[str, int]
+    kind: str, resource: str, reported: dict[str, int]
 ):
     group = cluster(workers={"accelerator": {"kind": kind, "count": 4}})["workerGroupSpecs"][0]
     pod = group["template"]["spec"]
@@ -133,7 +133,7 @@ def test_accelerators_are_requested_tolerated_and_told_to_ray(
     resources = json.loads(params["resources"].strip("'"))
     if "num-gpus" in params:
         resources["GPU"] = int(params["num-gpus"])
-    assert resources == {**told, "trainingrun_worker": 1}
+    assert resources == {**reported, "trainingrun_worker": 1}
 
 
 def test_a_product_selects_nodes_by_the_platforms_own_label():
@@ -161,11 +161,11 @@ def test_placement_is_about_this_attempts_workers():
 def test_a_pod_holds_exactly_one_worker():
     """Else Ray puts two workers of half a CPU into one pod and leaves the other idle."""
     run = a_run(workers={"count": 2, "resources": {"cpu": "500m"}, "placement": "StrictPack"})
-    told = rendering.contract(run, 1, rendering.RenderSettings())
+    reported = rendering.contract(run, 1, rendering.RenderSettings())
     group = rendered(run)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     assert group["rayStartParams"]["resources"] == "'{\"trainingrun_worker\": 1}'"
-    assert told.resources_per_worker["trainingrun_worker"] == 1
-    assert told.placement == "PACK"  # to Ray a pod is a node: STRICT_PACK would never fit
+    assert reported.resources_per_worker["trainingrun_worker"] == 1
+    assert reported.placement == "PACK"  # to Ray a pod is a node: STRICT_PACK would never fit
 
 
 @pytest.mark.parametrize("cpu", ["500m", "1", "7"])
@@ -217,8 +217,8 @@ def test_a_script_is_mounted_on_every_pod_and_can_import_its_neighbors():
     ):
         assert {"name": "script", "configMap": {"name": "code"}} in pod["volumes"]
         assert {"name": "PYTHONPATH", "value": names.SCRIPT_FOLDER} in pod["containers"][0]["env"]
-    told = rendering.contract(a_run(**spec), 1, rendering.RenderSettings())
-    assert told.script == "/etc/trainingrun/script/main.py"
+    reported = rendering.contract(a_run(**spec), 1, rendering.RenderSettings())
+    assert reported.script == "/etc/trainingrun/script/main.py"
 
 
 def test_a_users_variable_wins_over_the_tuning():

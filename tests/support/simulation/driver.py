@@ -35,7 +35,7 @@ class Driver:
     attempt: int
     head: Pod
     bucket: Bucket
-    born: float
+    created_at: float
     total: int
     count: int
     epoch: int = 0
@@ -91,8 +91,8 @@ class Driver:
 
     def _train(self, now: float, passed: float, joined: list[Pod]) -> None:
         lost = [pod for pod in self.group if pod not in joined]
-        leaving = [pod for pod in self.group if pod in joined and pod.leaving]
-        if not lost and not leaving:
+        terminating = [pod for pod in self.group if pod in joined and pod.terminating]
+        if not lost and not terminating:
             self.step = min(self.step + passed * STEPS_PER_S, self.total)
             self.step_time = now
             if self.storage_since is None and self.step - self.bucket.step >= CHECKPOINT_STEPS:
@@ -101,16 +101,16 @@ class Driver:
                 self._commit(now)
                 self.state, self.exit_code = RunState.SUCCEEDED, 0
             return
-        if leaving and not lost and self.storage_since is None:
+        if terminating and not lost and self.storage_since is None:
             self._commit(now)
-        for pod in leaving:
+        for pod in terminating:
             self.record(now, RecordKind.PREEMPTED, pod)
         for pod in lost:
             self.record(now, RecordKind.WORKER_LOST, pod)
         self.state, self.ready_at = RunState.RECOVERING, None
 
     def _gather(self, now: float, joined: list[Pod]) -> None:
-        ready = [pod for pod in joined if not pod.leaving]
+        ready = [pod for pod in joined if not pod.terminating]
         if len(ready) < self.count:
             self.ready_at = None
             return

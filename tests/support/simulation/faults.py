@@ -47,7 +47,7 @@ def _pod(story: Story, choice: int, *, workers: bool = False) -> Pod | None:
     found = [
         pod
         for pod in story.world.pods
-        if not pod.leaving and pod.phase == "Running" and not (workers and pod.is_head)
+        if not pod.terminating and pod.phase == "Running" and not (workers and pod.is_head)
     ]
     return found[choice % len(found)] if found else None
 
@@ -100,7 +100,7 @@ def drains_a_pod(story: Story, choice: int) -> None:
 def crashes_a_container(story: Story, choice: int) -> None:
     if pod := _pod(story, choice):
         story.world.lose(_kind(pod, "worker"), pod)
-        pod.end(story.world.now, (1, 137, 143, 0)[choice % 4], words="Ray: it broke")
+        pod.end(story.world.now, (1, 137, 143, 0)[choice % 4], message="Ray: it broke")
 
 
 @fault("pods")
@@ -118,7 +118,7 @@ def runs_out_of_memory(story: Story, choice: int) -> None:
     workers = [
         pod
         for pod in story.world.pods
-        if not pod.is_head and not pod.leaving and pod.phase == "Running"
+        if not pod.is_head and not pod.terminating and pod.phase == "Running"
     ]
     hit = workers[: 1 + choice % max(len(workers), 1)]
     story.world.lose("oom", *hit)
@@ -129,7 +129,7 @@ def runs_out_of_memory(story: Story, choice: int) -> None:
 @fault("memory")
 def head_runs_out_of_memory(story: Story, choice: int) -> None:
     for pod in story.world.pods:
-        if pod.is_head and not pod.leaving and pod.phase == "Running":
+        if pod.is_head and not pod.terminating and pod.phase == "Running":
             story.world.lose("oom", pod)
             pod.end(story.world.now, 137, "OOMKilled")
 
@@ -306,8 +306,8 @@ def training_raises(story: Story, choice: int) -> None:
     driver = story.world.driver
     if driver and not driver.over:
         kind = ("Application", "Storage", "Infrastructure")[choice % 3]
-        heard = not story.deafening
-        story.world.lose("application" if kind == "Application" or not heard else "attempt")
+        observed = not story.deafening
+        story.world.lose("application" if kind == "Application" or not observed else "attempt")
         driver.fail(story.world.now, 1, {"kind": kind, "message": "ValueError: " + "x" * 200})
 
 
@@ -368,8 +368,8 @@ def an_old_document_is_read_late(story: Story, choice: int) -> None:
 @fault("staleness")
 def a_kind_is_not_heard_of(story: Story, choice: int) -> None:
     kind = ("Pod", "RayJob", "RayCluster", "Node")[choice % 4]
-    words = "pods is forbidden: User cannot list resource"
-    story.operator.freeze(kind, words, empty=choice % 3 == 0)
+    message = "pods is forbidden: User cannot list resource"
+    story.operator.freeze(kind, message, empty=choice % 3 == 0)
     if choice % 3 == 0:
         story.operator.restart()
 
@@ -382,8 +382,8 @@ def all_is_heard_of_again(story: Story, choice: int) -> None:
 @fault("refusals")
 def objects_are_refused(story: Story, choice: int) -> None:
     kind = ("RayJob", "Secret", "NetworkPolicy", "")[choice % 4]
-    words = ("exceeded quota: team", "admission webhook denied the request")[choice % 2]
-    story.operator.refuses = {kind: words} if kind else {}
+    message = ("exceeded quota: team", "admission webhook denied the request")[choice % 2]
+    story.operator.refuses = {kind: message} if kind else {}
 
 
 @fault("restarts")

@@ -100,7 +100,7 @@ def _total(status: dict[str, Any]) -> int:
 
 
 def _counts(story: Story, after: dict[str, Any]) -> None:
-    """No loss is charged twice: the true losses are the most that may be counted."""
+    """No loss is counted twice: the true losses are the most that may be counted."""
     counted = RunStatus.model_validate({"disruptions": after.get("disruptions", {})}).disruptions
     losses = story.world.losses
     by_kind: dict[str, int] = {}

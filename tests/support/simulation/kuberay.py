@@ -62,7 +62,7 @@ def _replace_pods(world: World, cluster: Cluster) -> None:
         cluster.manifest["status"]["conditions"] = []
     own = [pod for pod in world.pods if pod.cluster == cluster.uid]
     for pod in own:
-        if pod.phase in ("Failed", "Succeeded") and not pod.leaving:
+        if pod.phase in ("Failed", "Succeeded") and not pod.terminating:
             pod.leave(world.now, 0 if pod.node is None else 35)
     if world.pod_quota:
         return
@@ -108,7 +108,7 @@ def _submit(world: World, job: dict[str, Any], cluster: Cluster) -> None:
                 give_up(job)
         return
     workers = [pod for pod in world.pods if pod.cluster == cluster.uid and not pod.is_head]
-    ready = sum(pod.alive and not pod.leaving for pod in workers)
+    ready = sum(pod.alive and not pod.terminating for pod in workers)
     if status["jobStatus"] != "RUNNING" and ready < world.count:
         return  # the first submission waits for every worker
     world.driver = Driver(

@@ -38,7 +38,7 @@ class Node:
     taints: set[str] = field(default_factory=set)
     """What someone put on it."""
     silent_since: float | None = None
-    """Since when its kubelet is not heard."""
+    """Since when its kubelet is not reachable."""
 
     @property
     def well(self) -> bool:
@@ -46,7 +46,7 @@ class Node:
         return self.powered and self.kubelet and self.exists and not self.taints
 
     @property
-    def heard(self) -> bool:
+    def reachable(self) -> bool:
         """Whether its kubelet talks to the API server."""
         return self.powered and self.kubelet
 
@@ -72,7 +72,7 @@ class Pod:
     manifest: dict[str, Any]
     number: int
     is_head: bool
-    born: float
+    created_at: float
     cluster: str
     """UID of its RayCluster."""
     node: Node | None = None
@@ -107,7 +107,7 @@ class Pod:
         return str(self.manifest["status"]["phase"])
 
     @property
-    def leaving(self) -> bool:
+    def terminating(self) -> bool:
         """Whether its deletion was asked for."""
         return "deletionTimestamp" in self.manifest["metadata"]
 
@@ -119,11 +119,11 @@ class Pod:
     @property
     def well(self) -> bool:
         """Whether nothing at all is wrong with it or its node."""
-        return self.alive and not self.leaving and self.node is not None and self.node.well
+        return self.alive and not self.terminating and self.node is not None and self.node.well
 
     def leave(self, now: float, grace_s: int = 35) -> None:
         """Its deletion is asked for."""
-        if self.leaving:
+        if self.terminating:
             return
         metadata = self.manifest["metadata"]
         metadata["deletionTimestamp"] = at(now + grace_s)
@@ -174,13 +174,13 @@ class Pod:
             }
         ]
 
-    def end(self, now: float, code: int, because: str = "Error", words: str = "") -> None:
+    def end(self, now: float, code: int, because: str = "Error", message: str = "") -> None:
         """Its main container ends; it is never started again."""
         status = self.manifest["status"]
         status["phase"] = "Failed" if code else "Succeeded"
         ending: dict[str, Any] = {"exitCode": code, "reason": because, "finishedAt": at(now)}
-        if words:
-            ending["message"] = words
+        if message:
+            ending["message"] = message
         _condition(status, {"type": "Ready", "status": "False", "lastTransitionTime": at(now)})
         for container in status["containerStatuses"]:
             if container["name"] == self.container:
@@ -207,7 +207,7 @@ def new_pod(name: str, number: int, role: str, cluster: str, now: float) -> Pod:
         role=role,
         node=None,
         phase="Pending",
-        born=now,
+        created_at=now,
         uid=f"uid-{name}",
     )
     manifest["status"]["conditions"] = []

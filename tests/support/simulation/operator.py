@@ -271,10 +271,10 @@ class Operator:
                 raise NotImplementedError(action)
 
     def _refuse(self, kind: str, name: str) -> None:
-        words = self.refuses.get(kind)
-        if words:
-            self.rejection = (Rejection(kind, name, words), self.world.now)
-            raise Refused(words)
+        message = self.refuses.get(kind)
+        if message:
+            self.rejection = (Rejection(kind, name, message), self.world.now)
+            raise Refused(message)
 
     def _apply(self, manifest: dict[str, Any]) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]

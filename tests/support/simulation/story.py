@@ -36,7 +36,7 @@ FINISH_WITHIN_S = 4 * 3600.0
 """Simulated time in which a run ends once nothing is wrong any more."""
 
 CONVERGES_WITHIN = 6
-"""Reconciles of one moment until nothing changes any more."""
+"""Reconciles at one time until nothing changes any more."""
 
 
 @dataclass(eq=False)
@@ -124,7 +124,7 @@ class Story:
             self.go_on(pause)
 
     def converge(self) -> None:
-        """At one moment a few reconciles come to rest: no status, no action that is new."""
+        """At one time a few reconciles come to rest: no status, no action that is new."""
         for _ in range(CONVERGES_WITHIN):
             before, writes = self.status, self.operator.writes
             made = self.reconcile()
@@ -161,7 +161,7 @@ class Story:
             pods = [pod for pod in world.pods if pod.node is node]
             if not node.powered:
                 for pod in pods:
-                    if pod.leaving:
+                    if pod.terminating:
                         world.remove_pod(pod)
                     elif pod.phase == "Running":
                         pod.end(world.now, 137)

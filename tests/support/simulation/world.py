@@ -221,12 +221,12 @@ class World:
 
     def _nodes(self) -> None:
         for node in self.nodes.values():
-            if node.heard:
+            if node.reachable:
                 node.silent_since = None
             elif node.silent_since is None:
                 node.silent_since = self.now
             elif self.now - node.silent_since >= TAINT_EVICTION_S:
-                evicted = [pod for pod in self._on(node) if not pod.leaving]
+                evicted = [pod for pod in self._on(node) if not pod.terminating]
                 if evicted:
                     self.lose("node", *evicted)
                 for pod in evicted:
@@ -250,12 +250,12 @@ class World:
         heads = {pod.cluster: pod for pod in self.pods if pod.is_head and pod.alive}
         for pod in list(self.pods):
             if pod.node is None:
-                if pod.leaving:
+                if pod.terminating:
                     self.remove_pod(pod)
                 continue
-            if not pod.node.heard:
+            if not pod.node.reachable:
                 continue
-            if pod.leaving:
+            if pod.terminating:
                 if not pod.hangs and pod.gone_at is not None and self.now >= pod.gone_at:
                     self.remove_pod(pod)
             elif pod.phase == "Pending":
@@ -284,7 +284,7 @@ class World:
 
     def _schedule(self) -> None:
         for pod in self.pods:
-            if pod.node is not None or pod.leaving:
+            if pod.node is not None or pod.terminating:
                 continue
             avoid = _kept_off(pod.manifest["spec"].get("affinity") or {})
             wanted = "base" if pod.is_head else "spot"
