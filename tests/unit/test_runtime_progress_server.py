@@ -130,13 +130,13 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
     progress_document.write(server.state / "progress.json", progress)
     status, text = ask(server.server_port, "/metrics", token=None)
     assert status == 200
-    labels = r'run="digits",namespace="team \"a\"",attempt="2"'
+    labels = r'attempt="2",{}namespace="team \"a\"",run="digits"'
     for line in (
-        f"trainingrun_step{{{labels}}} 10",
-        f"trainingrun_fencing_token{{{labels}}} 3",
-        f"trainingrun_checkpoint_step{{{labels}}} 8",
-        f'trainingrun_seconds_total{{{labels},cause="lostWork"}} 2.0',
-        f'trainingrun_metric{{{labels},name="loss"}} 0.25',
+        f"trainingrun_step{{{labels.format('')}}} 10.0",
+        f"trainingrun_fencing_token{{{labels.format('')}}} 3.0",
+        f"trainingrun_checkpoint_step{{{labels.format('')}}} 8.0",
+        "trainingrun_seconds_total{" + labels.format('cause="lostWork",') + "} 2.0",
+        "trainingrun_metric{" + labels.format('name="loss",') + "} 0.25",
     ):
         assert line in text.splitlines()
     assert "note" not in text

@@ -1,4 +1,4 @@
-"""What an exception says, in one line. Apart, so that a driver need not load Ray Train for it."""
+"""An exception in one line; a module without imports, for the driver."""
 
 
 def first_line(error: BaseException) -> str:

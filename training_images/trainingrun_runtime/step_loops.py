@@ -1,4 +1,4 @@
-"""Which loops over steps a training function has begun, ended and left: pure bookkeeping."""
+"""The loops over steps that a training function has begun, ended and left; pure."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ class Loops:
         return tuple(sorted(self._left))
 
     def already_reached(self, end: int) -> bool:
-        """Whether this end, and no other, was reached: somebody counts each loop from 0."""
+        """Whether this end, and no other, was reached: the code counts each loop from 0."""
         return self._reached == {end}
 
     def was_left(self, end: int) -> bool:

@@ -1,9 +1,9 @@
-"""The run's folder in object storage: small objects, conditional creation, and a door for Ray.
+"""The run's folder in object storage: small objects, conditional creation, a filesystem.
 
 Lease, manifests and the result go through `obstore`, because pyarrow's filesystems have no
 conditional write; checkpoint files go through pyarrow, because Ray does. Both see the same folder.
-Every request is bounded (see `_CLIENT` and `_RETRIES`): a driver that waits for ever for a dead
-store neither trains nor fails.
+Every request is bounded (see `_CLIENT` and `_RETRIES`): a driver must not block on a store
+that does not answer.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""A checkpoint as its manifest describes it: the only way in which training code sees one.
+"""A read-only filesystem with exactly the files of one manifest, from which training code restores.
 
-Whoever may write to the bucket may put any object beside a checkpoint's files, and Ray downloads
-every object that it is shown: one whose key is `…/../../x` lands outside the folder. So Ray is
-shown a read-only filesystem with exactly the files that the manifest names, and each of them is
-checked against its size and SHA-256 while it is read.
+Anybody with write access to the bucket can add objects to a checkpoint's folder, and Ray downloads
+all objects of a folder: one with the key `…/../../x` is written outside of the target. Each file of
+this filesystem is checked against its size and SHA-256 while it is read.
 """
 
 import hashlib

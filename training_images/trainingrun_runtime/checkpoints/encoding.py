@@ -1,10 +1,9 @@
-"""States in a form that can be read back without running anybody's code.
+"""States in a form that is read back without executing code from the checkpoint.
 
-A checkpoint lies in a bucket, and unpickling what lies in a bucket runs whatever somebody put
-there. `torch.load(weights_only=True)` does not, but knows few types. So what states are made of
-besides is written as plain dicts with a tag, and made anew from a closed list of types. What is not
-on the list is refused when it is saved: a checkpoint that cannot be read is found out at the first
-step, not after days.
+Unpickling an object from a bucket executes the code in it. `torch.load(weights_only=True)` does
+not, but supports few types. Other types are written as tagged dicts and restored from a closed
+list of types. A type that is not on the list is refused when it is saved, so the error is raised at
+the first step.
 """
 
 import sys

@@ -1,8 +1,7 @@
-"""What went wrong with the bucket, in one sentence that a user can act on.
+"""Errors of the bucket, each as one sentence that a user can act on.
 
-Object stores answer in XML, JSON or not at all, and the client's own message repeats the request
-with its signature. Only the store's error code and the HTTP status are taken from it, so nothing
-secret gets into a status or a log.
+The client's own message contains the request with its signature. Only the store's error code and
+the HTTP status are taken from it, so that no secret is written to a status or a log.
 """
 
 import errno
@@ -10,20 +9,20 @@ import re
 
 
 class StorageError(Exception):
-    """The bucket did not do what was asked; its state is unknown."""
+    """A request failed; the state of the bucket is unknown."""
 
     lasting = False
-    """Whether waiting alone rarely helps: somebody has to change something."""
+    """Whether the error usually persists until a person corrects its cause."""
     waited = False
-    """Whether it was waited for as long as the settings allow."""
+    """Whether the request was retried for as long as the settings allow."""
 
 
 class AbsentError(StorageError):
-    """There is no such object; the one answer here that is certain."""
+    """There is no such object, which is certain."""
 
 
 class DamagedError(StorageError):
-    """What is there is not what was committed, which is certain too."""
+    """An object is not what was committed, which is certain, too."""
 
 
 class BucketMissingError(StorageError):
@@ -33,29 +32,29 @@ class BucketMissingError(StorageError):
 
 
 class UnreachableError(StorageError):
-    """Nobody answered at the endpoint."""
+    """The endpoint did not answer."""
 
 
 class CredentialsError(StorageError):
-    """The store does not know us, or there are no credentials at all."""
+    """The store refuses the credentials, or there are none."""
 
     lasting = True
 
 
 class DeniedError(StorageError):
-    """The store knows us and says no."""
+    """The credentials do not permit the request."""
 
     lasting = True
 
 
 class UnusableError(StorageError):
-    """The store answers, and not as this project needs it."""
+    """The store lacks a feature that is needed, or an object is not as expected."""
 
     lasting = True
 
 
 class DiskFullError(StorageError):
-    """There is no room left to write to; pods that are made anew have some."""
+    """A disk is full; new pods have an empty one."""
 
     lasting = True
 

@@ -1,4 +1,4 @@
-"""The progress document: one JSON file that the driver replaces and the server hands out."""
+"""The progress document: a JSON file that the driver replaces and the server serves."""
 
 import json
 import math

@@ -1,7 +1,11 @@
-"""The progress document as Prometheus text: `GET /metrics` of the head pod."""
+"""The progress document as Prometheus metrics: `GET /metrics` of the head pod."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 _CAUSES = ("productive", "startup", "lostWork", "recovery", "checkpoint")
 
@@ -14,60 +18,61 @@ def exposition(document: Mapping[str, Any], labels: Mapping[str, str]) -> str:
         labels: Put on every sample.
 
     Returns:
-        Prometheus text format 0.0.4. What is not known yet is left out, not 0.
+        Prometheus text format 0.0.4. Unknown values are left out, not 0.
     """
-    checkpoint = document.get("checkpoint") or {}
-    simple = (
-        ("step", "Steps done.", document.get("step")),
-        ("total_steps", "Steps wanted.", document.get("totalSteps")),
-        ("fencing_token", "Fencing token of the driver's lease.", document.get("epoch")),
-        ("world_size", "Workers that train now.", document.get("worldSize")),
-        ("update_time_seconds", "Unix time of the progress document.", document.get("time")),
-        ("checkpoint_step", "Step of the newest checkpoint.", checkpoint.get("step")),
-        ("checkpoint_time_seconds", "Unix time of its commit.", checkpoint.get("time")),
-    )
-    lines: list[str] = []
-    for name, text, value in simple:
-        lines += _family(name, "gauge", text, {(): value}, labels)
-    seconds = document.get("seconds") or {}
-    lines += _family(
-        "seconds_total",
-        "counter",
-        "Where this driver's time went.",
-        {(("cause", cause),): seconds.get(cause) for cause in _CAUSES},
-        labels,
-    )
-    reported = document.get("metrics") or {}
-    lines += _family(
-        "metric",
-        "gauge",
-        "Latest metrics that the training reported, where they are numbers.",
-        {(("name", name),): value for name, value in sorted(reported.items())},
-        labels,
-    )
-    return "".join(f"{line}\n" for line in lines)
+    registry = CollectorRegistry()
+    registry.register(_Document(document, labels))
+    return generate_latest(registry).decode()
 
 
-def _family(
-    name: str,
-    kind: str,
-    text: str,
-    samples: Mapping[tuple[tuple[str, str], ...], Any],
-    labels: Mapping[str, str],
-) -> Iterator[str]:
-    known = {own: value for own, value in samples.items() if _is_number(value)}
-    if not known:
-        return
-    yield f"# HELP trainingrun_{name} {text}"
-    yield f"# TYPE trainingrun_{name} {kind}"
-    for own, value in known.items():
-        pairs = ",".join(f'{key}="{_escape(text)}"' for key, text in (*labels.items(), *own))
-        yield f"trainingrun_{name}{{{pairs}}} {value!r}"
+class _Document(Collector):
+    def __init__(self, document: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+        self._document, self._labels = document, labels
+
+    def collect(self) -> Iterator[Metric]:
+        document = self._document
+        checkpoint = document.get("checkpoint") or {}
+        for name, text, value in (
+            ("step", "Steps done.", document.get("step")),
+            ("total_steps", "Steps wanted.", document.get("totalSteps")),
+            ("fencing_token", "Fencing token of the driver's lease.", document.get("epoch")),
+            ("world_size", "Workers that train now.", document.get("worldSize")),
+            ("update_time_seconds", "Unix time of the progress document.", document.get("time")),
+            ("checkpoint_step", "Step of the newest checkpoint.", checkpoint.get("step")),
+            ("checkpoint_time_seconds", "Unix time of its commit.", checkpoint.get("time")),
+        ):
+            gauge = GaugeMetricFamily(f"trainingrun_{name}", text, labels=list(self._labels))
+            yield from self._with_samples(gauge, {(): value})
+        seconds = document.get("seconds") or {}
+        yield from self._with_samples(
+            CounterMetricFamily(
+                "trainingrun_seconds",
+                "Time of this driver by cause.",
+                labels=[*self._labels, "cause"],
+            ),
+            {(cause,): seconds.get(cause) for cause in _CAUSES},
+        )
+        reported = document.get("metrics") or {}
+        yield from self._with_samples(
+            GaugeMetricFamily(
+                "trainingrun_metric",
+                "Latest metrics that the training reported, where they are numbers.",
+                labels=[*self._labels, "name"],
+            ),
+            {(name,): value for name, value in sorted(reported.items())},
+        )
+
+    def _with_samples(
+        self,
+        family: GaugeMetricFamily | CounterMetricFamily,
+        samples: Mapping[tuple[str, ...], Any],
+    ) -> Iterator[Metric]:
+        known = {own: value for own, value in samples.items() if _is_number(value)}
+        for own, value in known.items():
+            family.add_metric([*self._labels.values(), *own], value)
+        if known:
+            yield family
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,9 +1,9 @@
-"""`python -m trainingrun_runtime.progress.server`: tells the operator where the run stands.
+"""`python -m trainingrun_runtime.progress.server`: serves the progress document to the operator.
 
-A process of its own in the head pod, because it outlives drivers: between two of them, and after
-the last one, the operator can still ask how the run ended. It serves the file that the driver
-writes and writes the file by which the driver is asked to suspend, and knows nothing else; it
-imports no Ray, so it answers while Ray is still starting.
+It is a separate process in the head pod, because it outlives drivers: between two of them, and
+after the last one, the operator still reads how the run ended. It serves the file that the driver
+writes and creates the file that requests a suspend. It imports no Ray, so it answers while Ray is
+still starting.
 """
 
 import hmac
@@ -43,7 +43,8 @@ class ProgressServer(ThreadingHTTPServer):
             port: TCP port.
             state: The folder that the driver writes to.
             tokens: Folder of files with a token each, of which a caller must present one. Read at
-                each request, because the operator may add one; without any nobody gets in.
+                each request, because the operator may add one. Without any, each request is
+                refused.
             labels: Put on every metric.
 
         Raises:
@@ -74,7 +75,7 @@ class ProgressServer(ThreadingHTTPServer):
             return None
 
     def takes(self, authorization: str) -> bool:
-        """Whether a caller's `Authorization` holds one of the tokens."""
+        """Whether a caller's `Authorization` contains one of the tokens."""
         given = authorization.encode()
         found = False
         for token in _contents(self.tokens):
@@ -122,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(202, "the driver will make a checkpoint and end\n")
 
     def _may(self) -> bool:
-        """Whether the caller presented the token; if not, it has been told."""
+        """Whether the caller presented a token; if not, 401 has been sent."""
         if self.server.takes(self.headers.get("Authorization", "")):
             return True
         self._answer(401, "send `Authorization: Bearer` with the run's token\n")

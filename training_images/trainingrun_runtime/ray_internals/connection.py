@@ -1,4 +1,4 @@
-"""The driver's one connection to Ray, which a script neither opens again nor closes.
+"""The driver's connection to Ray, which a script neither opens a second time nor closes.
 
 Replaces `ray.init` and `ray.shutdown`, public functions whose parameters are checked as those of
 the others (see `expected`).
@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 
 def keep() -> None:
-    """Have `ray.init()` hand out the connection that there is, and `ray.shutdown()` leave it.
+    """Have `ray.init()` return the existing connection, and `ray.shutdown()` do nothing.
 
-    Scripts begin and end with them. A second connection is an error to Ray, and with the first one
-    closed nobody could say any more how the training ended.
+    Scripts call both. Ray refuses a second connection, and the driver needs the first one after
+    the script to report the outcome.
     """
     connect = ray.init
 
@@ -27,10 +27,12 @@ def keep() -> None:
             return connect(*arguments, **settings)
         ignored = sorted(settings.keys() - {"address", "ignore_reinit_error"})
         if ignored:
-            log.warning("ray.init(%s) is ignored: the run's Ray is up", ", ".join(ignored))
+            log.warning(
+                "ray.init(%s) is ignored: the driver is connected already", ", ".join(ignored)
+            )
         return connect(ignore_reinit_error=True)
 
     def shutdown(*_arguments: Any, **_settings: Any) -> None:
-        log.info("ray.shutdown() is left to the end of the run")
+        log.info("ray.shutdown() is ignored until the end of the run")
 
     ray.init, ray.shutdown = init, shutdown

@@ -1,4 +1,4 @@
-"""The bucket as Ray Train gets it: for checkpoints alone, without Ray's own bookkeeping.
+"""The filesystem that Ray Train gets: checkpoints are in the bucket, Ray's own files are not.
 
 Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/storage.py` (the marker by which it tries
 the storage at each start) and `.../checkpoint/checkpoint_manager.py` (a snapshot, written at each
@@ -21,12 +21,12 @@ from ..checkpoints.storage_retry import StorageRetry
 
 
 def for_ray(filesystem: fs.FileSystem) -> fs.PyFileSystem:
-    """The file system to give to Ray: it works while the store does not answer."""
+    """The filesystem for Ray: its own files work while the store does not answer."""
     return fs.PyFileSystem(_CheckpointsOnly(filesystem))
 
 
 def behind(filesystem: fs.FileSystem) -> fs.FileSystem:
-    """The file system that `for_ray` was given."""
+    """The filesystem that `for_ray` was given."""
     handler = getattr(filesystem, "handler", None)
     return handler.inner if isinstance(handler, _CheckpointsOnly) else filesystem
 
@@ -44,7 +44,7 @@ class RetryingCheckpoint(Checkpoint):
 
 
 class _CheckpointsOnly(fs.FileSystemHandler):
-    """Passes everything on but Ray's bookkeeping, which is nowhere."""
+    """Passes all calls on, except those for Ray's own files, which are not stored."""
 
     def __init__(self, inner: fs.FileSystem) -> None:
         self.inner = inner
@@ -82,7 +82,7 @@ class _CheckpointsOnly(fs.FileSystemHandler):
         self.inner.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
 
     def delete_root_dir_contents(self) -> None:
-        raise NotImplementedError("nobody deletes the whole bucket")
+        raise NotImplementedError("the bucket is not deleted")
 
     def delete_file(self, path: str) -> None:
         self.inner.delete_file(path)
@@ -109,7 +109,7 @@ class _CheckpointsOnly(fs.FileSystemHandler):
 
 
 def _bookkeeping(path: str) -> fs.FileInfo | None:
-    """What to say of a file that is Ray's own: its marker is there, its snapshot is not."""
+    """The state of one of Ray's own files: the marker exists, the snapshot does not."""
     name = path.rpartition("/")[2]
     if name == VALIDATE_STORAGE_MARKER_FILENAME:
         return fs.FileInfo(path, fs.FileType.File, size=0)
