@@ -12,6 +12,7 @@ from trainingrun.local.interruptions import Interruption, Interruptions
 from trainingrun.local.retries import GiveUp, Retry, Tally, after_failure
 
 APPLICATION = Failure(kind="Application", message="ValueError: no")
+STORAGE = Failure(kind="Storage", message="a disk is full")
 INFRASTRUCTURE = Failure(kind="Infrastructure", message="the head node died")
 
 
@@ -52,18 +53,39 @@ def test_attempts_without_progress_end_the_run_whatever_ended_them() -> None:
     assert isinstance(after_failure(rules, first.tally, APPLICATION, newer_checkpoint=True), Retry)
 
 
-def test_the_wait_grows_up_to_its_limit() -> None:
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (APPLICATION, [10, 10, 20, 35]),
+        (INFRASTRUCTURE, [0, 0, 10, 20]),
+        (STORAGE, [60, 60, 120, 240]),
+    ],
+    ids=["application", "infrastructure", "storage"],
+)
+def test_the_wait_grows_as_on_a_cluster_while_no_checkpoint_is_made(
+    failure: Failure, expected: list[float]
+) -> None:
     rules = Failures(
+        max_restarts=1000,
         max_attempts_without_progress=1000,
         backoff={"initialSeconds": 10, "factor": 2, "maxSeconds": 35},
     )
     tally, waits = Tally(), []
-    for _ in range(4):
-        retry = after_failure(rules, tally, INFRASTRUCTURE, newer_checkpoint=False)
+    for newer_checkpoint in (True, False, False, False):
+        retry = after_failure(rules, tally, failure, newer_checkpoint)
         assert isinstance(retry, Retry)
         tally = retry.tally
         waits.append(retry.wait_s)
-    assert waits == [10, 20, 35, 35]
+    assert waits == expected
+
+
+def test_the_wait_of_a_long_series_is_the_limit() -> None:
+    rules = Failures(max_attempts_without_progress=1000, backoff={"factor": 10, "maxSeconds": 35})
+    retry = after_failure(
+        rules, Tally(attempts_without_progress=900), INFRASTRUCTURE, newer_checkpoint=False
+    )
+    assert isinstance(retry, Retry)
+    assert retry.wait_s == 35
 
 
 def seen(

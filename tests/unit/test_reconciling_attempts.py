@@ -182,8 +182,7 @@ def test_infrastructure_uses_no_restart_and_the_next_attempt_begins_at_once(
 def test_the_wait_grows_while_no_progress_is_made(
     reason: LossReason | None, attempts_without_progress: int, seconds: int
 ) -> None:
-    ended = Attempt(number=1, ray_job="r", capacity="Spot", reason=reason, start_time=at(0))
-    assert backoff(ended, attempts_without_progress, Backoff()) == timedelta(seconds=seconds)
+    assert backoff(reason, attempts_without_progress, Backoff()) == timedelta(seconds=seconds)
 
 
 def test_the_run_fails_when_its_restarts_are_used_up(training: Observed) -> None:

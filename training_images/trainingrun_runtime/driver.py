@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import ray
 
 from trainingrun.api.contract import (
+    CONFIG_ENV,
     CONTRACT_ENV,
     LEASE_LOST_EXIT_CODE,
     PROGRESS_FILE,
@@ -254,7 +255,7 @@ class _Attempt:
 
     def _run_script(self, script: str) -> None:
         path = Path(script)
-        os.environ.setdefault("TRAININGRUN_CONFIG", json.dumps(self._contract.config))
+        os.environ.setdefault(CONFIG_ENV, json.dumps(self._contract.config))
         sys.argv = [str(path)]
         sys.path.insert(0, str(path.parent))
         _fail_on_os_exit()

@@ -15,6 +15,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from .base import Model
 
 CONTRACT_ENV = "TRAININGRUN_CONTRACT"
+"""The driver's `RunContract`, as JSON."""
+CONFIG_ENV = "TRAININGRUN_CONFIG"
+"""JSON of `training.config`, for scripts."""
 TOKEN_FOLDER = "/etc/trainingrun/tokens"  # noqa: S105 - a folder of the head pod
 """Each file in it holds a bearer token that the head takes. A file may come while it runs."""
 NOTICE_ENV = "TRAININGRUN_NOTICE_SECONDS"

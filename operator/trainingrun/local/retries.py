@@ -1,9 +1,10 @@
-"""Whether a failed driver is started again: the operator's budgets, for one process. Pure."""
+"""Whether a failed driver is started again: the operator's rules, for one process. Pure."""
 
 from dataclasses import dataclass
 
 from ..api.contract import Failure
-from ..api.v1alpha1 import Backoff, Failures
+from ..api.v1alpha1 import Failures
+from ..reconciling import retry_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ def after_failure(
         failure: Why the attempt ended.
         newer_checkpoint: Whether the attempt committed a checkpoint.
     """
-    application = failure.kind == "Application"
+    reason = retry_policy.reason_of(failure)
+    application = reason.budget == "application"
     after = Tally(
         restarts=tally.restarts + application,
         losses=tally.losses + (not application),
@@ -63,10 +65,5 @@ def after_failure(
         return GiveUp(
             f"{after.attempts_without_progress} attempts in a row made no newer checkpoint"
         )
-    return Retry(after, _wait(rules.backoff, max(after.attempts_without_progress, 1)))
-
-
-def _wait(backoff: Backoff, failures_in_a_row: int) -> float:
-    # Capped before the power is taken: 10 ** 1000 is no float.
-    exponent = min(failures_in_a_row - 1, 64)
-    return float(min(backoff.initial_seconds * backoff.factor**exponent, backoff.max_seconds))
+    wait = retry_policy.backoff(reason, after.attempts_without_progress, rules.backoff)
+    return Retry(after, wait.total_seconds())

@@ -14,7 +14,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from ..api.contract import LEASE_LOST_EXIT_CODE, Failure, Progress, RunContract
+from ..api.contract import CONFIG_ENV, LEASE_LOST_EXIT_CODE, Failure, Progress, RunContract
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract
 from . import machine
@@ -75,7 +75,7 @@ def run_locally(
     environment = {
         **variables,
         "PYTHONPATH": _import_path(script),
-        "TRAININGRUN_CONFIG": json.dumps(run.spec.training.config),
+        CONFIG_ENV: json.dumps(run.spec.training.config),
     }
     ray = LocalRay(folder.logs, environment, told.resources_per_worker, devices)
     with _terminable(), Display(console, run.metadata.name) as display, ray:

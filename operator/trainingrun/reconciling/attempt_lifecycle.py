@@ -101,7 +101,7 @@ def finish(
             or retry_policy.without_progress(closed, builder.bookkeeping, settings)
         )
         wait = retry_policy.backoff(
-            closed, builder.bookkeeping.attempts_without_progress, settings.backoff
+            closed.reason, builder.bookkeeping.attempts_without_progress, settings.backoff
         )
         if wait > timedelta(0) and run_failure is None:
             builder.update_status(next_attempt_time=written(context.now + wait))

@@ -66,6 +66,21 @@ def of_storage(progress: Progress | None) -> Blocker | None:
     )
 
 
+def quota_exceeded(what: str, message: str) -> Blocker | None:
+    """Whether a ResourceQuota refuses an object, by the API server's message.
+
+    Args:
+        what: The object, for the status.
+        message: What the API server answered.
+    """
+    if "exceeded quota" not in message:
+        return None
+    return Blocker(
+        ConditionReason.QUOTA_EXCEEDED,
+        f"The namespace's quota refuses {what}: {message}; raise it or ask less",
+    )
+
+
 def of_kuberay(context: ReconcileContext) -> Blocker | None:
     """Whether KubeRay is there and new enough."""
     if context.observed.kuberay == "missing":
@@ -170,12 +185,9 @@ def _of_cluster(cluster: Object) -> Blocker | None:
     if not found or found.get("status") != "True":
         return None
     message = _brief(str(found.get("message", "")))
-    if "exceeded quota" in message:
-        return Blocker(
-            ConditionReason.QUOTA_EXCEEDED,
-            f"The namespace's quota refuses a pod: {message}; raise it or ask less",
-        )
-    return Blocker(ConditionReason.PODS_REFUSED, f"KubeRay cannot create a pod: {message}")
+    return quota_exceeded("a pod", message) or Blocker(
+        ConditionReason.PODS_REFUSED, f"KubeRay cannot create a pod: {message}"
+    )
 
 
 def _of_scheduling(pod: Object) -> Blocker | None:

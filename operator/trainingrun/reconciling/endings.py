@@ -107,11 +107,9 @@ def _by_final_progress(
 
 
 def _by_failure(failure: Failure) -> AttemptEnd:
-    if failure.kind == "Application":
-        return AttemptEnd("Failed", LossReason.APPLICATION_ERROR, failure.message)
-    reason = (
-        LossReason.STORAGE_ERROR if failure.kind == "Storage" else LossReason.INFRASTRUCTURE_ERROR
-    )
+    reason = retry_policy.reason_of(failure)
+    if reason is LossReason.APPLICATION_ERROR:
+        return AttemptEnd("Failed", reason, failure.message)
     return AttemptEnd("Lost", reason, failure.message)
 
 

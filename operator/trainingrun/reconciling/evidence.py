@@ -172,7 +172,7 @@ def _headless(context: ReconcileContext, losses: Losses, attempt: int, worker: O
     if pod_status.uid(worker) in losses or losses.head is None:
         return False
     head = context.head(attempt)
-    if head is None or pod_status.ended(head) or pod_status.terminating(head):
+    if head is None or pod_status.absent(head):
         return True
     node = context.node(pod_status.node_name(head))
     if node is not None and control_sign(context, node):

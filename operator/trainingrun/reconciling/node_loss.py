@@ -121,7 +121,7 @@ def replace_workers_of_lost_head(
     head, index = context.head(attempt), context.index(attempt)
     if head is not None and pod_status.terminating(head) and not _forced(head):
         return Findings()  # it is deleted gracefully, and its workers get their notice through it
-    headless = head is None or pod_status.ended(head) or pod_status.terminating(head)
+    headless = pod_status.absent(head)
     head_created = str(head["metadata"].get("creationTimestamp") or "") if head else ""
     if not headless and not "" < index.oldest_worker < head_created:
         return Findings()

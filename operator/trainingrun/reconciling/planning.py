@@ -258,8 +258,7 @@ def _rejected(
 ) -> tuple[Blocker | None, Blocker | None]:
     """The API server refused an object; a quota may have room later, a bad spec has not."""
     builder.requeue_within(context.settings.kuberay_retry_s)
-    kind, message = f"{rejected.kind} {rejected.name}", short(rejected.message, 500)
-    if "exceeded quota" in message:
-        message = f"The namespace's quota refuses the {kind}: {message}; raise it or ask less"
-        return Blocker(ConditionReason.QUOTA_EXCEEDED, message), None
-    return None, Blocker(ConditionReason.REJECTED, f"The API server refuses the {kind}: {message}")
+    what, message = f"the {rejected.kind} {rejected.name}", short(rejected.message, 500)
+    if quota := diagnosis.quota_exceeded(what, message):
+        return quota, None
+    return None, Blocker(ConditionReason.REJECTED, f"The API server refuses {what}: {message}")

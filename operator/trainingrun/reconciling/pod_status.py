@@ -57,6 +57,11 @@ def phase(pod: Object) -> str:
     return str(pod.get("status", {}).get("phase", "Unknown"))
 
 
+def absent(pod: Object | None) -> bool:
+    """Whether there is no pod, or one that has ended or is being deleted."""
+    return pod is None or ended(pod) or terminating(pod)
+
+
 def ended(pod: Object) -> bool:
     """Whether Ray's container is done for good (restartPolicy is Never).
 

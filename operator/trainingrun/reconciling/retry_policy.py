@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from datetime import timedelta
 
+from ..api.contract import Failure
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt, LossReason, RunStatus
 from ..api.v1alpha1 import Backoff, Failures
@@ -86,17 +87,30 @@ def without_progress(
     )
 
 
-def backoff(ended: Attempt, attempts_without_progress: int, settings: Backoff) -> timedelta:
-    """The wait after an attempt.
+def reason_of(failure: Failure) -> LossReason:
+    """The reason of an attempt that ended with this failure of the runtime."""
+    match failure.kind:
+        case "Application":
+            return LossReason.APPLICATION_ERROR
+        case "Storage":
+            return LossReason.STORAGE_ERROR
+        case "Infrastructure":
+            return LossReason.INFRASTRUCTURE_ERROR
 
-    `attempts_without_progress` in a row ended without a newer checkpoint: what makes progress is
-    tried again soon. An application failure always waits; the first loss of
-    infrastructure does not, for the machine is gone and waiting would not bring it back.
+
+def backoff(
+    reason: LossReason | None, attempts_without_progress: int, settings: Backoff
+) -> timedelta:
+    """The wait after an attempt that ended for this reason, on a cluster and in a local run.
+
+    `attempts_without_progress` counts the attempts in a row that ended without a newer checkpoint:
+    a run that makes progress is retried soon. An application failure always waits; the first loss
+    of infrastructure does not, since waiting does not bring the machine back.
     """
-    if ended.reason is None or ended.reason.budget == "none":
+    if reason is None or reason.budget == "none":
         return timedelta(0)
-    own = _own_backoff(ended.reason, attempts_without_progress, settings)
-    if ended.reason is LossReason.STORAGE_ERROR:
+    own = _own_backoff(reason, attempts_without_progress, settings)
+    if reason is LossReason.STORAGE_ERROR:
         return max(own, _storage_wait(max(attempts_without_progress, 1)))
     return own
 
@@ -113,8 +127,9 @@ def _own_backoff(
         waits = max(waits, 1)
     if waits < 1:
         return timedelta(0)
-    seconds = min(settings.initial_seconds * settings.factor ** (waits - 1), settings.max_seconds)
-    return timedelta(seconds=seconds)
+    # Capped before the power is taken: 10.0 ** 1000 overflows.
+    factor = settings.factor ** min(waits - 1, 64)
+    return timedelta(seconds=min(settings.initial_seconds * factor, settings.max_seconds))
 
 
 def _storage_wait(attempts_without_progress: int) -> timedelta:

@@ -3,15 +3,12 @@
 import json
 from typing import Any
 
-from ..api.contract import CONTRACT_ENV, NOTICE_ENV
+from ..api.contract import CONFIG_ENV, CONTRACT_ENV, NOTICE_ENV
 from ..api.v1alpha1 import TrainingRun
 from . import names
 from .contracts import contract
 from .platforms import Platform
 from .render_settings import RenderSettings
-
-CONFIG_ENV = "TRAININGRUN_CONFIG"
-"""JSON of `training.config`, for scripts."""
 
 RAY_TUNING = {
     # Losses are noticed within seconds; Ray's own defaults are made for links that come back.
