@@ -42,10 +42,10 @@ import sys, time
 sys.path.insert(0, {str(ROOT / "operator")!r})
 from pathlib import Path
 from trainingrun.local import processes
-guardian = processes.Guardian(Path({str(home)!r}))
+reaper = processes.Reaper(Path({str(home)!r}))
 environment = {{"PATH": "/usr/bin:/bin"}}
 process = processes.start(["sleep", "304"], environment, Path({str(tmp_path / "log")!r}))
-guardian.watch([process])
+reaper.set_processes([process])
 Path({str(tmp_path / "ready")!r}).touch()
 time.sleep(300)
 """

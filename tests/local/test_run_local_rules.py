@@ -101,7 +101,7 @@ def seen(
                 Record(number=number, kind=RecordKind.RESTORED, time=time, step=restored)
             )
         progress = Progress(attempt=1, epoch=1, step=step, step_time=time, records=list(records))
-        results.append(found.see(progress))
+        results.append(found.record(progress))
     return found, results
 
 

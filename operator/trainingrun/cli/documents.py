@@ -1,4 +1,4 @@
-"""YAML files as users write them: TrainingRuns, and whatever else stands beside them."""
+"""YAML files as users write them: TrainingRuns, and the other objects in the same files."""
 
 import sys
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ class Documents:
     name: str
     """The file's name, as it was given."""
     runs: list[TrainingRun] = field(default_factory=list)
-    """The TrainingRuns that are right."""
+    """The valid TrainingRuns."""
     config_maps: dict[str, dict[str, str]] = field(default_factory=dict)
     """Data of the ConfigMaps, by name."""
     problems: list[str] = field(default_factory=list)
-    """A sentence for each thing that is wrong."""
+    """A sentence for each error."""
 
     def only_run(self) -> TrainingRun:
         """The file's one TrainingRun.
@@ -54,18 +54,18 @@ def read(path: Path) -> Documents:
         found.problems.append(f"is not YAML: {_yaml_problem(error)}")
     else:
         for document in documents:
-            _take(document, found)
+            _add(document, found)
         if not found.runs and not found.problems:
             found.problems.append(f"holds no {KIND}; one document needs kind: {KIND}")
     return found
 
 
-def _take(document: Any, found: Documents) -> None:
+def _add(document: Any, found: Documents) -> None:
     kind = document.get("kind") if isinstance(document, Mapping) else None
     if kind == "ConfigMap":
         name, data = document.get("metadata", {}).get("name"), document.get("data") or {}
         found.config_maps[str(name)] = {str(key): str(value) for key, value in data.items()}
-    # Another kind with an apiVersion is another object of the cluster, and none of our business.
+    # Another kind with an apiVersion is another object of the cluster, which is not checked.
     elif kind in (None, KIND) or "apiVersion" not in document:
         try:
             found.runs.append(parse(document))

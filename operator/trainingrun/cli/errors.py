@@ -13,7 +13,7 @@ class CliError(Exception):
     """A command cannot do what was asked; the text is one sentence."""
 
 
-def complain(sentence: str) -> None:
+def print_error(sentence: str) -> None:
     """Print a sentence on stderr; never wrapped, so that it can be searched for."""
     sentence = plain_lines(sentence).replace("\r", " ")
     Console(stderr=True).print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
@@ -21,15 +21,15 @@ def complain(sentence: str) -> None:
 
 @contextlib.contextmanager
 def one_sentence(*also: type[Exception]) -> Iterator[None]:
-    """Ends the command with exit code 1 and the error's own sentence instead of a traceback.
+    """End the command with exit code 1 and the error's sentence instead of a traceback.
 
     Args:
-        also: Exceptions beside CliError whose text is fit for a user.
+        also: Exceptions beside CliError whose text is written for users.
     """
     try:
         yield
     except Exception as error:
         if not isinstance(error, (CliError, *also)):
             raise
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(1) from None

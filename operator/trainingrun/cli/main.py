@@ -12,11 +12,11 @@ from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from . import cluster_commands, documents, durations
 from .consoles import wide_console
-from .errors import CliError, complain, one_sentence
+from .errors import CliError, one_sentence, print_error
 
 app = typer.Typer(
     name="trainingrun",
-    help="Distributed training that goes on when machines come and go.",
+    help="Distributed training that continues when machines come and go.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -24,7 +24,7 @@ app = typer.Typer(
 _DEFAULTS = rendering.RenderSettings()
 
 _SOME_UID = "00000000-0000-0000-0000-000000000000"
-"""Stands for the UID that the API server gives."""
+"""In place of the UID that the API server gives."""
 
 STOPPED_EXIT_CODE = 130
 """After Ctrl-C, as shells count it."""
@@ -52,11 +52,11 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    """Distributed training that goes on when machines come and go."""
+    """Distributed training that continues when machines come and go."""
 
 
 def _with_uid(found: TrainingRun) -> TrainingRun:
-    """The run as the API server would hand it on; without a UID its manifests are not valid."""
+    """The run with a UID, as the API server would give it one; its manifests need it."""
     metadata = found.metadata.model_copy(update={"uid": found.metadata.uid or _SOME_UID})
     return found.model_copy(update={"metadata": metadata})
 
@@ -70,15 +70,15 @@ def run(
         typer.Option(
             parser=_seconds,
             metavar="DURATION",
-            help="Take a node away so long after the first step, such as 15s.",
+            help="Preempt a node so long after the first step, such as 15s.",
         ),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Stands in for the bucket.  [default: trainingrun-local/NAME]"),
+        typer.Option(help="Takes the bucket's place.  [default: trainingrun-local/NAME]"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the latest run in the folder.")
+        bool, typer.Option("--resume", help="Resume the latest run in the folder.")
     ] = False,
 ) -> None:
     """Train a TrainingRun on this machine, without Kubernetes."""
@@ -106,7 +106,7 @@ def validate(
     for file in files:
         found = documents.read(file)
         for problem in found.problems:
-            complain(f"{found.name}: {problem}")
+            print_error(f"{found.name}: {problem}")
         wrong = wrong or bool(found.problems)
         if not found.problems:
             names = ", ".join(each.metadata.name for each in found.runs)

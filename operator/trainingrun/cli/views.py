@@ -1,4 +1,4 @@
-"""A TrainingRun's status as text. Pure; any field may be missing, as in a run seen first."""
+"""A TrainingRun's status as text. Pure; any field may be missing, as in a new run."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool) -> Table:
 
 
 def details(run: Run) -> Table:
-    """Everything that the status says of one run, in two columns."""
+    """The whole status of one run, in two columns."""
     status = run.get("status") or {}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
 
@@ -75,7 +75,7 @@ def details(run: Run) -> Table:
 
 
 def line(run: Run) -> str:
-    """Where a run stands, in one line for `watch`."""
+    """Phase and progress of a run, in one line for `watch`."""
     status = run.get("status") or {}
     parts = [status.get("phase", "Pending")]
     if _step(status):
@@ -92,7 +92,7 @@ def line(run: Run) -> str:
 
 
 def why(run: Run) -> str:
-    """What the operator says about a failed run."""
+    """Reason and message of condition Failed."""
     for condition in (run.get("status") or {}).get("conditions") or []:
         if condition["type"] == "Failed" and condition["status"] == "True":
             return f"{condition['reason']}: {condition.get('message', '')}"

@@ -1,5 +1,5 @@
 """A TrainingRun on this machine: a local Ray with one simulated node per worker, a folder as the
-bucket, and the operator's part (attempts, retries, lost nodes) played in this process.
+bucket, and attempts, retries and lost nodes handled in this process instead of by the operator.
 """
 
 from .errors import LocalError

@@ -20,7 +20,7 @@ _RATE_OVER_S = 15.0
 
 
 class Display:
-    """The run as it goes on; a context manager, so that the terminal is left as it was."""
+    """A live view of the run; a context manager that restores the terminal at its end."""
 
     def __init__(self, console: Console, name: str) -> None:
         """Show run `name` on a console."""
@@ -44,11 +44,11 @@ class Display:
         self._console.print(cell(line), style=style, highlight=False, soft_wrap=True)
 
     def waiting(self, line: str) -> None:
-        """Say what is waited for while there is no progress."""
+        """Show what the run waits for while there is no progress."""
         self._bar.update(self._task, line=plain(line))
 
     def show(self, progress: contract.Progress, attempt: int, restarts: int) -> None:
-        """Show where the training is."""
+        """Show the progress of the training."""
         rate = self._rate(progress)
         parts = [progress.state.value.lower()]
         if progress.total_steps:
@@ -103,16 +103,16 @@ def summary(
     elapsed_s: float,
     folder: str,
 ) -> Table:
-    """What the run left and what its interruptions cost.
+    """The result of the run and the cost of its interruptions.
 
     Args:
-        result: What the training left.
-        interruptions: Each time that it stopped and went on.
+        result: The result of the training.
+        interruptions: Each time that it stopped and continued.
         elapsed_s: Seconds from the command to the result.
         folder: The run's own folder, shown where there is no checkpoint.
     """
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    # Accuracy before the rest: it is what a reader looks for.
+    # Accuracy first: it is the metric that a reader wants most.
     for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
         table.add_row(cell(name), cell(_short(result.metrics[name])))
     table.add_row("interruptions", str(len(interruptions)))

@@ -23,7 +23,7 @@ class Driver:
 
         Args:
             ray: A running cluster.
-            contract: What the runtime is told.
+            contract: The contract of this attempt.
             log: File for its output, which is also that of the training code.
         """
         self._state = ray.head.state
@@ -32,8 +32,8 @@ class Driver:
             (self._state / name).unlink(missing_ok=True)
         self._progress: Progress | None = None
         self._seen_ns = 0
-        told = {CONTRACT_ENV: contract.model_dump_json(by_alias=True)}
-        self._process = ray.start_on_head(["-m", "trainingrun_runtime"], told, log)
+        variables = {CONTRACT_ENV: contract.model_dump_json(by_alias=True)}
+        self._process = ray.start_on_head(["-m", "trainingrun_runtime"], variables, log)
 
     @property
     def exit_code(self) -> int | None:
@@ -53,7 +53,7 @@ class Driver:
         return self._progress
 
     def suspend(self, wait_s: float) -> bool:
-        """Ask it to checkpoint and end, and wait so many seconds; whether it has."""
+        """Ask it to checkpoint and end, and wait `wait_s` seconds; whether it has."""
         (self._state / SUSPEND_FILE).touch()
         try:
             return self._process.wait(timeout=wait_s) == SUSPEND_EXIT_CODE
@@ -61,5 +61,5 @@ class Driver:
             return False
 
     def kill(self) -> None:
-        """End it and everything that it started."""
+        """Kill it and every process that it started."""
         processes.kill(self._process)

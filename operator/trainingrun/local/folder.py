@@ -1,4 +1,4 @@
-"""The folder that stands in for the bucket, with the logs beside the runs in it."""
+"""The folder that takes the bucket's place, with the logs beside the runs in it."""
 
 import json
 import uuid
@@ -31,7 +31,7 @@ class Folder:
         Args:
             run: The run as it was written.
             root: The folder; default: `trainingrun-local/<name>` below the working directory.
-            resume: Go on with the latest run there, instead of beginning a new one.
+            resume: Resume the latest run there instead of beginning a new one.
 
         Raises:
             LocalError: The folder cannot be written, or there is nothing to resume.
@@ -63,11 +63,11 @@ class Folder:
 
     @property
     def uri(self) -> str:
-        """The run's own folder, as the runtime is told it."""
+        """The run's own folder, as it is in the contract."""
         return names.run_folder(self.run)
 
     def remember(self, attempt: int) -> None:
-        """Note the number of an attempt, for a later `--resume`."""
+        """Store the number of an attempt, for a later `--resume`."""
         text = json.dumps({"uid": self.run.metadata.uid, "attempt": attempt})
         (self.root / _LATEST).write_text(text)
 

@@ -1,4 +1,4 @@
-"""What each interruption cost, read off the successive progress documents. Pure."""
+"""What each interruption cost, from the successive progress documents. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -7,43 +7,43 @@ from ..api.contract import Progress, RecordKind
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """One time that training stopped and went on."""
+    """One time that training stopped and continued."""
 
     stopped_step: int
     """The last step before it."""
     restored_step: int
-    """The step of the checkpoint from which training went on."""
+    """The step of the checkpoint from which training continued."""
     seconds: float
     """From the last step before it to the first one after it."""
 
     @property
     def steps_lost(self) -> int:
-        """Steps that were done again."""
+        """Steps that were done twice."""
         return max(self.stopped_step - self.restored_step, 0)
 
 
 @dataclass(slots=True)
 class Interruptions:
-    """Collects them; feed every document that is seen, in order."""
+    """Collects them; call `record` with every document, in order."""
 
     ended: list[Interruption] = field(default_factory=list)
-    """Those after which training goes on again, oldest first."""
+    """Those after which training continued, oldest first."""
     first_step_time: float | None = None
-    """Unix time at which the first step was seen done."""
+    """Unix time at which the first step was seen."""
     _last_step: int = 0
     _last_time: float = 0.0
     _restored: int | None = None
     _records: tuple[int, int, int] = (0, 0, 0)
 
-    def see(self, progress: Progress) -> Interruption | None:
-        """Take in one document; the interruption that is over with it, if one is."""
+    def record(self, progress: Progress) -> Interruption | None:
+        """Evaluate one document; the interruption that ends with it, if one does."""
         for record in progress.records:
             number = (progress.attempt, progress.epoch, record.number)
             if number <= self._records:
                 continue
             self._records = number
             if record.kind is RecordKind.RESTORED and self.first_step_time is not None:
-                # Restored again before any step was done: the earlier checkpoint no longer counts.
+                # Restored again before any step was done: the former restored step is obsolete.
                 self._restored = record.step or 0
         done = progress.step_time
         if done is None or done <= self._last_time:

@@ -1,4 +1,4 @@
-"""What this machine can stand in for: its accelerators and the run's environment variables."""
+"""What this machine provides: accelerators, and values of the run's environment variables."""
 
 import os
 import re
@@ -16,7 +16,7 @@ def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...
 
     Raises:
         LocalError: The run wants accelerators that this machine lacks. CPUs and memory are not
-            looked at: workers share them, and a run that is only slow is still worth trying.
+            checked: workers share them, and the run is then only slower.
     """
     wanted = spec.workers.accelerator
     if wanted is None:

@@ -1,8 +1,8 @@
-"""Text from elsewhere, made fit for a terminal: the one place for it.
+"""Untrusted text, made safe for a terminal.
 
 Messages of a run come from training code, from the API server and from whoever may write a status.
-What a terminal obeys (colors, titles, the clipboard, the cursor, the direction of writing) and what
-rich takes for markup stays out of what is printed.
+Control sequences (colors, titles, the clipboard, the cursor, the direction of writing) and what
+rich takes for markup are removed before it is printed.
 """
 
 import re
@@ -21,7 +21,7 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def plain(value: object) -> str:
-    """On one line, without anything that a terminal obeys."""
+    """On one line, without control sequences."""
     text = _SEQUENCE.sub("", str(value))
     return "".join(_visible(character) for character in " ".join(text.split()))
 

@@ -1,4 +1,4 @@
-"""`--preempt-after`: takes a node away in mid-run, as a preemption does."""
+"""`--preempt-after`: preempts a node during the run."""
 
 import time
 
@@ -10,21 +10,21 @@ _GRACE_S = 5.0
 
 
 class Preemption:
-    """One node's way out: notice, checkpoint, SIGTERM, death. Polled, never blocking."""
+    """Preemption of one node: notice, checkpoint, SIGTERM, kill. Polled, never blocking."""
 
     def __init__(self, ray: LocalRay, after_s: float) -> None:
-        """Plan to take the newest worker of `ray` away `after_s` seconds after the first step."""
+        """Plan to preempt the newest worker of `ray` `after_s` seconds after the first step."""
         self._ray = ray
         self._after_s = after_s
         self._deadline = 0.0
         self.node: Node | None = None
-        """The node that is or was taken away; None before its notice."""
+        """The node that is or was preempted; None before its notice."""
         self.done = False
         """The node is gone, and another one was started."""
-        self._leaving = False
+        self._terminating = False
 
     def poll(self, first_step_time: float | None) -> None:
-        """Go on.
+        """Do the next step if it is due.
 
         Args:
             first_step_time: Unix time of the first trained step; None before it.
@@ -35,10 +35,10 @@ class Preemption:
             if time.time() >= first_step_time + self._after_s and self._ray.workers:
                 self.node = self._ray.workers[-1]
                 self._give_notice(self.node)
-        elif not self._leaving:
+        elif not self._terminating:
             saved = (self.node.state / SAVED_FILE).exists()
             if saved or time.time() >= self._deadline or not self.node.alive:
-                self._leaving = True
+                self._terminating = True
                 self._deadline = time.time() + _GRACE_S
                 # As a kubelet does when the preStop hook has ended. The replacement does not wait.
                 self.node.process.terminate()
@@ -48,7 +48,7 @@ class Preemption:
             self.done = True
 
     def _give_notice(self, node: Node) -> None:
-        """What the preStop hook does: ask for a checkpoint, unless nobody is there to make one."""
+        """As the preStop hook: ask for a checkpoint if a process watches for the notice."""
         self._deadline = time.time()
         if (node.state / WATCHER_FILE).exists():
             self._deadline += NOTICE_SECONDS

@@ -1,4 +1,4 @@
-"""Processes that this run started, and nothing else: how they are found and ended."""
+"""Processes that this run started, and no others: how they are started, found and killed."""
 
 import contextlib
 import os
@@ -33,11 +33,11 @@ def start(
         )
 
 
-class Guardian:
-    """Ends what this process started when this process is killed and cannot do so itself.
+class Reaper:
+    """Kills the processes that this process started if this process itself is killed.
 
-    A shell holds the other end of a pipe, which the kernel closes whatever ended this process.
-    Without it `kill -9`, or a terminal's out-of-memory end, would leave a Ray running for ever.
+    A shell reads from a pipe, which the kernel closes however this process ends. Without it
+    `kill -9`, or running out of memory, would leave a Ray running without limit.
     """
 
     _SCRIPT = """
@@ -47,9 +47,9 @@ class Guardian:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Begin to watch; `folder` is removed with the processes."""
+        """Start the shell; `folder` is removed with the processes."""
         self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", self._SCRIPT, "guardian", str(folder)],
+            ["/bin/sh", "-c", self._SCRIPT, "reaper", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -57,14 +57,14 @@ class Guardian:
             text=True,
         )
 
-    def watch(self, living: Iterable["subprocess.Popen[bytes]"]) -> None:
-        """These processes of `start`, and no others, are to be ended. Call it at each change."""
+    def set_processes(self, living: Iterable["subprocess.Popen[bytes]"]) -> None:
+        """The processes of `start` to kill, and no others. Call it at each change."""
         assert self._shell.stdin is not None  # noqa: S101 - for the type checker
-        with contextlib.suppress(BrokenPipeError):  # somebody killed the guardian
+        with contextlib.suppress(BrokenPipeError):  # the shell was killed
             print(*(process.pid for process in living), file=self._shell.stdin, flush=True)
 
-    def dismiss(self) -> None:
-        """Everything was ended in order; before this, the pids may already be somebody else's."""
+    def stop(self) -> None:
+        """Kill nothing any more: all processes have ended, and their pids may be reused."""
         self._shell.kill()
         self._shell.communicate()
 
@@ -72,13 +72,13 @@ class Guardian:
 def kill(process: "subprocess.Popen[bytes]") -> None:
     """Kill a process of `start` and all its descendants at once, and wait until they are gone.
 
-    At once, because that is what a lost machine looks like: no process has time to say goodbye.
+    With SIGKILL, as when a machine is lost: no process can clean up.
     """
     family = {process.pid}
     deadline = time.monotonic() + _END_DEADLINE_S
     while time.monotonic() < deadline:
         family |= _descendants(family, process.pid)
-        # The process first: a shell whose child is killed before it would end in its own way.
+        # The process first: a shell whose child is killed runs its next command.
         alive = [pid for pid in sorted(family, key=lambda pid: pid != process.pid) if _kill(pid)]
         process.poll()  # reaps it: an unreaped child would look alive for ever
         if not alive:

@@ -2,7 +2,7 @@
 
 Every node has its own state folder, so that the runtime's processes on it see the notice of their
 node and of no other. Nothing is shared with another Ray on the machine: the ports are free ones,
-the session folders private, and a token keeps strangers out.
+the session folders private, and a token refuses other clients.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ from . import processes
 from .errors import LocalError
 
 NOTICE_SECONDS = 30
-"""How long before a simulated preemption the node is told: as long as the generic platform."""
+"""Grace period of a simulated preemption, in seconds; that of the generic platform."""
 
 
 _START_TRIES = 3
@@ -40,10 +40,10 @@ _OBJECT_STORE_BYTES = 200_000_000
 machine."""
 
 _SETTINGS = {
-    # As in the pods, so that a loss is noticed here as soon as there.
+    # As in the pods, so that a loss is detected as soon as there.
     **environments.RAY_TUNING,
-    # But a busy laptop is slower than a busy pod, and nothing here is lost without its sockets
-    # closing: patience costs nothing, and the lack of it kills nodes that only wait for a CPU.
+    # But a busy laptop is slower than a busy pod, and a process that ends here closes its sockets:
+    # longer timeouts delay nothing, and shorter ones end nodes that only wait for a CPU.
     "RAY_health_check_timeout_ms": "20000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "60",
     "RAY_AUTH_MODE": "token",
@@ -94,7 +94,7 @@ class LocalRay:
         self._free_devices = list(devices)
         # Short, and not below $TMPDIR: a socket's path may have no more than 104 characters.
         self._home = Path(tempfile.mkdtemp(prefix="tr-", dir="/tmp"))
-        self._guardian = processes.Guardian(self._home)
+        self._reaper = processes.Reaper(self._home)
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -110,7 +110,7 @@ class LocalRay:
         self.address = ""
         self._head: Node | None = None
         self._workers: list[Node] = []
-        self._guests: list[subprocess.Popen[bytes]] = []
+        self._head_processes: list[subprocess.Popen[bytes]] = []
         self._started = 0
         self._deaths = 0
 
@@ -155,7 +155,7 @@ class LocalRay:
             # Its default is one fixed port, which a second cluster on this machine could not have.
             command += [f"--ray-client-server-port={_free_port()}"]
         self._head = self._start_node("head", command, ())
-        self._tell_guardian()
+        self._update_reaper()
         # The workers load Ray while the head does: they need only its control store's port.
         self._wait(lambda: _listens(port))
         self.address = f"127.0.0.1:{port}"
@@ -179,11 +179,11 @@ class LocalRay:
         self._keep_output(name)
         node = self._start_node(name, command, devices)
         self._workers.append(node)
-        self._tell_guardian()
+        self._update_reaper()
         return node
 
     def _keep_output(self, name: str) -> None:
-        """Have a worker's node write its logs, and what the training prints, where they stay.
+        """Keep the logs of a worker's node, and what the training prints, after the cluster's end.
 
         Ray writes them below the node's own folder, in the session that the head has named, and
         that folder goes with the cluster.
@@ -201,7 +201,7 @@ class LocalRay:
         if node not in self._workers:
             return
         self._workers.remove(node)
-        self._tell_guardian()
+        self._update_reaper()
         self._free_devices += node.devices
 
     def start_on_head(
@@ -220,25 +220,25 @@ class LocalRay:
             **variables,
         }
         process = processes.start([sys.executable, *arguments], environment, log)
-        self._guests.append(process)
-        self._tell_guardian()
+        self._head_processes.append(process)
+        self._update_reaper()
         return process
 
     def replace_dead_workers(self, expected: Node | None) -> list[tuple[Node, Node]]:
         """Start a node for every one that died by itself; pairs of the dead and the new.
 
         Args:
-            expected: A node whose death is somebody else's work, and which is left alone.
+            expected: A node that is being preempted, and which is not replaced here.
 
         Raises:
-            LocalError: So many died that there is no use in further ones.
+            LocalError: More than 20 died.
         """
         dead = [each for each in self._workers if not each.alive and each is not expected]
         self._deaths += len(dead)
         if self._deaths > _MAX_DEATHS:
             raise LocalError(
-                f"{self._deaths} nodes died by themselves; is there enough memory? The last "
-                f"one's words are in {self._logs}/{dead[-1].name}.log"
+                f"{self._deaths} nodes died by themselves; is there enough memory? The log "
+                f"of the last one is {self._logs}/{dead[-1].name}.log"
             )
         replaced = []
         for node in dead:
@@ -248,19 +248,19 @@ class LocalRay:
 
     def stop(self) -> None:
         """Kill every node; the cluster can be started again."""
-        for guest in self._guests:
-            processes.kill(guest)
-        self._guests = []
+        for process in self._head_processes:
+            processes.kill(process)
+        self._head_processes = []
         for node in [*self._workers, *([self._head] if self._head else [])]:
             processes.kill(node.process)
             self._free_devices += node.devices
             shutil.rmtree(self._home / node.name, ignore_errors=True)
         self._workers, self._head = [], None
-        self._tell_guardian()
+        self._update_reaper()
 
-    def _tell_guardian(self) -> None:
+    def _update_reaper(self) -> None:
         nodes = [*self._workers, *([self._head] if self._head else [])]
-        self._guardian.watch([*self._guests, *(node.process for node in nodes)])
+        self._reaper.set_processes([*self._head_processes, *(node.process for node in nodes)])
 
     def _start_node(self, name: str, arguments: list[str], devices: tuple[str, ...]) -> Node:
         home = self._home / name
@@ -292,7 +292,7 @@ class LocalRay:
         deadline = time.monotonic() + _START_DEADLINE_S
         while not ready():
             if not self.head.alive or time.monotonic() > deadline:
-                raise LocalError(f"Ray did not start; its last words are in {self._logs}/head.log")
+                raise LocalError(f"Ray did not start; see {self._logs}/head.log")
             time.sleep(0.05)
 
     def __enter__(self) -> Self:
@@ -306,9 +306,9 @@ class LocalRay:
     ) -> None:
         try:
             self.stop()
-        except KeyboardInterrupt:  # somebody in a hurry must not leave half of it running
+        except KeyboardInterrupt:  # a second Ctrl-C must not leave half of it running
             self.stop()
-        self._guardian.dismiss()
+        self._reaper.stop()
         shutil.rmtree(self._home, ignore_errors=True)
 
 

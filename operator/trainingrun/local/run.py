@@ -1,4 +1,4 @@
-"""A local run from its start to its end: the loop that plays the operator's part."""
+"""A local run from start to end: the loop that does what the operator does on a cluster."""
 
 import contextlib
 import importlib.util
@@ -38,11 +38,11 @@ class Options:
     """What the command line says beside the file."""
 
     folder: Path | None = None
-    """Stands in for the bucket; default: `trainingrun-local/<name>`."""
+    """Takes the bucket's place; default: `trainingrun-local/<name>`."""
     preempt_after_s: float | None = None
-    """Seconds after the first step at which a node is taken away; None: never."""
+    """Seconds after the first step at which a node is preempted; None: never."""
     resume: bool = False
-    """Go on with the latest run in the folder."""
+    """Resume the latest run in the folder."""
 
 
 def run_locally(
@@ -55,7 +55,7 @@ def run_locally(
 
     Raises:
         LocalError: The run cannot be trained on this machine.
-        KeyboardInterrupt: Somebody stopped it; everything is cleaned up and it can be resumed.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; everything is cleaned up and it can be resumed.
     """
     began = time.monotonic()
     for module in ("ray", "torch", "trainingrun_runtime"):
@@ -69,7 +69,7 @@ def run_locally(
     variables = machine.variables(run.spec)
     folder = Folder.prepare(run, options.folder, options.resume)
     script = folder.write_script(config_maps)
-    told = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
+    base = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
         update={"script": str(script) if script else None}
     )
     environment = {
@@ -77,10 +77,10 @@ def run_locally(
         "PYTHONPATH": _import_path(script),
         CONFIG_ENV: json.dumps(run.spec.training.config),
     }
-    ray = LocalRay(folder.logs, environment, told.resources_per_worker, devices)
+    ray = LocalRay(folder.logs, environment, base.resources_per_worker, devices)
     with _terminable(), Display(console, run.metadata.name) as display, ray:
-        loop = _Loop(folder, told, ray, display, options)
-        final = loop.until_the_end()
+        loop = _Loop(folder, base, ray, display, options)
+        final = loop.run_attempts()
     if isinstance(final, Progress) and final.result is not None:
         elapsed = time.monotonic() - began
         console.print(f"{run.metadata.name} succeeded", style="green", highlight=False)
@@ -97,7 +97,8 @@ class _Loop:
     """Attempt after attempt, until the run has succeeded or failed."""
 
     folder: Folder
-    told: RunContract
+    base: RunContract
+    """The contract of the first attempt."""
     ray: LocalRay
     display: Display
     options: Options
@@ -106,7 +107,7 @@ class _Loop:
     preemption: Preemption | None = None
     log: Path = field(default_factory=Path)
 
-    def until_the_end(self) -> Progress | str:
+    def run_attempts(self) -> Progress | str:
         """The final progress document of a success, or a sentence that tells the failure."""
         spec = self.folder.run.spec
         if self.options.preempt_after_s is not None:
@@ -118,19 +119,19 @@ class _Loop:
             if not self.ray.running:
                 self.ray.start(spec.workers.count)
             self.log = self.folder.logs / f"driver-{number}.log"
-            told = self.told.model_copy(update={"attempt": number})
-            driver = Driver(self.ray, told, self.log)
+            own = self.base.model_copy(update={"attempt": number})
+            driver = Driver(self.ray, own, self.log)
             try:
                 ended = self._follow(driver, number, deadline)
             except KeyboardInterrupt:
                 self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
                 saved = driver.suspend(_SUSPEND_S)
                 how = "" if saved else ", without a last checkpoint"
-                self.display.note(f"stopped{how}; --resume goes on in {self.folder.root}")
+                self.display.note(f"stopped{how}; --resume continues in {self.folder.root}")
                 raise
             finally:
                 driver.kill()
-            if not isinstance(ended, _Broken):
+            if not isinstance(ended, _FailedAttempt):
                 return ended
             match after_failure(spec.failures, self.tally, ended.failure, ended.newer_checkpoint):
                 case GiveUp(message):
@@ -145,7 +146,9 @@ class _Loop:
             )
             time.sleep(min(wait_s, max(deadline - time.monotonic(), 0)))
 
-    def _follow(self, driver: Driver, number: int, deadline: float) -> "Progress | str | _Broken":
+    def _follow(
+        self, driver: Driver, number: int, deadline: float
+    ) -> "Progress | str | _FailedAttempt":
         """One attempt, until its driver has ended."""
         while True:
             code = driver.exit_code  # before the document, so that the last one is read
@@ -153,12 +156,12 @@ class _Loop:
             if progress is not None:
                 self._show(progress, number)
             if code is not None:
-                return _judged(code, progress)
+                return _outcome(code, progress)
             if not self.ray.head.alive:
                 driver.kill()
                 self.ray.stop()
                 failure = Failure(kind="Infrastructure", message="the head node died")
-                return _Broken(failure, bool(progress and progress.checkpoint))
+                return _FailedAttempt(failure, bool(progress and progress.checkpoint))
             if time.monotonic() > deadline:
                 return "activeDeadlineSeconds has passed"
             expected = None
@@ -166,12 +169,12 @@ class _Loop:
                 self.preemption.poll(self.interruptions.first_step_time)
                 expected = self.preemption.node
             for dead, new in self.ray.replace_dead_workers(expected):
-                self.display.note(f"node {dead.name} died; {new.name} takes its place")
+                self.display.note(f"node {dead.name} died; {new.name} replaces it")
             time.sleep(_POLL_S)
 
     def _show(self, progress: Progress, number: int) -> None:
         self.display.show(progress, number, self.tally.restarts)
-        over = self.interruptions.see(progress)
+        over = self.interruptions.record(progress)
         if over is None:
             return
         what = "training stopped"
@@ -184,25 +187,25 @@ class _Loop:
 
 
 @dataclass(frozen=True)
-class _Broken:
+class _FailedAttempt:
     """An attempt that failed, and may be followed by another."""
 
     failure: Failure
     newer_checkpoint: bool
 
 
-def _judged(code: int, progress: Progress | None) -> Progress | str | _Broken:
+def _outcome(code: int, progress: Progress | None) -> Progress | str | _FailedAttempt:
     if code == 0 and progress is not None and progress.result is not None:
         return progress
     if code == LEASE_LOST_EXIT_CODE:
         return "another process trains this run now, and only one may"
     failure = progress.failure if progress is not None else None
     if failure is None:
-        # No word from the driver: it was killed, and no code of the user's is to blame.
+        # The driver reported no failure: it was killed, which is no error of the user's code.
         failure = Failure(
             kind="Infrastructure", message=f"the driver ended with exit code {code}, unexplained"
         )
-    return _Broken(failure, bool(progress and progress.checkpoint))
+    return _FailedAttempt(failure, bool(progress and progress.checkpoint))
 
 
 def _import_path(script: Path | None) -> str:
@@ -219,7 +222,7 @@ def _import_path(script: Path | None) -> str:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Makes SIGTERM clean up as Ctrl-C does; only the main thread may say so."""
+    """Make SIGTERM clean up as Ctrl-C does; only the main thread can set the handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
