@@ -1,4 +1,5 @@
 # make demo      a real training on this machine that loses a node and goes on
+# make cluster   a kind cluster with KubeRay, a bucket, the operator and a sample run, to try things on
 # make test      everything that needs no cluster
 # make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, unless told)
 # make test-all  make test, make test-ray, ten times the fuzzer's stories, and outages of ten minutes
@@ -27,7 +28,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo test test-ray test-all test-unit lint format generate verify images release-images e2e lock clean
+.PHONY: help venv demo cluster test test-ray test-all test-unit lint format generate verify images release-images e2e lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -44,6 +45,10 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 
 demo: venv
 	$(BIN)/trainingrun run manifests/demo.yaml --local --preempt-after 8s
+
+CLUSTER ?= trainingrun
+cluster: venv
+	PYTHONPATH=tests $(BIN)/python -m e2e.make_cluster $(CLUSTER)
 
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks
