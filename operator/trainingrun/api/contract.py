@@ -211,7 +211,7 @@ class Record(Wire):
     """One thing that happened inside an attempt, numbered so that it is counted once."""
 
     number: Count
-    """1, 2, 3 … within the driver's epoch."""
+    """1, 2, 3 … within the driver's fencing token."""
     kind: RecordKind
     """What happened."""
     time: UnixTime
@@ -280,7 +280,8 @@ class Progress(Wire):
     attempt: Count
     """The contract's attempt."""
     epoch: Count = 0
-    """The lease's epoch: it grows with every driver that takes over the run; 0 before that."""
+    """Fencing token of the driver's lease: it grows with every driver that takes over the run; 0
+    before that. Earlier images and operators know it by this name."""
     state: RunState = RunState.STARTING
     """What the driver is doing."""
     time: UnixTime = 0
