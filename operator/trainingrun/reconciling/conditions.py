@@ -3,13 +3,16 @@
 Policies find facts; only here do they become conditions.
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from ..api.contract import Progress
 from ..api.reasons import ConditionReason, Truth
-from ..api.status import Attempt, Condition, ConditionType, Phase
+from ..api.status import Attempt, Condition, ConditionType, Phase, RunStatus
 from . import attempt_lifecycle, lifetime, pod_status, progress_status, silence
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
-from .findings import Blocker, RunFailure
-from .plan_builder import PlanBuilder
+from .findings import Blocker, Findings, RunFailure
 from .texts import short
 from .timestamps import written
 
@@ -17,63 +20,85 @@ ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 """Phases of an attempt that has its pods."""
 
 
+class NewCondition(NamedTuple):
+    """What one condition is to say."""
+
+    type: ConditionType
+    status: Truth
+    reason: ConditionReason
+    message: str = ""
+
+
 def settle_after_the_end(
-    context: ReconcileContext, builder: PlanBuilder, blocker: Blocker | None
-) -> None:
+    context: ReconcileContext, status: RunStatus, blocker: Blocker | None
+) -> Findings:
     """Condition Stalled of an ended run; nothing else in its status changes any more."""
-    former = _former(builder, ConditionType.STALLED)
-    if blocker:
-        _set(context, builder, ConditionType.STALLED, "True", blocker.reason, blocker.message)
-    elif former is not None and former.status == "True":
-        _set(context, builder, ConditionType.STALLED, "False", ConditionReason.NOTHING_IS_MISSING)
+    former = _former(status, ConditionType.STALLED)
+    if blocker or (former is not None and former.status == "True"):
+        return Findings(status={"conditions": _merged(context, status, [_stalled(blocker)])})
+    return Findings()
 
 
 def settle(
     context: ReconcileContext,
-    builder: PlanBuilder,
+    status: RunStatus,
+    bookkeeping: Bookkeeping,
     blocker: Blocker | None,
     refused: Blocker | None,
-) -> None:
-    """Write all conditions and the phase, from what the policies found."""
-    run_over = lifetime.has_ended(builder.status)
-    attempt = attempt_lifecycle.running(builder.status)
+    run_failure: RunFailure | None,
+) -> Findings:
+    """All conditions and the phase, from what the policies found.
+
+    Args:
+        context: What was observed.
+        status: The status so far.
+        bookkeeping: The bookkeeping so far.
+        blocker: What keeps the run from continuing.
+        refused: Why the spec cannot be used.
+        run_failure: Why the run has failed, where this reconcile found so.
+    """
+    attempt = attempt_lifecycle.running(status)
     progress = context.live_progress(attempt.number) if attempt else None
-    if refused:
-        _set(context, builder, ConditionType.ACCEPTED, "False", refused.reason, refused.message)
-    else:
-        _set(
-            context,
-            builder,
-            ConditionType.ACCEPTED,
-            "True",
-            ConditionReason.VALID,
-            "The spec can be used",
-        )
-    kept = attempt is not None and _not_read_yet(context, builder, attempt)
-    if not kept:
-        _ready(context, builder, progress)
-    _suspended(context, builder)
-    if blocker and not run_over:
-        _set(context, builder, ConditionType.STALLED, "True", blocker.reason, blocker.message)
-    else:
-        _set(context, builder, ConditionType.STALLED, "False", ConditionReason.NOTHING_IS_MISSING)
-    _ended(context, builder, builder.run_failure)
-    builder.update_status(
-        phase=context.run.status.phase if kept else _phase(context, builder, attempt, progress),
-        observed_generation=context.run.metadata.generation,
+    kept = attempt is not None and _not_read_yet(context, status, bookkeeping, attempt)
+    found = [
+        _accepted(refused),
+        *([] if kept else [_ready(context, status, bookkeeping, progress)]),
+        _suspended(context, status, bookkeeping),
+        _stalled(None if lifetime.has_ended(status) else blocker),
+        *_ended(status, run_failure),
+    ]
+    phase = _phase(context, status, bookkeeping, attempt, progress, run_failure)
+    return Findings(
+        status={
+            "conditions": _merged(context, status, found),
+            "phase": context.run.status.phase if kept else phase,
+            "observed_generation": context.run.metadata.generation,
+        }
     )
 
 
-def _not_read_yet(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> bool:
+def _accepted(refused: Blocker | None) -> NewCondition:
+    if refused:
+        return NewCondition(ConditionType.ACCEPTED, "False", refused.reason, refused.message)
+    return NewCondition(
+        ConditionType.ACCEPTED, "True", ConditionReason.VALID, "The spec can be used"
+    )
+
+
+def _stalled(blocker: Blocker | None) -> NewCondition:
+    if blocker:
+        return NewCondition(ConditionType.STALLED, "True", blocker.reason, blocker.message)
+    return NewCondition(ConditionType.STALLED, "False", ConditionReason.NOTHING_IS_MISSING)
+
+
+def _not_read_yet(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: Attempt
+) -> bool:
     """Whether this process has not read the driver's progress yet, and nothing contradicts the
     last status: a restarted operator does not show a run that trains as one that starts.
     """
     former = context.run.status
-    if (
-        former.attempt != attempt.number
-        or former.phase is None
-        or lifetime.has_ended(builder.status)
-    ):
+    if former.attempt != attempt.number or former.phase is None or lifetime.has_ended(status):
         return False
     if context.progress(attempt.number) is not None:
         return False
@@ -85,156 +110,123 @@ def _not_read_yet(context: ReconcileContext, builder: PlanBuilder, attempt: Atte
         and head is not None
         and pod_status.running(head)
         and pod_status.uid(head) == former.seen.get("head")
-        and builder.status.disruptions == former.disruptions
+        and status.disruptions == former.disruptions
         and job is not None
         and silence.job_status(job) == "RUNNING"
-        and silence.every_pod_runs(context, builder.bookkeeping, attempt)
+        and silence.every_pod_runs(context, bookkeeping, attempt)
     )
 
 
-def _ready(context: ReconcileContext, builder: PlanBuilder, progress: Progress | None) -> None:
-    wanted = silence.wanted_pods(context, builder.bookkeeping) - 1
+def _ready(
+    context: ReconcileContext,
+    status: RunStatus,
+    bookkeeping: Bookkeeping,
+    progress: Progress | None,
+) -> NewCondition:
+    wanted = silence.wanted_pods(context, bookkeeping) - 1
+    kind = ConditionType.READY
     if progress and progress_status.trains(progress) and progress.world_size >= wanted:
-        _set(
-            context,
-            builder,
-            ConditionType.READY,
-            "True",
-            ConditionReason.TRAINING,
-            f"{wanted} workers train",
-        )
-    elif lifetime.has_ended(builder.status):
-        _set(context, builder, ConditionType.READY, "False", ConditionReason.ENDED)
-    else:
-        _set(
-            context,
-            builder,
-            ConditionType.READY,
-            "False",
-            ConditionReason.NOT_TRAINING,
-            _why_not_ready(context, builder),
-        )
+        return NewCondition(kind, "True", ConditionReason.TRAINING, f"{wanted} workers train")
+    if lifetime.has_ended(status):
+        return NewCondition(kind, "False", ConditionReason.ENDED)
+    until = status.next_attempt_time
+    waits = attempt_lifecycle.running(status) is None and bookkeeping.suspended_since is None
+    message = f"The next attempt begins at {until}" if waits and until else ""
+    return NewCondition(kind, "False", ConditionReason.NOT_TRAINING, message)
 
 
-def _why_not_ready(context: ReconcileContext, builder: PlanBuilder) -> str:
-    until = builder.status.next_attempt_time
-    if (
-        attempt_lifecycle.running(builder.status) is None
-        and until
-        and builder.bookkeeping.suspended_since is None
-    ):
-        return f"The next attempt begins at {until}"
-    return ""
-
-
-def _suspended(context: ReconcileContext, builder: PlanBuilder) -> None:
+def _suspended(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
+) -> NewCondition:
     kind = ConditionType.SUSPENDED
-    if lifetime.has_ended(builder.status):
-        _set(context, builder, kind, "False", ConditionReason.ENDED)
-    elif builder.bookkeeping.suspended_since is not None:
-        _set(
-            context,
-            builder,
-            kind,
-            "True",
-            ConditionReason.SUSPENDED,
-            "Every pod is gone; suspend: false goes on",
-        )
-    elif context.run.spec.suspend:
-        _set(
-            context,
-            builder,
-            kind,
-            "False",
-            ConditionReason.SUSPENDING,
-            "A checkpoint is made and pods are freed",
-        )
-    else:
-        _set(context, builder, kind, "False", ConditionReason.NOT_ASKED)
+    if lifetime.has_ended(status):
+        return NewCondition(kind, "False", ConditionReason.ENDED)
+    if bookkeeping.suspended_since is not None:
+        message = "Every pod is gone; suspend: false goes on"
+        return NewCondition(kind, "True", ConditionReason.SUSPENDED, message)
+    if context.run.spec.suspend:
+        message = "A checkpoint is made and pods are freed"
+        return NewCondition(kind, "False", ConditionReason.SUSPENDING, message)
+    return NewCondition(kind, "False", ConditionReason.NOT_ASKED)
 
 
-def _ended(context: ReconcileContext, builder: PlanBuilder, cause: RunFailure | None) -> None:
+def _ended(status: RunStatus, cause: RunFailure | None) -> tuple[NewCondition, NewCondition]:
+    succeeded, failed = ConditionType.SUCCEEDED, ConditionType.FAILED
     if cause is not None:
-        _set(context, builder, ConditionType.FAILED, "True", cause.reason, _why(builder, cause))
-        _set(context, builder, ConditionType.SUCCEEDED, "False", ConditionReason.FAILED)
-    elif lifetime.has_ended(builder.status):
-        _set(
-            context,
-            builder,
-            ConditionType.SUCCEEDED,
-            "True",
-            ConditionReason.DONE,
-            "The training is done",
+        return (
+            NewCondition(failed, "True", cause.reason, _why(status, cause)),
+            NewCondition(succeeded, "False", ConditionReason.FAILED),
         )
-        _set(context, builder, ConditionType.FAILED, "False", ConditionReason.SUCCEEDED)
-    else:
-        _set(context, builder, ConditionType.SUCCEEDED, "False", ConditionReason.NOT_YET)
-        _set(context, builder, ConditionType.FAILED, "False", ConditionReason.NOT_YET)
+    if lifetime.has_ended(status):
+        return (
+            NewCondition(succeeded, "True", ConditionReason.DONE, "The training is done"),
+            NewCondition(failed, "False", ConditionReason.SUCCEEDED),
+        )
+    return (
+        NewCondition(succeeded, "False", ConditionReason.NOT_YET),
+        NewCondition(failed, "False", ConditionReason.NOT_YET),
+    )
 
 
-def _why(builder: PlanBuilder, cause: RunFailure) -> str:
-    """The budget's sentence and what ended the last attempt, which the user wants to know most."""
-    last = builder.status.attempts[-1].message if builder.status.attempts else ""
+def _why(status: RunStatus, cause: RunFailure) -> str:
+    """The budget's message and what ended the last attempt, which explains most."""
+    last = status.attempts[-1].message if status.attempts else ""
     return f"{cause.message}: {last}" if last and last != cause.message else cause.message
 
 
 def _phase(
     context: ReconcileContext,
-    builder: PlanBuilder,
+    status: RunStatus,
+    bookkeeping: Bookkeeping,
     attempt: Attempt | None,
     progress: Progress | None,
+    run_failure: RunFailure | None,
 ) -> Phase:
-    if lifetime.has_ended(builder.status):
-        return Phase.FAILED if builder.run_failure else Phase.SUCCEEDED
-    if builder.bookkeeping.suspended_since is not None:
+    if lifetime.has_ended(status):
+        return Phase.FAILED if run_failure else Phase.SUCCEEDED
+    if bookkeeping.suspended_since is not None:
         return Phase.SUSPENDED
     if attempt is None:
-        return _between_attempts(context, builder)
+        return _between_attempts(context, status)
     if context.suspended_by_queue(attempt.number):
         return Phase.QUEUED
     if progress_status.trains(progress):
         return Phase.RUNNING
-    trained = any(known.last_step for known in builder.status.attempts)
-    lost = [known for known in builder.status.attempts if known.outcome in ("Failed", "Lost")]
+    trained = any(known.last_step for known in status.attempts)
+    lost = [known for known in status.attempts if known.outcome in ("Failed", "Lost")]
     return Phase.RECOVERING if trained or lost else Phase.STARTING
 
 
-def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> Phase:
-    last = builder.status.attempts[-1] if builder.status.attempts else None
+def _between_attempts(context: ReconcileContext, status: RunStatus) -> Phase:
+    last = status.attempts[-1] if status.attempts else None
     if last is None:
         return Phase.PENDING
     if last.outcome == "Suspended" and context.run.spec.suspend:
-        return builder.status.phase or Phase.RUNNING
+        return status.phase or Phase.RUNNING
     return Phase.RECOVERING
 
 
-def _set(
-    context: ReconcileContext,
-    builder: PlanBuilder,
-    type_: ConditionType,
-    status: Truth,
-    reason: ConditionReason,
-    message: str = "",
-) -> None:
-    """One condition; its time changes only when its status does."""
-    former = _former(builder, type_)
-    same = former is not None and former.status == status
-    new = Condition(
-        type=type_,
-        status=status,
-        reason=reason.value,
-        message=short(message),
-        last_transition_time=former.last_transition_time
-        if former is not None and same
-        else written(context.now),
-        observed_generation=context.run.metadata.generation,
-    )
-    others = [known for known in builder.status.conditions if known.type is not type_]
+def _merged(
+    context: ReconcileContext, status: RunStatus, found: Iterable[NewCondition]
+) -> list[Condition]:
+    """The former conditions with what was found; a time changes only when its status does."""
+    conditions = {known.type: known for known in status.conditions}
+    for one in found:
+        former = conditions.get(one.type)
+        same = former is not None and former.status == one.status
+        conditions[one.type] = Condition(
+            type=one.type,
+            status=one.status,
+            reason=one.reason.value,
+            message=short(one.message),
+            last_transition_time=former.last_transition_time
+            if former is not None and same
+            else written(context.now),
+            observed_generation=context.run.metadata.generation,
+        )
     order = list(ConditionType)
-    builder.update_status(
-        conditions=sorted([*others, new], key=lambda known: order.index(known.type))
-    )
+    return sorted(conditions.values(), key=lambda known: order.index(known.type))
 
 
-def _former(builder: PlanBuilder, type_: ConditionType) -> Condition | None:
-    return next((known for known in builder.status.conditions if known.type is type_), None)
+def _former(status: RunStatus, type_: ConditionType) -> Condition | None:
+    return next((known for known in status.conditions if known.type is type_), None)

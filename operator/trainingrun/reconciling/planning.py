@@ -57,7 +57,7 @@ def plan(
         return Plan((), observed.run.status)  # owner references collect what it owns
     if lifetime.has_ended(builder.status):
         blocker = _after_the_end(context, builder)
-        conditions.settle_after_the_end(context, builder, blocker)
+        builder.add(conditions.settle_after_the_end(context, builder.status, blocker))
         return builder.plan()
     # A spec that cannot be used begins nothing; what runs continues as it was rendered.
     refused = Blocker(ConditionReason.INVALID_SPEC, observed.invalid) if observed.invalid else None
@@ -70,7 +70,11 @@ def plan(
     else:
         blocker, not_accepted = _between_attempts(context, builder)
         refused = refused or not_accepted
-    conditions.settle(context, builder, blocker, refused)
+    builder.add(
+        conditions.settle(
+            context, builder.status, builder.bookkeeping, blocker, refused, builder.run_failure
+        )
+    )
     return builder.plan()
 
 
