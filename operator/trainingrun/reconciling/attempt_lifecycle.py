@@ -2,7 +2,7 @@
 
 Crash safety comes from the order. An end is first written to status, then its RayJob is deleted,
 then the next attempt waits until nothing of the former is left. A RayJob is created before the
-status tells of it; a RayJob that the status does not know yet is therefore taken for what it is:
+status tells of it; a RayJob that the status does not know yet is therefore
 the attempt that was just begun.
 """
 
@@ -186,19 +186,20 @@ def _complete(
         builder.add_event("Warning", EventReason.FAILED, run_failure.message)
         return
     progress = context.progress(number)
-    told = progress.result if progress else None
+    reported = progress.result if progress else None
     known = builder.status.checkpoint
     builder.update_status(
         result=RunResult(
             metrics=progress_status.metrics(
-                told.metrics if told else progress.metrics if progress else {}
+                reported.metrics if reported else progress.metrics if progress else {}
             ),
-            checkpoint_uri=_uri(told.checkpoint_uri if told else None) or (known and known.uri),
-            best_checkpoint_uri=_uri(told.best_checkpoint_uri if told else None),
+            checkpoint_uri=_uri(reported.checkpoint_uri if reported else None)
+            or (known and known.uri),
+            best_checkpoint_uri=_uri(reported.best_checkpoint_uri if reported else None),
         )
     )
     builder.add_event("Normal", EventReason.SUCCEEDED, "The training is done")
 
 
-def _uri(told: str | None) -> str | None:
-    return told[:URI] if told else None
+def _uri(reported: str | None) -> str | None:
+    return reported[:URI] if reported else None

@@ -182,11 +182,15 @@ def _final_progress_is_in(context: ReconcileContext, attempt: Attempt, end_seen:
 
 
 def _unexplained(
-    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt, reason: str, told: str
+    context: ReconcileContext,
+    bookkeeping: Bookkeeping,
+    attempt: Attempt,
+    reason: str,
+    reported: str,
 ) -> AttemptEnd:
     """The RayJob failed and the driver could not say why."""
-    message = told or f"RayJob {attempt.ray_job} failed"
-    exit_code = _EXIT_CODE.search(told)
+    message = reported or f"RayJob {attempt.ray_job} failed"
+    exit_code = _EXIT_CODE.search(reported)
     code = int(exit_code.group(1)) if exit_code else None
     if code == SUSPEND_EXIT_CODE or (context.run.spec.suspend and bookkeeping.suspend_asked):
         return AttemptEnd(

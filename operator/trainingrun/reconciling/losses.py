@@ -163,7 +163,7 @@ class Losses:
                 return
 
     def lose_node(self, node: str, hostname: str) -> None:
-        """Remember a node that was just lost, for pods to keep off."""
+        """Remember a node that was just lost, for pods to exclude."""
         self._lost_nodes[node] = hostname
 
     def reopen_node(self, node: str) -> None:

@@ -95,6 +95,6 @@ def _excluded(context: ReconcileContext, node: str, time: str, pressed: bool) ->
         return not (pressed and age_s >= LOOKS_WELL_S)
     if well_since(context, node_state, age_s):
         return False
-    # A dead node's Lease is stale by now, so that nothing speaks against one that looks well.
+    # A dead node's Lease is stale by now, so that a node without a sign against it is back.
     patience_s = 2 * context.settings.lease_stale_s
     return not (pressed and age_s > patience_s and control_sign(context, node_state) is None)

@@ -86,8 +86,8 @@ def _bounded(events: list[RunEvent]) -> list[RunEvent]:
     if len(events) <= MOST_EVENTS:
         return events
     others = Counter(event.reason for event in events[:-MOST_EVENTS])
-    told = ", ".join(f"{number} {reason.value}" for reason, number in sorted(others.items()))
+    counted = ", ".join(f"{number} {reason.value}" for reason, number in sorted(others.items()))
     return [
-        RunEvent("Warning", EventReason.MANY_EVENTS, f"At the same time there were: {told}"),
+        RunEvent("Warning", EventReason.MANY_EVENTS, f"At the same time there were: {counted}"),
         *events[-MOST_EVENTS:],
     ]

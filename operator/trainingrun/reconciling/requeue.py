@@ -30,7 +30,7 @@ def after_s(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attemp
 
 
 def _ages(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Iterator[float]:
-    """For how many seconds each thing lasts that may soon be decided on; none: all is well."""
+    """For how many seconds each thing lasts that may soon be decided on; none: nothing is."""
     progress, index = context.live_progress(attempt.number), context.index(attempt.number)
     if (
         context.run.spec.suspend

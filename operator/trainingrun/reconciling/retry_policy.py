@@ -42,7 +42,7 @@ def exhausted(
 ) -> RunFailure | None:
     """Whether a budget is used up.
 
-    Only budgets that were charged are judged: one that a user lowers ends nothing that is well.
+    Only budgets that were charged are judged: one that a user lowers ends no healthy attempt.
     """
     own = application_failures(status)
     if "application" in charged and own > failures.max_restarts:

@@ -1,4 +1,4 @@
-"""What the runtime is told about an attempt."""
+"""The contract that the runtime reads about an attempt."""
 
 from typing import Literal
 

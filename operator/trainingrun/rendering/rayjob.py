@@ -15,7 +15,7 @@ def attempt(
     settings: RenderSettings,
     excluded_hostnames: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The RayJob of attempt `number`, whose pods keep off the nodes named in `excluded_hostnames`.
+    """The RayJob of attempt `number`, whose pods exclude the nodes in `excluded_hostnames`.
 
     Raises:
         ValueError: the settings name a platform that is not known.
