@@ -1,6 +1,5 @@
 """The cluster as the operator sees it, against a real API server."""
 
-import asyncio
 import os
 from urllib.parse import urlsplit
 
@@ -10,18 +9,13 @@ from support.operators import (
     RAY_API,
     Proxy,
     a_run,
-    configuration_of,
     eventually,
     owned_by,
     watching,
 )
 from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.connection import Connection, Gone
 from trainingrun.cluster.port import ClusterError, Conflict, Rejected
-from trainingrun.cluster.store import Store
-from trainingrun.cluster.stores import Stores
-from trainingrun.cluster.watching import PAGE_BYTES, Watch
 from trainingrun.reconciling.model import Ref
 from trainingrun.rendering.affinities import EXCLUSION
 
@@ -251,32 +245,6 @@ async def test_watches_that_end_leave_no_socket_open(apiserver, namespace):
     assert len(os.listdir("/dev/fd")) == before
 
 
-async def test_an_expired_watch_lists_anew(apiserver, namespace):
-    """The API server's own 410 takes minutes to get; here the first watch says it."""
-    run = apiserver.create(a_run(namespace))
-    connection = Connection(await configuration_of(apiserver))
-    path = apiserver.path(run, "")
-    watched = []
-    real_watch = connection.watch
-
-    async def watch(path, query):
-        watched.append(query["resourceVersion"])
-        if len(watched) == 1:
-            apiserver.request("DELETE", apiserver.path(run))
-            raise Gone("too old resource version")
-        async for event in real_watch(path, query):
-            yield event
-
-    connection.watch = watch
-    store = Store()
-    task = asyncio.create_task(Watch(connection, path, store).run())
-    await eventually(lambda: len(watched) == 2)
-    assert store.keys() == []
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await connection.close()
-
-
 async def test_events_are_about_the_run(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace) as cluster:
@@ -285,29 +253,3 @@ async def test_events_are_about_the_run(apiserver, namespace):
     assert [(e["reason"], e["involvedObject"]["uid"]) for e in events] == [
         ("AttemptStarted", run["metadata"]["uid"])
     ]
-
-
-async def test_runs_with_large_specs_are_listed_a_few_at_a_time(apiserver, namespace):
-    """Or a few hundred runs of 1 MB, which users may create, would be in memory at once."""
-    template = {"metadata": {"annotations": {"large": "x" * 250_000}}}
-    for number in range(30):
-        run = a_run(namespace, f"large-{number}", workers={"count": 1, "podTemplate": template})
-        apiserver.create(run)
-    connection = Connection(await configuration_of(apiserver))
-    real, sizes = connection.list_page, []
-
-    async def list_page(path, query):
-        page, size = await real(path, query)
-        sizes.append(size)
-        return page, size
-
-    connection.list_page = list_page
-    stores = Stores()
-    path = apiserver.path(a_run(namespace), "")
-    task = asyncio.create_task(Watch(connection, path, stores.runs.store).run())
-    await eventually(lambda: len(stores.run_keys()) == 30)
-    assert len(sizes) >= 3
-    assert max(sizes[1:]) < 1.5 * PAGE_BYTES, "all but the first, of which nothing was known"
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await connection.close()

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import kopf
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import load_kube_config
@@ -14,6 +15,7 @@ from support.apiserver import ApiError, ApiServer
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.connection import Connection
 from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.controller import handlers as handlers  # registers them with kopf
 from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.settings import OperatorSettings, Settings
@@ -53,19 +55,56 @@ def settings_for(
     )
 
 
+class _All:
+    """What kopf is not to end with itself: the tasks of the test."""
+
+    def __contains__(self, task: object) -> bool:
+        return True
+
+
+class WatchOnly:
+    """What the handlers keep up where no operator works on it."""
+
+    def __init__(self, cluster: KubernetesCluster):
+        self.cluster, self.settings, self.liveness_error = cluster, Settings(), None
+
+    async def run(self) -> None:
+        """As `Operator.run`."""
+        await self.cluster.run()
+
+
+@contextlib.asynccontextmanager
+async def kopf_running(
+    operator: Operator | WatchOnly, *namespaces: str
+) -> AsyncIterator[kopf.Memo]:
+    """kopf with the operator's handlers; in the result `crashed` tells whether it gave up."""
+    memo = kopf.Memo(operator=operator, stop=asyncio.Event(), crashed=asyncio.Event())
+    tasks = await kopf.spawn_tasks(
+        registry=kopf.get_default_registry(),
+        memo=memo,
+        namespaces=namespaces,
+        clusterwide=not namespaces,
+        standalone=True,
+        stop_flag=memo.stop,
+    )
+    ended = asyncio.create_task(kopf.run_tasks(tasks, ignored=_All()))
+    try:
+        yield memo
+        if ended.done():
+            ended.result()
+        await watches_are_open(operator.cluster)
+    finally:
+        memo.stop.set()
+        await ended
+
+
 @contextlib.asynccontextmanager
 async def running(operator: Operator) -> AsyncIterator[Operator]:
     """Runs it; a part of it that ends by itself fails the test."""
-    task = asyncio.create_task(operator.run())
-    try:
+    async with kopf_running(operator, *operator.settings.operator.namespaces) as memo:
         yield operator
-        if task.done():
-            task.result()
-        await watches_are_open(operator.cluster)
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        if memo.task.done():
+            memo.task.result()
 
 
 @contextlib.asynccontextmanager
@@ -75,18 +114,16 @@ async def watching(
     """The cluster as an operator of these namespaces sees it; `deaf`: without any further news."""
     connection = Connection(await configuration_of(server, port))
     cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
-    task = asyncio.create_task(cluster.run())
     try:
-        async with asyncio.timeout(20):
-            await cluster.wait_synced()
-        await watches_are_open(cluster)
+        async with kopf_running(WatchOnly(cluster), *namespaces):
+            async with asyncio.timeout(PATIENCE_S):
+                await cluster.wait_synced()
+            await watches_are_open(cluster)
+            if not deaf:
+                yield cluster
         if deaf:
-            task.cancel()
-        yield cluster
+            yield cluster
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
         await connection.close()
 
 

@@ -1,4 +1,4 @@
-"""Plain dicts to and from the API server over HTTP: requests, server-side apply and watches.
+"""Plain dicts to and from the API server over HTTP: requests and server-side apply.
 
 `kubernetes.aio` finds and refreshes credentials; its generated models are left out, for they drop
 fields that they do not know, such as those of a newer KubeRay.
@@ -11,7 +11,7 @@ import math
 import resource
 import socket
 from asyncio import sslproto
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 REQUESTS = 64
 """Connections for requests. Watches have their own and are not limited: with four for each of 500
@@ -40,13 +41,6 @@ TLS_BUFFER_BYTES = 2**15
 """Two TLS records; the buffer of asyncio's that decrypted bytes are read into."""
 LISTS = 8
 """Lists at the same time: each answer is megabytes in memory, here and in the API server."""
-WATCH_TIMEOUT_S = 300
-"""The server ends a watch after so long, and it is opened again where it stopped."""
-WATCH_SILENCE_S = 90
-"""A watch that is silent for so long is broken: bookmarks come about once a minute."""
-
-OPENED: dict[str, Any] = {"type": "OPENED"}
-"""Not an event of the server's: the watch is open, and silence from here on means quiet."""
 
 
 class NotFound(ClusterError):
@@ -107,7 +101,6 @@ class _Answer:
     """The API server's answer to one request."""
 
     found: Any
-    size: int
     date_header: str | None
 
     @property
@@ -141,29 +134,49 @@ class Connection:
                 from now this process may, see `NotLeading`.
         """
         self._configuration = configuration
-        self._base = configuration.host.rstrip("/")
+        self._base = str(configuration.host).rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._count, self._may_write_s = count, may_write_s
+        self.count, self._may_write_s = count, may_write_s
         # Reads the CA and client certificates as the generated client would.
         self._tls = RESTClientObject(configuration).ssl_context
         self._requests = self._new_session(REQUESTS)
-        self._watches = self._new_session(0)
-        self._lists = asyncio.Semaphore(LISTS)
+        self.lists = asyncio.Semaphore(LISTS)
+        """Held while a list is read."""
 
-    def _new_session(self, limit: int) -> aiohttp.ClientSession:
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return self._base
+
+    def session_for_watches(
+        self, middleware: Callable[..., Awaitable[aiohttp.ClientResponse]]
+    ) -> aiohttp.ClientSession:
+        """A session with the same credentials, without a limit of connections."""
+
+        async def authorized(
+            request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            request.headers.update(await self._headers("application/json"))
+            return await send(request)
+
+        return self._new_session(0, (middleware, authorized))
+
+    def _new_session(
+        self, limit: int, middlewares: Sequence[aiohttp.ClientMiddlewareType] = ()
+    ) -> aiohttp.ClientSession:
         """At most `limit` connections at once; 0: as many as are asked for."""
         connector = aiohttp.TCPConnector(
             ssl=self._tls, limit=limit, socket_factory=_keepalive_socket
         )
-        return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=READ_BYTES)
+        return aiohttp.ClientSession(
+            connector=connector, trust_env=True, read_bufsize=READ_BYTES, middlewares=middlewares
+        )
 
     async def close(self) -> None:
-        """Ends every request and watch."""
-        for session in (self._watches, self._requests):
-            if isinstance(session.connector, aiohttp.TCPConnector):
-                # Without waiting for TLS's close handshake, see `_hang_up`.
-                await session.connector.close(abort_ssl=True)
-            await session.close()
+        """Ends every request; the session for watches is closed by whoever has it."""
+        if isinstance(self._requests.connector, aiohttp.TCPConnector):
+            await self._requests.connector.close(abort_ssl=True)  # without a TLS close handshake
+        await self._requests.close()
         for _ in range(3):  # an aborted socket is closed in the loop's next turns
             await asyncio.sleep(0)
 
@@ -186,11 +199,11 @@ class Connection:
         """
         return dict((await self._exchange(method, path, body, query, content_type)).found)
 
-    async def list_page(self, path: str, query: Mapping[str, str]) -> tuple[dict[str, Any], int]:
-        """GET of a collection, or a page of it; also how many bytes it was."""
-        async with self._lists:
-            answer = await self._exchange("GET", path, None, query)
-            return dict(answer.found), answer.size
+    async def list_metadata(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """GET of a collection, or a page of it, without spec and status of its objects."""
+        async with self.lists:
+            answer = await self._exchange("GET", path, None, query, accept=METADATA_ONLY)
+            return dict(answer.found)
 
     async def get_dated(self, path: str) -> tuple[dict[str, Any], datetime | None]:
         """GET of an object, and what the API server's own clock showed."""
@@ -204,8 +217,10 @@ class Connection:
         body: Any = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> "_Answer":
         headers, data = await self._headers(content_type), None if body is None else encoded(body)
+        headers["Accept"] = accept
         timeout = self._timeout
         if method != "GET":
             # The one place through which every write goes. It is given up when the right to write
@@ -226,16 +241,16 @@ class Connection:
                 content = await answer.read()
                 status, date = answer.status, answer.headers.get("Date")
         except (aiohttp.ClientError, TimeoutError) as error:
-            self._count(method, "error")
+            self.count(method, "error")
             raise ClusterError(f"{method} {path}: {error or type(error).__name__}") from error
-        self._count(method, str(status))
+        self.count(method, str(status))
         try:
             found = decoded(content)
         except ValueError:
             found = {"message": content[:500].decode(errors="replace")}
         if status >= 400:
-            raise _error(status, method, path, found)
-        return _Answer(found, len(content), date)
+            raise error_of(status, method, path, found)
+        return _Answer(found, date)
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """POST to a collection; AlreadyExists if there is one of that name."""
@@ -252,42 +267,6 @@ class Connection:
             content_type=APPLY,
         )
 
-    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
-        """`OPENED`, then the events of one watch, until the server ends it.
-
-        Raises:
-            Gone: the resource version is too old.
-            ClusterError: the connection broke, or was silent for `WATCH_SILENCE_S`.
-        """
-        timeout = aiohttp.ClientTimeout(
-            total=WATCH_TIMEOUT_S + 30, sock_connect=10, sock_read=WATCH_SILENCE_S
-        )
-        asked = {**query, "watch": "true", "allowWatchBookmarks": "true"}
-        asked["timeoutSeconds"] = str(WATCH_TIMEOUT_S)
-        try:
-            async with self._watches.get(
-                self._base + path,
-                params=asked,
-                headers=await self._headers("application/json"),
-                timeout=timeout,
-            ) as answer:
-                self._count("WATCH", str(answer.status))
-                if answer.status >= 400:
-                    text = await answer.text()
-                    raise _error(answer.status, "WATCH", path, {"message": text[:500]})
-                try:
-                    yield OPENED
-                    async for line in _lines(answer.content):
-                        event = decoded(line)
-                        if event["type"] == "ERROR":
-                            found = event["object"]
-                            raise _error(found.get("code", 500), "WATCH", path, found)
-                        yield event
-                finally:
-                    _hang_up(answer)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise ClusterError(f"watch {path}: {error or type(error).__name__}") from error
-
     async def _headers(self, content_type: str) -> dict[str, str]:
         headers = {"Content-Type": content_type, "Accept": "application/json"}
         # Read anew each time: a service account's token is rotated while the operator runs.
@@ -295,26 +274,6 @@ class Connection:
             if setting["in"] == "header" and setting["value"]:
                 headers[setting["key"]] = setting["value"]
         return headers
-
-
-def _hang_up(answer: aiohttp.ClientResponse) -> None:
-    """Drop the connection of a watch that is still open.
-
-    The close handshake of TLS would wait until the server has said everything, up to minutes later,
-    and nothing would know of that socket any more: not even `Connection.close`.
-    """
-    if answer.connection is not None and answer.connection.transport is not None:
-        answer.connection.transport.abort()
-
-
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length; aiohttp's own iterator gives up on long ones."""
-    rest = b""
-    async for chunk in stream.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                yield line
 
 
 def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
@@ -328,7 +287,8 @@ def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return made
 
 
-def _error(status: int, method: str, path: str, found: Any) -> ClusterError:
+def error_of(status: int, method: str, path: str, found: Any) -> ClusterError:
+    """The exception for an answer of the API server that is none of 2xx."""
     message = found.get("message", "") if isinstance(found, dict) else str(found)
     reason = found.get("reason", "") if isinstance(found, dict) else ""
     text = f"{method} {path}: {status} {message.strip()}"

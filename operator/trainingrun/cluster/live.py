@@ -1,7 +1,7 @@
-"""A real cluster: the port's questions answered from watch caches, its effects by the API server.
+"""A real cluster: the port's questions answered from the stores, its effects by the API server.
 
-Every cache is fed by its own list and watch. `subscribe` tells of each run that something changed
-about; `KubernetesCluster.observe` then reads the caches and makes no call at all.
+kopf's events feed the stores (`handle`). `subscribe` tells of each run that something changed
+about; `KubernetesCluster.observe` then reads the stores and makes no call at all.
 """
 
 import asyncio
@@ -9,6 +9,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+import aiohttp
 
 from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
@@ -22,7 +24,7 @@ from .ownership import foreign, owner_uid
 from .parsing import parse
 from .port import ClusterError, Conflict, Rejected
 from .resources import path, path_of, path_of_manifest
-from .store import Object
+from .store import Object, key_of
 from .stores import Kind, RunKey, RunSummary, Stores, Subscriber
 from .watches import Watches
 
@@ -42,11 +44,11 @@ class KubernetesCluster:
         *,
         look_for_kuberay_s: float = 30.0,
     ):
-        """Nothing is watched until `run`.
+        """Nothing is known until `run`, and until kopf hands over what it sees.
 
         Args:
             connection: To the API server.
-            namespaces: Only these are looked at; empty: all.
+            namespaces: Only these are watched; empty: all.
             look_for_kuberay_s: Seconds between looks for a KubeRay that is missing or too old.
         """
         self._connection = connection
@@ -62,8 +64,26 @@ class KubernetesCluster:
         """Calls `subscriber` for every run that something changes about from now on."""
         self.stores.subscribe(subscriber)
 
+    def session(self) -> aiohttp.ClientSession:
+        """The session that kopf is to use; whoever takes it closes it."""
+        return self._connection.session_for_watches(self.watches.observe)
+
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return self._connection.server
+
+    def handle(self, event: Mapping[str, Any]) -> None:
+        """Takes in an event of a watch, or (type None) an object that was listed."""
+        seen: Object = event["object"]
+        store = self.stores.store_of(seen["kind"])
+        if event["type"] == "DELETED":
+            store.forget(*key_of(seen), seen["metadata"]["uid"])
+        else:
+            store.saw(seen)
+
     async def run(self) -> None:
-        """Keeps the stores up until cancelled; raises if a watch ends, which is a bug."""
+        """Looks after the watches until cancelled; for what it raises see `Watches.run`."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._kuberay_namespaces.run(), name="find KubeRay")

@@ -133,6 +133,11 @@ class Store:
         if old is not None and old.uid == uid:
             self._put((namespace, name), old, None, None)
 
+    def has_seen(self, key: Key, uid: str, version: int) -> bool:
+        """Whether that version of an object, or anything later about its name, has come in."""
+        entry = self._entries.get(key)
+        return uid in self._gone or (entry is not None and entry.version >= version)
+
     def keep_listed(self, listed: Collection[Key], version: int, namespace: str = "") -> None:
         """Takes out what a complete list as of `version` does not name.
 

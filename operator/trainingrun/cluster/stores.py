@@ -84,6 +84,10 @@ class Stores:
                 return kind
         return None
 
+    def store_of(self, kind: str) -> Store:
+        """The store of a kind that is watched."""
+        return next(one.store for one in (*self.of_runs, self.nodes) if one.name == kind)
+
     def saw(self, seen: Object) -> None:
         """Takes in the result of a write of our own."""
         kind = self.kind_of(seen["apiVersion"], seen["kind"])

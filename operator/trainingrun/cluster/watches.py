@@ -1,22 +1,40 @@
-"""Which collections are watched to keep the stores up, and what is known to be out of date.
+"""Which collections kopf watches to keep the stores up, and what is known to be out of date.
 
-Lists, watches and retries are `watching`'s; this decides what is watched, tells the runs when a
-watch goes stale or is fresh again, and looks whether KubeRay is installed.
+kopf lists, watches and reconnects; `observe` sees each of its requests and the answer, which is all
+that tells whether news arrive. This tells the runs when a watch goes stale or is fresh again, and
+finds out whether KubeRay is installed.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Coroutine, Iterator, Mapping
+from typing import Any
+
+import aiohttp
 
 from ..rendering.names import RUN_LABEL
 from . import kuberay
-from .connection import Connection, Forbidden, NotFound
+from .connection import Connection, Forbidden, Gone, NotFound, NotServed, error_of
+from .documents import decoded
 from .port import ClusterError
-from .resources import RAY_API, path
+from .resources import PLURALS, RAY_API, path
 from .stores import Kind, Stores
 from .watching import Watch
 
 log = logging.getLogger(__name__)
+
+CHECK_S = 0.5
+"""Between checks whether a watch has ended without a new one."""
+OPTIONAL_RETRY_S = 20.0
+"""Between tries of what the operator works without and has never been allowed to see; shorter than
+any request may take, for kopf's request waits as long."""
+UNWATCHED_S = 5.0
+"""A kind that is served for so long without a request of kopf's was installed after kopf began."""
+
+
+class KindInstalledLater(Exception):
+    """kopf learns at its start which kinds there are, and has to be started anew for this one."""
 
 
 class Watches:
@@ -42,8 +60,10 @@ class Watches:
         self._look_for_kuberay_s = look_for_kuberay_s
         self.kuberay: kuberay.KubeRay | None = None
         """Whether KubeRay is installed; None: that was not found out yet."""
-        self._check_kuberay = asyncio.Event()
+        self._check_kinds = asyncio.Event()
         self._synced = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._unwatched_since: dict[str, float] = {}
         self._of_kind: dict[str, dict[str, Watch]] = {
             kind.name: {
                 namespace: self._watch(kind, namespace) for namespace in sorted(namespaces) or [""]
@@ -57,16 +77,67 @@ class Watches:
             what="Nodes",
             optional=True,
             on_state=self._changed,
+            spawn=self._spawn,
         )
         self._of_kind["Node"] = {"": self.nodes}
+        self._by_path = {watch.path: watch for watch in self.all()}
         self._told: dict[str, tuple[str, str | None]] = {}
 
     async def run(self) -> None:
-        """Keeps the stores up until cancelled; raises if a watch ends, which is a bug."""
+        """Looks after the watches until cancelled.
+
+        Raises:
+            ExceptionGroup: of `KindInstalledLater`; of anything else by a bug.
+        """
         async with asyncio.TaskGroup() as tasks:
-            for watch in self.all():
-                tasks.create_task(watch.run(), name=f"watch {watch.path}")
-            tasks.create_task(self._watch_kuberay(), name="check KubeRay")
+            self._tasks = tasks
+            tasks.create_task(self._keep_checking(), name="check watches")
+            tasks.create_task(self._watch_kinds(), name="check kinds")
+
+    async def observe(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """A middleware of kopf's session: notes what becomes of each request.
+
+        Raises:
+            aiohttp.ClientError: the API server does not answer, or refuses. kopf tries again after
+                any of these, while an answer such as 404 would end it.
+        """
+        watch = self._by_path.get(request.url.path)
+        watches = "watch" in request.url.query
+        method = "WATCH" if watches else "GET"
+        if watch is not None:
+            if watch.given_up:
+                await asyncio.sleep(OPTIONAL_RETRY_S)
+            watch.began(watches)
+        try:
+            if watches:
+                answer = await send(request)
+            else:
+                async with self._connection.lists:
+                    answer = await send(request)
+                    await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as problem:
+            self._connection.count(method, "error")
+            log.info("%s %s: %s", method, request.url.path, problem or type(problem).__name__)
+            if watch is not None:
+                watch.disconnected()
+            raise
+        self._connection.count(method, str(answer.status))
+        if answer.status < 400:
+            if watch is not None and watches:
+                watch.opened(answer)
+            return answer
+        if watch is None and answer.status == 404:
+            return answer  # to kopf, an API group without any kinds
+        error = await _error(answer, method, request.url.path)
+        if watch is not None:
+            watch.refused(error)
+            if isinstance(error, NotServed):
+                self._check_kinds.set()
+        if isinstance(error, Gone):
+            raise aiohttp.ClientPayloadError(str(error))  # kopf lists from the beginning
+        raise aiohttp.ClientConnectionError(str(error))
 
     def all(self) -> Iterator[Watch]:
         """Every watch."""
@@ -105,10 +176,12 @@ class Watches:
             for kind, watches in self._of_kind.items()
         }
 
-    def _watch(self, kind: Kind, namespace: str) -> Watch:
-        async def is_missing(watch: Watch) -> bool:
-            return await self._is_missing(kind, watch)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        if self._tasks is None:
+            raise RuntimeError("kopf began before `run`")
+        return self._tasks.create_task(work)
 
+    def _watch(self, kind: Kind, namespace: str) -> Watch:
         return Watch(
             self._connection,
             path(kind.api_version, kind.name, namespace or None),
@@ -117,14 +190,13 @@ class Watches:
             namespace=namespace,
             label_selector="" if kind is self._stores.runs else RUN_LABEL,
             on_state=self._changed,
-            is_missing=None if kind.name == "Pod" else is_missing,
-            missing_retry_s=self._look_for_kuberay_s,
+            spawn=self._spawn,
         )
 
     def _changed(self, watch: Watch) -> None:
         """A watch was listed, went stale or is fresh again, or its kind is not installed."""
         if watch in self._of_kind["RayJob"].values():
-            self._check_kuberay.set()
+            self._check_kinds.set()
         if not self.synced:
             self._note_synced()
             return
@@ -138,25 +210,21 @@ class Watches:
             self._told = {watch.path: (watch.state, watch.stale) for watch in self.all()}
             self._synced.set()
 
-    async def _is_missing(self, kind: Kind, watch: Watch) -> bool:
-        """Whether a 404 means that the kind is not installed: its CRD decides, where it may be
-        read; a server that is just starting may not know it yet.
-        """
-        try:
-            await self._connection.request("GET", kuberay.crd_path(kind.api_version, kind.name))
-        except NotFound:
-            return True
-        except Forbidden:
-            return watch.state != "synced"  # as far as this process knows it was never there
-        except ClusterError:
-            return False
-        return False
-
-    # KubeRay
-
-    async def _watch_kuberay(self) -> None:
+    async def _keep_checking(self) -> None:
         while True:
-            self._check_kuberay.clear()
+            await asyncio.sleep(CHECK_S)
+            for watch in self.all():
+                watch.check()
+
+    # Which kinds are installed
+
+    async def _watch_kinds(self) -> None:
+        while True:
+            self._check_kinds.clear()
+            settled = True
+            for kind in self._stores.of_runs:
+                if kind.api_version != "v1":
+                    settled &= await self._check_kind(kind)
             found = await self._look_at_kuberay()
             if found is not None and found != self.kuberay:
                 level = logging.INFO if found == "ok" else logging.WARNING
@@ -165,10 +233,46 @@ class Watches:
                 self._note_synced()
                 self._stores.tell(*self._stores.unfinished())
             try:
-                wait_s = None if found == "ok" else self._look_for_kuberay_s
-                await asyncio.wait_for(self._check_kuberay.wait(), wait_s)
+                wait_s = None if settled and found == "ok" else self._look_for_kuberay_s
+                await asyncio.wait_for(self._check_kinds.wait(), wait_s)
             except TimeoutError:
                 continue
+
+    async def _check_kind(self, kind: Kind) -> bool:
+        """Whether kopf watches it. Marks what is not installed as missing."""
+        watches = self._of_kind[kind.name].values()
+        served = await self._is_served(kind)
+        if served is False:
+            for watch in watches:
+                watch.set_missing()
+        elif served and not any(watch.requested for watch in watches):
+            since = self._unwatched_since.setdefault(kind.name, time.monotonic())
+            if time.monotonic() - since > UNWATCHED_S:
+                raise KindInstalledLater(f"{kind.name} was installed after the operator began")
+        return bool(served) and all(watch.requested for watch in watches)
+
+    async def _is_served(self, kind: Kind) -> bool | None:
+        """Whether the kind is served; None: not at the moment, or nobody knows."""
+        try:
+            found = await self._connection.request("GET", f"/apis/{kind.api_version}")
+            plural = PLURALS[kind.api_version, kind.name]
+            if any(resource["name"] == plural for resource in found["resources"]):
+                return True
+        except NotServed:
+            pass
+        except ClusterError:
+            return None
+        # Its CRD decides, where it may be read: a server that is just starting may not know it yet.
+        try:
+            await self._connection.request("GET", kuberay.crd_path(kind.api_version, kind.name))
+        except NotFound:
+            return False
+        except Forbidden:
+            never = all(watch.state != "synced" for watch in self._of_kind[kind.name].values())
+            return False if never else None  # as far as this process knows it was never there
+        except ClusterError:
+            return None
+        return None
 
     async def _look_at_kuberay(self) -> kuberay.KubeRay | None:
         """None: nobody knows at the moment."""
@@ -185,3 +289,12 @@ class Watches:
             log.warning("KubeRay's CRD: %s", error)
             return self.kuberay
         return kuberay.verdict(crd)
+
+
+async def _error(answer: aiohttp.ClientResponse, method: str, at: str) -> ClusterError:
+    content = await answer.read()
+    try:
+        found = decoded(content)
+    except ValueError:
+        found = {"message": content[:500].decode(errors="replace")}
+    return error_of(answer.status, method, at, found)

@@ -1,18 +1,21 @@
-"""Keeps a store up with one collection of the API server, by list and watch.
+"""What is known of one collection that kopf lists and watches: whether news of it arrive.
 
-Unknown is not absent: what is known stays known when the API server refuses to tell more, and
-`stale` then says why it may be out of date. Only a kind that is confirmed not to be installed has
-no objects.
+kopf tells its handlers of objects, and of nothing else. Whether it is refused, cut off or listing
+anew shows in its requests, see `watches`. Unknown is not absent: what is known stays known when the
+API server refuses to tell more, and `stale` then says why it may be out of date. Only a kind that
+is confirmed not to be installed has no objects.
 """
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import Literal
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
 
-from .connection import OPENED, Connection, Forbidden, Gone, NotServed
+import aiohttp
+
+from .connection import Connection, Forbidden, NotServed
 from .port import ClusterError
 from .store import Key, Store, key_of
 
@@ -20,16 +23,10 @@ log = logging.getLogger(__name__)
 
 State = Literal["starting", "synced", "missing"]
 
-FIRST_PAGE = 20
-PAGES = (5, 500)
-"""Fewest and most objects asked for at once."""
-PAGE_BYTES = 2**21
-"""What a page should have: many small objects, or few large ones. Else 500 objects of 1 MB, which
-users can create, would be read at once."""
+PAGE = 500
+"""Objects whose metadata is asked for at once."""
 RETRY_S = (0.5, 8.0)
-"""First and longest wait before a broken or refused list or watch is tried again."""
-OPTIONAL_RETRY_S = 60.0
-"""Between tries of what the operator works without and has never been allowed to see."""
+"""First and longest wait before a broken or refused request is tried again."""
 RECONNECT_GRACE_S = 2.0
 """A gap between two watches that is shorter than this tells nothing about the API server."""
 STALE_AFTER_S = 10.0
@@ -37,10 +34,12 @@ STALE_AFTER_S = 10.0
 watch, every 300 s, are made up for within milliseconds."""
 CATCH_UP_S = 1.0
 """After a longer gap: how long the news that were missed may take to arrive."""
+HANDLED_CHECK_S = 0.02
+"""Between checks whether kopf has handed over every listed object."""
 
 
 class Watch:
-    """One collection, in all namespaces or in one. `run` keeps its store up."""
+    """One collection, in all namespaces or in one."""
 
     def __init__(
         self,
@@ -53,11 +52,10 @@ class Watch:
         label_selector: str = "",
         optional: bool = False,
         on_state: Callable[["Watch"], None] = lambda watch: None,
-        is_missing: Callable[["Watch"], Awaitable[bool]] | None = None,
-        missing_retry_s: float = 30.0,
+        spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"] = asyncio.create_task,
         monotonic: Callable[[], float] = time.monotonic,
     ):
-        """Nothing is read until `run`.
+        """Knows nothing yet.
 
         Args:
             connection: To the API server.
@@ -66,10 +64,9 @@ class Watch:
             what: Its objects, in messages.
             namespace: Which the path is confined to; empty: none.
             label_selector: Which of its objects; empty: all.
-            optional: The operator works without; then it is asked for seldom.
+            optional: The operator works without.
             on_state: Called when `state` or `stale` may have changed.
-            is_missing: Asked after a 404 whether the kind is really not installed.
-            missing_retry_s: Seconds between looks for a kind that is not installed.
+            spawn: Runs a coroutine in the background.
             monotonic: The clock.
         """
         self.path, self.store, self.namespace = path, store, namespace
@@ -77,16 +74,19 @@ class Watch:
         self.connected_since: float | None = None
         """Monotonic time since when news arrive without a gap; None: they do not."""
         self.alive_at = monotonic()
-        """Monotonic time at which `run` last did anything."""
+        """Monotonic time of kopf's last request."""
+        self.requested = False
+        """Whether kopf has asked for it: it does not for a kind that is not served."""
         self._connection, self._what = connection, what
         self._query = {"labelSelector": label_selector} if label_selector else {}
-        self._optional, self._on_state, self._is_missing = optional, on_state, is_missing
-        self._missing_retry_s, self._monotonic = missing_retry_s, monotonic
+        self._optional, self._on_state = optional, on_state
+        self._spawn, self._monotonic = spawn, monotonic
         self._problem: str | None = None
-        self._open = False
+        self._answer: aiohttp.ClientResponse | None = None
         self._fresh_at = monotonic()
         self._told_stale: str | None = None
-        self._page = FIRST_PAGE
+        self._listed = False
+        self._comparing: asyncio.Task[None] | None = None
 
     @property
     def settled(self) -> bool:
@@ -108,143 +108,128 @@ class Watch:
         if self.state == "starting":
             return f"the {self._what}{self._where} have not been listed yet"
         now = self._monotonic()
-        if now < self._fresh_at or (not self._open and now - self._fresh_at > STALE_AFTER_S):
+        closed = self._answer is None and now - self._fresh_at > STALE_AFTER_S
+        if now < self._fresh_at or closed:
             return f"the API server sends no news of the {self._what}{self._where}"
         return None
 
-    async def run(self) -> None:
-        """Lists and watches until cancelled; every failure is tried again."""
-        wait = RETRY_S[0]
-        while True:
-            try:
-                version = await self._list()
-                wait = RETRY_S[0]
-                await self._watch_from(version)
-            except Gone:
-                log.info("watch expired, listing again", extra={"path": self.path})
-                pause = RETRY_S[0]
-            except NotServed as error:
-                if await self._confirmed_missing():
-                    self._set_missing()
-                    pause = self._missing_retry_s
-                else:
-                    self._refused(error, f"does not know the {self._what}{self._where} ({error})")
-                    pause, wait = wait, min(wait * 2, RETRY_S[1])
-            except Forbidden as error:
-                self._refused(
-                    error,
-                    f"does not let the operator watch the {self._what}{self._where} ({error}); "
-                    "restore the roles and the credentials of the operator",
-                )
-                pause, wait = wait, min(wait * 2, RETRY_S[1])
-                if self.given_up:
-                    pause = OPTIONAL_RETRY_S
-            except ClusterError as error:
-                log.warning("%s", error, extra={"path": self.path})
-                pause, wait = wait, min(wait * 2, RETRY_S[1])
-            self._disconnected()
-            # Jittered, so that all watches do not come back to a restarted API server at once.
-            await asyncio.sleep(pause * random.uniform(0.7, 1.3))  # noqa: S311
+    # What kopf's requests show
 
-    @property
-    def _where(self) -> str:
-        return f" of namespace {self.namespace}" if self.namespace else ""
+    def began(self, watches: bool) -> None:
+        """A request of kopf's begins: for a list, or (`watches`) for what happens from now on."""
+        self.alive_at, self.requested = self._monotonic(), True
+        self._closed()
+        if not watches:
+            self._listed = True
 
-    async def _list(self) -> str:
-        listed: set[Key] = set()
-        query = dict(self._query)
-        while True:
-            query["limit"] = str(self._page)
-            page, size = await self._connection.list_page(self.path, query)
-            kind = page["kind"].removesuffix("List")
-            for item in page["items"]:
-                found = {"apiVersion": page["apiVersion"], "kind": kind, **item}
-                listed.add(key_of(found))
-                self.store.saw(found)
-            self.alive_at = self._monotonic()
-            version: str = page["metadata"]["resourceVersion"]
-            if not page["metadata"].get("continue"):
-                break
-            query["continue"] = page["metadata"]["continue"]
-            self._page = page_size(len(page["items"]), size)
-        self.store.keep_listed(listed, int(version), self.namespace)
-        self.state, self._problem, self._fresh_at = "synced", None, self._monotonic()
-        self._told_stale = None
-        self._on_state(self)
-        return version
-
-    async def _watch_from(self, version: str) -> None:
-        wait = RETRY_S[0]
-        while True:
-            query = {**self._query, "resourceVersion": version}
-            try:
-                async for event in self._connection.watch(self.path, query):
-                    wait = RETRY_S[0]
-                    self.alive_at = self._monotonic()
-                    if event is OPENED:
-                        self._connected()
-                        continue
-                    seen = event["object"]
-                    version = seen["metadata"]["resourceVersion"]
-                    if event["type"] == "DELETED":
-                        self.store.forget(*key_of(seen), seen["metadata"]["uid"])
-                    elif event["type"] != "BOOKMARK":
-                        self.store.saw(seen)
-                self._closed()
-            except (Gone, NotServed, Forbidden):
-                raise
-            except ClusterError as error:
-                # Going on from the same version spares the API server a list per lost connection.
-                log.info("%s", error, extra={"path": self.path})
-                self._disconnected()
-                await asyncio.sleep(wait * random.uniform(0.7, 1.3))  # noqa: S311
-                wait = min(wait * 2, RETRY_S[1])
-
-    def _connected(self) -> None:
+    def opened(self, answer: aiohttp.ClientResponse) -> None:
+        """The API server answers a watch: silence from here on means that nothing happens."""
         now = self._monotonic()
         gap_s = now - self._fresh_at
         if self.connected_since is None or gap_s > RECONNECT_GRACE_S:
             self.connected_since = now
-        self._open, self._fresh_at = True, now
+        self._answer, self._problem, self._fresh_at = answer, None, now
         if self._told_stale is not None or gap_s > STALE_AFTER_S:
             self._fresh_at = now + CATCH_UP_S
             asyncio.get_running_loop().call_later(CATCH_UP_S + 0.1, self._tell)
+        if self._listed or self.state != "synced":
+            self._listed = False
+            if self._comparing is not None:
+                self._comparing.cancel()
+            self._comparing = self._spawn(self._compare())
 
-    def _closed(self) -> None:
-        if self._open:
-            self._open, self._fresh_at = False, max(self._fresh_at, self._monotonic())
-
-    def _disconnected(self) -> None:
+    def disconnected(self) -> None:
+        """A request has failed, or has not been answered as it should."""
         self._closed()
         self.connected_since = None
-        self.alive_at = self._monotonic()
         self._tell()
 
-    def _refused(self, error: ClusterError, sentence: str) -> None:
-        if self._problem is None:
-            level = logging.INFO if self._optional else logging.WARNING
-            log.log(level, "refused: %s", error, extra={"path": self.path})
-        self._problem = f"the API server {sentence}"
+    def refused(self, error: ClusterError) -> None:
+        """The API server does not answer kopf's request; a kind that is missing stays missing."""
+        if isinstance(error, NotServed):
+            self._refused(error, f"does not know the {self._what}{self._where} ({error})")
+        elif isinstance(error, Forbidden):
+            self._refused(
+                error,
+                f"does not let the operator watch the {self._what}{self._where} ({error}); "
+                "restore the roles and the credentials of the operator",
+            )
+        self.disconnected()
 
-    async def _confirmed_missing(self) -> bool:
-        return self._is_missing is not None and await self._is_missing(self)
+    def check(self) -> None:
+        """Notices what no request shows: that the answer to a watch has ended."""
+        if self._answer is not None and self._answer.closed:
+            self._closed()
+        self._tell()
 
-    def _set_missing(self) -> None:
+    def set_missing(self) -> None:
+        """The kind is confirmed not to be installed."""
         if self.state != "missing":
             log.info("not installed", extra={"path": self.path})
         self.state, self._problem = "missing", None
         self.store.clear(self.namespace)
         self._on_state(self)
 
+    # The store against what is really there
+
+    async def _compare(self) -> None:
+        """After a list of kopf's: waits until the store has what is there, and takes out the rest.
+
+        kopf hands over each listed object by itself, and says nothing of those that vanished while
+        no watch was open, as after a watch that expired (410 Gone).
+        """
+        wait = RETRY_S[0]
+        while True:
+            try:
+                listed, version = await self._list_metadata()
+                break
+            except ClusterError as error:
+                log.info("%s", error, extra={"path": self.path})
+                await asyncio.sleep(wait * random.uniform(0.7, 1.3))  # noqa: S311
+                wait = min(wait * 2, RETRY_S[1])
+        awaited = listed
+        while awaited := {  # noqa: ASYNC110 - who feeds the store tells runs, and nobody else
+            key: seen for key, seen in awaited.items() if not self.store.has_seen(key, *seen)
+        }:
+            await asyncio.sleep(HANDLED_CHECK_S)
+        self.store.keep_listed(listed, version, self.namespace)
+        if self.state != "synced":
+            self.state, self._told_stale = "synced", None
+            self._fresh_at = self._monotonic()
+        self._on_state(self)
+
+    async def _list_metadata(self) -> tuple[dict[Key, tuple[str, int]], int]:
+        """UID and version of every object, and the version of the list."""
+        listed: dict[Key, tuple[str, int]] = {}
+        query = {**self._query, "limit": str(PAGE)}
+        while True:
+            page = await self._connection.list_metadata(self.path, query)
+            for item in page["items"] or ():
+                metadata = item["metadata"]
+                listed[key_of(item)] = metadata["uid"], int(metadata["resourceVersion"])
+            if not page["metadata"].get("continue"):
+                return listed, int(page["metadata"]["resourceVersion"])
+            query["continue"] = page["metadata"]["continue"]
+
+    @property
+    def _where(self) -> str:
+        return f" of namespace {self.namespace}" if self.namespace else ""
+
+    def _closed(self) -> None:
+        if self._answer is not None:
+            self._answer, self._fresh_at = None, max(self._fresh_at, self._monotonic())
+
+    def _refused(self, error: ClusterError, sentence: str) -> None:
+        if self._problem is None:
+            level = logging.INFO if self._optional else logging.WARNING
+            log.log(level, "refused: %s", error, extra={"path": self.path})
+        first = self._problem is None
+        self._problem = f"the API server {sentence}"
+        if first:
+            self._on_state(self)
+
     def _tell(self) -> None:
         stale = self.stale
         if stale != self._told_stale:
             self._told_stale = stale
             self._on_state(self)
-
-
-def page_size(objects: int, size: int) -> int:
-    """How many objects to ask for next, after a page of so many objects and bytes."""
-    if not objects:
-        return PAGES[1]
-    return min(PAGES[1], max(PAGES[0], PAGE_BYTES * objects // max(size, 1)))

@@ -1,4 +1,4 @@
-"""The operator's parts put together: cluster, poller, queue and workers. Knows nothing of kopf."""
+"""The operator's parts put together: cluster, poller, queue and workers; fed by `handlers`."""
 
 import asyncio
 import logging
@@ -85,7 +85,7 @@ class Operator:
         return self.cluster.synced
 
     @property
-    def complaint(self) -> str | None:
+    def liveness_error(self) -> str | None:
         """Why this process should be restarted; None: it works. An API server that is away is no
         reason, for a restart would not bring it back.
         """
@@ -98,7 +98,7 @@ class Operator:
         return None
 
     async def run(self) -> None:
-        """Watches, and works while it leads, until cancelled."""
+        """Works while it leads, until cancelled; kopf, meanwhile, keeps the stores up."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cluster.run(), name="cluster")

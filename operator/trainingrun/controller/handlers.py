@@ -1,0 +1,129 @@
+"""What the operator watches, and what each event does: nothing but keep the stores up.
+
+A store that changes enqueues the run that the change is about, see `cluster.stores`; workers then
+reconcile it, see `operator`. kopf lists, watches, reconnects and serves the liveness probe. Its
+retries, annotations and finalizers are not used: the work queue retries, and all that is remembered
+is in the status.
+
+`python -m trainingrun.controller` runs these handlers, and so does
+`kopf run -m trainingrun.controller.handlers --all-namespaces`.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import kopf
+
+from ..api.v1alpha1 import GROUP, PLURAL, VERSION
+from ..cluster.connection import load_configuration
+from ..cluster.watching import RETRY_S
+from ..rendering.names import RUN_LABEL
+from . import serving
+from .operator import Operator
+from .settings import SettingsError, from_environment
+
+log = logging.getLogger(__name__)
+
+CHUNK = 25
+"""Objects that are listed at once: users may create TrainingRuns of 1 MB."""
+WATCH_TIMEOUT_S = 300
+"""The server ends a watch after so long, and kopf opens it again where it stopped."""
+WATCH_SILENCE_S = 90
+"""A watch that is silent for so long is broken: bookmarks come about once a minute."""
+
+
+@kopf.on.event(GROUP, VERSION, PLURAL)
+@kopf.on.event("ray.io", "v1", "rayjobs")
+@kopf.on.event("ray.io", "v1", "rayclusters")
+@kopf.on.event("", "v1", "pods")
+@kopf.on.event("", "v1", "nodes")
+async def changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """Updates the store, which enqueues the run."""
+    memo.operator.cluster.handle(event)
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    """Settings of kopf; then the operator, which works as soon as everything is listed."""
+    if "operator" not in memo:
+        try:
+            own = from_environment(os.environ)
+        except SettingsError as error:
+            raise kopf.PermanentError(str(error)) from None
+        memo.operator = Operator(own, await load_configuration())
+        memo.server = await serving.serve(memo.operator, own.operator.metrics_port)
+    configure(settings, memo.operator.settings.operator.request_timeout_s)
+    memo.task = asyncio.create_task(memo.operator.run(), name="operator")
+    memo.task.add_done_callback(lambda task: _ended(task, memo))
+    await asyncio.sleep(0)
+
+
+@kopf.on.cleanup()
+async def clean_up(memo: kopf.Memo, **_: Any) -> None:
+    """Gives the Lease back and ends every connection."""
+    memo.task.cancel()
+    await asyncio.gather(memo.task, return_exceptions=True)
+    if "server" in memo:
+        await memo.server.cleanup()
+
+
+@kopf.on.login()
+async def log_in(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
+    """The credentials of the operator itself, read anew for each request."""
+    cluster = memo.operator.cluster
+    return kopf.AiohttpSession(server=cluster.server, aiohttp_session=cluster.session())
+
+
+@kopf.on.probe()
+async def healthy(memo: kopf.Memo, **_: Any) -> str:
+    """Fails where a restart would help."""
+    error: str | None = memo.operator.liveness_error
+    if error is not None:
+        raise kopf.PermanentError(error)
+    return "ok"
+
+
+def configure(settings: kopf.OperatorSettings, request_timeout_s: float) -> None:
+    """Settings of kopf; all kinds but TrainingRuns and Nodes are filtered by the API server."""
+    settings.peering.standalone = True
+    settings.posting.enabled = False  # events about runs are written after their status
+    # Would watch all CRDs and Namespaces, which are not the operator's business: see
+    # `cluster.watches.KindInstalledLater`.
+    settings.scanning.disabled = True
+    settings.queueing.idle_timeout = 1.0  # an object that was listed stays in memory for so long
+    settings.networking.request_timeout = request_timeout_s
+    settings.networking.error_backoffs = _Backoffs()
+    settings.watching.chunk_size = CHUNK
+    settings.watching.server_timeout = WATCH_TIMEOUT_S
+    settings.watching.inactivity_timeout = WATCH_SILENCE_S
+    settings.watching.connect_timeout = 10
+    for group, plural in (("ray.io", "rayjobs"), ("ray.io", "rayclusters"), ("", "pods")):
+        settings.watching.label_selectors[group, "v1", plural] = RUN_LABEL
+
+
+class _Backoffs:
+    """Waits in seconds between tries of a request, without an end."""
+
+    def __iter__(self) -> Iterator[float]:
+        first, last = RETRY_S
+        doubled = itertools.takewhile(
+            lambda wait: wait < last, (first * 2**n for n in itertools.count())
+        )
+        return itertools.chain(doubled, itertools.repeat(last))
+
+
+def _ended(task: "asyncio.Task[None]", memo: kopf.Memo) -> None:
+    """A part of the operator ended by itself: kopf ends too, and the kubelet starts it afresh."""
+    if task.cancelled():
+        return
+    log.critical("a part of the operator ended", exc_info=task.exception())
+    if "stop" in memo:
+        memo.crashed.set()
+        memo.stop.set()
+    else:
+        signal.raise_signal(signal.SIGTERM)
