@@ -12,19 +12,22 @@ from support.binaries import kuberay_crds
 from support.operators import (
     RAY_API,
     Proxy,
+    WatchOnly,
     a_run,
     configuration_of,
     eventually,
+    kopf_running,
     owned_by,
-    watches_are_open,
+    watching,
 )
 from trainingrun.api.crd import crd
-from trainingrun.cluster import watching
+from trainingrun.cluster import watching as watch_module
 from trainingrun.cluster.connection import Connection
 from trainingrun.cluster.kuberay import NEEDED_FIELD, verdict
 from trainingrun.cluster.kuberay_namespaces import KubeRayNamespaces
 from trainingrun.cluster.live import KubernetesCluster
 from trainingrun.cluster.port import ClusterError
+from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Ref
 
 
@@ -55,37 +58,39 @@ async def test_kuberay_may_come_after_the_operator_and_after_a_version_that_is_t
     old = await asyncio.to_thread(without_needed_field, rayjobs)
     namespace = bare.new_namespace()
     bare.create(a_run(namespace))
-    connection = Connection(await configuration_of(bare))
-    cluster = KubernetesCluster(connection, [namespace], look_for_kuberay_s=0.3)
-    task = asyncio.create_task(cluster.run())
-    told = []
-    cluster.subscribe(lambda *key: told.append(key))
-
-    async def kuberay() -> str:
-        return (await cluster.observe(namespace, "digits")).kuberay
-
-    async def becomes(wanted: str) -> None:
-        async with asyncio.timeout(60):
-            while await kuberay() != wanted:  # noqa: ASYNC110 - the cluster tells runs, not us
-                await asyncio.sleep(0.05)
-
-    try:
-        async with asyncio.timeout(30):
-            await cluster.wait_synced()
-        assert await kuberay() == "missing"
+    async with watching(bare) as cluster:
+        told = []
+        cluster.subscribe(lambda *key: told.append(key))
+        assert (await cluster.observe(namespace, "digits")).kuberay == "missing"
         await asyncio.to_thread(bare.install_crd, rayclusters)
         await asyncio.to_thread(bare.install_crd, old)
-        await becomes("too-old")
+        await eventually(lambda: cluster.watches.kuberay == "too-old")
         told.clear()
         await asyncio.to_thread(bare.install_crd, rayjobs)
-        await becomes("ok")
+        await eventually(lambda: cluster.watches.kuberay == "ok")
         await eventually(lambda: (namespace, "digits") in told)
-        await watches_are_open(cluster)
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await connection.close()
+        assert (await cluster.observe(namespace, "digits")).stale == {}
+
+
+async def test_confined_to_a_namespace_the_operator_is_started_anew_for_a_kuberay_that_came_later(
+    bare: ApiServer,
+):
+    """It may not watch CRDs there, and kopf learns of a kind in no other way."""
+    namespace = bare.new_namespace()
+    bare.create(a_run(namespace))
+    connection = Connection(await configuration_of(bare))
+    cluster = KubernetesCluster(connection, [namespace], look_for_kuberay_s=0.3)
+    async with kopf_running(WatchOnly(cluster), namespace) as memo:
+        await eventually(lambda: cluster.synced)
+        assert cluster.watches.kuberay == "missing"
+        for text in crds():
+            await asyncio.to_thread(bare.install_crd, text)
+        async with asyncio.timeout(60):
+            await memo.crashed.wait()
+    await connection.close()
+    assert "was installed after the operator began" in str(memo.task.exception().exceptions)
+    async with watching(bare, namespace) as cluster:
+        assert (await cluster.observe(namespace, "digits")).kuberay == "ok"
 
 
 def not_served(text: str) -> dict:
@@ -95,10 +100,13 @@ def not_served(text: str) -> dict:
     return found
 
 
+@pytest.mark.parametrize("confined", [False, True], ids=["all namespaces", "one namespace"])
 async def test_a_crd_that_is_not_served_for_a_moment_hides_nothing_and_one_that_is_removed_does(
-    bare: ApiServer, monkeypatch
+    bare: ApiServer, monkeypatch, confined
 ):
-    monkeypatch.setattr(watching, "RETRY_S", (0.1, 0.4))
+    monkeypatch.setattr(watch_module, "RETRY_S", (0.1, 0.4))
+    monkeypatch.setattr(watch_module, "STALE_AFTER_S", 0.5)
+    monkeypatch.setattr(handlers, "RETRY_S", (0.1, 0.4))
     rayclusters, rayjobs = crds()
     for crd_text in (rayclusters, rayjobs):
         await asyncio.to_thread(bare.install_crd, crd_text)
@@ -120,21 +128,15 @@ async def test_a_crd_that_is_not_served_for_a_moment_hides_nothing_and_one_that_
 
     proxy = Proxy(urlsplit(bare.url).port)
     await proxy.up()
-    connection = Connection(await configuration_of(bare, proxy.port))
-    cluster = KubernetesCluster(connection, [namespace], look_for_kuberay_s=0.3)
-    task = asyncio.create_task(cluster.run())
 
-    def stale() -> dict:
+    def stale(cluster: KubernetesCluster) -> dict:
         return cluster.watches.stale_kinds(namespace)
 
-    try:
-        async with asyncio.timeout(60):
-            await cluster.wait_synced()
-        await watches_are_open(cluster)
+    async with watching(bare, *([namespace] if confined else []), port=proxy.port) as cluster:
         await asyncio.to_thread(apply_crd, hidden)
         await proxy.down()
         await proxy.up()
-        await eventually(lambda: "does not know the RayJobs" in stale().get("RayJob", ""))
+        await eventually(lambda: "does not know the RayJobs" in stale(cluster).get("RayJob", ""))
         seen = await cluster.observe(namespace, "digits")
         assert [found["metadata"]["name"] for found in seen.ray_jobs] == ["digits-1"]
         metadata = job["metadata"]
@@ -143,19 +145,14 @@ async def test_a_crd_that_is_not_served_for_a_moment_hides_nothing_and_one_that_
         assert len((await cluster.observe(namespace, "digits")).ray_jobs) == 1, "it is still there"
 
         await asyncio.to_thread(bare.install_crd, rayjobs)
-        await eventually(lambda: stale() == {})
+        await eventually(lambda: stale(cluster) == {})
         assert len((await cluster.observe(namespace, "digits")).ray_jobs) == 1
 
         await asyncio.to_thread(bare.request, "DELETE", path)
         await eventually(lambda: cluster.ray_jobs_of(namespace, "digits") == ())
         await eventually(lambda: cluster.watches.kuberay == "missing")
-        assert stale() == {}
-    finally:
-        await proxy.down()
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await connection.close()
+        assert stale(cluster) == {}
+    await proxy.down()
 
 
 def test_the_installed_crd_is_judged_by_its_served_v1():

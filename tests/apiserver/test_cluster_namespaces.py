@@ -1,12 +1,9 @@
 """Many watched namespaces: watches never use up the connections of requests."""
 
 import asyncio
-import contextlib
 
-from support.operators import a_run, configuration_of, eventually, owned_by, watches_are_open
+from support.operators import a_run, eventually, owned_by, watching
 from trainingrun.cluster import connection as connection_module
-from trainingrun.cluster.connection import Connection
-from trainingrun.cluster.live import KubernetesCluster
 
 NAMESPACES = 60
 """Four watches each: more than the 200 connections that all requests once shared."""
@@ -17,13 +14,7 @@ async def test_an_operator_of_60_namespaces_with_4_connections_for_requests_work
 ):
     monkeypatch.setattr(connection_module, "REQUESTS", 4)
     names = [apiserver.new_namespace() for _ in range(NAMESPACES)]
-    connection = Connection(await configuration_of(apiserver))
-    cluster = KubernetesCluster(connection, names, look_for_kuberay_s=0.3)
-    task = asyncio.create_task(cluster.run())
-    try:
-        async with asyncio.timeout(60):
-            await cluster.wait_synced()
-        await watches_are_open(cluster)
+    async with watching(apiserver, *names) as cluster:
         assert all(watch.connected_since is not None for watch in cluster.watches.all())
         for namespace in (names[0], names[-1]):
             run = apiserver.create(a_run(namespace))
@@ -38,8 +29,3 @@ async def test_an_operator_of_60_namespaces_with_4_connections_for_requests_work
             await eventually(lambda key=key: key in cluster.run_keys())
             seen = await cluster.observe(*key)
             assert (len(seen.ray_jobs), dict(seen.stale)) == (1, {})
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await connection.close()

@@ -1,6 +1,5 @@
 """Unknown is not absent: what the API server refuses to tell is kept, and marked as stale."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
@@ -12,15 +11,16 @@ from support.operators import (
     RAY_API,
     Proxy,
     a_run,
-    configuration_of,
     eventually,
     owned_by,
     watches_are_open,
+    watching,
 )
-from trainingrun.cluster import watching
+from trainingrun.cluster import watching as watch_module
 from trainingrun.cluster.access import CLUSTER_RULES, RUN_RULES
 from trainingrun.cluster.connection import Connection
 from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Observed
 
 RUN_KINDS = ["TrainingRun", "RayJob", "RayCluster", "Pod"]
@@ -59,26 +59,18 @@ class Watched:
 async def watching_by_proxy(server: ApiServer, *namespaces: str) -> AsyncIterator[Watched]:
     proxy = Proxy(urlsplit(server.url).port)
     await proxy.up()
-    connection = Connection(await configuration_of(server, proxy.port))
-    cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
-    task = asyncio.create_task(cluster.run())
     try:
-        async with asyncio.timeout(30):
-            await cluster.wait_synced()
-        yield Watched(cluster, proxy, namespaces[0])
-        await watches_are_open(cluster)
+        async with watching(server, *namespaces, port=proxy.port) as cluster:
+            yield Watched(cluster, proxy, namespaces[0])
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await connection.close()
         with contextlib.suppress(OSError):
             await proxy.down()
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(watching, "RETRY_S", (0.1, 0.4))
+    monkeypatch.setattr(watch_module, "RETRY_S", (0.1, 0.4))
+    monkeypatch.setattr(handlers, "RETRY_S", (0.1, 0.4))
 
 
 async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, namespace, grant):
@@ -183,7 +175,7 @@ async def test_nodes_that_may_no_longer_be_watched_are_unknown(apiserver, namesp
 async def test_an_api_server_that_is_away_makes_everything_stale_until_its_news_are_in(
     apiserver, namespace, monkeypatch
 ):
-    monkeypatch.setattr(watching, "STALE_AFTER_S", 0.5)
+    monkeypatch.setattr(watch_module, "STALE_AFTER_S", 0.5)
     run = apiserver.create(a_run(namespace))
     apiserver.create(ray_job(run))
     async with watching_by_proxy(apiserver, namespace) as watched:

@@ -450,7 +450,7 @@ async def test_probes_say_ready_only_once_everything_is_listed(apiserver, namesp
     assert not operator.ready
     async with running(operator):
         await eventually(lambda: operator.ready)
-        assert operator.complaint is None
+        assert operator.liveness_error is None
 
 
 async def test_metrics_count_runs_by_phase(apiserver, namespace, kuberay, new_operator, status):

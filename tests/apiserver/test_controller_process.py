@@ -28,7 +28,7 @@ def start(apiserver, namespace, tmp_path):
 def test_it_serves_probes_and_metrics_logs_json_and_ends_on_sigterm(apiserver, namespace, start):
     operator = start()
     wait_for(lambda: operator.get("/readyz")[0] == 200)
-    assert operator.get("/healthz") == (200, "ok\n")
+    assert operator.get("/healthz") == (200, '{"healthy": "ok"}')
     apiserver.create(a_run(namespace))
     wait_for(
         lambda: (

@@ -14,6 +14,7 @@ Needs the binaries of `make test` and `kuberay-operator` in $KUBEBUILDER_ASSETS 
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -34,8 +35,6 @@ from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun  # noqa: E402
 from trainingrun.cluster.connection import Connection  # noqa: E402
 from trainingrun.cluster.resources import path  # noqa: E402
-from trainingrun.cluster.store import Store  # noqa: E402
-from trainingrun.cluster.watching import Watch  # noqa: E402
 from trainingrun.controller.settings import PREFIX  # noqa: E402
 from trainingrun.rendering import RenderSettings, attempt  # noqa: E402
 
@@ -84,8 +83,8 @@ async def measure(
     One more object is created first, and its child awaited: the operator is up by then.
     """
     connection = Connection(await configuration_of(server))
-    made = Store()
-    watching = asyncio.create_task(Watch(connection, children, made).run())
+    made: set[str] = set()
+    watching = asyncio.create_task(collect(connection, children, made))
     try:
         warm_up = {**manifests[0], "metadata": {**manifests[0]["metadata"], "name": "warm-up"}}
         await connection.create(parents, warm_up)
@@ -106,10 +105,21 @@ async def measure(
         await connection.close()
 
 
+async def collect(connection: Connection, collection: str, names: set[str]) -> None:
+    """Adds the name of every object that is made in a collection."""
+    query = {"watch": "true", "timeoutSeconds": str(PATIENCE_S)}
+    session = connection.session_for_watches(lambda request, send: send(request))
+    async with session, session.get(connection.server + collection, params=query) as answer:
+        rest = b""
+        async for chunk in answer.content.iter_any():
+            *lines, rest = (rest + chunk).split(b"\n")
+            names.update(json.loads(line)["object"]["metadata"]["name"] for line in lines if line)
+
+
 async def until(holds: Callable[[], bool]) -> None:
     """Waits for it."""
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 - the store has no event for a number of objects
+        while not holds():  # noqa: ASYNC110 - a set has no event for its size
             await asyncio.sleep(0.01)
 
 
@@ -131,6 +141,7 @@ def our_environment(server: ApiServer, namespace: str) -> dict[str, str]:
         "NAMESPACES": namespace,
         "OPERATOR_NAMESPACE": namespace,
         "PROBE_PORT": "18481",
+        "READY_PORT": "18482",
         "METRICS_PORT": "18480",
     }
     return {

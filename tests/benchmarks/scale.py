@@ -262,7 +262,7 @@ async def progress(request: web.Request) -> web.Response:
 @contextlib.contextmanager
 def operator(server: ApiServer, arguments: argparse.Namespace, log: Path) -> Iterator[int]:
     """`python -m trainingrun.controller`, and its process id."""
-    settings = {"PROBE_PORT": "18481", "METRICS_PORT": str(METRICS_PORT)}
+    settings = {"PROBE_PORT": "18481", "READY_PORT": "18482", "METRICS_PORT": str(METRICS_PORT)}
     if arguments.each:
         settings["NAMESPACES"] = ",".join(f"n{number}" for number in range(arguments.namespaces))
     environment = {

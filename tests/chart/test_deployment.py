@@ -67,9 +67,13 @@ def test_the_pod_meets_the_restricted_standard_and_writes_only_to_tmp(render):
 def test_the_probes_ask_the_ports_that_the_operator_serves(render):
     ports = {one["name"]: one["containerPort"] for one in container(render())["ports"]}
     defaults = settings.OperatorSettings()
-    assert ports == {"metrics": defaults.metrics_port, "probes": defaults.probe_port}
+    assert ports == {
+        "metrics": defaults.metrics_port,
+        "probes": defaults.probe_port,
+        "ready": defaults.ready_port,
+    }
     assert container(render())["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "probes"}
-    assert container(render())["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "probes"}
+    assert container(render())["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "ready"}
 
 
 def test_the_charts_defaults_are_the_operators_own(render):

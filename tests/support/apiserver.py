@@ -168,8 +168,8 @@ class ApiServer:
 
 
 @contextlib.contextmanager
-def running_apiserver() -> Iterator[ApiServer]:
-    """Starts etcd and kube-apiserver, and ends them again.
+def running_apiserver(**flags: object) -> Iterator[ApiServer]:
+    """Starts etcd and kube-apiserver, and ends them again; `flags` are more of kube-apiserver's.
 
     Raises:
         support.binaries.Unavailable: the binaries cannot be had.
@@ -182,7 +182,7 @@ def running_apiserver() -> Iterator[ApiServer]:
             folder.mkdir()
             with contextlib.ExitStack() as processes:
                 try:
-                    server = _start(binaries, folder, processes)
+                    server = _start(binaries, folder, processes, flags)
                 except RuntimeError:
                     if attempt == 3:
                         raise
@@ -192,7 +192,10 @@ def running_apiserver() -> Iterator[ApiServer]:
 
 
 def _start(
-    binaries: Mapping[str, Path], folder: Path, processes: contextlib.ExitStack
+    binaries: Mapping[str, Path],
+    folder: Path,
+    processes: contextlib.ExitStack,
+    flags: Mapping[str, object],
 ) -> ApiServer:
     client, peer, port = _free_ports(3)
     token, etcd = secrets.token_hex(16), f"http://127.0.0.1:{client}"
@@ -227,6 +230,7 @@ def _start(
         allow_privileged="true",
         max_requests_inflight="1000",
         max_mutating_requests_inflight="500",
+        **flags,
     )
     ca_file = folder / "certs" / "apiserver.crt"
     url = f"https://127.0.0.1:{port}"

@@ -115,12 +115,13 @@ async def watching(
     connection = Connection(await configuration_of(server, port))
     cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
     try:
-        async with kopf_running(WatchOnly(cluster), *namespaces):
+        async with kopf_running(WatchOnly(cluster), *namespaces) as memo:
             async with asyncio.timeout(PATIENCE_S):
                 await cluster.wait_synced()
             await watches_are_open(cluster)
             if not deaf:
                 yield cluster
+                assert not memo.crashed.is_set(), "a part of the operator ended"
         if deaf:
             yield cluster
     finally:

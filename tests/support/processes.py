@@ -38,8 +38,10 @@ class Process:
 
     def __init__(self, kubeconfig: Path, log: Path, **settings: str):
         """Starts it, with settings by the names of their variables without the prefix."""
-        self.probe_port, self.metrics_port, self.log = free_port(), free_port(), log
+        self.probe_port, self.ready_port, self.metrics_port = (free_port() for _ in range(3))
+        self.log = log
         wanted = {
+            "READY_PORT": str(self.ready_port),
             "PROBE_PORT": str(self.probe_port),
             "METRICS_PORT": str(self.metrics_port),
             **settings,
@@ -60,7 +62,8 @@ class Process:
 
     def get(self, path: str, port: int | None = None) -> tuple[int, str]:
         """Status and text of a GET of its probes; 0 without an answer."""
-        url = f"http://127.0.0.1:{port or self.probe_port}{path}"
+        port = port or (self.ready_port if path == "/readyz" else self.probe_port)
+        url = f"http://127.0.0.1:{port}{path}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return answer.status, answer.read().decode()

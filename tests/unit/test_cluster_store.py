@@ -2,10 +2,11 @@
 
 import pytest
 
+from trainingrun.cluster.connection import Forbidden
 from trainingrun.cluster.nodes import UNKNOWN_NODE_S, Nodes
 from trainingrun.cluster.store import Store
 from trainingrun.cluster.stores import Stores
-from trainingrun.cluster.watching import PAGES, STALE_AFTER_S, Watch, page_size
+from trainingrun.cluster.watching import STALE_AFTER_S, Watch
 
 
 def an_object(name: str, version: int, uid: str = "u", **fields) -> dict:
@@ -72,11 +73,10 @@ class TestStore:
         assert store.summaries == {"Failed": 1}
 
 
-class TestPages:
-    def test_large_objects_are_listed_few_at_a_time_and_small_ones_many(self):
-        assert page_size(20, 20 * 2**20) == PAGES[0]
-        assert page_size(20, 20 * 500) == PAGES[1]
-        assert page_size(20, 20 * 20_000) == 104
+class Answer:
+    """To a watch, as `Watch` sees it."""
+
+    closed = False
 
 
 @pytest.fixture
@@ -95,21 +95,21 @@ class TestStaleness:
 
     def test_the_regular_end_of_a_watch_makes_nothing_stale(self, watch, clock):
         watch.state = "synced"
-        watch._connected()
+        watch.opened(Answer())
         clock[0] += 300
         assert watch.stale is None
-        watch._closed()
+        watch.began(watches=True)
         clock[0] += 1
         assert watch.stale is None
-        watch._connected()
+        watch.opened(Answer())
         assert watch.stale is None
 
     def test_without_an_open_watch_for_some_seconds_it_is_stale_until_it_has_caught_up(
         self, watch, clock
     ):
         watch.state = "synced"
-        watch._connected()
-        watch._closed()
+        watch.opened(Answer())
+        watch.began(watches=True)
         clock[0] += STALE_AFTER_S + 1
         assert "sends no news of the Things" in watch.stale
 
@@ -118,7 +118,7 @@ class TestNodes:
     @pytest.fixture
     def nodes(self, watch, clock):
         watch.state = "synced"
-        watch._connected()
+        watch.opened(Answer())
         return Nodes(watch, lambda: clock[0])
 
     def node(self, version: int = 1, **labels: str) -> dict:
@@ -134,7 +134,7 @@ class TestNodes:
     def test_nodes_that_may_not_be_watched_are_unknown(self, nodes, watch, clock):
         watch.store.saw(self.node())
         assert nodes.states(["n"])["n"].ready
-        watch._problem = "The API server does not let the operator watch the Nodes"
+        watch.refused(Forbidden("403"))
         clock[0] += 100
         assert nodes.states(["n"]) == {}
 
@@ -156,7 +156,7 @@ class TestOfAThousandWorkers:
     def test_what_has_not_changed_is_not_read_again(self, watch, clock):
         """A reconcile of a run with 1,000 workers on as many nodes is to cost 2 ms at most."""
         watch.state = "synced"
-        watch._connected()
+        watch.opened(Answer())
         conditions = {"conditions": [{"type": "Ready", "status": "True"}]}
         for number in range(2):
             metadata = {"namespace": ""}

@@ -73,7 +73,8 @@ CLUSTER_RULES: list[Rule] = [
             "rayjobs.ray.io",
             "trainingruns.trainingrun.dev",
         ],
-        "verbs": ["get"],
+        # list, watch: KubeRay may be installed later
+        "verbs": ["get", "list", "watch"],
     },
     {
         "apiGroups": ["rbac.authorization.k8s.io"],

@@ -34,7 +34,11 @@ UNWATCHED_S = 5.0
 
 
 class KindInstalledLater(Exception):
-    """kopf learns at its start which kinds there are, and has to be started anew for this one."""
+    """kopf has to be started anew, because it does not watch a kind that is installed by now.
+
+    It learns at its start which kinds there are, and later by KubeRay's CRD of RayJobs, unless the
+    operator is confined to namespaces and may not watch CRDs.
+    """
 
 
 class Watches:
@@ -215,6 +219,8 @@ class Watches:
             await asyncio.sleep(CHECK_S)
             for watch in self.all():
                 watch.check()
+                if watch.state == "synced" and watch.stale and watch is not self.nodes:
+                    self._check_kinds.set()  # kopf no longer asks for what is not served
 
     # Which kinds are installed
 
@@ -223,7 +229,7 @@ class Watches:
             self._check_kinds.clear()
             settled = True
             for kind in self._stores.of_runs:
-                if kind.api_version != "v1":
+                if kind.api_version != "v1":  # Pods are always there
                     settled &= await self._check_kind(kind)
             found = await self._look_at_kuberay()
             if found is not None and found != self.kuberay:
@@ -232,6 +238,7 @@ class Watches:
                 self.kuberay = found
                 self._note_synced()
                 self._stores.tell(*self._stores.unfinished())
+            await asyncio.sleep(CHECK_S)
             try:
                 wait_s = None if settled and found == "ok" else self._look_for_kuberay_s
                 await asyncio.wait_for(self._check_kinds.wait(), wait_s)

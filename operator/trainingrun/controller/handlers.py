@@ -25,10 +25,11 @@ from ..cluster.watching import RETRY_S
 from ..rendering.names import RUN_LABEL
 from . import serving
 from .operator import Operator
-from .settings import SettingsError, from_environment
+from .settings import OperatorSettings, SettingsError, from_environment
 
 log = logging.getLogger(__name__)
 
+CRDS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 CHUNK = 25
 """Objects that are listed at once: users may create TrainingRuns of 1 MB."""
 WATCH_TIMEOUT_S = 300
@@ -56,8 +57,8 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         except SettingsError as error:
             raise kopf.PermanentError(str(error)) from None
         memo.operator = Operator(own, await load_configuration())
-        memo.server = await serving.serve(memo.operator, own.operator.metrics_port)
-    configure(settings, memo.operator.settings.operator.request_timeout_s)
+        memo.servers = await serving.serve(memo.operator)
+    configure(settings, memo.operator.settings.operator)
     memo.task = asyncio.create_task(memo.operator.run(), name="operator")
     memo.task.add_done_callback(lambda task: _ended(task, memo))
     await asyncio.sleep(0)
@@ -68,8 +69,8 @@ async def clean_up(memo: kopf.Memo, **_: Any) -> None:
     """Gives the Lease back and ends every connection."""
     memo.task.cancel()
     await asyncio.gather(memo.task, return_exceptions=True)
-    if "server" in memo:
-        await memo.server.cleanup()
+    for server in memo.get("servers", ()):
+        await server.cleanup()
 
 
 @kopf.on.login()
@@ -88,15 +89,16 @@ async def healthy(memo: kopf.Memo, **_: Any) -> str:
     return "ok"
 
 
-def configure(settings: kopf.OperatorSettings, request_timeout_s: float) -> None:
+def configure(settings: kopf.OperatorSettings, own: OperatorSettings) -> None:
     """Settings of kopf; all kinds but TrainingRuns and Nodes are filtered by the API server."""
     settings.peering.standalone = True
     settings.posting.enabled = False  # events about runs are written after their status
-    # Would watch all CRDs and Namespaces, which are not the operator's business: see
-    # `cluster.watches.KindInstalledLater`.
-    settings.scanning.disabled = True
+    # KubeRay may be installed later, which its CRD tells. Confined to namespaces the operator may
+    # not watch CRDs, see `cluster.watches.KindInstalledLater`.
+    settings.scanning.disabled = settings.peering.namespaced
+    settings.watching.field_selectors[CRDS] = "metadata.name=rayjobs.ray.io"
     settings.queueing.idle_timeout = 1.0  # an object that was listed stays in memory for so long
-    settings.networking.request_timeout = request_timeout_s
+    settings.networking.request_timeout = own.request_timeout_s
     settings.networking.error_backoffs = _Backoffs()
     settings.watching.chunk_size = CHUNK
     settings.watching.server_timeout = WATCH_TIMEOUT_S

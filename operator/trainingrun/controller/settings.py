@@ -51,7 +51,9 @@ class OperatorSettings:
     metrics_port: int = 8080
     """Port of GET /metrics (Prometheus)."""
     probe_port: int = 8081
-    """Port of GET /healthz (liveness) and GET /readyz (readiness)."""
+    """Port of GET /healthz, the liveness probe, which kopf serves."""
+    ready_port: int = 8082
+    """Port of GET /readyz, the readiness probe."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
 

@@ -1,0 +1,86 @@
+"""Objects that vanish while a watch has expired: of these kopf tells nothing."""
+
+import asyncio
+import json
+import urllib.request
+from urllib.parse import urlsplit
+
+import pytest
+
+from support.apiserver import ApiServer, running_apiserver
+from support.binaries import kuberay_crds
+from support.operators import RAY_API, Proxy, a_run, eventually, owned_by, watching
+from trainingrun.api.crd import crd
+from trainingrun.cluster.connection import Connection
+from trainingrun.controller import handlers
+
+
+def compact(server: ApiServer) -> None:
+    """Makes etcd forget every version but the last, so that older watches get 410 Gone."""
+
+    def call(path: str, body: dict) -> dict:
+        request = urllib.request.Request(server.etcd + path, json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    found = call("/v3/kv/range", {"key": "AA==", "limit": "1"})
+    call("/v3/kv/compaction", {"revision": found["header"]["revision"], "physical": True})
+
+
+def a_ray_job(run: dict, name: str) -> dict:
+    return {
+        "apiVersion": RAY_API,
+        "kind": "RayJob",
+        "metadata": owned_by(run, "RayJob", name, attempt="1"),
+        "spec": {"entrypoint": "true"},
+    }
+
+
+@pytest.fixture
+def uncached(apiserver):
+    """An API server that asks etcd for what was, and remembers nothing that etcd has forgotten.
+
+    Asks for `apiserver` so that it skips, or not, alike.
+    """
+    with running_apiserver(watch_cache="false") as server:
+        for file in kuberay_crds():
+            server.install_crd(file.read_text())
+        server.install_crd(crd())
+        yield server
+
+
+async def test_what_vanished_while_a_watch_had_expired_is_taken_out(
+    uncached: ApiServer, monkeypatch
+):
+    monkeypatch.setattr(handlers, "RETRY_S", (0.1, 0.4))
+    namespace = uncached.new_namespace()
+    run = uncached.create(a_run(namespace))
+    others = uncached.create(a_run(namespace, "other"))
+    jobs = [uncached.create(a_ray_job(run, f"digits-{number}")) for number in (1, 2)]
+    kept = uncached.create(a_ray_job(others, "other-1"))
+    listed: list[str] = []
+    real = Connection.list_metadata
+
+    async def list_metadata(self, path, query):
+        listed.append(path)
+        return await real(self, path, query)
+
+    proxy = Proxy(urlsplit(uncached.url).port)
+    await proxy.up()
+    async with watching(uncached, namespace, port=proxy.port) as cluster:
+        assert len(cluster.ray_jobs_of(namespace, "digits")) == 2
+        monkeypatch.setattr(Connection, "list_metadata", list_metadata)
+        await proxy.down()
+        for job in jobs:
+            uncached.request("DELETE", uncached.path(job))
+        for gone in (run, others):  # of this kind nothing is left, so kopf is told of no object
+            uncached.request("DELETE", uncached.path(gone))
+        await asyncio.to_thread(compact, uncached)
+        await proxy.up()
+        await eventually(lambda: cluster.run_keys() == [])
+        await eventually(lambda: cluster.ray_jobs_of(namespace, "digits") == ())
+        assert [job["metadata"]["uid"] for job in cluster.ray_jobs_of(namespace, "other")] == [
+            kept["metadata"]["uid"]
+        ]
+        assert uncached.path(run, "") in listed, "no watch had expired"
+    await proxy.down()
