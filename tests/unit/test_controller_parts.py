@@ -8,7 +8,7 @@ import pytest
 from trainingrun.api.status import Attempt, Phase, RunStatus
 from trainingrun.cluster.exclusion_patch import exclusion_patch
 from trainingrun.cluster.parsing import parse
-from trainingrun.controller.logs import JsonFormatter, about
+from trainingrun.controller.logs import Formatter, about
 
 
 def an_object(name: str, version: int, uid: str = "u", **fields) -> dict:
@@ -93,11 +93,11 @@ def test_logs_are_json_and_say_which_run_they_are_about():
         {"name": "n", "levelname": "INFO", "msg": "a %s", "args": ("b",)}
     )
     with about(run="digits", namespace="ns"), about(attempt=2):
-        line = json.loads(JsonFormatter().format(record))
+        line = json.loads(Formatter().format(record))
     assert (line["message"], line["run"], line["namespace"], line["attempt"]) == (
         "a b",
         "digits",
         "ns",
         2,
     )
-    assert "run" not in json.loads(JsonFormatter().format(record))
+    assert "run" not in json.loads(Formatter().format(record))

@@ -48,7 +48,6 @@ async def test_failures_wait_twice_as_long_each_time_and_success_resets_them():
     queue.done(await queue.get())
     queue.add(A)
     assert queue.failed(await queue.get()) == pytest.approx(0.01)
-    queue.forget(A)
 
 
 async def test_a_look_makes_the_timer_that_was_set_before_it_void():

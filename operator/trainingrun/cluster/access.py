@@ -4,126 +4,63 @@ Nothing here is read at run time. Whoever adds a call to the API server adds its
 chart's test then says which role lacks it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 Rule = dict[str, Any]
 """One PolicyRule of a Kubernetes Role, in the API's own words."""
 
+
+def _rule(group: str, resource: str, *verbs: str, names: Sequence[str] = ()) -> Rule:
+    only = {"resourceNames": list(names)} if names else {}
+    return {"apiGroups": [group], "resources": [resource], **only, "verbs": list(verbs)}
+
+
 RUN_RULES: list[Rule] = [
-    {
-        "apiGroups": ["trainingrun.dev"],
-        "resources": ["trainingruns"],
-        # delete: ttlSecondsAfterFinished
-        "verbs": ["list", "watch", "delete"],
-    },
-    {
-        "apiGroups": ["trainingrun.dev"],
-        "resources": ["trainingruns/status"],
-        "verbs": ["update"],
-    },
-    {
-        "apiGroups": ["ray.io"],
-        "resources": ["rayjobs"],
-        # create and patch: server-side apply needs both
-        "verbs": ["list", "watch", "create", "patch", "delete"],
-    },
-    {
-        "apiGroups": ["ray.io"],
-        "resources": ["rayclusters"],
-        # patch: keep replacement pods off lost nodes
-        "verbs": ["list", "watch", "patch", "delete"],
-    },
-    {
-        "apiGroups": [""],
-        "resources": ["pods"],
-        # delete: pods of lost nodes, whose kubelet will not confirm their end
-        "verbs": ["list", "watch", "delete"],
-    },
-    {
-        "apiGroups": [""],
-        "resources": ["secrets"],
-        # Never get or list: tokens are derived, so users' secrets stay unread.
-        "verbs": ["create"],
-    },
-    {
-        "apiGroups": ["networking.k8s.io"],
-        "resources": ["networkpolicies"],
-        # get: whose one is that has the name of ours
-        "verbs": ["get", "create", "patch"],
-    },
-    {
-        "apiGroups": [""],
-        "resources": ["events"],
-        "verbs": ["create"],
-    },
+    # delete: ttlSecondsAfterFinished
+    _rule("trainingrun.dev", "trainingruns", "list", "watch", "delete"),
+    _rule("trainingrun.dev", "trainingruns/status", "update"),
+    # create and patch: server-side apply needs both
+    _rule("ray.io", "rayjobs", "list", "watch", "create", "patch", "delete"),
+    # patch: keep replacement pods off lost nodes
+    _rule("ray.io", "rayclusters", "list", "watch", "patch", "delete"),
+    # delete: pods of lost nodes, whose kubelet will not confirm their end
+    _rule("", "pods", "list", "watch", "delete"),
+    # Never get or list: tokens are derived, so users' secrets stay unread.
+    _rule("", "secrets", "create"),
+    # get: whose one is that has the name of ours
+    _rule("networking.k8s.io", "networkpolicies", "get", "create", "patch"),
+    _rule("", "events", "create"),
 ]
 """What runs need: in a ClusterRole, or with a list of namespaces in a Role in each of them."""
 
 CLUSTER_RULES: list[Rule] = [
-    {
-        "apiGroups": [""],
-        "resources": ["nodes"],
-        "verbs": ["list", "watch"],
-    },
-    {
-        "apiGroups": ["apiextensions.k8s.io"],
-        "resources": ["customresourcedefinitions"],
-        "resourceNames": [
-            "rayclusters.ray.io",
-            "rayjobs.ray.io",
-            "trainingruns.trainingrun.dev",
-        ],
-        # list, watch: KubeRay may be installed later
-        "verbs": ["get", "list", "watch"],
-    },
-    {
-        "apiGroups": ["rbac.authorization.k8s.io"],
-        "resources": ["clusterrolebindings"],
-        # Tells KubeRay's namespace, which no label could be trusted to tell.
-        "resourceNames": ["kuberay-operator"],
-        "verbs": ["get"],
-    },
+    _rule("", "nodes", "list", "watch"),
+    _rule(
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+        "get",
+        "list",  # and watch: KubeRay may be installed later
+        "watch",
+        names=("rayclusters.ray.io", "rayjobs.ray.io", "trainingruns.trainingrun.dev"),
+    ),
+    # Tells KubeRay's namespace, which no label could be trusted to tell.
+    _rule("rbac.authorization.k8s.io", "clusterrolebindings", "get", names=("kuberay-operator",)),
 ]
 """What is not in any namespace. Without it (an operator confined to namespaces) nodes count as
 unknown, KubeRay's version is not checked and its namespace is what the settings say, and runs
 still work. Of a CRD: whether a 404 on its objects means that it is not installed."""
 
-NODE_LEASE_RULES: list[Rule] = [
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        # No watch: they are renewed by every node every 10 s.
-        "verbs": ["get"],
-    },
-]
+# No watch: they are renewed by every node every 10 s.
+NODE_LEASE_RULES: list[Rule] = [_rule("coordination.k8s.io", "leases", "get")]
 """A Role in kube-node-lease; optional in the same way: lost nodes are then noticed later."""
 
 OPERATOR_RULES: list[Rule] = [
-    {
-        "apiGroups": [""],
-        "resources": ["secrets"],
-        "resourceNames": ["trainingrun-operator-key"],
-        # update: a key that was rotated out, or broken, gets a successor
-        "verbs": ["get", "update"],
-    },
-    {
-        "apiGroups": [""],
-        "resources": ["secrets"],
-        # create cannot be limited to a name
-        "verbs": ["create"],
-    },
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        "resourceNames": ["trainingrun-operator"],
-        "verbs": ["get", "update"],
-    },
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        # create cannot be limited to a name
-        "verbs": ["create"],
-    },
+    # update: a key that was rotated out, or broken, gets a successor
+    _rule("", "secrets", "get", "update", names=("trainingrun-operator-key",)),
+    _rule("", "secrets", "create"),  # which cannot be limited to a name
+    _rule("coordination.k8s.io", "leases", "get", "update", names=("trainingrun-operator",)),
+    _rule("coordination.k8s.io", "leases", "create"),  # which cannot be limited to a name
 ]
 """A Role in the operator's own namespace: the key from which the runs' tokens are derived, and the
 Lease (`lease_name`) by which one of several operators leads."""

@@ -244,13 +244,12 @@ class Connection:
             self.count(method, "error")
             raise ClusterError(f"{method} {path}: {error or type(error).__name__}") from error
         self.count(method, str(status))
-        try:
-            found = decoded(content)
-        except ValueError:
-            found = {"message": content[:500].decode(errors="replace")}
         if status >= 400:
-            raise error_of(status, method, path, found)
-        return _Answer(found, date)
+            raise error_of(status, method, path, content)
+        try:
+            return _Answer(decoded(content), date)
+        except ValueError:
+            raise ClusterError(f"{method} {path}: the answer is not JSON") from None
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """POST to a collection; AlreadyExists if there is one of that name."""
@@ -287,12 +286,16 @@ def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return made
 
 
-def error_of(status: int, method: str, path: str, found: Any) -> ClusterError:
-    """The exception for an answer of the API server that is none of 2xx."""
-    message = found.get("message", "") if isinstance(found, dict) else str(found)
-    reason = found.get("reason", "") if isinstance(found, dict) else ""
+def error_of(status: int, method: str, path: str, content: bytes) -> ClusterError:
+    """The exception for an answer of the API server that is not 2xx."""
+    found: Any = None
+    with contextlib.suppress(ValueError):
+        found = decoded(content)
+    if not isinstance(found, dict):
+        found = {"message": content[:500].decode(errors="replace")}
+    message, reason = str(found.get("message", "")), found.get("reason", "")
     text = f"{method} {path}: {status} {message.strip()}"
-    details = (found.get("details") or {}) if isinstance(found, dict) else {}
+    details = found.get("details") or {}
     match status:
         case 404 if reason == "NotFound" and details.get("name"):
             return NotFound(text)

@@ -11,115 +11,74 @@ Object = Mapping[str, Any]
 Fields = Mapping[str, "Fields | None"]
 """A tree of field names. None: everything below. A list is entered for each of its elements."""
 
+
+def _whole(*names: str) -> Fields:
+    return dict.fromkeys(names)
+
+
+_OBJECT = _whole("apiVersion", "kind")
+_NODE_METADATA = _whole("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _METADATA: Fields = {
-    "name": None,
-    "namespace": None,
-    "uid": None,
-    "resourceVersion": None,
-    "generation": None,
-    "creationTimestamp": None,
-    "deletionTimestamp": None,
-    "deletionGracePeriodSeconds": None,
-    "finalizers": None,
-    "labels": None,
-    "ownerReferences": None,
+    **_NODE_METADATA,
+    **_whole("namespace", "generation", "deletionGracePeriodSeconds", "finalizers", "labels"),
+    **_whole("ownerReferences"),
 }
-_CONDITIONS: Fields = {
-    "type": None,
-    "status": None,
-    "reason": None,
-    "message": None,
-    "lastTransitionTime": None,
-}
-_CONTAINERS: Fields = {"name": None, "restartPolicy": None, "resources": None}
-_CONTAINER_STATUSES: Fields = {
-    "name": None,
-    "ready": None,
-    "started": None,
-    "restartCount": None,
-    "state": None,
-    "lastState": None,
-}
+_CONDITIONS = _whole("type", "status", "reason", "message", "lastTransitionTime")
+_CONTAINERS = _whole("name", "restartPolicy", "resources")
+_CONTAINER_STATUSES = _whole("name", "ready", "started", "restartCount", "state", "lastState")
 _POD_GROUP: Fields = {
-    "groupName": None,
-    "replicas": None,
+    **_whole("groupName", "replicas"),
     # Read to change it: the whole affinity is written back.
-    "template": {"spec": {"affinity": None}},
+    "template": {"spec": _whole("affinity")},
 }
 
 FIELDS: Mapping[str, Fields] = {
     "RayJob": {
-        "apiVersion": None,
-        "kind": None,
+        **_OBJECT,
         "metadata": _METADATA,
-        "spec": {"suspend": None},
+        "spec": _whole("suspend"),
         "status": {
-            "jobId": None,
-            "jobStatus": None,
-            "jobDeploymentStatus": None,
-            "message": None,
-            "reason": None,
-            "failed": None,
-            "succeeded": None,
-            "startTime": None,
-            "endTime": None,
-            "observedGeneration": None,
-            "rayClusterName": None,
-            "dashboardURL": None,
+            **_whole("jobId", "jobStatus", "jobDeploymentStatus", "message", "reason", "failed"),
+            **_whole("succeeded", "startTime", "endTime", "observedGeneration", "rayClusterName"),
+            **_whole("dashboardURL"),
         },
     },
     "RayCluster": {
-        "apiVersion": None,
-        "kind": None,
+        **_OBJECT,
         "metadata": _METADATA,
-        "spec": {"suspend": None, "headGroupSpec": _POD_GROUP, "workerGroupSpecs": _POD_GROUP},
+        "spec": {
+            **_whole("suspend"),
+            "headGroupSpec": _POD_GROUP,
+            "workerGroupSpecs": _POD_GROUP,
+        },
         "status": {
-            "state": None,
-            "reason": None,
-            "head": None,
-            "observedGeneration": None,
-            "lastUpdateTime": None,
+            **_whole("state", "reason", "head", "observedGeneration", "lastUpdateTime"),
             "conditions": _CONDITIONS,
         },
     },
     "Pod": {
-        "apiVersion": None,
-        "kind": None,
+        **_OBJECT,
         "metadata": _METADATA,
         "spec": {
-            "nodeName": None,
-            "restartPolicy": None,
-            "terminationGracePeriodSeconds": None,
-            "schedulingGates": None,
+            **_whole("nodeName", "restartPolicy", "terminationGracePeriodSeconds"),
+            **_whole("schedulingGates"),
             # Which nodes a pod that finds none was told to keep off.
-            "affinity": {"nodeAffinity": None},
+            "affinity": _whole("nodeAffinity"),
             "containers": _CONTAINERS,
             "initContainers": _CONTAINERS,
         },
         "status": {
-            "phase": None,
-            "reason": None,
-            "message": None,
-            "podIP": None,
-            "startTime": None,
+            **_whole("phase", "reason", "message", "podIP", "startTime"),
             "conditions": _CONDITIONS,
             "containerStatuses": _CONTAINER_STATUSES,
             "initContainerStatuses": _CONTAINER_STATUSES,
         },
     },
     "Node": {
-        "apiVersion": None,
-        "kind": None,
-        "metadata": {
-            "name": None,
-            "uid": None,
-            "resourceVersion": None,
-            "creationTimestamp": None,
-            "deletionTimestamp": None,
-            "labels": {"kubernetes.io/hostname": None},
-        },
-        "spec": {"unschedulable": None, "taints": {"key": None, "effect": None}},
-        "status": {"conditions": {"type": None, "status": None}},
+        **_OBJECT,
+        "metadata": {**_NODE_METADATA, "labels": _whole("kubernetes.io/hostname")},
+        "spec": {**_whole("unschedulable"), "taints": _whole("key", "effect")},
+        "status": {"conditions": _whole("type", "status")},
     },
 }
 """By kind. TrainingRuns are kept whole, for their status is written back whole; see `of_run`."""

@@ -9,14 +9,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Coroutine, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 
 from ..rendering.names import RUN_LABEL
 from . import kuberay
 from .connection import Connection, Forbidden, Gone, NotFound, NotServed, error_of
-from .documents import decoded
 from .port import ClusterError
 from .resources import PLURALS, RAY_API, path
 from .stores import Kind, Stores
@@ -74,15 +73,7 @@ class Watches:
             }
             for kind in stores.of_runs
         }
-        self.nodes = Watch(
-            connection,
-            path("v1", "Node"),
-            stores.nodes.store,
-            what="Nodes",
-            optional=True,
-            on_state=self._changed,
-            spawn=self._spawn,
-        )
+        self.nodes = self._watch(stores.nodes, "", optional=True)
         self._of_kind["Node"] = {"": self.nodes}
         self._by_path = {watch.path: watch for watch in self.all()}
         self._told: dict[str, tuple[str, str | None]] = {}
@@ -134,7 +125,7 @@ class Watches:
             return answer
         if watch is None and answer.status == 404:
             return answer  # to kopf, an API group without any kinds
-        error = await _error(answer, method, request.url.path)
+        error = error_of(answer.status, method, request.url.path, await answer.read())
         if watch is not None:
             watch.refused(error)
             if isinstance(error, NotServed):
@@ -185,14 +176,15 @@ class Watches:
             raise RuntimeError("kopf began before `run`")
         return self._tasks.create_task(work)
 
-    def _watch(self, kind: Kind, namespace: str) -> Watch:
+    def _watch(self, kind: Kind, namespace: str, *, optional: bool = False) -> Watch:
         return Watch(
             self._connection,
             path(kind.api_version, kind.name, namespace or None),
             kind.store,
             what=f"{kind.name}s",
             namespace=namespace,
-            label_selector="" if kind is self._stores.runs else RUN_LABEL,
+            label_selector=RUN_LABEL if kind in self._stores.of_runs[1:] else "",
+            optional=optional,
             on_state=self._changed,
             spawn=self._spawn,
         )
@@ -219,7 +211,7 @@ class Watches:
             await asyncio.sleep(CHECK_S)
             for watch in self.all():
                 watch.check()
-                if watch.state == "synced" and watch.stale and watch is not self.nodes:
+                if watch.state == "synced" and watch.stale:
                     self._check_kinds.set()  # kopf no longer asks for what is not served
 
     # Which kinds are installed
@@ -249,37 +241,40 @@ class Watches:
         """Whether kopf watches it. Marks what is not installed as missing."""
         watches = self._of_kind[kind.name].values()
         served = await self._is_served(kind)
-        if served is False:
-            for watch in watches:
+        for watch in watches:
+            if served == "missing":
                 watch.set_missing()
-        elif served and not any(watch.requested for watch in watches):
+            elif served == "no" and not watch.open:  # kopf asks no more
+                watch.refused(NotServed(f"its CRD is there, and {kind.api_version} is not served"))
+        requested = all(watch.requested for watch in watches)
+        if served == "yes" and not requested:
             since = self._unwatched_since.setdefault(kind.name, time.monotonic())
             if time.monotonic() - since > UNWATCHED_S:
                 raise KindInstalledLater(f"{kind.name} was installed after the operator began")
-        return bool(served) and all(watch.requested for watch in watches)
+        return served == "yes" and requested
 
-    async def _is_served(self, kind: Kind) -> bool | None:
-        """Whether the kind is served; None: not at the moment, or nobody knows."""
+    async def _is_served(self, kind: Kind) -> Literal["yes", "no", "missing", "unknown"]:
+        """What the API server says of a kind."""
         try:
             found = await self._connection.request("GET", f"/apis/{kind.api_version}")
             plural = PLURALS[kind.api_version, kind.name]
             if any(resource["name"] == plural for resource in found["resources"]):
-                return True
+                return "yes"
         except NotServed:
             pass
         except ClusterError:
-            return None
+            return "unknown"
         # Its CRD decides, where it may be read: a server that is just starting may not know it yet.
         try:
             await self._connection.request("GET", kuberay.crd_path(kind.api_version, kind.name))
         except NotFound:
-            return False
+            return "missing"
         except Forbidden:
-            never = all(watch.state != "synced" for watch in self._of_kind[kind.name].values())
-            return False if never else None  # as far as this process knows it was never there
+            known = any(watch.state == "synced" for watch in self._of_kind[kind.name].values())
+            return "no" if known else "missing"  # as far as this process knows
         except ClusterError:
-            return None
-        return None
+            return "unknown"
+        return "no"
 
     async def _look_at_kuberay(self) -> kuberay.KubeRay | None:
         """None: nobody knows at the moment."""
@@ -296,12 +291,3 @@ class Watches:
             log.warning("KubeRay's CRD: %s", error)
             return self.kuberay
         return kuberay.verdict(crd)
-
-
-async def _error(answer: aiohttp.ClientResponse, method: str, at: str) -> ClusterError:
-    content = await answer.read()
-    try:
-        found = decoded(content)
-    except ValueError:
-        found = {"message": content[:500].decode(errors="replace")}
-    return error_of(answer.status, method, at, found)

@@ -113,6 +113,11 @@ class Watch:
             return f"the API server sends no news of the {self._what}{self._where}"
         return None
 
+    @property
+    def open(self) -> bool:
+        """Whether the answer to a watch of kopf's goes on."""
+        return self._answer is not None
+
     # What kopf's requests show
 
     def began(self, watches: bool) -> None:
@@ -145,7 +150,7 @@ class Watch:
         self._tell()
 
     def refused(self, error: ClusterError) -> None:
-        """The API server does not answer kopf's request; a kind that is missing stays missing."""
+        """The API server does not do what kopf asks; a kind that is missing stays missing."""
         if isinstance(error, NotServed):
             self._refused(error, f"does not know the {self._what}{self._where} ({error})")
         elif isinstance(error, Forbidden):
@@ -220,12 +225,10 @@ class Watch:
             self._answer, self._fresh_at = None, max(self._fresh_at, self._monotonic())
 
     def _refused(self, error: ClusterError, sentence: str) -> None:
-        if self._problem is None:
+        first, self._problem = self._problem is None, f"the API server {sentence}"
+        if first:
             level = logging.INFO if self._optional else logging.WARNING
             log.log(level, "refused: %s", error, extra={"path": self.path})
-        first = self._problem is None
-        self._problem = f"the API server {sentence}"
-        if first:
             self._on_state(self)
 
     def _tell(self) -> None:

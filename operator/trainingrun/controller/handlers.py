@@ -113,10 +113,7 @@ class _Backoffs:
 
     def __iter__(self) -> Iterator[float]:
         first, last = RETRY_S
-        doubled = itertools.takewhile(
-            lambda wait: wait < last, (first * 2**n for n in itertools.count())
-        )
-        return itertools.chain(doubled, itertools.repeat(last))
+        return (min(last, first * 2.0 ** min(tries, 30)) for tries in itertools.count())
 
 
 def _ended(task: "asyncio.Task[None]", memo: kopf.Memo) -> None:

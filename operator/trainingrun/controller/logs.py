@@ -1,6 +1,5 @@
 """JSON logs: one object per line, with the run that it is about on every one of them."""
 
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -9,10 +8,9 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-_about: ContextVar[dict[str, Any] | None] = ContextVar("about", default=None)
+from pythonjsonlogger.json import JsonFormatter
 
-# What every LogRecord has; anything else came with `extra=`.
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_about: ContextVar[dict[str, Any] | None] = ContextVar("about", default=None)
 
 
 @contextmanager
@@ -25,29 +23,35 @@ def about(**fields: Any) -> Iterator[None]:
         _about.reset(token)
 
 
-class JsonFormatter(logging.Formatter):
-    """A log record as one line of JSON."""
+class Formatter(JsonFormatter):
+    """Time (UTC), level, logger, message, the fields of `about`, extras and traceback."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Time (UTC), level, logger, message, the fields of `about`, extras and traceback."""
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            **(_about.get() or {}),
-            **{k: v for k, v in vars(record).items() if k not in _STANDARD},
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+    def __init__(self) -> None:
+        """Lines as this operator has always written them."""
+        names = {"levelname": "level", "name": "logger", "exc_info": "traceback"}
+        super().__init__("{levelname}{name}{message}", style="{", rename_fields=names)
+
+    def add_fields(
+        self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]
+    ) -> None:
+        """Time first, then what it is about."""
+        time = datetime.fromtimestamp(record.created, UTC)
+        log_data["time"] = time.isoformat(timespec="milliseconds")
+        super().add_fields(log_data, record, message_dict)
+        log_data.update(_about.get() or {})
 
 
 def configure(level: str) -> None:
     """JSON lines on stderr, for this process."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(Formatter())
+    handler.addFilter(_is_no_retry_of_kopf)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # Their INFO says nothing about runs; aiohttp's access log would print every probe.
     for noisy in ("kopf", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def _is_no_retry_of_kopf(record: logging.LogRecord) -> bool:
+    """A refusal is logged once by `cluster.watching`, and not at every try."""
+    return not (record.name.startswith("kopf.") and str(record.msg).startswith("Request attempt"))

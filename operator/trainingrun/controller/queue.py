@@ -77,11 +77,6 @@ class WorkQueue:
         self._ready.clear()
         self._waiting.clear()
 
-    def forget(self, key: Key) -> None:
-        """The run is gone: its failures and timers go with it."""
-        self._failures.pop(key, None)
-        self._cancel_timer(key)
-
     def _end(self, key: Key) -> None:
         self._working.discard(key)
         if key in self._waiting:
