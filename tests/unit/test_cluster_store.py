@@ -76,7 +76,7 @@ class TestStore:
 class Answer:
     """To a watch, as `Watch` sees it."""
 
-    closed = False
+    closed, connection = False, None
 
 
 @pytest.fixture

@@ -28,15 +28,17 @@ CHECK_S = 0.5
 OPTIONAL_RETRY_S = 20.0
 """Between tries of what the operator works without and has never been allowed to see; shorter than
 any request may take, for kopf's request waits as long."""
-UNWATCHED_S = 5.0
-"""A kind that is served for so long without a request of kopf's was installed after kopf began."""
+UNWATCHED_S = 15.0
+"""A kind that is served for so long and not asked for by kopf was installed after kopf began; kopf
+waits shorter before it asks again for what was refused."""
 
 
 class KindInstalledLater(Exception):
     """kopf has to be started anew, because it does not watch a kind that is installed by now.
 
     It learns at its start which kinds there are, and later by KubeRay's CRD of RayJobs, unless the
-    operator is confined to namespaces and may not watch CRDs.
+    operator is confined to namespaces and may not watch CRDs. It asks for the kinds as soon as the
+    CRD changes, which may be a moment before the API server tells of them.
     """
 
 
@@ -84,10 +86,14 @@ class Watches:
         Raises:
             ExceptionGroup: of `KindInstalledLater`; of anything else by a bug.
         """
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            tasks.create_task(self._keep_checking(), name="check watches")
-            tasks.create_task(self._watch_kinds(), name="check kinds")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._keep_checking(), name="check watches")
+                tasks.create_task(self._watch_kinds(), name="check kinds")
+        finally:
+            for watch in self.all():
+                watch.check()
 
     async def observe(
         self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
@@ -244,14 +250,15 @@ class Watches:
         for watch in watches:
             if served == "missing":
                 watch.set_missing()
-            elif served == "no" and not watch.open:  # kopf asks no more
+            elif served == "no" and watch.unwatched:  # and kopf may ask no more
                 watch.refused(NotServed(f"its CRD is there, and {kind.api_version} is not served"))
-        requested = all(watch.requested for watch in watches)
-        if served == "yes" and not requested:
-            since = self._unwatched_since.setdefault(kind.name, time.monotonic())
-            if time.monotonic() - since > UNWATCHED_S:
-                raise KindInstalledLater(f"{kind.name} was installed after the operator began")
-        return served == "yes" and requested
+        if served != "yes" or not any(watch.unwatched for watch in watches):
+            self._unwatched_since.pop(kind.name, None)
+            return served == "yes"
+        since = self._unwatched_since.setdefault(kind.name, time.monotonic())
+        if time.monotonic() - since > UNWATCHED_S:
+            raise KindInstalledLater(f"{kind.name} was installed after the operator began")
+        return False
 
     async def _is_served(self, kind: Kind) -> Literal["yes", "no", "missing", "unknown"]:
         """What the API server says of a kind."""

@@ -75,14 +75,15 @@ class Watch:
         """Monotonic time since when news arrive without a gap; None: they do not."""
         self.alive_at = monotonic()
         """Monotonic time of kopf's last request."""
-        self.requested = False
-        """Whether kopf has asked for it: it does not for a kind that is not served."""
+        self.asked = False
+        """Whether kopf waits for an answer of the API server."""
         self._connection, self._what = connection, what
         self._query = {"labelSelector": label_selector} if label_selector else {}
         self._optional, self._on_state = optional, on_state
         self._spawn, self._monotonic = spawn, monotonic
         self._problem: str | None = None
         self._answer: aiohttp.ClientResponse | None = None
+        self._transport: asyncio.Transport | None = None
         self._fresh_at = monotonic()
         self._told_stale: str | None = None
         self._listed = False
@@ -114,15 +115,15 @@ class Watch:
         return None
 
     @property
-    def open(self) -> bool:
-        """Whether the answer to a watch of kopf's goes on."""
-        return self._answer is not None
+    def unwatched(self) -> bool:
+        """Whether kopf has neither a watch open nor asks for one at the moment."""
+        return self._answer is None and not self.asked
 
     # What kopf's requests show
 
     def began(self, watches: bool) -> None:
         """A request of kopf's begins: for a list, or (`watches`) for what happens from now on."""
-        self.alive_at, self.requested = self._monotonic(), True
+        self.alive_at, self.asked = self._monotonic(), True
         self._closed()
         if not watches:
             self._listed = True
@@ -134,6 +135,8 @@ class Watch:
         if self.connected_since is None or gap_s > RECONNECT_GRACE_S:
             self.connected_since = now
         self._answer, self._problem, self._fresh_at = answer, None, now
+        self.asked = False
+        self._transport = answer.connection.transport if answer.connection is not None else None
         if self._told_stale is not None or gap_s > STALE_AFTER_S:
             self._fresh_at = now + CATCH_UP_S
             asyncio.get_running_loop().call_later(CATCH_UP_S + 0.1, self._tell)
@@ -145,6 +148,7 @@ class Watch:
 
     def disconnected(self) -> None:
         """A request has failed, or has not been answered as it should."""
+        self.asked = False
         self._closed()
         self.connected_since = None
         self._tell()
@@ -221,6 +225,11 @@ class Watch:
         return f" of namespace {self.namespace}" if self.namespace else ""
 
     def _closed(self) -> None:
+        if self._transport is not None and self._transport.is_closing():
+            # A TLS close handshake would wait until the server has said everything, and nothing
+            # would know of that socket any more.
+            self._transport.abort()
+        self._transport = None
         if self._answer is not None:
             self._answer, self._fresh_at = None, max(self._fresh_at, self._monotonic())
 
