@@ -85,7 +85,7 @@ def test_the_charts_defaults_are_the_operators_own(render):
 def test_every_setting_but_the_ports_can_be_given(render):
     unset = set(settings.variables()) - set(environment(render()))
     prefix = settings.PREFIX
-    assert unset == {f"{prefix}METRICS_PORT", f"{prefix}PROBE_PORT"}
+    assert unset == {f"{prefix}{name}_PORT" for name in ("METRICS", "PROBE", "READY")}
 
 
 def test_values_arrive_as_settings(render):
