@@ -2,12 +2,14 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
+import socket
 import sys
 
 import kopf
 
-from ..cluster.connection import allow_many_connections, load_configuration
+from ..cluster.connection import load_configuration
 from ..cluster.port import ClusterError
 from . import handlers as handlers  # registers them
 from . import logs
@@ -31,7 +33,6 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     logs.configure(settings.operator.log_level)
-    allow_many_connections()
     try:
         return asyncio.run(_run(settings))
     except ClusterError as error:
@@ -52,10 +53,19 @@ async def _run(settings: Settings) -> int:
         namespaces=own.namespaces,
         clusterwide=not own.namespaces,
         standalone=True,
-        liveness_endpoint=f"http://0.0.0.0:{own.probe_port}/healthz",
+        liveness_endpoint=f"http://{_every_address()}:{own.probe_port}/healthz",
         stop_flag=memo.stop,
     )
     return 1 if memo.crashed.is_set() else 0
+
+
+def _every_address() -> str:
+    """What kopf is to listen on: it takes one address, and a pod may have IPv6 ones alone."""
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(socket.gethostname(), None)
+        if not any(family == socket.AF_INET for family, *_ in found):
+            return "[::]"
+    return "0.0.0.0"  # noqa: S104 - for the kubelet
 
 
 if __name__ == "__main__":

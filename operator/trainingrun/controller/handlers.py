@@ -20,7 +20,8 @@ from typing import Any
 import kopf
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
-from ..cluster.connection import load_configuration
+from ..cluster.connection import allow_many_connections, load_configuration
+from ..cluster.port import ClusterError
 from ..cluster.watching import RETRY_S
 from ..rendering.names import RUN_LABEL
 from . import serving
@@ -52,12 +53,12 @@ async def changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     """Settings of kopf; then the operator, which works as soon as everything is listed."""
     if "operator" not in memo:
+        allow_many_connections()
         try:
-            own = from_environment(os.environ)
-        except SettingsError as error:
-            raise kopf.PermanentError(str(error)) from None
-        memo.operator = Operator(own, await load_configuration())
-        memo.servers = await serving.serve(memo.operator)
+            memo.operator = Operator(from_environment(os.environ), await load_configuration())
+            memo.servers = await serving.serve(memo.operator)
+        except (SettingsError, ClusterError, OSError) as error:
+            raise kopf.PermanentError(str(error)) from error
     configure(settings, memo.operator.settings.operator)
     memo.task = asyncio.create_task(memo.operator.run(), name="operator")
     memo.task.add_done_callback(lambda task: _ended(task, memo))
