@@ -42,7 +42,7 @@ class KubeRayNamespaces:
     """Asks for KubeRay's ClusterRoleBinding and remembers what it says."""
 
     def __init__(self, connection: Connection, retry_s: float):
-        """Nothing is asked until `run`; `retry_s` passes between looks for a missing KubeRay."""
+        """Nothing is asked until `run`; `retry_s` passes between checks for a missing KubeRay."""
         self._connection, self._retry_s = connection, retry_s
         self._answered = asyncio.Event()
         self.found: tuple[str, ...] = ()

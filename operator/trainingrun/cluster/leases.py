@@ -3,7 +3,7 @@
 5,000 kubelets renew 500 Leases a second: a watch of them would cost the operator more than all of
 its work. A Lease counts as old only after two reads found the same version of it, and its age is
 told by the API server's clock alone: the kubelet's may be off, and time in which the API server
-does not answer must not make every node look lost.
+does not answer must not make every node appear lost.
 """
 
 import asyncio

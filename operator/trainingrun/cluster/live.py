@@ -30,7 +30,7 @@ from .watches import Watches
 
 log = logging.getLogger(__name__)
 
-NEWS_OF_OUR_OWN_S = 1.0
+EVENT_OF_OUR_OWN_S = 1.0
 """How long the watch may take to tell of an object that another process of ours has created."""
 
 
@@ -49,7 +49,7 @@ class KubernetesCluster:
         Args:
             connection: To the API server.
             namespaces: Only these are watched; empty: all.
-            look_for_kuberay_s: Seconds between looks for a KubeRay that is missing or too old.
+            look_for_kuberay_s: Seconds between checks for a KubeRay that is missing or too old.
         """
         self._connection = connection
         self.stores = Stores()
@@ -83,7 +83,7 @@ class KubernetesCluster:
             store.saw(seen)
 
     async def run(self) -> None:
-        """Looks after the watches until cancelled; for what it raises see `Watches.run`."""
+        """Checks the watches until cancelled; for what it raises see `Watches.run`."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._kuberay_namespaces.run(), name="find KubeRay")
@@ -189,7 +189,7 @@ class KubernetesCluster:
         if stale:
             raise ClusterError(f"{manifest['kind']} {name} is there already, unseen: {stale}")
         # Only objects with the run's label are watched, so that one of ours shows up here.
-        deadline = asyncio.get_running_loop().time() + NEWS_OF_OUR_OWN_S
+        deadline = asyncio.get_running_loop().time() + EVENT_OF_OUR_OWN_S
         while (known := kind.store.get(namespace, name)) is None:
             if asyncio.get_running_loop().time() > deadline:
                 raise Rejected(foreign(manifest, None))
@@ -222,7 +222,7 @@ class KubernetesCluster:
         except NotFound:
             left = {}
         except Conflict:
-            return  # another object by now; its own news are in the cache, or come
+            return  # another object by now; its own events are in the store, or follow
         metadata = left.get("metadata", {})
         if left.get("kind") == ref.kind and (grace_s != 0 or metadata.get("finalizers")):
             self.stores.saw(left)  # it goes later, and is seen to be terminating

@@ -8,8 +8,8 @@ from .store import Object
 from .watching import Watch
 
 UNKNOWN_NODE_S = 5.0
-"""A node that pods name but that is not listed counts as gone after this: news of a new node may
-come later than those of its first pod."""
+"""A node that pods name but that is not listed counts as gone after this: the event of a new node
+may come later than those of its first pod."""
 HOSTNAME = "kubernetes.io/hostname"
 REMEMBERED_HOSTNAMES = 10_000
 """Of nodes that are gone, whose hostname differs from their name."""
@@ -83,7 +83,7 @@ def hostname(node: Object) -> str:
     return str((metadata.get("labels") or {}).get(HOSTNAME) or metadata["name"])
 
 
-def looks_different(old: Object | None, new: Object | None) -> bool:
+def affects_runs(old: Object | None, new: Object | None) -> bool:
     """Whether a change of a node matters to the runs on it; most are mere heartbeats."""
     if old is None or new is None:
         return True

@@ -20,7 +20,7 @@ class Rejected(ClusterError):
 
 
 class Conflict(ClusterError):
-    """The object changed since it was read; look again."""
+    """The object changed since it was read; reconcile again."""
 
 
 class NotLeading(ClusterError):
@@ -78,5 +78,5 @@ class Cluster(Protocol):
         ...
 
     async def emit(self, run: Ref, type_: str, reason: str, message: str) -> None:
-        """Write an Event about the run; never raises, for events are a courtesy."""
+        """Write an Event about the run; best effort: it never raises."""
         ...

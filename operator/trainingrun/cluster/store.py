@@ -20,7 +20,7 @@ Index = Callable[[Object], Hashable | None]
 OnChange = Callable[[Object | None, Object | None], None]
 
 REMEMBERED_UIDS = 20_000
-"""Deleted UIDs kept to refuse late news of them; far more than are deleted within one watch."""
+"""Deleted UIDs kept to refuse late events of them; far more than are deleted within one watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Store:
         self._put(key, old, new, kept)
 
     def forget(self, namespace: str, name: str, uid: str) -> None:
-        """Takes out an object that is deleted for good; later news of this UID are refused."""
+        """Takes out an object that is deleted for good; later events of this UID are refused."""
         self._remember_gone(uid)
         old = self._entries.get((namespace, name))
         if old is not None and old.uid == uid:

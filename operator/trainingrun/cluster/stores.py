@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..rendering.names import RUN_LABEL
 from . import fields
-from .nodes import looks_different
+from .nodes import affects_runs
 from .resources import RAY_API
 from .store import Index, Object, Store
 
@@ -134,7 +134,7 @@ class Stores:
         self.tell(*{run_key(found) for found in (old, new) if found is not None})
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
-        if looks_different(old, new):
+        if affects_runs(old, new):
             name = (new or old or {})["metadata"]["name"]
             self.tell(*{run_key(pod) for pod in self.pods.store.by("node", name)})
 

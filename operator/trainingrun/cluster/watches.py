@@ -1,7 +1,7 @@
 """Which collections kopf watches to keep the stores up, and what is known to be out of date.
 
 kopf lists, watches and reconnects; `observe` sees each of its requests and the answer, which is all
-that tells whether news arrive. This tells the runs when a watch goes stale or is fresh again, and
+that tells whether events arrive. This tells the runs when a watch goes stale or is fresh again, and
 finds out whether KubeRay is installed.
 """
 
@@ -58,8 +58,8 @@ class Watches:
         Args:
             connection: To the API server.
             stores: Where the objects go.
-            namespaces: Only these are looked at; empty: all.
-            look_for_kuberay_s: Seconds between looks for a KubeRay that is missing or too old.
+            namespaces: Only these are watched; empty: all.
+            look_for_kuberay_s: Seconds between checks for a KubeRay that is missing or too old.
         """
         self._connection, self._stores = connection, stores
         self._look_for_kuberay_s = look_for_kuberay_s
@@ -81,7 +81,7 @@ class Watches:
         self._told: dict[str, tuple[str, str | None]] = {}
 
     async def run(self) -> None:
-        """Looks after the watches until cancelled.
+        """Checks the watches and the kinds until cancelled.
 
         Raises:
             ExceptionGroup: of `KindInstalledLater`; of anything else by a bug.

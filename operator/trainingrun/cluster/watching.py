@@ -1,4 +1,4 @@
-"""What is known of one collection that kopf lists and watches: whether news of it arrive.
+"""What is known of one collection that kopf lists and watches: whether its events arrive.
 
 kopf tells its handlers of objects, and of nothing else. Whether it is refused, cut off or listing
 anew shows in its requests, see `watches`. Unknown is not absent: what is known stays known when the
@@ -30,10 +30,10 @@ RETRY_S = (0.5, 8.0)
 RECONNECT_GRACE_S = 2.0
 """A gap between two watches that is shorter than this tells nothing about the API server."""
 STALE_AFTER_S = 10.0
-"""A collection whose news did not arrive for so long may have changed: the server's own ends of a
+"""A collection without an open watch for so long may have changed: the server's own ends of a
 watch, every 300 s, are made up for within milliseconds."""
 CATCH_UP_S = 1.0
-"""After a longer gap: how long the news that were missed may take to arrive."""
+"""After a longer gap: how long the events that were missed may take to arrive."""
 HANDLED_CHECK_S = 0.02
 """Between checks whether kopf has handed over every listed object."""
 
@@ -72,7 +72,7 @@ class Watch:
         self.path, self.store, self.namespace = path, store, namespace
         self.state: State = "starting"
         self.connected_since: float | None = None
-        """Monotonic time since when news arrive without a gap; None: they do not."""
+        """Monotonic time since when events arrive without a gap; None: they do not."""
         self.alive_at = monotonic()
         """Monotonic time of kopf's last request."""
         self.asked = False

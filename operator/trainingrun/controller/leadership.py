@@ -136,7 +136,7 @@ class _SafeLease(LeaseLock):  # type: ignore[misc]  # the library has no types
         self.write_until = 0.0
         self._seen: tuple[object, ...] = ()
         self._seen_at = 0.0
-        self._complaint = ""
+        self._last_error = ""
 
     async def get(
         self, name: str, namespace: str
@@ -148,7 +148,7 @@ class _SafeLease(LeaseLock):  # type: ignore[misc]  # the library has no types
             record = ApiException(reason=f"no answer ({type(error).__name__})")
         if isinstance(record, ApiException):
             if record.status != 404:  # it is made next
-                self._complain("cannot be read", record)
+                self._log_once("cannot be read", record)
             return False, record
         if not isinstance(record, LeaderElectionRecord) or not record.holder_identity:
             return True, None  # nobody's: the library takes it
@@ -212,21 +212,21 @@ class _SafeLease(LeaseLock):  # type: ignore[misc]  # the library has no types
                 await call(*arguments)
         except ApiException as error:
             if error.status != 409:  # another was quicker
-                self._complain("cannot be written", error)
+                self._log_once("cannot be written", error)
             return False
         except _NO_ANSWER as error:
-            self._complain("cannot be written", ApiException(reason=type(error).__name__))
+            self._log_once("cannot be written", ApiException(reason=type(error).__name__))
             return False
         self.write_until = began + WRITE_S
-        self._complaint = ""
+        self._last_error = ""
         return True
 
-    def _complain(self, what: str, error: ApiException) -> None:
+    def _log_once(self, what: str, error: ApiException) -> None:
         """Once per cause: it is tried again every second and a half."""
         about = f"Lease {self.namespace}/{self.name} {what}: {error.status or ''} {error.reason}"
-        if about != self._complaint:
+        if about != self._last_error:
             log.warning("%s; without it this operator only stands by", about)
-        self._complaint = about
+        self._last_error = about
 
 
 def _then(do: Callable[[], None]) -> Callable[[], Any]:

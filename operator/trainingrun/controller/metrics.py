@@ -27,13 +27,13 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.reconcile_seconds = Histogram(
             "trainingrun_reconcile_seconds",
-            "Seconds that one look at a run took, failed ones included.",
+            "Seconds that one reconcile of a run took, failed ones included.",
             buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30),
             registry=self.registry,
         )
         self.reconcile_errors = Counter(
             "trainingrun_reconcile_errors",
-            "Looks at a run that failed and are tried again, by reason.",
+            "Reconciles of a run that failed and are retried, by reason.",
             ["reason"],
             registry=self.registry,
         )
@@ -78,7 +78,7 @@ class _Gauges(Collector):
         )
         leader.add_metric([], int(self._leads()))
         yield leader
-        depth = GaugeMetricFamily("trainingrun_queue_depth", "Runs that wait to be looked at.")
+        depth = GaugeMetricFamily("trainingrun_queue_depth", "Runs that wait to be reconciled.")
         depth.add_metric([], self._queued())
         yield depth
         stale = GaugeMetricFamily(

@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 WATCH_STUCK_S = 900.0
 """A watch that did nothing for so long hangs: each is opened anew every 300 s, and a missing kind
-is looked for more often than that."""
+is checked more often than that."""
 KEY_RETRY_S = 2.0
 """Between tries to read the operator's keys while the API server cannot be asked."""
 KEY_REFRESH_S = 60.0
-"""Between looks at the operator's keys: how long a rotated or lost one takes to be noticed."""
+"""Between reads of the operator's keys: how long a rotated or lost one takes to be noticed."""
 
 
 class Operator:
@@ -92,7 +92,7 @@ class Operator:
         now = time.monotonic()
         for key, since in self._working_since.items():
             if now - since > self.settings.operator.stuck_s:
-                return f"the look at {'/'.join(key)} takes {now - since:.0f} s"
+                return f"the reconcile of {'/'.join(key)} takes {now - since:.0f} s"
         if now - self.cluster.alive_at > WATCH_STUCK_S:
             return f"a watch did nothing for {now - self.cluster.alive_at:.0f} s"
         return None
@@ -102,10 +102,10 @@ class Operator:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cluster.run(), name="cluster")
-                # A look before everything is listed would take what it does not see for absent.
+                # Not before everything is listed: what a reconcile does not see counts as absent.
                 await self.cluster.wait_synced()
                 log.info("watching %d runs", len(self.cluster.run_keys()))
-                # News go to the queue of whoever leads; standing by, only the caches follow them.
+                # Events go to the queue of whoever leads; standing by, only the stores follow them.
                 self.cluster.subscribe(lambda namespace, name: self.queue.add((namespace, name)))
                 await self.leadership.run(self._lead)
         finally:
@@ -143,27 +143,27 @@ class Operator:
             self._working_since[key] = time.monotonic()
             try:
                 with about(namespace=key[0], run=key[1]):
-                    await self._look(reconciler, key)
+                    await self._reconcile(reconciler, key)
             finally:
                 seconds = time.monotonic() - self._working_since.pop(key)
                 self.metrics.reconcile_seconds.observe(seconds)
 
-    async def _look(self, reconciler: Reconciler, key: Key) -> None:
+    async def _reconcile(self, reconciler: Reconciler, key: Key) -> None:
         try:
             requeue_after_s = await reconciler.reconcile(key)
         except NotLeading:
-            self.queue.done(key)  # whoever leads looks at it
+            self.queue.done(key)  # whoever leads reconciles it
         except Conflict:
-            # The cache was a moment behind. That is no fault, but with the API server's own news
+            # The cache was a moment behind. That is no fault, but with the API server's own event
             # on their way a short wait saves a second conflict.
             self._failed(key, "Conflict")
         except ClusterError as error:
             wait_s = self._failed(key, type(error).__name__)
-            log.warning("looking again in %.1f s: %s", wait_s, error)
+            log.warning("reconciling again in %.1f s: %s", wait_s, error)
         except Exception as error:
             # One run that we stumble over must never stop the others.
             wait_s = self._failed(key, type(error).__name__)
-            log.exception("looking again in %.1f s", wait_s)
+            log.exception("reconciling again in %.1f s", wait_s)
         else:
             self.queue.done(key, requeue_after_s)
 
@@ -173,7 +173,7 @@ class Operator:
 
     async def _resync(self) -> None:
         """Queues every run that is not done in turn, evenly over the time: all at once would hold
-        up the news of others.
+        up the events of others.
         """
         while True:
             keys = self.cluster.unfinished_keys()

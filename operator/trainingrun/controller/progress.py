@@ -237,7 +237,7 @@ class Poller:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.patience_s):
                 await self._ask(key, run)
-        # After this task has ended: whoever looks then finds it done.
+        # After this task has ended: whoever reconciles then finds it done.
         asyncio.get_running_loop().call_soon(self._on_change, *key)
 
     async def _turn(self) -> None:
@@ -272,9 +272,9 @@ class Poller:
             if answer.document is None:
                 return failing
             run.fetched_at = time.monotonic()
-            news = _without_time(answer.document) != _without_time(run.document)
+            changed = _without_time(answer.document) != _without_time(run.document)
             run.document = answer.document
-            return news or failing
+            return changed or failing
 
     async def _fetch(self, target: Target, run: _Followed) -> _Answer:
         try:

@@ -1,7 +1,7 @@
-"""Which runs to look at next: each at most once in the queue, and never by two workers at a time.
+"""Which runs to reconcile next: each at most once in the queue, and never by two workers at a time.
 
-What made a run be queued is not kept: a worker looks at everything anew. News that come while a
-run is being looked at queue it again, so none are lost.
+What made a run be queued is not kept: a worker reads everything anew. Events that come while a
+run is being reconciled queue it again, so none are lost.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ Key = tuple[str, str]
 
 
 class WorkQueue:
-    """Single event loop only. A worker calls `get`, looks, and then exactly one of the `done`s."""
+    """Single event loop only. A worker calls `get`, reconciles, then either `done` or `failed`."""
 
     def __init__(self, retry_initial_s: float = 0.1, retry_max_s: float = 30.0):
         """An empty queue; the arguments bound the waits of `failed`, in seconds."""
@@ -55,14 +55,14 @@ class WorkQueue:
         return key
 
     def done(self, key: Key, requeue_after_s: float | None = None) -> None:
-        """The look worked; the next one is due after `look_again_s`, or when something happens."""
+        """It worked; the next one is due after `requeue_after_s`, or when something happens."""
         self._failures.pop(key, None)
         self._end(key)
         if requeue_after_s is not None:
             self._add_later(key, requeue_after_s)
 
     def failed(self, key: Key) -> float:
-        """The look failed; it is tried again after a wait that doubles. Returns that wait."""
+        """It failed; it is tried again after a wait that doubles. Returns that wait."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         wait_s = min(self._max_s, self._initial_s * 2.0 ** min(failures - 1, 30))
         self._end(key)

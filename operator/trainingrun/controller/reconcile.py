@@ -1,7 +1,7 @@
-"""One look at one run: observe, plan, act, publish. Whatever woke us, everything is read anew.
+"""One reconcile of one run: observe, plan, act, publish. Whatever enqueued it, all is read anew.
 
-A crash between any two lines is repaired by the next look: actions are idempotent, and the status
-is written only after them, so it never claims what was not done.
+A crash between any two lines is repaired by the next reconcile: actions are idempotent, and the
+status is written only after them, so it never claims what was not done.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ def utc_now() -> datetime:
 
 
 class Reconciler:
-    """Looks at runs. Remembers only what a restart may forget."""
+    """Reconciles runs. Remembers only what a restart may forget."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Reconciler:
         self._renewed: dict[str, datetime] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """One look; seconds until the next one, None: when something happens.
+        """One reconcile; seconds until the next one, None: when something happens.
 
         Raises:
             ClusterError: try again; nothing is lost.
@@ -114,7 +114,7 @@ class Reconciler:
 
         After a start of this process nothing is known of attempts that run already: the status
         would say so for a moment, and take it back. When the RayJob has ended, the head may have
-        written its last word since the last poll, and goes with the job. No worker waits for it.
+        written its final progress since the last poll, and goes with the job. No worker waits.
         """
         uid, attempt = seen.run.metadata.uid, seen.run.status.attempt
         known = next((a for a in seen.run.status.attempts if a.number == attempt), None)
@@ -124,7 +124,7 @@ class Reconciler:
         if job is not None and _is_terminal(job):
             last = self._polls.snapshot(key, uid).progress
             if last is not None and last.attempt == attempt and last.state.final:
-                return False  # its last word is here already
+                return False  # its final progress is here already
             return self._polls.ask_once(key, uid, attempt, f"end of {job['metadata']['uid']}")
         if self._polls.follows(key, uid, attempt):
             return False
@@ -162,7 +162,7 @@ class Reconciler:
                 refused = _refused(action)
                 if refused is None or not _is_refusal(error):
                     raise
-                # The next look, which is at once, puts the API server's words into the status.
+                # The next reconcile, which is at once, puts the API server's words into the status.
                 metadata = seen.run.metadata
                 key = (metadata.namespace, metadata.name)
                 self._rejections[key] = _Rejection(

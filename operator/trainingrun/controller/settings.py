@@ -23,20 +23,20 @@ class OperatorSettings:
     """How this operator process works. Those of rendering and deciding have their own classes."""
 
     namespaces: tuple[str, ...] = ()
-    """Namespaces whose runs are looked after, separated by commas; none: every one."""
+    """Namespaces whose runs are reconciled, separated by commas; none: every one."""
     lease_name: str = "trainingrun-operator"
     """Lease in the operator's namespace by which one of several operators leads. Two installations
     in one namespace need two names."""
     workers: int = 8
-    """Runs that are looked at in parallel. Each waits mostly for the API server."""
+    """Runs that are reconciled in parallel. Each waits mostly for the API server."""
     request_timeout_s: float = 30.0
     """Longest wait for an answer of the API server, in seconds."""
     retry_initial_s: float = 0.1
-    """Wait after a run's first failed look, in seconds; it doubles with each further one."""
+    """Wait after a run's first failed reconcile, in seconds; it doubles with each further one."""
     retry_max_s: float = 30.0
     """The longest such wait, in seconds."""
     resync_s: float = 600.0
-    """Seconds between looks at every run that is not done, in case news of it were lost."""
+    """Seconds between reconciles of every run that is not done, in case an event were lost."""
     polls_per_second: float = 50.0
     """Progress documents fetched per second over all runs: with more runs, each is asked less
     often."""
@@ -45,9 +45,9 @@ class OperatorSettings:
     poll_timeout_s: float = 2.0
     """Longest wait for a progress document, in seconds."""
     look_for_kuberay_s: float = 30.0
-    """Seconds between looks for a KubeRay that is missing or too old."""
+    """Seconds between checks for a KubeRay that is missing or too old."""
     stuck_s: float = 180.0
-    """A look that takes longer than this makes the liveness probe fail, in seconds."""
+    """A reconcile that takes longer than this makes the liveness probe fail, in seconds."""
     metrics_port: int = 8080
     """Port of GET /metrics (Prometheus)."""
     probe_port: int = 8081
