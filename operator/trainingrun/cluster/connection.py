@@ -6,13 +6,13 @@ fields that they do not know, such as those of a newer KubeRay.
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import resource
 import socket
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -23,8 +23,8 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from ..rendering.names import MANAGER
-from .documents import decoded, encoded
 from .port import ClusterError, Conflict, NotLeading, Rejected
+from .store import encoded
 
 log = logging.getLogger(__name__)
 
@@ -94,22 +94,6 @@ async def load_configuration() -> Configuration:
                 f"no cluster is configured ({error}); run in a pod or set KUBECONFIG"
             ) from None
     return configuration
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The API server's answer to one request."""
-
-    found: Any
-    date_header: str | None
-
-    @property
-    def date(self) -> datetime | None:
-        """The server's clock, in whole seconds; None: it told none."""
-        try:
-            return parsedate_to_datetime(self.date_header or "")
-        except ValueError:
-            return None
 
 
 class Connection:
@@ -197,18 +181,22 @@ class Connection:
             NotLeading: it would change something, and another operator may lead by now.
             ClusterError: any other refusal, or no answer in time.
         """
-        return dict((await self._exchange(method, path, body, query, content_type)).found)
+        found, _ = await self._exchange(method, path, body, query, content_type)
+        return found
 
     async def list_metadata(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         """GET of a collection, or a page of it, without spec and status of its objects."""
         async with self.lists:
-            answer = await self._exchange("GET", path, None, query, accept=METADATA_ONLY)
-            return dict(answer.found)
+            found, _ = await self._exchange("GET", path, None, query, accept=METADATA_ONLY)
+            return found
 
     async def get_dated(self, path: str) -> tuple[dict[str, Any], datetime | None]:
         """GET of an object, and what the API server's own clock showed."""
-        answer = await self._exchange("GET", path)
-        return dict(answer.found), answer.date
+        found, date_header = await self._exchange("GET", path)
+        try:
+            return found, parsedate_to_datetime(date_header or "")  # in whole seconds
+        except ValueError:
+            return found, None
 
     async def _exchange(
         self,
@@ -218,7 +206,7 @@ class Connection:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
-    ) -> "_Answer":
+    ) -> tuple[dict[str, Any], str | None]:
         headers, data = await self._headers(content_type), None if body is None else encoded(body)
         headers["Accept"] = accept
         timeout = self._timeout
@@ -231,12 +219,7 @@ class Connection:
             timeout = aiohttp.ClientTimeout(total=min(left_s, timeout.total or left_s))
         try:
             async with self._requests.request(
-                method,
-                self._base + path,
-                params=query,
-                data=data,
-                headers=headers,
-                timeout=timeout,
+                method, self._base + path, params=query, data=data, headers=headers, timeout=timeout
             ) as answer:
                 content = await answer.read()
                 status, date = answer.status, answer.headers.get("Date")
@@ -247,8 +230,8 @@ class Connection:
         if status >= 400:
             raise error_of(status, method, path, content)
         try:
-            return _Answer(decoded(content), date)
-        except ValueError:
+            return dict(json.loads(content)), date
+        except (TypeError, ValueError):
             raise ClusterError(f"{method} {path}: the answer is not JSON") from None
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,7 +273,7 @@ def error_of(status: int, method: str, path: str, content: bytes) -> ClusterErro
     """The exception for an answer of the API server that is not 2xx."""
     found: Any = None
     with contextlib.suppress(ValueError):
-        found = decoded(content)
+        found = json.loads(content)
     if not isinstance(found, dict):
         found = {"message": content[:500].decode(errors="replace")}
     message, reason = str(found.get("message", "")), found.get("reason", "")

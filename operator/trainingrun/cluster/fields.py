@@ -46,11 +46,7 @@ FIELDS: Mapping[str, Fields] = {
     "RayCluster": {
         **_OBJECT,
         "metadata": _METADATA,
-        "spec": {
-            **_whole("suspend"),
-            "headGroupSpec": _POD_GROUP,
-            "workerGroupSpecs": _POD_GROUP,
-        },
+        "spec": {**_whole("suspend"), "headGroupSpec": _POD_GROUP, "workerGroupSpecs": _POD_GROUP},
         "status": {
             **_whole("state", "reason", "head", "observedGeneration", "lastUpdateTime"),
             "conditions": _CONDITIONS,

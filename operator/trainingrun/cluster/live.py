@@ -208,11 +208,8 @@ class KubernetesCluster:
 
     async def delete(self, ref: Ref, grace_s: int | None = None) -> None:
         """See `port.Cluster.delete`."""
-        options: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": "Background",
-        }
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        options["propagationPolicy"] = "Background"
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         if ref.uid is not None:
@@ -253,17 +250,10 @@ class KubernetesCluster:
 
     async def write_status(self, run: Ref, status: RunStatus, resource_version: str) -> None:
         """See `port.Cluster.write_status`."""
-        body = {
-            "apiVersion": run.api_version,
-            "kind": run.kind,
-            "metadata": {
-                "name": run.name,
-                "namespace": run.namespace,
-                "resourceVersion": resource_version,
-                **({"uid": run.uid} if run.uid else {}),
-            },
-            "status": status.to_dict(),
-        }
+        metadata = {"name": run.name, "namespace": run.namespace}
+        metadata |= {"resourceVersion": resource_version, **({"uid": run.uid} if run.uid else {})}
+        body = {"apiVersion": run.api_version, "kind": run.kind, "metadata": metadata}
+        body["status"] = status.to_dict()
         url = path_of(run) + "/status"
         query = {"fieldManager": MANAGER}
         self.stores.saw(await self._connection.request("PUT", url, body, query=query))
@@ -271,17 +261,12 @@ class KubernetesCluster:
     async def emit(self, run: Ref, type_: str, reason: str, message: str) -> None:
         """See `port.Cluster.emit`."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        about = {"apiVersion": run.api_version, "kind": run.kind, "namespace": run.namespace}
         event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"generateName": f"{run.name}.", "namespace": run.namespace},
-            "involvedObject": {
-                "apiVersion": run.api_version,
-                "kind": run.kind,
-                "namespace": run.namespace,
-                "name": run.name,
-                "uid": run.uid,
-            },
+            "involvedObject": {**about, "name": run.name, "uid": run.uid},
             "type": type_,
             "reason": reason,
             "message": message[:1024],  # the API server refuses longer ones
@@ -303,18 +288,10 @@ class KubernetesCluster:
         except NotFound:
             return None
 
-    def ray_clusters_of(self, namespace: str, name: str) -> tuple[Object, ...]:
-        """The RayClusters with the run's label, for whoever needs the chain of owners."""
-        return self.stores.ray_clusters.of_run((namespace, name))
-
     def ray_jobs_of(self, namespace: str, name: str) -> tuple[Object, ...]:
-        """The RayJobs with the run's label, likewise."""
+        """The RayJobs with the run's label."""
         return self.stores.ray_jobs.of_run((namespace, name))
 
     async def replace(self, manifest: Mapping[str, Any]) -> None:
         """Replaces an object of the operator's own namespace, of the version that is given."""
         await self._connection.request("PUT", path_of_manifest(manifest), manifest)
-
-    def pods_of(self, namespace: str, name: str) -> tuple[Object, ...]:
-        """The run's pods, for whoever needs their addresses."""
-        return self.stores.pods.of_run((namespace, name))

@@ -5,13 +5,12 @@ the next reconcile does not repeat it; and it never goes back, because resource 
 and the UID of a deleted object never returns. Who feeds it is not its concern.
 """
 
+import json
 import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from .documents import decoded, encoded
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
@@ -189,6 +188,11 @@ def key_of(found: Object) -> Key:
     return found["metadata"].get("namespace", ""), found["metadata"]["name"]
 
 
+def encoded(value: Any) -> bytes:
+    """Compact UTF-8 encoded JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def _pack(found: Object) -> bytes:
     return zlib.compress(encoded(found), level=1)
 
@@ -196,6 +200,6 @@ def _pack(found: Object) -> bytes:
 def _content(entry: _Entry) -> Object:
     content = entry.content
     if isinstance(content, bytes):
-        found: Object = decoded(zlib.decompress(content))
+        found: Object = json.loads(zlib.decompress(content))
         return found
     return content

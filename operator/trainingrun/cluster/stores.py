@@ -66,9 +66,7 @@ class Stores:
             "v1", "Pod", {**run_index, "node": lambda pod: pod["spec"].get("nodeName")}
         )
         self.nodes = Kind(
-            "v1",
-            "Node",
-            Store(project=fields.projection("Node"), on_change=self._node_changed),
+            "v1", "Node", Store(project=fields.projection("Node"), on_change=self._node_changed)
         )
         self.of_runs = (self.runs, self.ray_jobs, self.ray_clusters, self.pods)
         """The kinds that runs are made of."""

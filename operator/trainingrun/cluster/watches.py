@@ -100,9 +100,7 @@ class Watches:
     ) -> aiohttp.ClientResponse:
         """A middleware of kopf's session: notes what becomes of each request.
 
-        Raises:
-            aiohttp.ClientError: the API server does not answer, or refuses. kopf tries again after
-                any of these, while an answer such as 404 would end it.
+        A refusal becomes an aiohttp.ClientError, after which kopf tries again: a 404 would end it.
         """
         watch = self._by_path.get(request.url.path)
         watches = "watch" in request.url.query

@@ -55,19 +55,11 @@ class Watch:
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"] = asyncio.create_task,
         monotonic: Callable[[], float] = time.monotonic,
     ):
-        """Knows nothing yet.
+        """Knows nothing yet of the collection at `path`, whose objects messages call `what`.
 
-        Args:
-            connection: To the API server.
-            path: Of the collection.
-            store: Takes its objects.
-            what: Its objects, in messages.
-            namespace: Which the path is confined to; empty: none.
-            label_selector: Which of its objects; empty: all.
-            optional: The operator works without.
-            on_state: Called when `state` or `stale` may have changed.
-            spawn: Runs a coroutine in the background.
-            monotonic: The clock.
+        It may be confined to a namespace or a label selector, and `optional`: the operator works
+        without. `on_state` is called when `state` or `stale` may have changed; `spawn` runs a
+        coroutine in the background.
         """
         self.path, self.store, self.namespace = path, store, namespace
         self.state: State = "starting"

@@ -167,10 +167,7 @@ class _SafeLease(LeaseLock):  # type: ignore[misc]  # the library has no types
     async def create(
         self, name: str, namespace: str, election_record: LeaderElectionRecord
     ) -> bool:
-        body = V1Lease(
-            metadata={"name": name},
-            spec=self.update_lease(election_record),
-        )
+        body = V1Lease(metadata={"name": name}, spec=self.update_lease(election_record))
         return await self._write(self.api_instance.create_namespaced_lease, namespace, body)
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:

@@ -219,11 +219,6 @@ class Operator:
 
     def head_of(self, key: Key, uid: str, attempt: int) -> Target | None:
         """Where the head of that attempt of the run with this UID listens; None: it does not."""
-        cluster = self.cluster
-        return head_of(
-            cluster.pods_of(*key),
-            cluster.ray_clusters_of(*key),
-            cluster.ray_jobs_of(*key),
-            uid,
-            attempt,
-        )
+        stores = self.cluster.stores
+        clusters, jobs = stores.ray_clusters.of_run(key), stores.ray_jobs.of_run(key)
+        return head_of(stores.pods.of_run(key), clusters, jobs, uid, attempt)
