@@ -132,8 +132,6 @@ class Watches:
         error = error_of(answer.status, method, request.url.path, await answer.read())
         if watch is not None:
             watch.refused(error)
-            if isinstance(error, NotServed):
-                self._check_kinds.set()
         if isinstance(error, Gone):
             raise aiohttp.ClientPayloadError(str(error))  # kopf lists from the beginning
         raise aiohttp.ClientConnectionError(str(error))
@@ -195,8 +193,8 @@ class Watches:
 
     def _changed(self, watch: Watch) -> None:
         """A watch was listed, went stale or is fresh again, or its kind is not installed."""
-        if watch in self._of_kind["RayJob"].values():
-            self._check_kinds.set()
+        if watch.path.startswith("/apis/"):
+            self._check_kinds.set()  # is its CRD still there?
         if not self.synced:
             self._note_synced()
             return
@@ -215,8 +213,6 @@ class Watches:
             await asyncio.sleep(CHECK_S)
             for watch in self.all():
                 watch.check()
-                if watch.state == "synced" and watch.stale:
-                    self._check_kinds.set()  # kopf no longer asks for what is not served
 
     # Which kinds are installed
 
