@@ -15,7 +15,7 @@ import pytest
 from e2e import cluster as clusters
 from e2e import installing, live_source
 from e2e.cluster import TestCluster
-from e2e.diagnosing import keep_evidence, recall
+from e2e.diagnosing import excerpt, keep_evidence, recall
 from e2e.report import Row, table
 from e2e.runs import Run, specification
 from e2e.scenario import Scenario, keep_reference, reference_key
@@ -23,10 +23,13 @@ from e2e.scenario import Scenario, keep_reference, reference_key
 NAME = os.environ.get("E2E_CLUSTER", "trainingrun-e2e")
 ROWS = pytest.StashKey[list[Row]]()
 REPORTS = pytest.StashKey[dict[str, pytest.TestReport]]()
+EXCERPTS = pytest.StashKey[list[str]]()
+"""What the heads of failed tests logged last: the cluster is gone when it is read."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ROWS] = []
+    config.stash[EXCERPTS] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,6 +51,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for text in config.stash[EXCERPTS]:
+        terminalreporter.section("what is left of a failed test")
+        terminalreporter.write_line(text)
     if rows := config.stash[ROWS]:
         terminalreporter.section("what each disturbance cost")
         terminalreporter.write(table(rows))
@@ -112,7 +118,7 @@ def scenario(
     rows = request.config.stash[ROWS]
     yield Scenario(run, specification(), rows, reference)
     if failed(request.node):
-        print(f"evidence: {keep_evidence(operated, operated.kubectl, name)}")
+        keep(request, operated, name)
     run.remove()
     write_table(rows)
 
@@ -122,8 +128,15 @@ def rows(request: pytest.FixtureRequest, operated: TestCluster) -> Iterator[list
     """The table's rows, for tests that share a run; what is left of a failed one is kept."""
     yield request.config.stash[ROWS]
     if failed(request.node):
-        print(f"evidence: {keep_evidence(operated, operated.kubectl, name_of(request.node))}")
+        keep(request, operated, name_of(request.node))
     write_table(request.config.stash[ROWS])
+
+
+def keep(request: pytest.FixtureRequest, cluster: TestCluster, name: str) -> None:
+    """Keep what is left of a failed test."""
+    folder = keep_evidence(cluster, cluster.kubectl, name)
+    print(f"evidence: {folder}")
+    request.config.stash[EXCERPTS].append(excerpt(folder))
 
 
 def name_of(node: pytest.Item) -> str:

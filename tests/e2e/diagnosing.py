@@ -43,13 +43,28 @@ def keep_evidence(cluster: TestCluster, kubectl: Kubectl, scenario: str) -> Path
     return folder
 
 
+def excerpt(folder: Path) -> str:
+    """Progress and last lines of each head there, for a report that outlives the folder."""
+    parts = []
+    for file in sorted(folder.glob("*-driver.log")):
+        lines = [line[:400] for line in file.read_text().splitlines()]
+        progress = [line[:1500] for line in file.read_text().splitlines()[:1]]
+        parts.append("\n".join([f"{folder.name}/{file.name}:", *progress, *lines[1:][-60:]]))
+    return "\n\n".join(parts)
+
+
 LIST_BUCKET = ("exec", "deployment/s3", "--", "sh", "-c", "find /data -type f | tail -n 2000")
 DRIVER_LOGS = (
-    "cat /tmp/trainingrun/progress.json; cd /tmp/ray/session_latest/logs;"
+    "kill -USR1 $(pgrep -f 'python -m trainingrun_runtime$'); sleep 1;"
+    " cat /tmp/trainingrun/progress.json; cd /tmp/ray/session_latest/logs;"
     " tail -n 2000 job-driver-*.log;"
     " tail -n 300 train/*.log"
 )
-WORKER_LOGS = "tail -n 500 /tmp/ray/session_latest/logs/worker-*.{out,err}"
+WORKER_LOGS = (
+    "kill -USR1 $(pgrep -f ^ray::RayTrainWorker); sleep 1;"
+    " tail -n 500 /tmp/ray/session_latest/logs/worker-*.{out,err}"
+)
+"""SIGUSR1 has the runtime's processes log the stacks of their threads."""
 
 
 def _training_pods(kubectl: Kubectl) -> list[dict]:

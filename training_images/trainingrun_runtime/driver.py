@@ -28,6 +28,7 @@ from trainingrun.api.contract import (
     RunState,
 )
 
+from . import stacks
 from .checkpoints import manifest, retention, run_result
 from .checkpoints.bucket import Bucket
 from .checkpoints.committer import Committer
@@ -64,6 +65,7 @@ def main() -> int:
     run. 75: suspended.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    stacks.log_on_signal()
     started = time.time()
     contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
     final = _Documents(contract, started)

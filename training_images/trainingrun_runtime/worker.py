@@ -17,7 +17,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import RunContract
 
-from . import prestarted_worker
+from . import prestarted_worker, stacks
 from .checkpoints import checkpoint_files, manifest
 from .checkpoints.bucket import Bucket
 from .checkpoints.manifest import Manifest
@@ -207,6 +207,7 @@ class TrainingFunction:
     def __call__(self, config: dict[str, Any]) -> Any:
         """Train; returns what the user's function returns."""
         global _worker
+        stacks.log_on_signal()
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = _worker = Worker(self._coordinator, self._contract)
