@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from trainingrun.api.contract import ContractStorage, ProgressResult, RunContract, RunState
+from trainingrun.api.contract import (
+    ContractStorage,
+    ProgressResult,
+    RecordKind,
+    RunContract,
+    RunState,
+)
 from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
 from trainingrun_runtime.checkpoints.uploaded_checkpoint import UploadedCheckpoint
 from trainingrun_runtime.coordination.coordinator import Coordinator
@@ -77,6 +83,13 @@ def test_what_a_former_groups_ranks_told_of_the_store_goes_with_them(coordinator
     coordinator.group_started(2, 0, [])
     assert coordinator.document().storage_error is not None
     coordinator.storage("commits", None)
+    assert coordinator.document().storage_error is None
+
+
+def test_storage_errors_of_ranks_end_with_a_lost_group(coordinator: Coordinator):
+    coordinator.group_started(2, 0, [])
+    coordinator.storage("rank 1", "nobody answers")
+    coordinator.disrupted(RecordKind.WORKER_LOST, "rank 1 died", (1,))
     assert coordinator.document().storage_error is None
 
 

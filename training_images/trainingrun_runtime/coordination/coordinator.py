@@ -86,9 +86,7 @@ class Coordinator:
                 self._accounting.skipped(time.time(), message)
             if self._command is Command.CHECKPOINT_AND_EXIT:
                 self._command = Command.NONE
-            # The ranks that reported errors have ended; the new ones report their own.
-            for source in [s for s in self._storage_errors if s.startswith("rank ")]:
-                del self._storage_errors[source]
+            self._forget_storage_errors_of_ranks()
             self._group_began, self._has_session = time.time(), False
             self._group = self._accounting.group_started(
                 self._group_began, world_size, resumed_step
@@ -197,7 +195,13 @@ class Coordinator:
         place = next((self._places[rank] for rank in ranks if rank in self._places), None)
         node, pod = (place[1], place[2]) if place else (None, None)
         with self._lock:
+            self._forget_storage_errors_of_ranks()
             self._accounting.disrupted(time.time(), kind, message, node=node, pod=pod)
+
+    def _forget_storage_errors_of_ranks(self) -> None:
+        """The ranks that reported them have ended; the new ones report their own."""
+        for source in [s for s in self._storage_errors if s.startswith("rank ")]:
+            del self._storage_errors[source]
 
     def failed(self, failure: Failure) -> None:
         """The driver ends the attempt; the first reason is kept."""
