@@ -102,7 +102,7 @@ def test_a_worker_is_lost_while_the_bucket_is_unreachable(
     runs: dict[str, LongRun], outage: Outage, reference: Callable[[], str], rows: list[Row]
 ):
     bereft = runs["bereft"]
-    bereft.train_on(5)
+    bereft.train_on(5, timeout=300)
     bereft.measure("(r) bucket unreachable, worker deleted", outage.began, f"for {UNREACHABLE_S} s")
     bereft.ends_like(reference, rows)
     assert re.search(SAYS, outage.said["bereft"])

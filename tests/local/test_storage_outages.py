@@ -139,6 +139,31 @@ def test_a_failed_final_commit_is_repeated_before_the_run_is_done(
     assert steps == sorted(steps)
 
 
+def test_a_worker_lost_while_a_commit_waits_costs_only_time(
+    a_run: Callable[..., Run], store: S3Server
+) -> None:
+    """The next worker group begins from the upload that is committed when the store is back."""
+    run = a_run(steps=1000, step_seconds=0.1, every_seconds=1)
+    run.start()
+    run.wait_until(lambda progress: progress.checkpoint)
+    obstacle = store.file(f"{run.bucket.root.removeprefix('s3://runs/')}/manifests")
+    aside = obstacle.with_name("aside")
+    obstacle.rename(aside)
+    obstacle.write_bytes(b"")  # a file where the store needs a folder: every commit is refused
+    stuck = run.wait_until(troubled)
+    os.kill(run.training_process(), signal.SIGKILL)
+    run.wait_until(lambda progress: progress.state is RunState.RECOVERING)
+    store.stop()
+    out_for_a_while(run, store, stuck)
+    obstacle.unlink()
+    aside.rename(obstacle)
+    went_on = run.wait_until(lambda progress: progress.step >= stuck.step + 50)
+    restored = [r.step for r in went_on.records if r.kind is RecordKind.RESTORED]
+    assert stuck.checkpoint is not None
+    assert restored[-1] is not None
+    assert restored[-1] > stuck.checkpoint.step, went_on.records
+
+
 def test_a_suspend_without_a_store_ends_with_the_checkpoint_committed(
     a_run: Callable[..., Run], store: S3Server
 ) -> None:
