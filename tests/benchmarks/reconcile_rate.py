@@ -139,7 +139,7 @@ def our_command() -> list[str]:
 def our_environment(server: ApiServer, namespace: str) -> dict[str, str]:
     settings = {
         "NAMESPACES": namespace,
-        "OPERATOR_NAMESPACE": namespace,
+        "OPERATOR_NAMESPACE": "default",  # no run is begun in the namespace of its key
         "PROBE_PORT": "18481",
         "READY_PORT": "18482",
         "METRICS_PORT": "18480",
