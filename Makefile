@@ -15,7 +15,7 @@ REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 
 OPERATOR_IMAGE ?= trainingrun-operator:dev
 TRAINING_IMAGE ?= trainingrun-torch:dev
-# For development whatever is at hand under that name; a release is built on what the Dockerfiles name by digest.
+# For development the local image of that name; a release is built on what the Dockerfiles name by digest.
 BASE_IMAGE ?= python:3.11-slim-bookworm
 RELEASE_BASE_IMAGE ?= $(shell sed -n 's/^ARG BASE_IMAGE=//p' training_images/Dockerfile)
 # What development and the image install where there is no PyTorch yet; the lock cannot name it by hash.
