@@ -153,7 +153,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     stopped.wait_for("training · step")
     stopped.process.send_signal(signal.SIGINT)
     assert stopped.wait() == 130
-    assert "--resume goes on" in stopped.output
+    assert "--resume continues" in stopped.output
 
     resumed = start(folder, manifest, "--resume")
     assert resumed.wait() == 0, resumed.output
