@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def out_for_a_while(run: Run, store: S3Server, since: Progress) -> None:
     store.start()
 
 
+@contextmanager
+def commits_refused(run: Run, store: S3Server) -> Iterator[None]:
+    """A file where the store needs the manifests' folder: files arrive, no commit does."""
+    obstacle = store.file(f"{run.bucket.root.removeprefix('s3://runs/')}/manifests")
+    aside = obstacle.with_name("aside")
+    obstacle.rename(aside)
+    obstacle.write_bytes(b"")
+    yield
+    obstacle.unlink()
+    aside.rename(obstacle)
+
+
 def test_an_outage_at_start_in_training_and_at_restore_costs_only_time(
     a_run: Callable[..., Run], store: S3Server
 ) -> None:
@@ -125,14 +138,9 @@ def test_a_failed_final_commit_is_repeated_before_the_run_is_done(
     run = a_run(steps=30, step_seconds=0.1, every_seconds=1)
     run.start()
     run.wait_until(lambda progress: progress.checkpoint)
-    obstacle = store.file(f"{run.bucket.root.removeprefix('s3://runs/')}/manifests")
-    aside = obstacle.with_name("aside")
-    obstacle.rename(aside)
-    obstacle.write_bytes(b"")  # a file where the store needs a folder: every commit is refused
-    stuck = run.wait_until(lambda progress: progress.step == 30 and troubled(progress))
-    run.wait_until(lambda progress: progress.time >= stuck.time + 3)
-    obstacle.unlink()
-    aside.rename(obstacle)
+    with commits_refused(run, store):
+        stuck = run.wait_until(lambda progress: progress.step == 30 and troubled(progress))
+        run.wait_until(lambda progress: progress.time >= stuck.time + 3)
     assert run.wait() == 0, run.log()
     assert_done_with_step(run, 30)
     steps = [committed.step for committed in manifest.committed(run.bucket)]
@@ -146,17 +154,12 @@ def test_a_worker_lost_while_a_commit_waits_costs_only_time(
     run = a_run(steps=1000, step_seconds=0.1, every_seconds=1)
     run.start()
     run.wait_until(lambda progress: progress.checkpoint)
-    obstacle = store.file(f"{run.bucket.root.removeprefix('s3://runs/')}/manifests")
-    aside = obstacle.with_name("aside")
-    obstacle.rename(aside)
-    obstacle.write_bytes(b"")  # a file where the store needs a folder: every commit is refused
-    stuck = run.wait_until(troubled)
-    os.kill(run.training_process(), signal.SIGKILL)
-    run.wait_until(lambda progress: progress.state is RunState.RECOVERING)
-    store.stop()
-    out_for_a_while(run, store, stuck)
-    obstacle.unlink()
-    aside.rename(obstacle)
+    with commits_refused(run, store):
+        stuck = run.wait_until(troubled)
+        os.kill(run.training_process(), signal.SIGKILL)
+        run.wait_until(lambda progress: progress.state is RunState.RECOVERING)
+        store.stop()
+        out_for_a_while(run, store, stuck)
     went_on = run.wait_until(lambda progress: progress.step >= stuck.step + 50)
     restored = [r.step for r in went_on.records if r.kind is RecordKind.RESTORED]
     assert stuck.checkpoint is not None
