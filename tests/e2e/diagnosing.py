@@ -54,17 +54,21 @@ def excerpt(folder: Path) -> str:
 
 
 LIST_BUCKET = ("exec", "deployment/s3", "--", "sh", "-c", "find /data -type f | tail -n 2000")
-DRIVER_LOGS = (
-    "kill -USR1 $(pgrep -f 'python -m trainingrun_runtime$'); sleep 1;"
-    " cat /tmp/trainingrun/progress.json; cd /tmp/ray/session_latest/logs;"
+STACKS = (
+    "for process in $(pgrep -f '{pattern}'); do"
+    " caught=$(sed -n 's/^SigCgt:\\s*/0x/p' /proc/$process/status);"
+    " (( caught & 0x200 )) && kill -USR1 $process; done; sleep 1; "
+)
+"""SIGUSR1 has the runtime's processes log the stacks of their threads. It would end one that does
+not handle it yet, and other runs still train."""
+DRIVER_LOGS = STACKS.format(pattern="python -m trainingrun_runtime$") + (
+    "cat /tmp/trainingrun/progress.json; cd /tmp/ray/session_latest/logs;"
     " tail -n 2000 job-driver-*.log;"
     " tail -n 300 train/*.log"
 )
-WORKER_LOGS = (
-    "kill -USR1 $(pgrep -f ^ray::RayTrainWorker); sleep 1;"
-    " tail -n 500 /tmp/ray/session_latest/logs/worker-*.{out,err}"
+WORKER_LOGS = STACKS.format(pattern="^ray::RayTrainWorker") + (
+    "tail -n 500 /tmp/ray/session_latest/logs/worker-*.{out,err}"
 )
-"""SIGUSR1 has the runtime's processes log the stacks of their threads."""
 
 
 def _training_pods(kubectl: Kubectl) -> list[dict]:

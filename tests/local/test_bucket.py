@@ -6,9 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from support.s3 import S3Server, running_s3
+from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
 from trainingrun_runtime.checkpoints import bucket as bucket_module
 from trainingrun_runtime.checkpoints.bucket import Bucket, Entry, StorageError
+from trainingrun_runtime.checkpoints.storage_errors import BucketMissingError, recognize
+
+
+def test_a_bucket_that_pyarrow_does_not_find_is_an_error_of_the_store(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message names no service; taken for an error of the training code it ended attempts."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    elsewhere = Bucket.open("s3://elsewhere/x", s3_server.url, "us-east-1")
+    filesystem, root = elsewhere.pyarrow()
+    with pytest.raises(OSError, match="elsewhere") as raised:
+        filesystem.create_dir(f"{root}/checkpoints")
+    found = recognize(raised.value)
+    assert isinstance(found, BucketMissingError)
+    assert "elsewhere" in str(found)
 
 
 def test_what_is_written_is_read_back(bucket: Bucket) -> None:

@@ -104,7 +104,8 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
             f"no credentials for {at} were found; name a Secret with them in "
             "storage.credentialsSecret, or give the pods a service account that has access"
         )
-    if code in _NO_BUCKET or "The specified bucket does not exist" in text:
+    says_no_bucket = _NO_BUCKET_OF_OBSTORE in text or _NO_BUCKET_OF_PYARROW in text
+    if code in _NO_BUCKET or says_no_bucket:
         return BucketMissingError(
             f"the bucket of {at} does not exist; create it or correct storage.uri"
         )
@@ -147,11 +148,14 @@ def recognize(error: BaseException) -> StorageError | None:
     )
     if not known and not _is_botocore_outage(error):
         return None
-    bucket = _first(r"in bucket '([^']{1,100})'", text)
+    bucket = _first(r"[Bb]ucket '([^']{1,100})'", text)
     return explain(error, f"bucket {bucket}" if bucket else "the object store", None)
 
 
-_PYARROW = ("AWS Error", "google::cloud::Status", "Azure Error")
+_NO_BUCKET_OF_OBSTORE = "The specified bucket does not exist"
+_NO_BUCKET_OF_PYARROW = "enable the allow_bucket_creation option"
+"""Where the store answers 404 before a folder is made, as one that is just starting may do."""
+_PYARROW = ("AWS Error", "google::cloud::Status", "Azure Error", _NO_BUCKET_OF_PYARROW)
 """What pyarrow's errors of object stores contain; its exception types are Python's own."""
 
 
