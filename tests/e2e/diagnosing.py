@@ -47,9 +47,10 @@ def excerpt(folder: Path) -> str:
     """Progress and last lines of each head there, for a report that outlives the folder."""
     parts = []
     for file in sorted(folder.glob("*-driver.log")):
-        lines = [line[:400] for line in file.read_text().splitlines()]
-        progress = [line[:1500] for line in file.read_text().splitlines()[:1]]
-        parts.append("\n".join([f"{folder.name}/{file.name}:", *progress, *lines[1:][-60:]]))
+        lines = file.read_text().splitlines()
+        progress, last = lines[:1], lines[1:][-60:]
+        shown = [*(line[:1500] for line in progress), *(line[:400] for line in last)]
+        parts.append("\n".join([f"{folder.name}/{file.name}:", *shown]))
     return "\n\n".join(parts)
 
 

@@ -1,6 +1,6 @@
 """Why a run does not start: one sentence with what is wrong and what to do.
 
-None of this ends an attempt or uses up a budget: once the cause is mended, the pods start.
+None of this ends an attempt or uses up a budget: once the cause is corrected, the pods start.
 """
 
 import re

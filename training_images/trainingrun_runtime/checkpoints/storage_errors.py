@@ -104,8 +104,7 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
             f"no credentials for {at} were found; name a Secret with them in "
             "storage.credentialsSecret, or give the pods a service account that has access"
         )
-    says_no_bucket = _NO_BUCKET_OF_OBSTORE in text or _NO_BUCKET_OF_PYARROW in text
-    if code in _NO_BUCKET or says_no_bucket:
+    if code in _NO_BUCKET or _NO_BUCKET_OF_OBSTORE in text or _NO_BUCKET_OF_PYARROW in text:
         return BucketMissingError(
             f"the bucket of {at} does not exist; create it or correct storage.uri"
         )
