@@ -48,5 +48,5 @@ def test_a_wrong_setting_is_one_sentence_and_ends_it(start):
     operator = start(WORKERS="many")
     assert operator.process.wait(timeout=30) == 2
     assert operator.log.read_text() == (
-        "TRAININGRUN_OPERATOR_WORKERS is 'many'; it needs a whole number\n"
+        "TRAININGRUN_OPERATOR_WORKERS is 'many'; it should be a valid integer\n"
     )

@@ -21,6 +21,18 @@ def environment(objects):
     return {one["name"]: one.get("value", "from the pod") for one in container(objects)["env"]}
 
 
+@pytest.fixture
+def read(monkeypatch):
+    """The settings of an operator with this environment."""
+
+    def given(environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return settings.from_environment()
+
+    return given
+
+
 def test_one_of_the_replicas_leads_by_a_lease_that_the_role_names(render):
     objects = render("replicas=2", 'fullnameOverride="ours"')
     spec = deployment(objects)
@@ -76,10 +88,10 @@ def test_the_probes_ask_the_ports_that_the_operator_serves(render):
     assert container(render())["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "ready"}
 
 
-def test_the_charts_defaults_are_the_operators_own(render):
+def test_the_charts_defaults_are_the_operators_own(render, read):
     found = environment(render())
     found["TRAININGRUN_OPERATOR_OPERATOR_NAMESPACE"] = "trainingrun-system"
-    assert settings.from_environment(found) == settings.Settings()
+    assert read(found) == settings.Settings()
 
 
 def test_every_setting_but_the_ports_can_be_given(render):
@@ -88,7 +100,7 @@ def test_every_setting_but_the_ports_can_be_given(render):
     assert unset == {f"{prefix}{name}_PORT" for name in ("METRICS", "PROBE", "READY")}
 
 
-def test_values_arrive_as_settings(render):
+def test_values_arrive_as_settings(render, read):
     found = environment(
         render(
             'watchNamespaces=["team-a", "team-b"]',
@@ -101,12 +113,12 @@ def test_values_arrive_as_settings(render):
             'training.rayAuth="disabled"',
         )
     )
-    read = settings.from_environment(found)
-    assert read.operator.namespaces == ("team-a", "team-b")
-    assert read.render.platform == "gke"
-    assert read.render.kuberay_namespaces == ("ray-system",)
-    assert read.render.ray_auth == "disabled"
-    assert read.reconcile.poll_s == 0.5
+    arrived = read(found)
+    assert arrived.operator.namespaces == ("team-a", "team-b")
+    assert arrived.render.platform == "gke"
+    assert arrived.render.kuberay_namespaces == ("ray-system",)
+    assert arrived.render.ray_auth == "disabled"
+    assert arrived.reconcile.poll_s == 0.5
     changed = dataclasses.replace(
         settings.OperatorSettings(),
         namespaces=("team-a", "team-b"),
@@ -114,7 +126,7 @@ def test_values_arrive_as_settings(render):
         poll_concurrency=10000,
         log_level="DEBUG",
     )
-    assert read.operator == changed
+    assert arrived.operator == changed
 
 
 def test_kubernetes_service_variables_do_not_pose_as_settings(render):

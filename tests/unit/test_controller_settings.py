@@ -2,22 +2,28 @@
 
 import pytest
 
-from trainingrun.controller.settings import Settings, SettingsError, from_environment
+from trainingrun.controller.settings import Settings, SettingsError, from_environment, variables
 
 
-def test_without_variables_every_default_holds():
-    assert from_environment({"PATH": "/bin"}) == Settings()
+@pytest.fixture
+def read(monkeypatch):
+    """What is read where the environment has these settings and no others."""
+
+    def given(**settings: str) -> Settings:
+        for name, value in settings.items():
+            monkeypatch.setenv(f"TRAININGRUN_OPERATOR_{name}", value)
+        return from_environment()
+
+    return given
 
 
-def test_variables_reach_the_class_that_their_field_is_in():
-    settings = from_environment(
-        {
-            "TRAININGRUN_OPERATOR_NAMESPACES": "team-a, team-b",
-            "TRAININGRUN_OPERATOR_WORKERS": "3",
-            "TRAININGRUN_OPERATOR_PLATFORM": "gke",
-            "TRAININGRUN_OPERATOR_LEASE_STALE_S": "20",
-            "TRAININGRUN_OPERATOR_IMAGE": "",
-        }
+def test_without_variables_every_default_holds(read):
+    assert read() == Settings()
+
+
+def test_variables_reach_the_class_that_their_field_is_in(read):
+    settings = read(
+        NAMESPACES="team-a, team-b", WORKERS="3", PLATFORM="gke", LEASE_STALE_S="20", IMAGE=""
     )
     assert settings.operator.namespaces == ("team-a", "team-b")
     assert settings.operator.workers == 3
@@ -26,18 +32,37 @@ def test_variables_reach_the_class_that_their_field_is_in():
     assert settings.reconcile.lease_stale_s == 20.0
 
 
+def test_an_empty_value_means_the_default_whatever_its_kind(read):
+    assert read(NAMESPACES="", WORKERS="", POLL_S="", LOG_LEVEL="") == Settings()
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "sentence"),
+    ("name", "value", "need"),
     [
-        ("WORKERS", "many", "TRAININGRUN_OPERATOR_WORKERS is 'many'; it needs a whole number"),
-        ("WORKERS", "0", "needs to be greater than 0"),
-        ("POLL_S", "soon", "needs a number of seconds"),
-        ("POLL_S", "inf", "needs to be greater than 0"),
-        ("LOG_LEVEL", "LOUD", "use one of DEBUG, INFO"),
-        ("RAY_AUTH", "on", "TRAININGRUN_OPERATOR_RAY_AUTH is 'on'; use token or disabled"),
-        ("WORKRES", "3", "TRAININGRUN_OPERATOR_WORKRES is not a setting"),
+        pytest.param("WORKERS", "many", "it should be a valid integer", id="no whole number"),
+        pytest.param("WORKERS", "0", "it should be greater than 0", id="zero workers"),
+        pytest.param("POLL_S", "soon", "it should be a valid number", id="no number"),
+        pytest.param("POLL_S", "-1", "it should be greater than 0", id="negative duration"),
+        pytest.param("POLL_S", "inf", "it should be a finite number", id="infinite duration"),
+        pytest.param("POLL_S", "nan", "it should be a finite number", id="not a number"),
+        pytest.param(
+            "LOG_LEVEL", "LOUD", "it should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR'", id="level"
+        ),
+        pytest.param("RAY_AUTH", "on", "it should be 'token' or 'disabled'", id="authentication"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_it_needs(name, value, sentence):
-    with pytest.raises(SettingsError, match=sentence):
-        from_environment({f"TRAININGRUN_OPERATOR_{name}": value})
+def test_a_wrong_value_is_named_with_what_it_needs(read, name, value, need):
+    with pytest.raises(SettingsError) as raised:
+        read(**{name: value})
+    assert str(raised.value) == f"TRAININGRUN_OPERATOR_{name} is {value!r}; {need}"
+
+
+def test_an_unknown_variable_is_refused_with_those_that_are_known(read):
+    with pytest.raises(SettingsError, match="WORKRES is not a setting; known are ") as raised:
+        read(WORKRES="3")
+    assert set(str(raised.value).partition("known are ")[2].split(", ")) == set(variables())
+
+
+def test_a_value_that_the_operator_finds_itself_is_no_setting(read):
+    with pytest.raises(SettingsError, match="TOKEN_KEY is not a setting"):
+        read(TOKEN_KEY="0a1b2c3d")

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import os
 import socket
 import sys
 
@@ -28,7 +27,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args()
     try:
-        settings = from_environment(os.environ)
+        settings = from_environment()
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2

@@ -12,7 +12,6 @@ is in the status.
 import asyncio
 import itertools
 import logging
-import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +54,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     if "operator" not in memo:
         allow_many_connections()
         try:
-            memo.operator = Operator(from_environment(os.environ), await load_configuration())
+            memo.operator = Operator(from_environment(), await load_configuration())
             memo.servers = await serving.serve(memo.operator)
         except (SettingsError, ClusterError, OSError) as error:
             raise kopf.PermanentError(str(error)) from error

@@ -4,9 +4,12 @@ Field `workers` is variable TRAININGRUN_OPERATOR_WORKERS, and so on; the chart w
 """
 
 import dataclasses
-from collections.abc import Mapping
+import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, FiniteFloat, PositiveInt, ValidationError, create_model
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ..reconciling.reconcile_settings import ReconcileSettings
 from ..rendering.render_settings import RenderSettings
@@ -54,8 +57,8 @@ class OperatorSettings:
     """Port of GET /healthz, the liveness probe, which kopf serves."""
     ready_port: int = 8082
     """Port of GET /readyz, the readiness probe."""
-    log_level: str = "INFO"
-    """DEBUG, INFO, WARNING or ERROR."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severe level that is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,66 +70,61 @@ class Settings:
     reconcile: ReconcileSettings = field(default_factory=ReconcileSettings)
 
 
-def variables() -> dict[str, object]:
-    """Every environment variable that is read, with its default."""
+class _Environment(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True)
+
+
+def _split(value: Any) -> Any:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+_READ_AS: dict[Any, Any] = {
+    int: PositiveInt,
+    float: Annotated[FiniteFloat, Field(gt=0)],
+    tuple[str, ...]: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)],
+}
+"""By the type of a field, where that alone does not say what a variable may be."""
+
+
+def _fields(section: type[Any]) -> dict[str, Any]:
     return {
-        PREFIX + one.name.upper(): one.default
-        for section in (OperatorSettings, RenderSettings, ReconcileSettings)
-        for one in _settings_of(section)
+        one.name: (_READ_AS.get(one.type, one.type), one.default)
+        for one in dataclasses.fields(section)
+        if not one.metadata.get("internal")
     }
 
 
-def from_environment(environment: Mapping[str, str]) -> Settings:
+_MODELS: dict[type[Any], type[BaseSettings]] = {
+    section: create_model(section.__name__, __base__=_Environment, **_fields(section))
+    for section in (OperatorSettings, RenderSettings, ReconcileSettings)
+}
+
+
+def variables() -> dict[str, object]:
+    """Every environment variable that is read, with its default."""
+    return {
+        PREFIX + name.upper(): one.default
+        for model in _MODELS.values()
+        for name, one in model.model_fields.items()
+    }
+
+
+def from_environment() -> Settings:
     """Settings from variables; those that are absent or empty keep their defaults.
 
     Raises:
-        SettingsError: an unknown variable with our prefix, or a value of the wrong kind.
+        SettingsError: an unknown variable with our prefix, or a value that cannot be used.
     """
     known = variables()
-    for name in environment:
-        if name.startswith(PREFIX) and name not in known:
+    for name in os.environ:
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
             raise SettingsError(f"{name} is not a setting; known are {', '.join(sorted(known))}")
-    settings = Settings(
-        OperatorSettings(**_values(OperatorSettings, environment)),
-        RenderSettings(**_values(RenderSettings, environment)),
-        ReconcileSettings(**_values(ReconcileSettings, environment)),
-    )
-    levels = ("DEBUG", "INFO", "WARNING", "ERROR")
-    if settings.operator.log_level not in levels:
-        raise SettingsError(
-            f"{PREFIX}LOG_LEVEL is {settings.operator.log_level!r}; use one of {', '.join(levels)}"
-        )
-    if settings.render.ray_auth not in ("token", "disabled"):
-        raise SettingsError(
-            f"{PREFIX}RAY_AUTH is {settings.render.ray_auth!r}; use token or disabled"
-        )
-    return settings
-
-
-# Any: mypy cannot follow fields() into keyword arguments; `_value` sees to the types.
-def _values(section: type[Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in _settings_of(section):
-        text = environment.get(PREFIX + one.name.upper(), "")
-        if text:
-            found[one.name] = _value(PREFIX + one.name.upper(), text, one.default)
-    return found
-
-
-def _settings_of(section: type[Any]) -> list[dataclasses.Field[Any]]:
-    return [one for one in dataclasses.fields(section) if not one.metadata.get("internal")]
-
-
-def _value(name: str, text: str, default: object) -> object:
-    if isinstance(default, str):
-        return text
-    if isinstance(default, tuple):
-        return tuple(part.strip() for part in text.split(",") if part.strip())
     try:
-        value = int(text) if isinstance(default, int) else float(text)
-    except ValueError:
-        kind = "a whole number" if isinstance(default, int) else "a number of seconds"
-        raise SettingsError(f"{name} is {text!r}; it needs {kind}") from None
-    if not 0 < value < float("inf"):
-        raise SettingsError(f"{name} is {text!r}; it needs to be greater than 0")
-    return value
+        return Settings(*(section(**model().model_dump()) for section, model in _MODELS.items()))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = PREFIX + str(wrong["loc"][0]).upper()
+        need = wrong["msg"].partition(", unable to parse")[0].replace("Input", "it", 1)
+        raise SettingsError(f"{name} is {wrong['input']!r}; {need}") from None

@@ -1,6 +1,7 @@
 """What the operator's administrator sets and rendering needs."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 KUBERAY_NAMESPACES = ("default",)
 """Where KubeRay's own manifests and its guide install it: assumed where nothing else is known."""
@@ -18,7 +19,7 @@ class RenderSettings:
     """Name of a file in `platforms/`: generic, gke, eks, karpenter or aks."""
     ray_version: str = "2.60.0"
     """Ray's version in the training image; KubeRay wants to know it."""
-    ray_auth: str = "token"
+    ray_auth: Literal["token", "disabled"] = "token"
     """`token`: each Ray cluster takes only requests with its own token, which KubeRay makes.
     `disabled`: whoever reaches Ray's ports runs code there."""
     operator_namespace: str = "trainingrun-system"
