@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..api.contract import Progress
 from ..api.reasons import ConditionReason, Truth
 from ..api.status import Attempt, Condition, ConditionType, Phase, RunStatus
-from . import attempt_lifecycle, lifetime, pod_status, progress_status, silence
+from . import attempts, lifetime, pod_status, progress_status, silence
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Blocker, Findings, RunFailure
@@ -57,7 +57,7 @@ def settle(
         refused: Why the spec cannot be used.
         run_failure: Why the run has failed, where this reconcile found so.
     """
-    attempt = attempt_lifecycle.running(status)
+    attempt = attempts.running(status)
     progress = context.live_progress(attempt.number) if attempt else None
     kept = attempt is not None and _not_read_yet(context, status, bookkeeping, attempt)
     found = [
@@ -130,7 +130,7 @@ def _ready(
     if lifetime.has_ended(status):
         return NewCondition(kind, "False", ConditionReason.ENDED)
     until = status.next_attempt_time
-    waits = attempt_lifecycle.running(status) is None and bookkeeping.suspended_since is None
+    waits = attempts.running(status) is None and bookkeeping.suspended_since is None
     message = f"The next attempt begins at {until}" if waits and until else ""
     return NewCondition(kind, "False", ConditionReason.NOT_TRAINING, message)
 
@@ -198,7 +198,7 @@ def _phase(
 
 
 def _between_attempts(context: ReconcileContext, status: RunStatus) -> Phase:
-    last = status.attempts[-1] if status.attempts else None
+    last = attempts.last(status)
     if last is None:
         return Phase.PENDING
     if last.outcome == "Suspended" and context.run.spec.suspend:

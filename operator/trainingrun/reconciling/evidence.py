@@ -56,7 +56,9 @@ def record_lost_nodes(
     attempt: int,
     lost: Mapping[str, str],
 ) -> Findings:
-    """Count each node once, whatever was on it; `lost` says by which signs."""
+    """Count each node once, whatever was on it; `lost` has the signs of each."""
+    if not lost:
+        return Findings()
     losses = Losses(status, bookkeeping, context.now)
     for node, signs in lost.items():
         _lose_node(context, losses, attempt, node, f"Node {node} is lost: {signs}")

@@ -1,16 +1,18 @@
 """What a policy finds. A policy returns it; `planning.plan` adds it to the plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from ..api.reasons import ConditionReason
 from ..api.status import LossReason
 from .model import Action, RunEvent
 
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
+
 
 class Blocker(NamedTuple):
-    """What keeps the run from continuing: condition Stalled or Accepted=False."""
+    """What keeps the run from continuing, and what to do about it."""
 
     reason: ConditionReason
     message: str
@@ -29,27 +31,28 @@ class AttemptEnd(NamedTuple):
     outcome: Literal["Succeeded", "Failed", "Lost", "Suspended"]
     reason: LossReason | None
     message: str
-    run_failure: RunFailure | None = None
-    """Set where no further attempt can help."""
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """What one policy adds to the plan."""
 
     end: AttemptEnd | None = None
-    """How the current attempt ended; None: it continues."""
+    """How the running attempt ended; None: it continues."""
+    run_failure: RunFailure | None = None
+    """Why the whole run has failed; None: it continues."""
     blocker: Blocker | None = None
-    """What keeps the run from continuing."""
-    status: Mapping[str, Any] = field(default_factory=dict)
+    """What keeps the run from continuing: condition Stalled."""
+    refused: Blocker | None = None
+    """Why the spec cannot be used: condition Accepted=False."""
+    status: Mapping[str, Any] = NO_CHANGES
     """Fields of the status to change."""
-    bookkeeping: Mapping[str, Any] = field(default_factory=dict)
+    bookkeeping: Mapping[str, Any] = NO_CHANGES
     """Fields of the bookkeeping to change."""
     actions: tuple[Action, ...] = ()
     """Actions, carried out in this order."""
     events: tuple[RunEvent, ...] = ()
     """Events, emitted in this order."""
-    charged: frozenset[Literal["application", "infrastructure"]] = frozenset()
-    """The budgets that a counted loss charges."""
+    charged: frozenset[str] = frozenset()
+    """The budgets that a counted loss charges: "application" or "infrastructure"."""
     requeue_within_s: float | None = None
     """Seconds until the next reconcile at the latest; None: no bound."""

@@ -3,16 +3,21 @@
 from ..api.reasons import ConditionReason, EventReason
 from ..api.status import RunStatus
 from ..api.v1alpha1 import API_VERSION, KIND
-from . import goodput
+from . import goodput, progress_status
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
-from .findings import Findings, RunFailure
+from .findings import AttemptEnd, Blocker, Findings, RunFailure
 from .model import Delete, Ref, RunEvent
 from .timestamps import seconds_since, written
 
 
-def start(context: ReconcileContext, status: RunStatus) -> Findings:
-    """The run is accepted: its clock starts, once."""
+def accept(context: ReconcileContext, status: RunStatus) -> Findings:
+    """The run's clock starts, once; a spec that cannot be used starts nothing.
+
+    What runs continues as it was rendered.
+    """
+    if context.observed.invalid:
+        return Findings(refused=Blocker(ConditionReason.INVALID_SPEC, context.observed.invalid))
     return Findings(status={} if status.start_time else {"start_time": written(context.now)})
 
 
@@ -21,29 +26,42 @@ def has_ended(status: RunStatus) -> bool:
     return status.completion_time is not None
 
 
-def seconds_left(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
-) -> float | None:
-    """Seconds until activeDeadlineSeconds have passed; None: no deadline, or the run rests."""
+def deadline(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
+    """The run fails, and with it a running attempt, once activeDeadlineSeconds have passed.
+
+    Before that, they are the longest time until the next reconcile.
+    """
     limit = context.run.spec.active_deadline_seconds
     if limit is None or status.start_time is None or bookkeeping.suspended_since is not None:
-        return None
-    return limit - (seconds_since(status.start_time, context.now) - status.suspended_seconds)
+        return Findings()
+    left = limit - (seconds_since(status.start_time, context.now) - status.suspended_seconds)
+    if left > 0:
+        return Findings(requeue_within_s=left)
+    message = f"The run was active for longer than activeDeadlineSeconds, which is {limit}"
+    return Findings(
+        end=AttemptEnd("Failed", None, message),
+        run_failure=RunFailure(ConditionReason.DEADLINE_EXCEEDED, message),
+    )
 
 
-def deadline_exceeded(context: ReconcileContext) -> RunFailure:
-    """The failure of a run whose deadline has passed."""
-    return RunFailure(
-        ConditionReason.DEADLINE_EXCEEDED,
-        "The run was active for longer than activeDeadlineSeconds, which is "
-        f"{context.run.spec.active_deadline_seconds}",
+def succeed(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
+) -> Findings:
+    """End the run with that attempt's result."""
+    settled = goodput.settle(status, bookkeeping, context.now)
+    result = progress_status.result(context.progress(attempt), status.checkpoint)
+    return Findings(
+        status={**settled.status, "completion_time": written(context.now), "result": result},
+        bookkeeping=settled.bookkeeping,
+        events=(RunEvent("Normal", EventReason.SUCCEEDED, "The training is done"),),
+        requeue_within_s=0,
     )
 
 
 def fail(
     context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, cause: RunFailure
 ) -> Findings:
-    """End the run between two attempts; the caller records `cause`."""
+    """End the run."""
     settled = goodput.settle(status, bookkeeping, context.now)
     return Findings(
         status={

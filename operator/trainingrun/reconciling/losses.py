@@ -10,7 +10,7 @@ together. What counts is a function of all that is known, never of the order in 
 from collections import Counter
 from collections.abc import Iterable, Set
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from ..api.reasons import EventReason
 from ..api.status import LossReason, RunStatus
@@ -242,8 +242,8 @@ class Losses:
         new = {name: max(getattr(counts, name) + number, 0) for name, number in changes.items()}
         return {"disruptions": counts.model_copy(update=new)}
 
-    def _charged(self, memory: int) -> frozenset[Literal["application", "infrastructure"]]:
-        charged: set[Literal["application", "infrastructure"]] = set()
+    def _charged(self, memory: int) -> frozenset[str]:
+        charged = set()
         if memory > 0:
             charged.add("application")
         if sum(self._counts.values()) - memory > 0:

@@ -5,8 +5,6 @@ that is gone. The exclusion ends when the node's kubelet is known to run again, 
 no node because of it, or after a while: a cluster may have no other node.
 """
 
-from dataclasses import replace
-
 from ..api.status import LossReason, RunStatus
 from ..rendering import affinities
 from . import evidence, pod_status
@@ -44,7 +42,7 @@ def lift(
     back = [node for node in lost if node not in kept]
     found = evidence.reopen_nodes(context, status, bookkeeping, back)
     changes = {**found.bookkeeping, "lost_nodes": kept, "hostnames": hostnames}
-    return replace(found, bookkeeping=changes)
+    return found._replace(bookkeeping=changes)
 
 
 def hostnames(bookkeeping: Bookkeeping) -> tuple[str, ...]:
@@ -79,7 +77,7 @@ def exclude_nodes(
         return Findings(actions=patches)
     found = evidence.explain(context, status, bookkeeping, outdated, LossReason.NODE_LOST)
     deletions = (Delete(pod_status.pod_ref(pod)) for pod in outdated)
-    return replace(found, actions=(*patches, *deletions))
+    return found._replace(actions=(*patches, *deletions))
 
 
 def _excludes_more(pod: Object, wanted: tuple[str, ...]) -> bool:

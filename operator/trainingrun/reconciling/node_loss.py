@@ -8,7 +8,6 @@ gone is enough alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from ..api.status import LossReason, RunStatus
@@ -136,7 +135,7 @@ def replace_workers_of_lost_head(
         return Findings()
     found = evidence.explain(context, status, bookkeeping, workers, LossReason.HEAD_LOST)
     deletions = (Delete(pod_status.pod_ref(pod), grace_s=0) for pod in workers)
-    return replace(found, actions=tuple(deletions))
+    return found._replace(actions=tuple(deletions))
 
 
 def _forced(pod: Object) -> bool:

@@ -1,14 +1,13 @@
 """A plan while it is being made: `planning.plan` adds what the policies find."""
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
 
 from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from .bookkeeping import Bookkeeping
-from .findings import Findings, RunFailure
-from .model import Action, Plan, RunEvent
+from .findings import AttemptEnd, Blocker, Findings, RunFailure
+from .model import Action, Apply, Delete, EnsureToken, ExcludeNodes, Plan, RunEvent
 from .texts import short
 
 MOST_EVENTS = 20
@@ -17,59 +16,55 @@ MOST_EVENTS = 20
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """The next status, the bookkeeping in it, and what is to be done."""
+    """The next status, the bookkeeping in it, and what was found so far."""
 
     status: RunStatus
     bookkeeping: Bookkeeping
     actions: list[Action] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
+    charged: frozenset[str] = frozenset()
+    """The budgets that this reconcile charged: only those are checked."""
     requeue_after_s: float | None = None
+    # Of each of these, the first that is found stays.
+    end: AttemptEnd | None = None
     run_failure: RunFailure | None = None
-    """Why the whole run has failed, where this reconcile found so."""
-    charged: set[Literal["application", "infrastructure"]] = field(default_factory=set)
-    """The budgets that this reconcile charged: only those are judged."""
+    blocker: Blocker | None = None
+    refused: Blocker | None = None
 
     @classmethod
     def of(cls, status: RunStatus) -> "PlanBuilder":
         """From the status that was last written."""
         return cls(status, Bookkeeping.read(status.seen))
 
-    def update_status(self, **changes: Any) -> None:
-        """Change fields of the status."""
-        self.status = self.status.model_copy(update=changes)
-
-    def update_bookkeeping(self, **changes: Any) -> None:
-        """Change fields of the bookkeeping."""
-        self.bookkeeping = self.bookkeeping.model_copy(update=changes)
-
     def add(self, found: Findings) -> None:
         """Add what a policy found."""
         if found.status:
-            self.update_status(**found.status)
+            self.status = self.status.model_copy(update=dict(found.status))
         if found.bookkeeping:
-            self.update_bookkeeping(**found.bookkeeping)
-        self.add_action(*found.actions)
+            self.bookkeeping = self.bookkeeping.model_copy(update=dict(found.bookkeeping))
+        self.actions += found.actions
         for event in found.events:
-            self.add_event(event.type, event.reason, event.message)
+            self.events.append(replace(event, message=short(event.message)))
         self.charged |= found.charged
         if found.requeue_within_s is not None:
             self.requeue_within(found.requeue_within_s)
-
-    def add_action(self, *actions: Action) -> None:
-        """Add actions, carried out in this order."""
-        self.actions.extend(actions)
-
-    def add_event(
-        self, type_: Literal["Normal", "Warning"], reason: EventReason, message: str
-    ) -> None:
-        """Add an event."""
-        self.events.append(RunEvent(type_, reason, short(message)))
+        self.end = self.end or found.end
+        self.run_failure = self.run_failure or found.run_failure
+        self.blocker = self.blocker or found.blocker
+        self.refused = self.refused or found.refused
 
     def requeue_within(self, seconds: float) -> None:
         """Reconcile again after so many seconds at the latest."""
         seconds = max(seconds, 0.0)
         if self.requeue_after_s is None or seconds < self.requeue_after_s:
             self.requeue_after_s = seconds
+
+    def leave_out(self, kind: str, name: str) -> bool:
+        """Leave out the actions on one object; whether there were any."""
+        kept = [action for action in self.actions if _object(action) != (kind, name)]
+        left_out = len(kept) < len(self.actions)
+        self.actions = kept
+        return left_out
 
     def plan(self) -> Plan:
         """What was decided."""
@@ -91,3 +86,13 @@ def _bounded(events: list[RunEvent]) -> list[RunEvent]:
         RunEvent("Warning", EventReason.MANY_EVENTS, f"At the same time there were: {counted}"),
         *events[-MOST_EVENTS:],
     ]
+
+
+def _object(action: Action) -> tuple[str, str] | None:
+    """Kind and name of the object that an action writes."""
+    match action:
+        case Apply(manifest) | EnsureToken(manifest):
+            return manifest["kind"], manifest["metadata"]["name"]
+        case Delete(ref) | ExcludeNodes(ref):
+            return ref.kind, ref.name
+    return None

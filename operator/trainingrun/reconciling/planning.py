@@ -1,19 +1,21 @@
 """One observation of one run -> what to do, what to write, when to reconcile again. Pure.
 
-Read `plan` as the table of contents; each policy has a file of its own.
+Each policy has a file of its own. It returns what it finds (`Findings`), and only here is that
+added to the plan: a policy reads the status and the bookkeeping with what those before it changed.
 """
 
 from datetime import datetime
 
-from ..api.reasons import ConditionReason
-from ..api.status import Attempt
 from ..api.v1alpha1 import KIND
 from ..rendering.render_settings import RenderSettings
 from . import (
-    attempt_lifecycle,
+    attempt_end,
+    attempt_outcome,
+    attempt_start,
+    attempts,
+    cleanup,
     conditions,
     diagnosis,
-    endings,
     evidence,
     goodput,
     lifetime,
@@ -21,26 +23,15 @@ from . import (
     node_loss,
     progress_status,
     requeue,
-    retry_policy,
     silence,
     stuck,
     suspension,
 )
 from .context import ReconcileContext
-from .findings import AttemptEnd, Blocker, RunFailure
-from .model import (
-    Action,
-    Apply,
-    Delete,
-    EnsureToken,
-    ExcludeNodes,
-    Observed,
-    Plan,
-    Rejection,
-)
+from .findings import AttemptEnd, Findings
+from .model import Observed, Plan
 from .plan_builder import PlanBuilder
 from .reconcile_settings import ReconcileSettings
-from .texts import short
 
 
 def plan(
@@ -56,32 +47,37 @@ def plan(
     if observed.run.metadata.deletion_timestamp:
         return Plan((), observed.run.status)  # owner references collect what it owns
     if lifetime.has_ended(builder.status):
-        blocker = _after_the_end(context, builder)
-        builder.add(conditions.settle_after_the_end(context, builder.status, blocker))
+        _after_the_end(context, builder)
+        _leave_out_rejected(context, builder)
+        builder.add(conditions.settle_after_the_end(context, builder.status, builder.blocker))
         return builder.plan()
-    # A spec that cannot be used begins nothing; what runs continues as it was rendered.
-    refused = Blocker(ConditionReason.INVALID_SPEC, observed.invalid) if observed.invalid else None
-    if not refused:
-        builder.add(lifetime.start(context, builder.status))
-    attempt_lifecycle.adopt(context, builder)
-    attempt = attempt_lifecycle.running(builder.status)
-    if attempt:
-        blocker = _during_an_attempt(context, builder, attempt)
+    builder.add(lifetime.accept(context, builder.status))
+    builder.add(attempt_start.adopt(context, builder.status, builder.bookkeeping))
+    if attempts.running(builder.status):
+        _during_an_attempt(context, builder)
     else:
-        blocker, not_accepted = _between_attempts(context, builder)
-        refused = refused or not_accepted
+        _between_attempts(context, builder)
+    _leave_out_rejected(context, builder)
+    if builder.run_failure:
+        builder.add(
+            lifetime.fail(context, builder.status, builder.bookkeeping, builder.run_failure)
+        )
     builder.add(
         conditions.settle(
-            context, builder.status, builder.bookkeeping, blocker, refused, builder.run_failure
+            context,
+            builder.status,
+            builder.bookkeeping,
+            builder.blocker,
+            builder.refused,
+            builder.run_failure,
         )
     )
     return builder.plan()
 
 
-def _during_an_attempt(
-    context: ReconcileContext, builder: PlanBuilder, attempt: Attempt
-) -> Blocker | None:
+def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     """An attempt runs: record what it reports and loses, end it, or respond to its losses."""
+    attempt = builder.status.attempts[-1]
     number = attempt.number
     # An attempt that was adopted after a crash has ended the suspended time too.
     builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
@@ -93,17 +89,22 @@ def _during_an_attempt(
     builder.add(evidence.record_losses(context, builder.status, builder.bookkeeping, number))
     builder.add(node_exclusions.lift(context, builder.status, builder.bookkeeping, number))
     lost = node_loss.lost_nodes(context, number)
-    if lost:
-        signs = {name: node.signs for name, node in lost.items()}
-        builder.add(
-            evidence.record_lost_nodes(context, builder.status, builder.bookkeeping, number, signs)
+    signs = {name: node.signs for name, node in lost.items()}
+    builder.add(
+        evidence.record_lost_nodes(context, builder.status, builder.bookkeeping, number, signs)
+    )
+    builder.add(
+        attempt_outcome.ended(
+            context, builder.status, builder.bookkeeping, builder.charged, attempt
         )
-    end = _end(context, builder, attempt)
-    if end:
-        # Only written now; the next reconcile acts on it, once it cannot be forgotten any more.
-        builder.actions.clear()
-        attempt_lifecycle.finish(context, builder, attempt, end)
-        return None
+    )
+    if not builder.end:
+        builder.add(lifetime.deadline(context, builder.status, builder.bookkeeping))
+    if not builder.end:
+        builder.add(suspension.ask(context, builder.bookkeeping, attempt))
+    if builder.end:
+        _end_attempt(context, builder, builder.end)
+        return
     # The exclusion first: a replacement on the dead node, which stays Ready for most of a minute,
     # would wait without end.
     builder.add(node_exclusions.exclude_nodes(context, builder.status, builder.bookkeeping, number))
@@ -112,157 +113,88 @@ def _during_an_attempt(
         node_loss.replace_workers_of_lost_head(context, builder.status, builder.bookkeeping, number)
     )
     builder.requeue_within(requeue.after_s(context, builder.bookkeeping, attempt))
-    blocker = (
+    builder.blocker = (
         diagnosis.of_access(context)
         or diagnosis.of_kuberay(context)
         or diagnosis.of_pods(context, attempt)
         or diagnosis.of_storage(context.live_progress(number))
         or silence.blocker(context, attempt)
-        or endings.given_up(builder.bookkeeping, attempt)
+        or attempt_outcome.given_up(builder.bookkeeping, attempt)
     )
-    if blocker is None:
-        stopped = stuck.of_attempt(context, builder.bookkeeping, attempt)
-        builder.add(stopped)
-        blocker = stopped.blocker
-    return _hold_back(context, builder) or blocker
+    if not builder.blocker:
+        builder.add(stuck.of_attempt(context, builder.bookkeeping, attempt))
 
 
-def _end(context: ReconcileContext, builder: PlanBuilder, attempt: Attempt) -> AttemptEnd | None:
-    """How the attempt ends: by itself, by the deadline or by a suspension."""
-    ended = endings.ended(context, builder.status, builder.bookkeeping, builder.charged, attempt)
-    builder.add(ended)
-    if ended.end:
-        return ended.end
-    passed = _deadline(context, builder)
-    if passed:
-        return AttemptEnd("Failed", None, passed.message, passed)
-    suspended = suspension.ask(context, builder.bookkeeping, attempt)
-    builder.add(suspended)
-    return suspended.end
+def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEnd) -> None:
+    """The running attempt has ended: write it, and whether the run succeeds, fails or retries."""
+    # Only written now; the next reconcile acts on it, once it cannot be forgotten any more.
+    builder.actions.clear()
+    builder.add(attempt_end.record(context, builder.status, builder.bookkeeping, end))
+    if end.outcome == "Succeeded":
+        number = builder.status.attempt
+        builder.add(lifetime.succeed(context, builder.status, builder.bookkeeping, number))
+    elif not builder.run_failure:
+        builder.add(
+            attempt_end.retry(context, builder.status, builder.bookkeeping, builder.charged)
+        )
 
 
-def _deadline(context: ReconcileContext, builder: PlanBuilder) -> RunFailure | None:
-    """The failure by activeDeadlineSeconds; before that, reconcile again when they have passed."""
-    left = lifetime.seconds_left(context, builder.status, builder.bookkeeping)
-    if left is not None and left > 0:
-        builder.requeue_within(left)
-    return lifetime.deadline_exceeded(context) if left is not None and left <= 0 else None
+def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
+    """No attempt runs: fail, clean up, stay suspended, wait, or begin the next attempt."""
+    builder.add(lifetime.deadline(context, builder.status, builder.bookkeeping))
+    if builder.run_failure:
+        return
+    if not cleanup.nothing_left(context):
+        _clean_up(context, builder)
+        return
+    misplaced = diagnosis.of_namespace(context)
+    if misplaced:
+        builder.add(Findings(refused=misplaced))
+    elif context.run.spec.suspend:
+        builder.add(suspension.rest(context, builder.bookkeeping))
+    elif not context.observed.invalid and not context.unknown(KIND):
+        builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
+        _begin_attempt(context, builder)
+    builder.add(Findings(blocker=diagnosis.of_access(context)))
 
 
-def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
-    """Delete what is left, and at last the run itself; what keeps objects that are left.
+def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
+    """Begin the next attempt, or report what prevents it."""
+    prevented = attempt_start.prevented(context, builder.status, builder.bookkeeping)
+    if prevented:
+        builder.add(prevented)
+        return
+    builder.add(node_exclusions.lift(context, builder.status, builder.bookkeeping))
+    builder.add(attempt_start.begin(context, builder.status, builder.bookkeeping))
+
+
+def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
+    """Delete what is left, and at last the run itself.
 
     This comes only after the end was written: deleting first and crashing would leave a run that
     begins a new attempt. It is repeated until everything is gone.
     """
-    gone = attempt_lifecycle.nothing_left(context)
-    blocker = _clean_up(context, builder)
+    _clean_up(context, builder)
+    gone = cleanup.nothing_left(context)
     builder.add(lifetime.delete_after_ttl(context, builder.status, gone))
-    return _hold_back(context, builder) or blocker
 
 
-def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
-    """Delete what ended attempts have left; what keeps it."""
-    builder.add(attempt_lifecycle.clean_up(context))
+def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> None:
+    """Delete what ended attempts have left, or report what keeps it."""
+    builder.add(cleanup.delete_ray_jobs(context))
     builder.add(node_loss.free_stuck_pods(context))
-    if attempt_lifecycle.nothing_left(context):
-        return None
-    blocker = diagnosis.of_access(context)
-    if blocker is None:
-        leftovers = stuck.of_leftovers(context, builder.status)
-        builder.add(leftovers)
-        blocker = leftovers.blocker
-    return blocker
+    if not cleanup.nothing_left(context):
+        builder.add(Findings(blocker=diagnosis.of_access(context)))
+        if not builder.blocker:
+            builder.add(stuck.of_leftovers(context, builder.status))
 
 
-def _hold_back(context: ReconcileContext, builder: PlanBuilder) -> Blocker | None:
+def _leave_out_rejected(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Leave out what the API server has just refused, or the status would not be written."""
-    refused = context.observed.rejected
-    if refused is None:
-        return None
-    at = (refused.kind, refused.name)
-    rest = [action for action in builder.actions if _object(action) != at]
-    if attempt_lifecycle.running(builder.status) is None and len(rest) == len(builder.actions):
-        return None  # it was of the attempt that has ended
-    builder.actions = rest
-    builder.requeue_within(context.settings.kuberay_retry_s)
-    told = _rejected(context, builder, refused)
-    return told[0] or told[1]
-
-
-def _object(action: Action) -> tuple[str, str] | None:
-    """Kind and name of the object that an action writes."""
-    match action:
-        case Apply(manifest) | EnsureToken(manifest):
-            return manifest["kind"], manifest["metadata"]["name"]
-        case Delete(ref) | ExcludeNodes(ref):
-            return ref.kind, ref.name
-    return None
-
-
-def _between_attempts(
-    context: ReconcileContext, builder: PlanBuilder
-) -> tuple[Blocker | None, Blocker | None]:
-    """No attempt runs: clean up, then rest, wait or begin. What stalls it, what refuses it."""
-    passed = _deadline(context, builder)
-    if passed:
-        _fail(context, builder, passed)
-        return None, None
-    if not attempt_lifecycle.nothing_left(context):
-        blocker = _clean_up(context, builder)
-        return _hold_back(context, builder) or blocker, None
-    lost = diagnosis.of_access(context)
-    misplaced = diagnosis.of_namespace(context)
-    if misplaced:
-        return lost, misplaced
-    if context.run.spec.suspend:
-        builder.add(suspension.rest(context, builder.bookkeeping))
-        return lost, None
-    if context.observed.invalid or context.unknown(KIND):
-        return lost, None
-    builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
-    last = builder.status.attempts[-1] if builder.status.attempts else None
-    charged = retry_policy.budgets(last.reason if last else None)
-    run_failure = retry_policy.exhausted(
-        builder.status, builder.bookkeeping, context.run.spec.failures, charged
-    )
-    if run_failure:
-        _fail(context, builder, run_failure)
-        return None, None
-    foreign = context.foreign_ray_job(builder.status.attempt + 1)
-    if foreign is not None:
-        builder.requeue_within(context.settings.poll_s)
-        return Blocker(
-            ConditionReason.NAME_TAKEN,
-            f"RayJob {foreign['metadata']['name']} belongs to another owner, such as a deleted "
-            "run of the same name; the run begins once it is gone",
-        ), None
-    missing = diagnosis.of_kuberay(context)
-    if missing:
+    rejected = context.observed.rejected
+    if not rejected:
+        return
+    left_out = builder.leave_out(rejected.kind, rejected.name)
+    if left_out or attempts.running(builder.status):
+        builder.blocker = diagnosis.of_rejection(context)
         builder.requeue_within(context.settings.kuberay_retry_s)
-        return missing, None
-    if context.observed.rejected:
-        return _rejected(context, builder, context.observed.rejected)
-    wait = attempt_lifecycle.backoff_left_s(context, builder.status)
-    if wait > 0:
-        builder.requeue_within(wait)
-        return lost, None
-    attempt_lifecycle.begin(context, builder)
-    return lost, None
-
-
-def _fail(context: ReconcileContext, builder: PlanBuilder, cause: RunFailure) -> None:
-    """End the run between two attempts."""
-    builder.run_failure = cause
-    builder.add(lifetime.fail(context, builder.status, builder.bookkeeping, cause))
-
-
-def _rejected(
-    context: ReconcileContext, builder: PlanBuilder, rejected: Rejection
-) -> tuple[Blocker | None, Blocker | None]:
-    """The API server refused an object; a quota may have room later, a bad spec has not."""
-    builder.requeue_within(context.settings.kuberay_retry_s)
-    what, message = f"the {rejected.kind} {rejected.name}", short(rejected.message, 500)
-    if quota := diagnosis.quota_exceeded(what, message):
-        return quota, None
-    return None, Blocker(ConditionReason.REJECTED, f"The API server refuses {what}: {message}")

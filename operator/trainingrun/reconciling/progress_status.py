@@ -4,7 +4,7 @@ from math import isfinite
 from typing import Any
 
 from ..api.contract import Progress, RunState
-from ..api.status import Attempt, CheckpointStatus, RunProgress, RunStatus
+from ..api.status import Attempt, CheckpointStatus, RunProgress, RunResult, RunStatus
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings
@@ -68,6 +68,21 @@ def metrics(reported: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(value, str):
             kept[name[:LONGEST_TEXT]] = value[:LONGEST_TEXT]
     return kept
+
+
+def result(progress: Progress | None, newest: CheckpointStatus | None) -> RunResult:
+    """status.result, from the driver's final progress and the newest checkpoint in the status."""
+    reported = progress.result if progress else None
+    return RunResult(
+        metrics=metrics(reported.metrics if reported else progress.metrics if progress else {}),
+        checkpoint_uri=_uri(reported.checkpoint_uri if reported else None)
+        or (newest and newest.uri),
+        best_checkpoint_uri=_uri(reported.best_checkpoint_uri if reported else None),
+    )
+
+
+def _uri(reported: str | None) -> str | None:
+    return reported[:URI] if reported else None
 
 
 def _progress(progress: Progress) -> RunProgress:

@@ -1,11 +1,10 @@
 """When a run has failed, and how long its next attempt waits: budgets, progress and backoff."""
 
-from collections.abc import Collection
 from datetime import timedelta
 
 from ..api.contract import Failure
 from ..api.reasons import ConditionReason
-from ..api.status import Attempt, LossReason, RunStatus
+from ..api.status import Attempt, Disruptions, LossReason, RunStatus
 from ..api.v1alpha1 import Backoff, Failures
 from .bookkeeping import Bookkeeping
 from .findings import RunFailure
@@ -15,9 +14,9 @@ STORAGE_WAIT_S = (60.0, 600.0)
 are put right by a person, and attempts meanwhile would use up maxAttemptsWithoutProgress."""
 
 
-def application_failures(status: RunStatus) -> int:
+def application_failures(disruptions: Disruptions) -> int:
     """What counts against failures.maxRestarts."""
-    return status.disruptions.application_errors + status.disruptions.out_of_memory
+    return disruptions.application_errors + disruptions.out_of_memory
 
 
 def infrastructure_losses(status: RunStatus, bookkeeping: Bookkeeping) -> int:
@@ -32,19 +31,19 @@ def infrastructure_losses(status: RunStatus, bookkeeping: Bookkeeping) -> int:
     )
 
 
-def budgets(reason: LossReason | None) -> set[str]:
+def budgets(reason: LossReason | None) -> frozenset[str]:
     """The budgets that an attempt's end for this reason charged."""
-    return {reason.budget} if reason is not None else set()
+    return frozenset((reason.budget,) if reason is not None else ())
 
 
 def exhausted(
-    status: RunStatus, bookkeeping: Bookkeeping, failures: Failures, charged: Collection[str]
+    status: RunStatus, bookkeeping: Bookkeeping, failures: Failures, charged: frozenset[str]
 ) -> RunFailure | None:
     """Whether a budget is used up.
 
-    Only budgets that were charged are judged: one that a user lowers ends no healthy attempt.
+    Only budgets that were charged are checked: one that a user lowers ends no healthy attempt.
     """
-    own = application_failures(status)
+    own = application_failures(status.disruptions)
     if "application" in charged and own > failures.max_restarts:
         return RunFailure(
             ConditionReason.RESTARTS_EXHAUSTED,

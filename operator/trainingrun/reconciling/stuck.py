@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt, RunStatus
 from ..rendering import names
-from . import pod_status
+from . import attempts, pod_status
 from .bookkeeping import Bookkeeping
 from .context import RAY_API, ReconcileContext
 from .findings import Blocker, Findings
@@ -95,7 +95,7 @@ def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
 
 
 def _ended_s(context: ReconcileContext, status: RunStatus) -> float:
-    last = status.attempts[-1] if status.attempts else None
+    last = attempts.last(status)
     end = status.completion_time or (last.end_time if last else None)
     return seconds_since(end, context.now) if end else 0.0
 

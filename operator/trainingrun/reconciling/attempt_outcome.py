@@ -4,8 +4,6 @@ was never submitted.
 """
 
 import re
-from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 from ..api.contract import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE, Failure, Progress, RunState
@@ -40,7 +38,7 @@ def ended(
     context: ReconcileContext,
     status: RunStatus,
     bookkeeping: Bookkeeping,
-    charged: Collection[str],
+    charged: frozenset[str],
     attempt: Attempt,
 ) -> Findings:
     """How the attempt ended; no end: it continues, or its driver's final progress is awaited.
@@ -68,18 +66,18 @@ def ended(
         return Findings()  # unknown at present: that is not a loss
     run_failure = retry_policy.exhausted(status, bookkeeping, context.run.spec.failures, charged)
     if run_failure:
-        return Findings(end=_out_of_budget(bookkeeping, run_failure))
+        return Findings(end=_out_of_budget(bookkeeping, run_failure), run_failure=run_failure)
     found = _by_ray_job(context, bookkeeping, attempt, job)
     if found.end:
         return found
     false_starts = _by_false_starts(context, bookkeeping, attempt)
     if false_starts:
-        return replace(found, end=false_starts)
+        return found._replace(end=false_starts)
     hung_since = silence.hung_since(context, bookkeeping, attempt, job)
     changes = dict(found.bookkeeping)
     if hung_since != bookkeeping.hung_since:
         changes["hung_since"] = hung_since
-    return replace(found, end=_by_silence(context, hung_since), bookkeeping=changes)
+    return found._replace(end=_by_silence(context, hung_since), bookkeeping=changes)
 
 
 def _by_final_progress(
@@ -122,7 +120,7 @@ def _by_ray_job(
     if deployment == "ValidationFailed":
         refused = f"KubeRay refuses RayJob {attempt.ray_job}: {message}"
         run_failure = RunFailure(ConditionReason.REJECTED, refused)
-        return Findings(end=AttemptEnd("Failed", None, refused, run_failure))
+        return Findings(end=AttemptEnd("Failed", None, refused), run_failure=run_failure)
     if result not in ("SUCCEEDED", "FAILED", "STOPPED") and deployment != "Failed":
         return Findings(bookkeeping={"end_seen": None} if bookkeeping.end_seen else {})
     end_seen = bookkeeping.end_seen or written(context.now)
@@ -244,5 +242,5 @@ def _by_silence(context: ReconcileContext, hung_since: str | None) -> AttemptEnd
 def _out_of_budget(bookkeeping: Bookkeeping, run_failure: RunFailure) -> AttemptEnd:
     causes = [known.reason for known in bookkeeping.counted.values()]
     if run_failure.reason is ConditionReason.RESTARTS_EXHAUSTED:
-        return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, run_failure.message, run_failure)
-    return AttemptEnd("Lost", causes[-1] if causes else None, run_failure.message, run_failure)
+        return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, run_failure.message)
+    return AttemptEnd("Lost", causes[-1] if causes else None, run_failure.message)

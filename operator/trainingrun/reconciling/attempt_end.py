@@ -1,0 +1,95 @@
+"""What the end of an attempt changes, and what follows for the run.
+
+Crash safety comes from the order. An end is first written to the status, then the RayJob is
+deleted, then the next attempt waits until nothing of the former is left.
+"""
+
+from datetime import timedelta
+
+from ..api.reasons import EventReason
+from ..api.status import LossReason, RunStatus
+from . import retry_policy
+from .bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
+from .context import ReconcileContext
+from .findings import AttemptEnd, Findings
+from .losses import out_of_memory_lately
+from .model import RunEvent
+from .texts import ATTEMPT_MESSAGE, short
+from .timestamps import written
+
+
+def record(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, end: AttemptEnd
+) -> Findings:
+    """Write how the running attempt ended, count it, and forget what concerns it alone."""
+    reason = end.reason
+    if reason is LossReason.APPLICATION_ERROR and out_of_memory_lately(
+        bookkeeping.counted.values(), context.now
+    ):
+        # The exception is what a peer without memory left behind: one failure, counted already.
+        reason = LossReason.OUT_OF_MEMORY
+    *earlier, attempt = status.attempts
+    closed = attempt.model_copy(
+        update={
+            "outcome": end.outcome,
+            "reason": reason,
+            "message": short(end.message, ATTEMPT_MESSAGE),
+            "end_time": written(context.now),
+        }
+    )
+    disruptions, changes = status.disruptions, dict(OF_ONE_ATTEMPT)
+    if reason is LossReason.APPLICATION_ERROR:
+        errors = disruptions.application_errors + 1
+        disruptions = disruptions.model_copy(update={"application_errors": errors})
+    elif reason is LossReason.STORAGE_ERROR or (end.outcome == "Lost" and not bookkeeping.counted):
+        changes["other_losses"] = bookkeeping.other_losses + 1
+    if end.outcome == "Suspended":
+        # A suspended attempt is not one without progress.
+        changes["attempts_without_progress"] = max(bookkeeping.attempts_without_progress - 1, 0)
+    message = f"Attempt {attempt.number}: {end.message}"
+    events = {
+        "Failed": (RunEvent("Warning", EventReason.ATTEMPT_FAILED, message),),
+        "Lost": (RunEvent("Warning", EventReason.ATTEMPT_LOST, message),),
+    }
+    failures = retry_policy.application_failures(disruptions)
+    return Findings(
+        status={
+            "attempts": [*earlier, closed],
+            "disruptions": disruptions,
+            "restarts": min(failures, context.run.spec.failures.max_restarts),
+        },
+        bookkeeping=changes,
+        events=events.get(end.outcome, ()),
+        charged=retry_policy.budgets(reason),
+        requeue_within_s=0,
+    )
+
+
+def retry(
+    context: ReconcileContext,
+    status: RunStatus,
+    bookkeeping: Bookkeeping,
+    charged: frozenset[str],
+) -> Findings:
+    """After a failed or lost attempt: why none follows, or when the next one may begin.
+
+    Args:
+        context: What was observed.
+        status: The status, with the end of the attempt.
+        bookkeeping: The bookkeeping, with what it lost.
+        charged: The budgets that this reconcile charged.
+    """
+    ended, failures = status.attempts[-1], context.run.spec.failures
+    if ended.outcome not in ("Failed", "Lost"):
+        return Findings()
+    run_failure = retry_policy.exhausted(
+        status, bookkeeping, failures, charged
+    ) or retry_policy.without_progress(ended, bookkeeping, failures)
+    if run_failure:
+        return Findings(run_failure=run_failure)
+    wait = retry_policy.backoff(
+        ended.reason, bookkeeping.attempts_without_progress, failures.backoff
+    )
+    if wait > timedelta(0):
+        return Findings(status={"next_attempt_time": written(context.now + wait)})
+    return Findings()

@@ -1,0 +1,108 @@
+"""How an attempt begins, and what prevents it.
+
+Crash safety comes from the order. The RayJob is created before the status has the attempt: a RayJob
+that the status does not have yet is therefore the attempt that was just begun.
+"""
+
+from .. import rendering
+from ..api.reasons import ConditionReason, EventReason
+from ..api.status import Attempt, RunStatus
+from ..rendering import names
+from . import attempts, diagnosis, node_exclusions, pod_status, retry_policy
+from .bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
+from .context import ReconcileContext
+from .findings import Blocker, Findings
+from .model import Action, Apply, EnsureToken, RunEvent
+from .timestamps import parsed, written
+
+MOST_ATTEMPTS = 20
+"""Attempts kept in status."""
+
+
+def adopt(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
+    """Record a RayJob that was created just before the operator could write so."""
+    # Pods count too: someone may have deleted the RayJob meanwhile, and its number was used.
+    newest = context.newest_number()
+    if newest <= status.attempt:
+        return Findings()
+    job = context.job(newest)
+    created_at = (pod_status.created(job) if job else None) or context.now
+    return _begun(context, status, bookkeeping, newest, written(created_at))
+
+
+def prevented(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
+) -> Findings | None:
+    """What prevents the next attempt, by the first of these that applies; None: nothing does."""
+    last = attempts.last(status)
+    charged = retry_policy.budgets(last.reason if last else None)
+    run_failure = retry_policy.exhausted(status, bookkeeping, context.run.spec.failures, charged)
+    if run_failure:
+        return Findings(run_failure=run_failure)
+    foreign = context.foreign_ray_job(status.attempt + 1)
+    if foreign is not None:
+        message = (
+            f"RayJob {pod_status.name(foreign)} belongs to another owner, such as a deleted run of "
+            "the same name; the run begins once it is gone"
+        )
+        return Findings(
+            blocker=Blocker(ConditionReason.NAME_TAKEN, message),
+            requeue_within_s=context.settings.poll_s,
+        )
+    retry_s = context.settings.kuberay_retry_s
+    missing = diagnosis.of_kuberay(context)
+    if missing:
+        return Findings(blocker=missing, requeue_within_s=retry_s)
+    rejected = diagnosis.of_rejection(context)
+    if rejected and rejected.reason is ConditionReason.QUOTA_EXCEEDED:
+        return Findings(blocker=rejected, requeue_within_s=retry_s)
+    if rejected:
+        return Findings(refused=rejected, requeue_within_s=retry_s)
+    wait_s = _backoff_left_s(context, status)
+    return Findings(requeue_within_s=wait_s) if wait_s > 0 else None
+
+
+def begin(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
+    """Create the next attempt's RayJob, after the objects that it needs."""
+    run, number = context.run, status.attempt + 1
+    excluded = node_exclusions.hostnames(bookkeeping)
+    actions: tuple[Action, ...] = (
+        EnsureToken(rendering.token_secret(run, context.render.token_key)),
+        *(Apply(manifest) for manifest in rendering.support_objects(run, context.render)),
+        Apply(rendering.attempt(run, number, context.render, excluded)),
+    )
+    begun = _begun(context, status, bookkeeping, number, written(context.now))
+    return begun._replace(actions=actions, requeue_within_s=context.settings.poll_s)
+
+
+def _backoff_left_s(context: ReconcileContext, status: RunStatus) -> float:
+    """Seconds until the next attempt may begin."""
+    until = status.next_attempt_time
+    return (parsed(until) - context.now).total_seconds() if until else 0.0
+
+
+def _begun(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, number: int, start: str
+) -> Findings:
+    attempt = Attempt(
+        number=number,
+        ray_job=names.ray_job_name(context.run, number),
+        capacity=context.run.spec.workers.capacity.type,
+        start_time=start,
+    )
+    event = RunEvent(
+        "Normal", EventReason.ATTEMPT_STARTED, f"Attempt {number} is RayJob {attempt.ray_job}"
+    )
+    return Findings(
+        status={
+            "attempt": number,
+            "attempts": [*status.attempts, attempt][-MOST_ATTEMPTS:],
+            "next_attempt_time": None,
+        },
+        bookkeeping={
+            **OF_ONE_ATTEMPT,
+            "workers": context.run.spec.workers.count,
+            "attempts_without_progress": bookkeeping.attempts_without_progress + 1,
+        },
+        events=(event,),
+    )
