@@ -16,7 +16,7 @@ MISSING = object()
 
 KEYWORDS = ("minimum", "maximum", "minLength", "maxLength", "maxItems", "enum")
 
-MINIMAL = {
+MINIMAL: dict[str, Any] = {
     "apiVersion": "trainingrun.dev/v1alpha1",
     "kind": "TrainingRun",
     "metadata": {"name": "digits"},
@@ -76,7 +76,8 @@ def manifest_with(path: str, value: Any) -> dict[str, Any]:
     run = copy.deepcopy(MINIMAL)
     if path.startswith("spec.training.script"):
         del run["spec"]["training"]["function"]
-    place, sofar = run, ""
+    place: dict[str, Any] = run
+    sofar = ""
     *parents, last = path.split(".")
     for part in parents:
         sofar = f"{sofar}.{part}" if sofar else part

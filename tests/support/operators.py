@@ -55,7 +55,7 @@ def settings_for(
     )
 
 
-class _All:
+class _All(frozenset[asyncio.Task[Any]]):
     """What kopf is not to end with itself: the tasks of the test."""
 
     def __contains__(self, task: object) -> bool:
@@ -196,7 +196,8 @@ class Proxy:
 
     def __init__(self, target_port: int):
         self.port = 0
-        self._target, self._server = target_port, None
+        self._target = target_port
+        self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def up(self) -> None:
@@ -206,6 +207,7 @@ class Proxy:
 
     async def down(self) -> None:
         """Refuses new connections and cuts those that are open."""
+        assert self._server is not None, "it is up first"
         self._server.close()
         for writer in list(self._writers):
             writer.transport.abort()
@@ -260,7 +262,7 @@ class PlaysKubeRay:
         labels = spec["headGroupSpec"]["template"]["metadata"]["labels"]
         for role in ("head", "worker"):
             metadata = owned_by(run, "Pod", f"{name}-{role}", attempt=str(number), role=role)
-            pod = {
+            pod: dict[str, Any] = {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": metadata | {"ownerReferences": [controlled_by(cluster)]},

@@ -86,7 +86,7 @@ class Training:
         self.notes.best = min(self.notes.best, np.float64(loss.item()))
         self.session.report(loss=loss.item())
         time.sleep(self.pause)
-        return loss.item()
+        return float(loss.item())
 
     def evaluate(self) -> float:
         time.sleep(self.pause)

@@ -36,14 +36,9 @@ def as_kept(observed: Observed) -> Observed:
     """With the fields alone that the operator keeps in memory of each object."""
     return replace(
         observed,
-        **{
-            name: tuple(projection(kind)(found) for found in getattr(observed, name))
-            for name, kind in (
-                ("ray_jobs", "RayJob"),
-                ("ray_clusters", "RayCluster"),
-                ("pods", "Pod"),
-            )
-        },
+        ray_jobs=tuple(map(projection("RayJob"), observed.ray_jobs)),
+        ray_clusters=tuple(map(projection("RayCluster"), observed.ray_clusters)),
+        pods=tuple(map(projection("Pod"), observed.pods)),
     )
 
 

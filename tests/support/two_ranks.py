@@ -22,7 +22,8 @@ TIMEOUT_S = 3.0
 def work(rank: int, port: int, results: Any) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    consensus, found = StepConsensus(TIMEOUT_S), {}
+    consensus = StepConsensus(TIMEOUT_S)
+    found: dict[str, Any] = {}
     consensus.exchange(Place.STEP, StepValues(command=rank, step=1))
     found["one step late"] = consensus.exchange(
         Place.STEP, StepValues(stop=rank == 1, step=2)

@@ -307,7 +307,7 @@ class Operator:
             for job in list(world.jobs.values()):
                 if job["metadata"]["uid"] == uid:
                     world.delete_job(job)
-                    self._saw(kind, uid, job)
+                    self._saw(kind, job["metadata"]["uid"], job)
         elif kind == "RayCluster":
             for cluster in list(world.clusters):
                 if cluster.uid == uid:
