@@ -1,8 +1,8 @@
 # make demo      a real training on this machine that loses a node and goes on
 # make cluster   a kind cluster with KubeRay, a bucket, the operator and a sample run, to try things on
 # make test      everything that needs no cluster
-# make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, unless told)
-# make test-all  make test, make test-ray, ten times the fuzzer's stories, and outages of ten minutes
+# make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default)
+# make test-all  make test, make test-ray, ten times the fuzzer's sequences, and outages of ten minutes
 # make e2e       everything else, on a kind cluster with real Ray (KEEP=1 leaves it running)
 #
 # pip's own settings (PIP_FIND_LINKS, PIP_INDEX_URL …) reach every pip that is called here.
@@ -68,7 +68,7 @@ $(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py
 	$(BIN)/python .ci/ray_venv.py $(RAY_VENV) $(RAY)
 	@touch $@
 
-# Ten times the stories of `make test`, and other ones at each run: a failure prints its story. Then an
+# Ten times the sequences of `make test`, and other ones at each run: a failure prints its sequence. Then an
 # outage of ten minutes at each place where one can hurt.
 test-all: test test-ray
 	TRAININGRUN_FUZZ_STORIES=5000 TRAININGRUN_FUZZ_RANDOM=1 \

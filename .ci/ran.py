@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 
 def main() -> int:
-    """Read, print and judge."""
+    """Read, print, and set the exit status."""
     report, folders = Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
     cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314
     ran = Counter(case.get("file") for case in cases if case.find("skipped") is None)

@@ -16,8 +16,8 @@ def main(folder: Path, version: str) -> None:
     """Make it. Only Ray itself is installed: everything else is found in this environment."""
     venv.create(folder, clear=True, with_pip=False)
     python = folder / "bin" / "python"
-    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.check_output([python, "-c", asked], text=True).strip())
+    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(subprocess.check_output([python, "-c", query], text=True).strip())
     here = sysconfig.get_path("purelib")
     # After the environment's own packages, so that its Ray comes first; as a site's folder, so that
     # what is installed there in editable form is found as well.

@@ -114,7 +114,7 @@ async def test_a_foreign_ray_job_of_the_same_name_is_not_taken_over(apiserver, n
             await cluster.apply(ray_job(run, "digits-1"))
 
 
-async def test_what_the_api_server_refuses_is_said_in_its_words(apiserver, namespace):
+async def test_what_the_api_server_refuses_is_reported_as_it_says(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace) as cluster:
         wrong = ray_job(run, "digits-1")
@@ -123,7 +123,7 @@ async def test_what_the_api_server_refuses_is_said_in_its_words(apiserver, names
             await cluster.apply(wrong)
 
 
-async def test_a_run_is_told_of_changes_of_what_it_owns(apiserver, namespace):
+async def test_subscribers_get_the_run_whose_objects_changed(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace) as cluster:
         told = []

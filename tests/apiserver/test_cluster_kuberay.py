@@ -163,7 +163,7 @@ async def test_a_crd_that_is_not_served_for_a_moment_hides_nothing_and_one_that_
     await proxy.down()
 
 
-def test_the_installed_crd_is_judged_by_its_served_v1():
+def test_the_installed_crd_is_checked_by_its_served_v1():
     version = {
         "name": "v1",
         "served": True,
@@ -188,7 +188,7 @@ def binding(name: str, *subjects: dict) -> dict:
     }
 
 
-async def test_kuberays_namespace_is_told_by_its_cluster_role_binding_and_by_no_label(
+async def test_kuberays_namespace_is_found_by_its_cluster_role_binding_and_by_no_label(
     apiserver: ApiServer,
 ):
     """Any user can label a pod like KubeRay's; only an administrator writes such a binding."""

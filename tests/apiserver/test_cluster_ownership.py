@@ -117,7 +117,7 @@ async def test_a_ray_job_made_anew_by_somebody_else_meanwhile_is_a_conflict(apis
     assert unchanged(apiserver, theirs)
 
 
-async def test_our_own_ray_job_that_the_watch_has_not_told_of_yet_is_no_stranger(
+async def test_our_own_ray_job_that_the_watch_has_not_shown_yet_is_not_foreign(
     apiserver, namespace
 ):
     """Another process of ours, which led until now, has just created it."""

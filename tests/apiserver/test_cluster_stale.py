@@ -156,7 +156,7 @@ async def test_an_operator_confined_to_namespaces_knows_no_nodes_and_is_not_stal
 
 
 async def test_nodes_that_may_no_longer_be_watched_are_unknown(apiserver, namespace, grant):
-    """Not lost: a node that looked unready when it was last seen says nothing of today."""
+    """Not lost: a node that was unready when it was last seen may be ready now."""
     grant(RUN_RULES, namespace)
     revoke = grant(CLUSTER_RULES)
     async with watching_by_proxy(apiserver, namespace) as watched:

@@ -99,7 +99,7 @@ async def test_the_run_s_token_is_derived_from_the_operator_s_key(
     assert wanted not in str(status())
 
 
-async def test_progress_is_read_with_the_token_and_told_in_the_status(
+async def test_progress_is_read_with_the_token_and_shown_in_the_status(
     apiserver, namespace, kuberay, head, new_operator, status, token_secret
 ):
     async with running(await new_operator()):
@@ -118,7 +118,7 @@ async def test_progress_is_read_with_the_token_and_told_in_the_status(
     assert status()["progress"]["step"] == 10
 
 
-async def test_the_head_is_asked_for_its_last_word_as_soon_as_its_job_has_ended(
+async def test_the_final_progress_is_fetched_as_soon_as_the_job_has_ended(
     apiserver, namespace, kuberay, head, new_operator, status
 ):
     """Polls are an hour apart here, so none of them brings it."""
@@ -132,7 +132,7 @@ async def test_the_head_is_asked_for_its_last_word_as_soon_as_its_job_has_ended(
     assert status()["progress"]["step"] == 10
 
 
-async def test_events_tell_what_the_status_tells(
+async def test_events_report_what_the_status_shows(
     apiserver, namespace, kuberay, new_operator, status
 ):
     async with running(await new_operator()):
@@ -254,7 +254,7 @@ async def test_a_deleted_run_is_left_alone_and_a_new_one_of_its_name_starts_afre
         assert owner["uid"] == new["metadata"]["uid"] != old["metadata"]["uid"]
 
 
-async def test_a_status_that_someone_else_changed_is_looked_at_again(
+async def test_a_status_that_someone_else_changed_is_reconciled_again(
     apiserver, namespace, kuberay, new_operator, status, monkeypatch
 ):
     real = KubernetesCluster.write_status

@@ -16,7 +16,7 @@ from trainingrun.controller.operator import Operator
 
 
 def remove_what_former_tests_left(apiserver) -> None:
-    """Or the operator, which looks at all namespaces here, would take their runs up again."""
+    """Or the operator, which watches all namespaces here, would take their runs up again."""
     for run in apiserver.request("GET", f"/apis/{API_VERSION}/trainingruns")["items"]:
         apiserver.request(
             "DELETE", apiserver.path({"apiVersion": API_VERSION, "kind": KIND, **run})

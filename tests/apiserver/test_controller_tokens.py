@@ -127,7 +127,7 @@ def new_operator(apiserver, namespace, system, a_training):
 
 
 def in_mid_run(apiserver, namespace, a_training, status):
-    """A run whose head has been heard at step 3."""
+    """A run whose head has reported step 3."""
 
     async def begin() -> dict:
         run = apiserver.create(a_run(namespace))
@@ -153,7 +153,7 @@ async def test_a_key_that_is_lost_with_every_operator_heals_in_a_head_that_runs(
     assert not any(status().get("disruptions", {}).values())
 
 
-async def test_a_rotated_key_is_noticed_while_the_operator_runs_and_costs_nothing(
+async def test_a_rotated_key_is_read_while_the_operator_runs_and_costs_nothing(
     apiserver, namespace, key_path, a_training, new_operator, status, monkeypatch
 ):
     monkeypatch.setattr(operators, "KEY_REFRESH_S", 0.2)

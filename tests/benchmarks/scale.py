@@ -136,7 +136,7 @@ async def fill(server: ApiServer, arguments: argparse.Namespace) -> None:
 
 
 def has_caught_up(server: ApiServer) -> bool:
-    """Whether the API server's own cache has taken in all that was written into etcd."""
+    """Whether the API server's own cache has all that was written into etcd."""
     try:
         newest = server.request("GET", "/api/v1/namespaces?limit=1")["metadata"]["resourceVersion"]
         query = f"limit=1&resourceVersionMatch=NotOlderThan&resourceVersion={newest}"

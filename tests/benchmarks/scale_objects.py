@@ -33,7 +33,7 @@ VARIABLES = [{"name": f"SETTING_{number}", "value": "x" * 60} for number in rang
 
 
 def at(seconds: float) -> str:
-    """A moment so many seconds before this benchmark began."""
+    """A time so many seconds before this benchmark began."""
     return (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

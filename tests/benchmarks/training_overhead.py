@@ -3,7 +3,7 @@
     python tests/benchmarks/training_overhead.py [--rounds 3]
 
 Steps: the same steps under torchrun, Ray Train alone and our runtime, without checkpoints. A step
-computes for about 10 ms and waits for 50, so that the machine has room for Ray itself.
+computes for about 10 ms and waits for 50, so that the machine has CPU time for Ray itself.
 Checkpoints: 200 MB of state every 10 s to an S3 server on this machine, by plain Ray Train
 (`ray.train.report` in the loop) and by our session; stalled is what steps took beyond their median.
 """

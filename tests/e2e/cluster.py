@@ -73,7 +73,7 @@ class TestCluster:
         return state.strip() == "true"
 
     def kill_node(self, node: str) -> None:
-        """Turn a machine off: nothing on it gets a word."""
+        """Turn a machine off: nothing on it gets a signal."""
         run("docker", "kill", node)
 
     def start_node(self, node: str) -> None:
@@ -88,7 +88,7 @@ class TestCluster:
         )
 
     def kill_container(self, kubectl: Kubectl, pod: str, container: str) -> None:
-        """`kill -9` of a container's main process, from its node: nothing inside gets a word."""
+        """`kill -9` of a container's main process, from its node: nothing inside gets a signal."""
         found = kubectl.get("pod", pod)
         (identity,) = (
             entry["containerID"].partition("://")[2]

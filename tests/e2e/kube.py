@@ -12,7 +12,7 @@ Manifest = Mapping[str, Any]
 
 
 class CommandError(AssertionError):
-    """A command that has to work did not; the text holds its own words."""
+    """A command that has to work did not; the text has its stderr."""
 
 
 class NotSeenError(AssertionError):
@@ -39,26 +39,26 @@ def run(*command: str, stdin: str | None = None, timeout: float = 60, check: boo
 
 def wait_for(
     what: str,
-    look: Callable[[], Found | None],
+    probe: Callable[[], Found | None],
     timeout: float,
     instead: Callable[[], str] = lambda: "",
     every: float = 0.5,
 ) -> Found:
-    """Look until there is something true, and return it.
+    """Poll until there is something true, and return it.
 
     Args:
         what: What is waited for, for the error.
-        look: Answers something falsy while it is not there.
+        probe: Answers something falsy while it is not there.
         timeout: Seconds until it counts as missing.
         instead: Called once, at the deadline: what was there instead.
-        every: Seconds between looks.
+        every: Seconds between calls.
 
     Raises:
         NotSeenError: at the deadline.
     """
     deadline = time.monotonic() + timeout
     while True:
-        if found := look():
+        if found := probe():
             return found
         if time.monotonic() > deadline:
             raise NotSeenError(f"{what}: not seen within {timeout:.0f} s. Instead: {instead()}")

@@ -1,4 +1,4 @@
-"""A run that several outages happen to, one after the other: each is measured and judged by itself.
+"""A run that several outages happen to, one after the other: each is measured by itself.
 
 A run of its own for each would cost as much time again for starting and ending.
 """
@@ -61,17 +61,17 @@ class LongRun:
         """Wait until the operator has seen a step that is done from now on; the status."""
         now = self.run.steps()[-1].number
 
-        def heard() -> dict[str, Any] | None:
+        def reported() -> dict[str, Any] | None:
             self.run.fail_if_over("Failed")
             status = self.run.status()
             return status if status.get("progress", {}).get("step", 0) > now else None
 
         return wait_for(
-            f"step {now + 1} of {self.run.name} in its status", heard, timeout, self._instead
+            f"step {now + 1} of {self.run.name} in its status", reported, timeout, self._instead
         )
 
     def no_longer_stalled(self) -> None:
-        """Wait until its status has nothing to complain about."""
+        """Wait until its status reports no problem."""
         wait_for(
             f"{self.run.name} is not Stalled",
             lambda: not self.run.holds("Stalled"),

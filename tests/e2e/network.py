@@ -115,9 +115,9 @@ def is_enforced(cluster: TestCluster, kubectl: Kubectl) -> bool:
 
 @contextmanager
 def enforced(cluster: TestCluster, namespace: str) -> Iterator[None]:
-    """The namespace's ingress policies in the iptables of every node, for the pods of this moment.
+    """The namespace's ingress policies in the iptables of every node, for the pods of now.
 
-    Only what is forwarded to a pod is looked at: a node always reaches its own pods.
+    Only what is forwarded to a pod is checked: a node always reaches its own pods.
     """
     rules = list(_rules(cluster.kubectl.within(namespace)))
     nodes = (cluster.control_plane, *cluster.workers)

@@ -122,7 +122,7 @@ def permissions_deleted(cluster: TestCluster, but: Sequence[str] | None = None) 
 
 
 def replace_operator(cluster: TestCluster) -> None:
-    """Its pods killed without a word; a Deployment makes new ones at once."""
+    """Its pods killed without a grace period; a Deployment makes new ones at once."""
     system = cluster.kubectl.within(SYSTEM)
     system("delete", "pods", "--all", "--force", "--grace-period=0")
 

@@ -1,4 +1,4 @@
-"""One TrainingRun of a scenario: start it, look at it, read its step journals, take parts away."""
+"""One TrainingRun of a scenario: start it, read its status and step journals, remove parts."""
 
 import json
 import time
@@ -102,7 +102,7 @@ class Run:
         """Change fields of the spec."""
         self.kubectl.patch("trainingrun", self.name, {"spec": spec})
 
-    # What it looks like
+    # Its state
 
     def status(self) -> dict[str, Any]:
         """The status, {} before the first one."""

@@ -110,7 +110,7 @@ def test_no_feature_of_buildkit_is_needed(dockerfile):
     assert not re.search(r"# *syntax=|RUN --|COPY --(link|chmod|parents)|<<", text)
 
 
-def test_the_image_tells_its_version_and_revision(dockerfile):
+def test_the_image_has_its_version_and_revision(dockerfile):
     stage = "\n".join(final_stage(dockerfile))
     for label in ("title", "description", "licenses", "version", "revision"):
         assert f"org.opencontainers.image.{label}=" in stage

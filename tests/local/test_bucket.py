@@ -51,7 +51,7 @@ def test_a_create_whose_answer_was_lost_may_be_repeated(bucket: Bucket) -> None:
     assert bucket.create("lease/1", b"mine")
 
 
-def test_list_tells_keys_and_sizes_at_any_depth(bucket: Bucket) -> None:
+def test_list_returns_keys_and_sizes_at_any_depth(bucket: Bucket) -> None:
     bucket.put("checkpoints/a/b/c", b"123")
     bucket.put("checkpoints/a/d", b"")
     bucket.put("checkpoints-of-another", b"1")

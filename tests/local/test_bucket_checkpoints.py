@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
     assert said in skipped[0].reason
 
 
-def test_a_shallow_look_finds_what_is_torn_but_reads_nothing(
+def test_a_shallow_check_finds_what_is_torn_but_reads_nothing(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     manifest = saved(bucket, tmp_path, step=10)
@@ -201,9 +201,7 @@ def test_nothing_expires_before_the_driver_has_a_checkpoint_of_its_own(
     assert [m.step for m in sweep(bucket, 2, keep=2, best=None)] == [10, 20]
 
 
-def test_a_sweep_spares_what_an_unreadable_manifest_may_name(
-    bucket: Bucket, tmp_path: Path
-) -> None:
+def test_a_sweep_keeps_what_an_unreadable_manifest_may_name(bucket: Bucket, tmp_path: Path) -> None:
     manifest = saved(bucket, tmp_path, step=10, fencing_token=1)
     bucket.put(manifest.key, b"{")
     saved(bucket, tmp_path, step=20, fencing_token=2)
@@ -211,7 +209,7 @@ def test_a_sweep_spares_what_an_unreadable_manifest_may_name(
     assert bucket.get(f"{manifest.path}/rank-0/state.pt")
 
 
-def test_a_sweep_spares_a_folder_that_a_kept_checkpoint_shares(
+def test_a_sweep_keeps_a_folder_that_a_kept_checkpoint_shares(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     """Code that gives every checkpoint the same name has one copy, whatever was committed."""
@@ -223,7 +221,7 @@ def test_a_sweep_spares_a_folder_that_a_kept_checkpoint_shares(
     assert (found.step, skipped) == (20, [])
 
 
-def test_a_sweep_spares_a_kept_checkpoint_in_a_folder_of_folders(
+def test_a_sweep_keeps_a_kept_checkpoint_in_a_folder_of_folders(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     deep = saved(bucket, tmp_path, step=10, fencing_token=1)

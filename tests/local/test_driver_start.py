@@ -82,7 +82,7 @@ class Driver:
         self._process.wait()
 
 
-def test_a_store_that_is_away_at_the_start_is_waited_for_and_the_wait_is_told(
+def test_a_store_that_is_away_at_the_start_is_waited_for_and_the_wait_is_reported(
     s3: S3Server, tmp_path: Path
 ) -> None:
     with running_s3(tmp_path / "s3") as server:

@@ -6,7 +6,9 @@ from support.local_runs import Run, two_workers
 from trainingrun.api.contract import RecordKind
 
 
-def test_a_spare_with_everything_loaded_takes_over_from_a_killed_process(tmp_path: Path) -> None:
+def test_a_prestarted_worker_with_everything_loaded_takes_over_from_a_killed_process(
+    tmp_path: Path,
+) -> None:
     loaded = tmp_path / "loaded"
     loaded.mkdir()
     with two_workers(tmp_path, KILLS_ITSELF_FOLDER=str(loaded)) as ray:

@@ -75,11 +75,11 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in found]
 
 
-def eventually(look: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None) -> Any:
+def eventually(probe: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None) -> Any:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with contextlib.suppress(OSError):
-            if found := look():
+            if found := probe():
                 return found
         assert process is None or process.poll() is None, "Ray ended"
         assert time.monotonic() < deadline, "it did not come"
@@ -143,7 +143,7 @@ def test_without_the_token_rays_api_answers_401_and_with_a_wrong_one_403(head: H
 
 
 def test_without_the_token_nobody_submits_a_job(head: Head):
-    job = {"entrypoint": "true", "submission_id": "strangers"}
+    job = {"entrypoint": "true", "submission_id": "foreign"}
     assert head.ask("/api/jobs/", None, job)[0] == 401
     assert [one["submission_id"] for one in head.ask("/api/jobs/", TOKEN)[1]] == []
 
@@ -161,8 +161,8 @@ def test_the_kubelets_probe_and_the_init_container_need_no_token(head: Head):
 
 def test_a_worker_joins_with_the_token_and_not_without_and_a_driver_trains_on_it(head: Head):
     address = f"--address=127.0.0.1:{head.gcs}"
-    stranger = head.start("worker", "stranger", "wrong", address, "--num-cpus=8")
-    assert stranger.wait(PATIENCE_S) != 0
+    foreign = head.start("worker", "foreign", "wrong", address, "--num-cpus=8")
+    assert foreign.wait(PATIENCE_S) != 0
     assert head.nodes() == 1
     head.start("worker", "worker", TOKEN, address, "--num-cpus=1")
     eventually(lambda: head.nodes() == 2)

@@ -1,4 +1,4 @@
-"""What real training loops look like works, and an interruption changes no bit of its weights."""
+"""Training loops as in practice work, and an interruption changes no bit of its weights."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -49,7 +49,7 @@ def test_a_superseded_driver_writes_no_result(bucket: Bucket) -> None:
 def test_a_result_that_a_superseded_driver_wrote_all_the_same_is_never_read(
     bucket: Bucket,
 ) -> None:
-    """It had looked at the lease, and was stopped for a minute before it wrote."""
+    """It had read the lease, and was stopped for a minute before it wrote."""
     a_driver(bucket)
     newer = a_driver(bucket)
     assert run_result.adopt(newer) is None
@@ -59,14 +59,14 @@ def test_a_result_that_a_superseded_driver_wrote_all_the_same_is_never_read(
 
 
 def test_a_driver_that_ended_as_the_next_one_began_is_believed(bucket: Bucket) -> None:
-    """The next one had looked for a result just before, and took the lease just after."""
+    """The next one had read the results just before, and took the lease just after."""
     run_result.write(a_driver(bucket), DONE)
     newer = a_driver(bucket)
     assert run_result.adopt(newer) == DONE
     assert run_result.read(bucket) == DONE
 
 
-def test_what_is_not_a_result_is_left_for_somebody_to_look_at(bucket: Bucket) -> None:
+def test_what_is_not_a_result_is_left_for_a_person_to_check(bucket: Bucket) -> None:
     a_driver(bucket)
     bucket.put("result/000001.json", b"{")
     with pytest.raises(StorageError, match="is not a result; remove it"):

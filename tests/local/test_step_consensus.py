@@ -34,7 +34,7 @@ def test_the_largest_command_counts_for_all(found: dict[str, Any]) -> None:
     assert found["gathered"] == [[0, 0], [1, 10]]
 
 
-def test_ranks_at_different_places_are_told(found: dict[str, Any]) -> None:
+def test_ranks_at_different_places_are_reported(found: dict[str, Any]) -> None:
     assert "in a loop and in session.save(), with 3 and 4 steps done" in found["apart"]
 
 

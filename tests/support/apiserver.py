@@ -249,7 +249,7 @@ def _start(
 def _ready(server: ApiServer) -> bool:
     try:
         server.request("GET", "/readyz")
-        # The namespace that everything without one goes to is created a moment later.
+        # The namespace that everything without one goes to is created later.
         server.request("GET", "/api/v1/namespaces/default")
     except (ApiError, OSError):
         return False

@@ -20,8 +20,8 @@ class Unavailable(Exception):
 
 def apiserver_binaries() -> dict[str, Path]:
     """Paths of etcd and kube-apiserver: KUBEBUILDER_ASSETS, PATH, setup-envtest, the cache, Go."""
-    for look in (_assets, _on_path, _from_setup_envtest, _cached, _compiled):
-        if found := look():
+    for find in (_assets, _on_path, _from_setup_envtest, _cached, _compiled):
+        if found := find():
             return found
     raise Unavailable(
         "no etcd and kube-apiserver: KUBEBUILDER_ASSETS is not set to a folder with both, they are "

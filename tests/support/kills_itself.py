@@ -1,4 +1,4 @@
-"""A training function whose rank 0 is killed once, when every node has a spare process."""
+"""A training function whose rank 0 is killed once, when every node has a prestarted process."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def train(config: dict[str, Any]) -> None:
     killed = FOLDER / "killed"
     for _ in session.steps(20):
         while rank == 0 and not killed.exists():
-            if len(list(FOLDER.iterdir())) == 4:  # both trainers' processes and two spares
+            if len(list(FOLDER.iterdir())) == 4:  # both trainers' processes and two prestarted ones
                 killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.1)

@@ -50,7 +50,7 @@ def a_large_run(workers: int) -> Observed:
 
 
 def all_nodes_lost(observed: Observed) -> Observed:
-    """Every worker's node is NotReady, and Ray hears from none of them."""
+    """Every worker's node is NotReady, and Ray reports all of them as lost."""
     names = [name for name in observed.nodes if name.startswith("spot-")]
     lost = {name: replace(observed.nodes[name], ready=False) for name in names}
     return replace(

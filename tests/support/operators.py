@@ -45,7 +45,7 @@ def settings_for(
     operator_namespace: str = OPERATOR_NAMESPACE,
     **operator: Any,
 ) -> Settings:
-    """An operator that looks after these namespaces, and is quick to see what the tests do."""
+    """An operator that watches these namespaces, with short intervals."""
     lease = f"lease-of-{'-'.join(namespaces) or 'all'}"
     own = OperatorSettings(namespaces=namespaces, look_for_kuberay_s=0.3, lease_name=lease)
     return Settings(
@@ -139,13 +139,13 @@ async def watches_are_open(cluster: KubernetesCluster) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def eventually(look: Callable[[], Any], what: str = "") -> Any:
-    """What `look` gives, as soon as it is true; absent objects (404) count as not yet."""
+async def eventually(probe: Callable[[], Any], what: str = "") -> Any:
+    """What `probe` returns, as soon as it is true; absent objects (404) count as not yet."""
     found = None
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(ApiError):
-                found = await asyncio.to_thread(look)
+                found = await asyncio.to_thread(probe)
             if found:
                 return found
             await asyncio.sleep(0.05)
@@ -167,7 +167,7 @@ def a_run(namespace: str, name: str = "digits", **spec: Any) -> dict[str, Any]:
 
 
 def owned_by(run: dict[str, Any], kind: str, name: str, **labels: str) -> dict[str, Any]:
-    """Metadata of an object of the run, with the labels that the operator looks for."""
+    """Metadata of an object of the run, with the labels that the operator selects by."""
     metadata = run["metadata"]
     return {
         "name": name,

@@ -24,10 +24,10 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def wait_for(look: Callable[[], Any], seconds: float = 90) -> Any:
-    """What `look` gives, as soon as it is true."""
+def wait_for(probe: Callable[[], Any], seconds: float = 90) -> Any:
+    """What `probe` returns, as soon as it is true."""
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while not (found := probe()):
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.1)
     return found
@@ -78,7 +78,7 @@ class Process:
         return self.get("/metrics", self.metrics_port)[1]
 
     def busy(self) -> bool:
-        """Whether runs wait to be looked at."""
+        """Whether runs wait to be reconciled."""
         return "trainingrun_queue_depth 0.0" not in self.metrics()
 
     def lines(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Short ways to look at a run and to let its status be written."""
+"""Short ways to reconcile a run and to write its status."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +14,7 @@ from .builders import T0, a_ray_cluster, a_ray_job, a_run, nodes, pods
 
 
 def reconcile(observed: Observed, seconds: float = 60) -> Plan:
-    """One look, so many seconds into the story: at whole objects and at what is kept of them."""
+    """One reconcile, so many seconds into the story, of whole objects and of what is kept."""
     now = T0 + timedelta(seconds=seconds)
     planned = plan(observed, RenderSettings(), ReconcileSettings(), now)
     kept = plan(as_kept(observed), RenderSettings(), ReconcileSettings(), now)
@@ -43,7 +43,7 @@ def as_kept(observed: Observed) -> Observed:
 
 
 def then(before: Observed, seconds: float = 60, **changes: Any) -> Observed:
-    """What is seen once `before` was looked at and its status written, with changes."""
+    """What is observed once `before` was reconciled and its status written, with changes."""
     status = RunStatus.model_validate(reconcile(before, seconds).status.to_dict())
     return replace(before, run=before.run.model_copy(update={"status": status}), **changes)
 

@@ -54,7 +54,7 @@ def _compile(target: Path) -> None:
             )
             if done.returncode:
                 raise Unavailable(f"no helm: {' '.join(command)} failed: {done.stderr[-2000:]}")
-        # Renamed only when complete: another test run may look for it at the same time.
+        # Renamed only when complete: another test run may use it at the same time.
         staged = target.with_name(f".helm-{os.getpid()}")
         shutil.copy2(built, staged)
         staged.replace(target)

@@ -27,7 +27,7 @@ NODES = dict(nodes("", ROOT))
 @pytest.mark.parametrize(
     "path", sorted(path for path in NODES if path.startswith((".spec", ".status")))
 )
-def test_every_field_tells_its_meaning(path: str):
+def test_every_field_has_a_description(path: str):
     if not path.endswith("[]"):
         assert NODES[path].get("description")
 

@@ -45,7 +45,7 @@ SENTENCES = [
 @pytest.mark.parametrize(
     ("path", "value", "sentence"), SENTENCES, ids=[sentence[:50] for *_, sentence in SENTENCES]
 )
-def test_a_mistake_is_told_in_one_sentence(path: str, value: Any, sentence: str):
+def test_a_mistake_is_reported_in_one_sentence(path: str, value: Any, sentence: str):
     with pytest.raises(InvalidRunError) as refused:
         parse(manifest_with(path, value))
     assert sentence in str(refused.value)

@@ -57,7 +57,7 @@ def test_what_was_compiled_before_is_used_again(bare_machine: Path):
     assert binaries.apiserver_binaries()["etcd"] == bare_machine / "cache" / "etcd"
 
 
-def test_a_tool_that_fails_is_named_with_its_words(bare_machine: Path):
+def test_a_tool_that_fails_is_named_with_its_output(bare_machine: Path):
     tool(bare_machine, "setup-envtest", "echo no route to host >&2; exit 1")
     with pytest.raises(binaries.Unavailable, match=r"setup-envtest use .*: no route to host"):
         binaries.apiserver_binaries()

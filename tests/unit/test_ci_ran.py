@@ -1,4 +1,4 @@
-"""The last words of .ci/run: which tests ran, and that a run without them is no success."""
+"""The summary of .ci/run: which tests ran, and that a run without them is no success."""
 
 import subprocess
 import sys

@@ -115,7 +115,7 @@ def test_list_shows_each_run_in_a_line(server: Server) -> None:
     ],
     ids=["one-namespace", "all-namespaces"],
 )
-def test_list_of_nothing_succeeds_and_says_where_it_looked(
+def test_list_of_nothing_succeeds_and_says_where_it_searched(
     server: Server, options: list[str], path: str, sentence: str
 ) -> None:
     server.answers[path] = [(200, {"items": []})]
@@ -142,7 +142,7 @@ def test_a_wrong_name_is_said_in_a_sentence(server: Server, command: str) -> Non
     assert errors.startswith("TrainingRun digts in namespace team-a: not found")
 
 
-def test_the_api_servers_own_words_are_handed_on(server: Server) -> None:
+def test_the_api_servers_own_message_is_printed(server: Server) -> None:
     server.answers[RUNS] = [(403, {"message": "trainingruns is forbidden: User u cannot list"})]
     assert call("list") == (1, "", "TrainingRuns: trainingruns is forbidden: User u cannot list\n")
 

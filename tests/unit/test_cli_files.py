@@ -70,7 +70,7 @@ def test_each_mistake_gets_a_sentence_with_the_files_name(
     assert errors.splitlines()[0] == f"{file}: {sentence}"
 
 
-def test_several_mistakes_are_all_told_a_line_each(file: Path) -> None:
+def test_several_mistakes_are_all_reported_a_line_each(file: Path) -> None:
     file.write_text(RUN + "  workers: {count: 0}\n  suspend: maybe\n")
     code, _, errors = call("validate", file)
     assert code == 1

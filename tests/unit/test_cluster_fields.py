@@ -1,6 +1,6 @@
 """Only the fields that decisions read are kept in memory.
 
-That none is missing is held wherever a test looks at a run (`support.reconciled.look`): the plan
+That none is missing is checked wherever a test calls `support.reconciled.reconcile`: the plan
 made from what is kept is the plan made from whole objects.
 """
 

@@ -60,9 +60,9 @@ async def a_poller(url_of: Callable[[str], str | None], **options) -> AsyncItera
         await poller.close()
 
 
-async def until(look: Callable[[], object], seconds: float = 30) -> object:
+async def until(probe: Callable[[], object], seconds: float = 30) -> object:
     async with asyncio.timeout(seconds):
-        while not (found := look()):  # noqa: ASYNC110 - the poller tells only of news
+        while not (found := probe()):  # noqa: ASYNC110 - the poller reports only changes
             await asyncio.sleep(0.01)
     return found
 
@@ -120,7 +120,7 @@ async def test_a_document_is_read_with_the_newest_token_that_the_head_knows():
     assert asked[:2] == ["Bearer new", "Bearer old"]
 
 
-async def test_a_head_that_knows_no_token_is_told_apart_from_one_that_is_silent():
+async def test_a_head_that_knows_no_token_is_distinguished_from_one_that_is_silent():
     refused = await snapshot_of(lambda request: web.Response(status=401))
     assert refused.refused_key == "k1"
     assert "the head answers 401" in str(refused.progress_error)

@@ -9,7 +9,7 @@ from trainingrun.controller.queue import WorkQueue
 A, B = ("ns", "a"), ("ns", "b")
 
 
-async def test_a_run_that_is_queued_twice_is_looked_at_once():
+async def test_a_run_that_is_queued_twice_is_reconciled_once():
     queue = WorkQueue()
     queue.add(A)
     queue.add(A)
@@ -18,14 +18,14 @@ async def test_a_run_that_is_queued_twice_is_looked_at_once():
     assert len(queue) == 0
 
 
-async def test_news_during_a_look_bring_another_look_but_never_two_at_a_time():
+async def test_changes_during_a_reconcile_bring_another_but_never_two_at_a_time():
     queue = WorkQueue()
     queue.add(A)
     key = await queue.get()
     queue.add(A)
     second = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
-    assert not second.done(), "the first look is still going on"
+    assert not second.done(), "the first reconcile is still running"
     queue.done(key)
     assert await second == A
 
@@ -50,7 +50,7 @@ async def test_failures_wait_twice_as_long_each_time_and_success_resets_them():
     assert queue.failed(await queue.get()) == pytest.approx(0.01)
 
 
-async def test_a_look_makes_the_timer_that_was_set_before_it_void():
+async def test_a_reconcile_makes_the_timer_that_was_set_before_it_void():
     queue = WorkQueue()
     queue.add(A)
     queue.done(await queue.get(), requeue_after_s=60)

@@ -61,7 +61,7 @@ async def test_the_key_is_made_once_and_gives_the_same_tokens_after_a_restart(st
     assert (await load(Store())).tokens.of("uid") != first
 
 
-def test_runs_have_tokens_of_their_own_and_a_key_s_name_tells_nothing_of_it():
+def test_runs_have_tokens_of_their_own_and_a_key_s_name_reveals_nothing_of_it():
     tokens = Tokens([b"k" * 32])
     assert tokens.of("one") != tokens.of("two")
     (name,) = tokens.keys

@@ -50,7 +50,7 @@ def test_the_pause_is_counted_less_one_normal_step():
     assert seconds_without_training(RESUMED, since=13.2) == 19
 
 
-def test_a_disturbance_noticed_only_steps_later_still_counts_its_pause():
+def test_a_disturbance_seen_only_steps_later_still_counts_its_pause():
     assert seconds_without_training(RESUMED, since=11.5) == 19
 
 

@@ -1,4 +1,4 @@
-"""The reconciler meets whatever can happen, in any order, and keeps its promises.
+"""The reconciler meets whatever can happen, in any order, and keeps its guarantees.
 
 Each story is 200 steps of one run in a simulated cluster (support/simulation): pods, nodes,
 RayJobs, the runtime, the queue, the user, the API server's refusals, and an operator that dies
@@ -29,7 +29,7 @@ GROUP = st.sampled_from([*GROUPS, "crashes"])
 
 
 class Steps(list[int]):
-    """A story's steps, in as few words as possible."""
+    """A sequence's steps, in as short a text as possible."""
 
     def __repr__(self) -> str:
         return repr({number: step for number, step in enumerate(self) if step})

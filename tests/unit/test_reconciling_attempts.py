@@ -347,10 +347,10 @@ def test_a_lowered_budget_ends_no_attempt_that_is_well(training: Observed) -> No
     assert reconcile(lowered, 62).status.attempts[-1].outcome == "Running"
     again = a_pod("worker-2", uid="next", exit_code=137, ended_because="OOMKilled", created_at=100)
     over = reconcile(replace(lowered, pods=(*pods()[:2], again)), 200)
-    assert condition(over, "Failed").reason == "RestartsExhausted", "the next failure is judged"
+    assert condition(over, "Failed").reason == "RestartsExhausted", "the next failure is checked"
 
 
-def test_a_lowered_restart_budget_is_not_charged_for_lost_infrastructure(
+def test_a_lowered_restart_budget_is_not_checked_for_lost_infrastructure(
     training: Observed,
 ) -> None:
     oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")

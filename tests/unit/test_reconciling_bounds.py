@@ -61,7 +61,7 @@ def test_every_text_in_the_status_and_in_events_is_cut(
     assert reconcile(then(replace(training, **changes), 100), 101).status
 
 
-def test_many_records_are_told_in_a_few_events(training: Observed) -> None:
+def test_many_records_are_reported_in_a_few_events(training: Observed) -> None:
     reported = [{"number": n, "kind": "Restored", "time": unix(50)} for n in range(1, 20_001)]
     plan = reconcile(replace(training, progress=a_progress(records=reported)))
     assert len(plan.events) == MOST_EVENTS + 1

@@ -65,7 +65,7 @@ def headless(steady: Observed) -> Observed:
 
 
 def terminating(steady: Observed) -> Observed:
-    """Every pod was asked to leave."""
+    """Every pod is terminating."""
     gone = {"deletionTimestamp": "2026-11-21T12:01:35Z", "deletionGracePeriodSeconds": 35}
     return replace(
         steady,

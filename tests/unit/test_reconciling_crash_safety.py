@@ -56,7 +56,7 @@ STORY: list[Event] = [
 ]
 
 RECONCILES = 24
-"""After each event: an attempt is cleared away, its backoff passes and the next one trains."""
+"""After each event: an attempt's objects are deleted, backoff passes and the next one trains."""
 
 PAUSE_S = 6
 

@@ -102,8 +102,8 @@ def test_what_is_wrong_is_said_and_the_attempt_goes_on(
 
 def test_once_it_is_mended_nothing_is_stalled(training: Observed) -> None:
     stalled = then(replace(training, pods=(config_error('secret "x" not found'), HEAD)), 60)
-    mended = condition(reconcile(replace(stalled, pods=pods())), "Stalled")
-    assert (mended.status, mended.message) == ("False", "")
+    repaired = condition(reconcile(replace(stalled, pods=pods())), "Stalled")
+    assert (repaired.status, repaired.message) == ("False", "")
 
 
 def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_long() -> None:

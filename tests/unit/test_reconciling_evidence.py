@@ -108,7 +108,7 @@ def test_a_worker_that_leaves_is_one_preemption_however_often_it_is_then(
 @pytest.mark.parametrize("pod", ["worker-1", None])
 @pytest.mark.parametrize("record_first", [True, False])
 @pytest.mark.parametrize("pod_stays", [True, False])
-def test_pod_and_runtime_telling_of_one_loss_count_it_once(
+def test_pod_and_runtime_showing_one_loss_count_it_once(
     training: Observed, kind: str, pod: str | None, record_first: bool, pod_stays: bool
 ) -> None:
     terminating = (HEAD, a_pod("worker-1", terminating_at=55), TWO)
@@ -206,7 +206,7 @@ def test_a_queue_that_takes_everything_back_is_one_preemption(training: Observed
     assert counts(again) == {"preemptions": 1}
 
 
-def test_what_the_driver_tells_of_a_queues_taking_is_the_same_preemption(
+def test_what_the_driver_records_of_a_queues_suspension_is_the_same_preemption(
     training: Observed,
 ) -> None:
     reported = records({"kind": "Preempted", "pod": "worker-1"}, {"kind": "Preempted"})

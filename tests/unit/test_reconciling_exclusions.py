@@ -146,7 +146,7 @@ def test_a_run_recovers_on_three_nodes_of_which_one_rebooted(lost: Observed) -> 
     }
 
 
-def test_an_exclusion_yields_to_pods_that_find_no_node_once_the_node_looks_well(
+def test_an_exclusion_yields_to_pods_that_find_no_node_once_the_node_is_healthy(
     lost: Observed,
 ) -> None:
     (excluding,) = lost.ray_clusters

@@ -26,7 +26,7 @@ def test_the_first_reconcile_makes_the_token_then_what_it_needs_then_the_ray_job
     assert (last.manifest["kind"], last.manifest["metadata"]["name"]) == ("RayJob", "digits-1")
 
 
-def test_the_status_then_tells_of_the_attempt():
+def test_the_status_then_has_the_attempt():
     status = begun()
     assert (status.phase, status.attempt, status.attempts[0].ray_job) == (
         Phase.STARTING,

@@ -32,7 +32,7 @@ def a_run_of_four(**spec: Any) -> Observed:
 def in_this_order(
     shown: list[tuple[str, str]], ends: dict[str, float], named: bool, **spec: Any
 ) -> Observed:
-    """Pods and records tell of the failure one after the other, a reconcile after each."""
+    """Pods and records show the failure one after the other, a reconcile after each."""
     seen = a_run_of_four(**spec)
     dead: dict[str, float] = {}
     reported: list[dict[str, Any]] = []

@@ -57,14 +57,14 @@ def test_a_starting_driver_does_not_wipe_what_was_reached(training: Observed) ->
     assert reconcile(resumed).status.progress.step == 8  # type: ignore[union-attr]
 
 
-def test_the_attempt_tells_where_it_went_on_and_how_far_it_came(training: Observed) -> None:
+def test_the_attempt_shows_where_it_went_on_and_how_far_it_came(training: Observed) -> None:
     known = then(replace(training, progress=a_progress(resumed_from_step=4)), 62)
     later = a_progress(epoch=2, step=7, resumed_from_step=6)
     last = reconcile(replace(known, progress=later)).status.attempts[-1]
     assert (last.resumed_from_step, last.last_step) == (4, 10)
 
 
-def test_the_newest_checkpoint_is_told(training: Observed) -> None:
+def test_the_newest_checkpoint_is_shown(training: Observed) -> None:
     saved = a_progress(checkpoint={"uri": "s3://c/10", "step": 10, "time": unix(59)})
     found = reconcile(replace(training, progress=saved)).status.checkpoint
     assert found

@@ -14,7 +14,7 @@ OFTEN_S = 2.0
 
 @pytest.fixture
 def training():
-    """An attempt that trains, as its head has just told."""
+    """An attempt that trains, as its head has just reported."""
     return then(replace(a_training_run(), progress=a_progress(), progress_age_s=0.5), 60)
 
 

@@ -19,7 +19,7 @@ RESTARTED = {"state": {"running": {}}, "lastState": KILLED["state"]}
 
 
 def beside(pod: dict[str, Any], sidecar: dict[str, Any]) -> dict[str, Any]:
-    """The pod with a container of the user's, told of first."""
+    """The pod with a container of the user's, listed first."""
     statuses = [{"name": "logger", **sidecar}, *pod["status"]["containerStatuses"]]
     return {**pod, "status": {**pod["status"], "containerStatuses": statuses}}
 

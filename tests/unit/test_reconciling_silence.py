@@ -60,7 +60,7 @@ def test_a_head_that_cannot_be_read_is_said_with_the_reason_and_what_to_do(
     assert condition(reconcile(observed, 702), "Stalled").status == "False"
 
 
-def test_a_driver_that_tells_nothing_while_its_head_answers_is_said_too(
+def test_a_driver_that_reports_nothing_while_its_head_answers_is_shown_too(
     training: Observed,
 ) -> None:
     waiting = replace(training, progress_asked_s=599.0)

@@ -1,4 +1,4 @@
-"""What the API server does not tell is unknown, and nothing is decided on its absence."""
+"""What the API server does not report is unknown, and nothing is decided on its absence."""
 
 from dataclasses import replace
 from typing import Any
@@ -76,7 +76,7 @@ def vars_of(observed: Observed) -> dict[str, Any]:
     return {name: getattr(observed, name) for name in names}
 
 
-def test_the_driver_s_own_end_counts_though_the_api_server_tells_nothing(
+def test_the_driver_s_own_end_counts_though_the_api_server_reports_nothing(
     training: Observed,
 ) -> None:
     done = a_progress(state="Succeeded", step=100)

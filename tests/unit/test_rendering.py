@@ -1,4 +1,4 @@
-"""What a spec means in pods: capacity, placement, accelerators, queues, notice, excluded nodes."""
+"""What a spec means in pods: capacity, placement, accelerators, queues, grace, exclusions."""
 
 import json
 from typing import Any
@@ -49,7 +49,7 @@ every_platform = pytest.mark.parametrize("platform", platforms.KNOWN)
 @pytest.mark.parametrize("capacity", ["OnDemand", "Spot", "PreferSpot"])
 def test_the_head_keeps_off_spot_nodes(platform: str, capacity: str):
     pod = head(platform, workers={"capacity": {"type": capacity}})
-    keys = {key for key, _ in platforms.load(platform).avoid}
+    keys = {key for key, _ in platforms.load(platform).on_demand_excludes}
     assert required_keys(pod) == {(key, "NotIn") for key in keys}
     assert not keys & tolerated(pod)
 
@@ -57,21 +57,21 @@ def test_the_head_keeps_off_spot_nodes(platform: str, capacity: str):
 @every_platform
 def test_every_label_that_spot_is_asked_for_by_is_avoided_by_on_demand(platform: str):
     found = platforms.load(platform)
-    assert set(found.ask_for) <= set(found.avoid)
+    assert set(found.spot_labels) <= set(found.on_demand_excludes)
 
 
 @every_platform
 def test_on_demand_workers_keep_off_spot_nodes(platform: str):
     pod = worker(platform)
     found = platforms.load(platform)
-    assert required_keys(pod) == {(key, "NotIn") for key, _ in found.avoid}
+    assert required_keys(pod) == {(key, "NotIn") for key, _ in found.on_demand_excludes}
 
 
 @every_platform
 def test_spot_workers_go_to_spot_nodes_only(platform: str):
     pod = worker(platform, capacity={"type": "Spot"})
     found = platforms.load(platform)
-    assert required_keys(pod) == {(key, "In") for key, _ in found.ask_for}
+    assert required_keys(pod) == {(key, "In") for key, _ in found.spot_labels}
     assert {toleration["key"] for toleration in found.spot_tolerations} <= tolerated(pod)
 
 
@@ -95,12 +95,12 @@ def test_every_pod_keeps_off_a_lost_node(capacity: str):
 @every_platform
 def test_the_hook_ends_within_the_platforms_window(platform: str):
     pod = worker(platform)
-    (notice,) = [
+    (pre_stop_s,) = [
         variable["value"]
         for variable in pod["containers"][0]["env"]
         if variable["name"] == "TRAININGRUN_NOTICE_SECONDS"
     ]
-    assert 0 < int(notice) <= pod["terminationGracePeriodSeconds"] - platforms.EXIT_SECONDS
+    assert 0 < int(pre_stop_s) <= pod["terminationGracePeriodSeconds"] - platforms.EXIT_SECONDS
 
 
 def test_gkes_window_of_15_seconds_is_kept():
@@ -122,7 +122,7 @@ def test_pods_leave_a_silent_node_long_before_kubernetes_default():
         ("neuron", "aws.amazon.com/neuroncore", {"neuron_cores": 4}),
     ],
 )
-def test_accelerators_are_requested_tolerated_and_told_to_ray(
+def test_accelerators_are_requested_tolerated_and_passed_to_ray(
     kind: str, resource: str, reported: dict[str, int]
 ):
     group = cluster(workers={"accelerator": {"kind": kind, "count": 4}})["workerGroupSpecs"][0]

@@ -1,4 +1,4 @@
-"""Promises that hold for every manifest: no credential, no Kubernetes token, no privilege."""
+"""Guarantees for every manifest: no credential, no Kubernetes token, no privilege."""
 
 import json
 from typing import Any
@@ -191,7 +191,7 @@ def test_a_pod_template_cannot_take_a_pod_out_of_the_operators_sight():
 
 
 def test_a_config_reaches_the_runtime_letter_for_letter():
-    """The kubelet replaces $(NAME) and $$; YAML knows no surrogate pairs."""
+    """The kubelet replaces $(NAME) and $$; YAML has no surrogate pairs."""
     config = {"a": "$(HOME) $$ $x", "b": "\U0001f600 \\ud83d\\ude00 \u2028 \x7f", "c": 1e-05}
     run = a_run(training={"function": "a:b", "config": config})
     head = rendered(run)[-1]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]

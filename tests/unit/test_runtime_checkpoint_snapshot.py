@@ -141,7 +141,7 @@ def test_a_state_is_tried_without_the_values_of_its_tensors() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])
-def test_a_fingerprint_tells_states_apart(size: int) -> None:
+def test_a_fingerprint_distinguishes_states(size: int) -> None:
     one, other = torch.zeros(size), torch.zeros(size)
     assert fingerprint({"a": one}) == fingerprint({"a": other})
     other += 1e-7

@@ -63,7 +63,7 @@ def test_uploads_are_handed_out_in_order_until_each_is_settled(coordinator: Coor
     assert coordinator.next_upload(0) is None
 
 
-def test_the_oldest_trouble_with_the_store_is_shown_until_all_are_over(coordinator: Coordinator):
+def test_the_oldest_storage_error_is_shown_until_all_are_over(coordinator: Coordinator):
     coordinator.storage("rank 0", "nobody answers")
     coordinator.storage("lease", "refused")
     since = coordinator.document().storage_error_since
@@ -77,7 +77,7 @@ def test_the_oldest_trouble_with_the_store_is_shown_until_all_are_over(coordinat
     assert coordinator.document().storage_error_since is None
 
 
-def test_what_a_former_groups_ranks_told_of_the_store_goes_with_them(coordinator: Coordinator):
+def test_what_a_former_groups_ranks_reported_of_the_store_goes_with_them(coordinator: Coordinator):
     coordinator.storage("rank 1", "nobody answers")
     coordinator.storage("commits", "nobody answers")
     coordinator.group_started(2, 0, [])

@@ -21,9 +21,9 @@ LIGHT = {
 
 @pytest.mark.parametrize(("module", "heavy"), LIGHT.items())
 def test_a_process_loads_no_more_than_it_needs(module: str, heavy: str):
-    look = f"import sys, {module}; sys.exit({heavy!r} in sys.modules)"
+    script = f"import sys, {module}; sys.exit({heavy!r} in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", look],
+        [sys.executable, "-c", script],
         cwd=ROOT / "training_images",
         env={"PYTHONPATH": str(ROOT / "operator")},
         check=False,

@@ -1,4 +1,4 @@
-"""A notice: read whole or not at all, and answered at the right moment."""
+"""A notice: read whole or not at all, and handled at the right time."""
 
 import threading
 import time

@@ -78,7 +78,7 @@ def test_without_the_token_nobody_reads_or_suspends(
 def test_a_token_that_comes_while_the_server_runs_is_taken_beside_the_first(
     server: ProgressServer,
 ) -> None:
-    """The operator's key was lost: the first token is one that nobody knows any more."""
+    """The operator's key was lost: the first token is one that no operator has any more."""
     assert ask(server.server_port, "/progress", "another")[0] == 401
     # As the kubelet writes a mounted Secret: files in a hidden folder, and links to them.
     hidden = server.tokens / "..2026"
@@ -102,7 +102,7 @@ def test_without_a_token_of_its_own_the_server_lets_nobody_in(tmp_path: Path, fo
     server.server_close()
 
 
-def test_suspend_leaves_the_file_that_the_driver_looks_for(server: ProgressServer) -> None:
+def test_suspend_leaves_the_file_that_the_driver_reads(server: ProgressServer) -> None:
     assert ask(server.server_port, "/suspend", method="POST")[0] == 202
     assert (server.state / SUSPEND_FILE).exists()
     assert ask(server.server_port, "/suspend", method="POST")[0] == 202

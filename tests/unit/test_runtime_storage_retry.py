@@ -49,7 +49,7 @@ def test_an_outage_is_waited_for_however_long_it_is():
     assert store.told[-1] is None
 
 
-def test_a_store_that_answers_is_told_to_nobody():
+def test_a_store_that_answers_is_not_reported():
     store = Store(UnreachableError(""), until=0)
     assert store.retry()(store.request) == "answer"
     assert store.told == [""]

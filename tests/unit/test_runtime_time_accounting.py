@@ -83,7 +83,7 @@ def test_a_loss_shows_as_recovering_until_the_next_step(accounting):
     assert accounting.document(1073.0).state is RunState.TRAINING
 
 
-def test_a_rank_that_has_not_noticed_the_loss_yet_does_not_end_the_recovery(accounting):
+def test_a_rank_that_has_not_seen_the_loss_yet_does_not_end_the_recovery(accounting):
     accounting.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
     accounting.stepped(report(1, 31, 1030.0, 1061.5))
     document = accounting.document(1661.0)

@@ -151,7 +151,7 @@ class Session:
     def steps(self, total: int) -> Iterator[int]:
         """The numbers of the steps still to be done, from the restored one to `total` - 1.
 
-        After each step the session looks whether a checkpoint is due. A step in which the loop is
+        After each step the session checks whether a checkpoint is due. A step in which the loop is
         left (`break`) counts as done. All ranks leave it at the same step, or call `stop()`.
 
         Args:

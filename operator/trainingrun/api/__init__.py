@@ -1,3 +1,3 @@
-"""What users write and read (`v1alpha1`, `status`), and what operator and runtime tell each other
+"""What users write and read (`v1alpha1`, `status`), and what operator and runtime exchange
 (`contract`).
 """

@@ -14,7 +14,7 @@ class Rule(NamedTuple):
     The CRD carries `cel` and `message` (the API server refuses the object); `holds` says the same
     in Python, for `trainingrun validate` and for objects that an older CRD let through. A rule
     without `holds` compares with the object's former state (`oldSelf`), which only the API server
-    knows. A rule without `cel` speaks of something that CEL cannot see; the API server takes such
+    knows. A rule without `cel` is about something that CEL cannot see; the API server takes such
     an object and the operator then refuses it with Accepted=False.
     """
 
@@ -22,7 +22,7 @@ class Rule(NamedTuple):
     message: str
     holds: Callable[[Any], bool] | None = None
     field: str = ""
-    """Python name of the field that is to blame; empty: the object as a whole."""
+    """Python name of the field that is invalid; empty: the object as a whole."""
 
     @property
     def path(self) -> str:
@@ -46,7 +46,7 @@ def matching(field: str, pattern: str, message: str) -> Rule:
     Args:
         field: The field's Python name.
         pattern: In the syntax that RE2 and Python share, without anchors.
-        message: What the user is told.
+        message: What the user reads.
     """
     # "function" is a reserved word of CEL: unescaped, the API server cannot bound the rule's cost.
     name = "__function__" if field == "function" else to_camel(field)

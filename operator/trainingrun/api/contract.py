@@ -1,4 +1,4 @@
-"""What operator and runtime tell each other: the only module that both sides import.
+"""What operator and runtime exchange: the only module that both sides import.
 
 The operator writes a `RunContract` into the environment of the head pod ($TRAININGRUN_CONTRACT);
 the head pod answers `GET /progress` with a `Progress`. The bearer tokens for it are the
@@ -31,7 +31,7 @@ STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's o
 """Files by which the processes of one pod communicate: the `…_FILE` below."""
 STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"
 """Another state directory, where several nodes share a machine."""
-NOTICE_FILE = "notice"
+PREEMPTION_NOTICE_FILE = "notice"
 """Written by the preStop hook: the Unix time in seconds at which the pod will be killed."""
 SAVED_FILE = "saved"
 """Written by the runtime once the checkpoint for that notice is committed; preStop then ends."""
@@ -40,7 +40,7 @@ WATCHER_FILE = "watcher"
 PROGRESS_FILE = "progress.json"
 """The driver's `Progress`, for the server that hands it out and for a local run."""
 SUSPEND_FILE = "suspend"
-"""Written on `POST /suspend`: the driver makes a checkpoint and ends when it sees it."""
+"""Written on `POST /suspend`: the driver makes a checkpoint and ends once it is there."""
 WORKER_RESOURCE = "trainingrun_worker"
 """Ray resource of which each worker's node has one and each worker takes one: a node holds exactly
 one worker, however many CPUs it has left for Ray Data."""
@@ -118,7 +118,7 @@ Metrics = Annotated[dict[str, Any], BeforeValidator(_readable_metrics)]
 
 
 class Wire(Model):
-    """A message; fields that this side does not know yet are ignored."""
+    """A message; fields of a newer version are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -148,7 +148,7 @@ class ContractCheckpoints(Wire):
 
 
 class RunContract(Wire):
-    """Everything that the runtime needs to know about one attempt."""
+    """Everything that the runtime needs for one attempt."""
 
     name: str
     """Name of the run."""
@@ -281,7 +281,7 @@ class Progress(Wire):
     """The contract's attempt."""
     epoch: Count = 0
     """Fencing token of the driver's lease: it grows with every driver that takes over the run; 0
-    before that. Earlier images and operators know it by this name."""
+    before that. Earlier images and operators use this name."""
     state: RunState = RunState.STARTING
     """What the driver is doing."""
     time: UnixTime = 0
@@ -293,7 +293,7 @@ class Progress(Wire):
     step_time: UnixTime | None = None
     """Unix time at which that step was done."""
     total_steps: Count | None = None
-    """Steps wanted."""
+    """Steps of the whole training."""
     seconds_left: Duration | None = None
     """Estimated seconds of training left."""
     world_size: Count = 0
@@ -307,9 +307,9 @@ class Progress(Wire):
     seconds: Seconds = Field(default_factory=Seconds)
     """Where this driver's time went."""
     lost_nodes: Annotated[list[Name], _the_last(MOST_NODES)] = Field(default_factory=list)
-    """Kubernetes nodes that Ray no longer hears from."""
+    """Kubernetes nodes from which Ray gets no more heartbeats."""
     storage_error: Sentence | None = None
-    """Why the bucket does not answer at the moment, in a sentence; none: it does. Training goes on,
+    """Why the bucket does not answer at present, in a sentence; none: it does. Training goes on,
     uploads and commits wait."""
     storage_error_since: UnixTime | None = None
     """Unix time in seconds since when it does not."""

@@ -109,7 +109,7 @@ def _structural(node: Schema, definitions: Schema) -> Schema:
     """Inlines references, collapses `X | None`, and drops what structural schemas do not take."""
     if "$ref" in node:
         target = definitions[node["$ref"].rsplit("/", 1)[-1]]
-        # The field's own words say more than those of its type.
+        # The field's own docstring says more than that of its type.
         node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
         return _structural(node, definitions)
     if "anyOf" in node and "x-kubernetes-int-or-string" not in node:

@@ -73,7 +73,7 @@ def at_least(field: str, least: str, message: str) -> Rule:
 def not_more(field: str, limit: str, message: str) -> Rule:
     """The rule that one quantity, where it is set, is not more than another field's.
 
-    Holds where one of them is malformed: another rule says so then.
+    Holds where one of them is malformed: another rule refuses that.
     """
     one, other = f"string(self.{to_camel(field)})", f"string(self.{to_camel(limit)})"
     cel = (

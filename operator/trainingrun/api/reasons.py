@@ -154,7 +154,7 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionType.STALLED,
         "False",
         ConditionReason.NOTHING_IS_MISSING,
-        "The operator knows of nothing that keeps the run from continuing.",
+        "The operator has found nothing that keeps the run from continuing.",
     ),
     ConditionRow(
         ConditionType.STALLED,

@@ -12,7 +12,7 @@ from .base import Model
 
 
 class Phase(StrEnum):
-    """One word for where the run stands, derived from the conditions and the attempt."""
+    """The state of the run in one word, derived from the conditions and the attempt."""
 
     PENDING = "Pending"
     QUEUED = "Queued"
@@ -73,13 +73,13 @@ class Condition(StatusModel):
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: str
-    """One word for why."""
+    """Why, in one CamelCase word."""
     message: str = ""
     """One sentence: what is so and, where something is wrong, what to do."""
     last_transition_time: str
     """When status last changed."""
     observed_generation: int = 0
-    """The spec's generation that this speaks of."""
+    """The spec's generation that this describes."""
 
 
 class Attempt(StatusModel):
@@ -113,7 +113,7 @@ class RunProgress(StatusModel):
     step: int = 0
     """Steps done."""
     total_steps: int | None = None
-    """Steps wanted, where the training says so."""
+    """Steps of the whole training, where it reports them."""
     percent: int | None = None
     """step / totalSteps in percent, rounded down."""
     seconds_left: int | None = None
@@ -194,7 +194,7 @@ class RunStatus(StatusModel):
     """Where the run stands."""
 
     observed_generation: int | None = None
-    """The spec's generation that this speaks of."""
+    """The spec's generation that this describes."""
     phase: Phase | None = None
     """One word, derived from the conditions."""
     conditions: list[Condition] = Field(

@@ -206,7 +206,7 @@ class Accelerator(Model):
     kind: Literal["nvidia", "amd", "tpu", "gaudi", "neuron"]
     """Whose device it is; this decides the resource name and the platform's tolerations."""
     product: str | None = Field(default=None, max_length=63)
-    """Node label value of the wanted product, such as NVIDIA-A100-SXM4-80GB. Default: any."""
+    """Node label value of the product, such as NVIDIA-A100-SXM4-80GB. Default: any."""
     count: Whole = Field(default=1, ge=1, le=64)
     """Devices per worker; for neuron, NeuronCores."""
 
@@ -435,7 +435,7 @@ class ObjectMeta(Model):
     namespace: str = "default"
     """Namespace of the run and of everything it owns."""
     uid: str = ""
-    """Set by the API server; tells two runs of one name apart."""
+    """Set by the API server; distinguishes two runs of one name."""
     generation: int = 0
     """Counts changes of the spec."""
     resource_version: str = ""
@@ -443,7 +443,7 @@ class ObjectMeta(Model):
     creation_timestamp: str | None = None
     """RFC 3339 time of creation."""
     deletion_timestamp: str | None = None
-    """RFC 3339 time at which deletion was asked for."""
+    """RFC 3339 time at which deletion was requested."""
 
 
 class TrainingRun(Model):

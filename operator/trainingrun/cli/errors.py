@@ -10,7 +10,7 @@ from ..local.plain import plain_lines
 
 
 class CliError(Exception):
-    """A command cannot do what was asked; the text is one sentence."""
+    """A command fails; the text is one sentence."""
 
 
 def print_error(sentence: str) -> None:

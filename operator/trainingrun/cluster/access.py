@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 Rule = dict[str, Any]
-"""One PolicyRule of a Kubernetes Role, in the API's own words."""
+"""One PolicyRule of a Kubernetes Role, as the API spells it."""
 
 
 def _rule(group: str, resource: str, *verbs: str, names: Sequence[str] = ()) -> Rule:
@@ -44,7 +44,7 @@ CLUSTER_RULES: list[Rule] = [
         "watch",
         names=("rayclusters.ray.io", "rayjobs.ray.io", "trainingruns.trainingrun.dev"),
     ),
-    # Tells KubeRay's namespace, which no label could be trusted to tell.
+    # Names KubeRay's namespace; a label is not proof of it.
     _rule("rbac.authorization.k8s.io", "clusterrolebindings", "get", names=("kuberay-operator",)),
 ]
 """What is not in any namespace. Without it (an operator confined to namespaces) nodes count as

@@ -1,7 +1,7 @@
 """Plain dicts to and from the API server over HTTP: requests and server-side apply.
 
 `kubernetes.aio` finds and refreshes credentials; its generated models are left out, for they drop
-fields that they do not know, such as those of a newer KubeRay.
+fields that they do not define, such as those of a newer KubeRay.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class NotFound(ClusterError):
 
 
 class NotServed(ClusterError):
-    """The API server does not know the resource at the moment, which says nothing of objects."""
+    """The API server does not serve the resource at present; its objects may exist."""
 
 
 class Gone(ClusterError):
@@ -64,11 +64,11 @@ class AlreadyExists(ClusterError):
 
 
 def allow_many_connections() -> None:
-    """Makes room in this process for a connection of each watch, of which there are four for each
+    """Lets this process have a connection for each watch, of which there are four for each
     namespace that is watched on its own.
 
     The limit of open files is raised as far as it may go: many container runtimes begin with 1,024.
-    And asyncio keeps a buffer for each TLS connection, 256 KiB where it is not told otherwise: half
+    And asyncio keeps a buffer for each TLS connection, 256 KiB by default: half
     a gigabyte for 500 namespaces.
     """
     sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
@@ -114,7 +114,7 @@ class Connection:
             timeout_s: Longest wait for the answer to one request, watches aside.
             count: Called with the HTTP method and the status code ("error" without an answer)
                 of each request.
-            may_write_s: Asked before each request that changes something: for how many seconds
+            may_write_s: Called before each request that changes something: for how many seconds
                 from now this process may, see `NotLeading`.
         """
         self._configuration = configuration
@@ -148,7 +148,7 @@ class Connection:
     def _new_session(
         self, limit: int, middlewares: Sequence[aiohttp.ClientMiddlewareType] = ()
     ) -> aiohttp.ClientSession:
-        """At most `limit` connections at once; 0: as many as are asked for."""
+        """At most `limit` connections at once; 0: as many as are opened."""
         connector = aiohttp.TCPConnector(
             ssl=self._tls, limit=limit, socket_factory=_keepalive_socket
         )
@@ -259,7 +259,7 @@ class Connection:
 
 
 def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that notices within about 25 s that the machine at the other end is gone."""
+    """A socket that finds within about 25 s that the machine at the other end is gone."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -58,7 +58,7 @@ FIELDS: Mapping[str, Fields] = {
         "spec": {
             **_whole("nodeName", "restartPolicy", "terminationGracePeriodSeconds"),
             **_whole("schedulingGates"),
-            # Which nodes a pod that finds none was told to keep off.
+            # Which nodes an unschedulable pod excludes.
             "affinity": _whole("nodeAffinity"),
             "containers": _CONTAINERS,
             "initContainers": _CONTAINERS,

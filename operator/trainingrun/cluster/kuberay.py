@@ -20,7 +20,7 @@ def crd_path(api_version: str, kind: str) -> str:
 
 
 def verdict(crd: Mapping[str, Any]) -> KubeRay:
-    """Judges the CRD `rayjobs.ray.io` by the schema of its served v1."""
+    """Checks the CRD `rayjobs.ray.io` by the schema of its served v1."""
     for version in crd["spec"]["versions"]:
         if version["name"] == "v1" and version["served"]:
             schema = version["schema"]["openAPIV3Schema"]["properties"]

@@ -1,4 +1,4 @@
-"""Where KubeRay's operator runs: the runs' NetworkPolicies let it in, and nobody else.
+"""Where KubeRay's operator runs: the runs' NetworkPolicies let in that namespace alone.
 
 A pod or a Deployment with KubeRay's labels would be no proof, because every user of the cluster may
 make one in a namespace of their own. The ClusterRoleBinding that gives KubeRay its rights is: only
@@ -39,10 +39,10 @@ def namespaces_of(binding: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class KubeRayNamespaces:
-    """Asks for KubeRay's ClusterRoleBinding and remembers what it says."""
+    """Reads KubeRay's ClusterRoleBinding and keeps its subjects' namespaces."""
 
     def __init__(self, connection: Connection, retry_s: float):
-        """Nothing is asked until `run`; `retry_s` passes between checks for a missing KubeRay."""
+        """Nothing is read until `run`; `retry_s` passes between checks for a missing KubeRay."""
         self._connection, self._retry_s = connection, retry_s
         self._answered = asyncio.Event()
         self.found: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""How long ago a node's kubelet renewed its Lease, asked only of nodes that are under suspicion.
+"""How long ago a node's kubelet renewed its Lease, read only of nodes with another sign of failure.
 
 5,000 kubelets renew 500 Leases a second: a watch of them would cost the operator more than all of
 its work. A Lease counts as old only after two reads found the same version of it, and its age is
-told by the API server's clock alone: the kubelet's may be off, and time in which the API server
+measured by the API server's clock alone: the kubelet's may be off, and time in which the API server
 does not answer must not make every node appear lost.
 """
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "kube-node-lease"
 BETWEEN_READS_S = 1.0
-"""The API server's clock is told in whole seconds: sooner, a second read tells nothing."""
+"""The API server's clock is given in whole seconds: sooner, a second read shows nothing."""
 MOST_AT_ONCE = 50
 """Leases read for one reconcile; those that wait longest come first."""
 FORGOTTEN_AFTER_S = 60.0
-"""A node that nobody has asked about for so long is no longer under suspicion."""
+"""The Lease of a node that was not requested for so long is forgotten."""
 FORBIDDEN_RETRY_S = 60.0
 """Until a role that was missing is tried again."""
 
@@ -47,10 +47,10 @@ class _Reading:
 
 
 class Leases:
-    """Reads Leases and remembers those of the nodes that it was asked about lately."""
+    """Reads Leases and keeps those of the nodes that were requested lately."""
 
     def __init__(self, connection: Connection, monotonic: Callable[[], float] = time.monotonic):
-        """Reads nothing until asked."""
+        """Reads nothing until `ages`."""
         self._connection, self._monotonic = connection, monotonic
         self._readings: dict[str, _Reading] = {}
         self._forbidden_until = 0.0

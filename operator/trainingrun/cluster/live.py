@@ -1,6 +1,6 @@
 """A real cluster: the port's questions answered from the stores, its effects by the API server.
 
-kopf's events feed the stores (`handle`). `subscribe` tells of each run that something changed
+kopf's events feed the stores (`handle`). `subscribe` calls back for each run that something changed
 about; `KubernetesCluster.observe` then reads the stores and makes no call at all.
 """
 
@@ -31,7 +31,7 @@ from .watches import Watches
 log = logging.getLogger(__name__)
 
 EVENT_OF_OUR_OWN_S = 1.0
-"""How long the watch may take to tell of an object that another process of ours has created."""
+"""How long the watch may take to show an object that another operator process has created."""
 
 
 class KubernetesCluster:
@@ -44,7 +44,7 @@ class KubernetesCluster:
         *,
         look_for_kuberay_s: float = 30.0,
     ):
-        """Nothing is known until `run`, and until kopf hands over what it sees.
+        """Empty until `run`, and until kopf passes what it watches.
 
         Args:
             connection: To the API server.
@@ -106,7 +106,7 @@ class KubernetesCluster:
         return min(watch.alive_at for watch in self.watches.all())
 
     def stale_watches(self) -> Mapping[str, int]:
-        """How many watches of each kind tell nothing at the moment."""
+        """How many watches of each kind are stale."""
         return self.watches.count_stale()
 
     def run_keys(self) -> list[RunKey]:
@@ -169,7 +169,7 @@ class KubernetesCluster:
                 known = await self._existing(manifest, kind)
         if owner_uid(known) != owner_uid(manifest):
             raise Rejected(foreign(manifest, known))
-        # With its UID: another of that name, made meanwhile by somebody else, is a conflict.
+        # With its UID: another of that name, made meanwhile by another client, is a conflict.
         own = {**manifest, "metadata": {**metadata, "uid": known["metadata"]["uid"]}}
         try:
             applied = await self._connection.apply(path_of_manifest(manifest), own)

@@ -19,7 +19,7 @@ class Nodes:
     """Answers from the watch of nodes. While that is stale, every node is unknown."""
 
     def __init__(self, watch: Watch, monotonic: Callable[[], float] = time.monotonic):
-        """Reads the watch's store whenever asked."""
+        """Reads the watch's store at each call."""
         self._watch, self._monotonic = watch, monotonic
         self._missing_since: dict[str, float] = {}
         self._read: dict[str, tuple[Object, NodeState]] = {}

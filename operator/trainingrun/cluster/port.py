@@ -1,6 +1,6 @@
-"""The questions that the controller asks of a cluster, and nothing else.
+"""What the controller reads from a cluster and does there.
 
-Absent is not unknown: a method answers None or an empty list only when the API server says so;
+Absent is not unknown: a method answers None or an empty list only when the API server confirms it;
 403, 429, 5xx and timeouts raise.
 """
 
@@ -42,15 +42,15 @@ class Cluster(Protocol):
     async def lease_ages(self, nodes: Iterable[str]) -> Mapping[str, float]:
         """Seconds since the kubelets of these nodes renewed their Leases.
 
-        Asked only of nodes under suspicion, and again while they are: the first answer about a node
-        has no age yet. A node of which none can be told is left out. Never raises.
+        Only for nodes with another sign of failure, and again while they have it: the first answer
+        about a node has no age yet. A node whose Lease cannot be read is left out. Never raises.
         """
         ...
 
     async def apply(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create it, or make the run's own object of that name be as given; the result.
 
-        An object that belongs to nobody or to somebody else is never changed.
+        An object that has no owner, or another one, is never changed.
 
         Raises:
             Rejected: the API server refused it as invalid, or another owner has its name.

@@ -50,7 +50,7 @@ class Store:
         Args:
             indices: Names and key functions of `by`.
             project: What is kept of an object; see `fields`.
-            summarize: What is counted in `summaries` and can be asked without unpacking.
+            summarize: What is counted in `summaries` and can be read without unpacking.
             packed: Keep objects as compressed JSON, a tenth of the memory; each read then costs
                 some 50 microseconds.
             on_change: Called with the former and the new object (None: absent), synchronously.

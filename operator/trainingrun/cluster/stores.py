@@ -1,6 +1,6 @@
-"""The stores of every kind that a run is made of, and who is told of what changes in them. No I/O.
+"""The stores of every kind that a run is made of, and the subscribers to their changes. No I/O.
 
-Whoever feeds the stores needs to know nothing of runs: each change finds the run that it is about.
+Callers that add objects need no run: each change is mapped to the run that it is about.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ class Stores:
             Store(
                 project=fields.projection(KIND),
                 summarize=summary_of,
-                packed=True,  # most are ended ones, which nobody reads
+                packed=True,  # most are ended ones, which are rarely read
                 on_change=self._run_changed,
             ),
         )
@@ -106,8 +106,8 @@ class Stores:
             if (not namespace or key[0] == namespace) and not self._is_done(key)
         ]
 
-    def tell(self, *keys: RunKey | None) -> None:
-        """Tells the subscribers that something changed about these runs."""
+    def notify(self, *keys: RunKey | None) -> None:
+        """Calls the subscribers for these runs."""
         for key in keys:
             if key is not None:
                 for subscriber in self._subscribers:
@@ -126,15 +126,15 @@ class Stores:
 
     def _run_changed(self, old: Object | None, new: Object | None) -> None:
         metadata = (new or old or {})["metadata"]
-        self.tell((metadata["namespace"], metadata["name"]))
+        self.notify((metadata["namespace"], metadata["name"]))
 
     def _owned_changed(self, old: Object | None, new: Object | None) -> None:
-        self.tell(*{run_key(found) for found in (old, new) if found is not None})
+        self.notify(*{run_key(found) for found in (old, new) if found is not None})
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         if affects_runs(old, new):
             name = (new or old or {})["metadata"]["name"]
-            self.tell(*{run_key(pod) for pod in self.pods.store.by("node", name)})
+            self.notify(*{run_key(pod) for pod in self.pods.store.by("node", name)})
 
 
 def summary_of(run: Object) -> RunSummary:

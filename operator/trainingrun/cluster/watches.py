@@ -1,8 +1,8 @@
 """Which collections kopf watches to keep the stores up, and what is known to be out of date.
 
-kopf lists, watches and reconnects; `observe` sees each of its requests and the answer, which is all
-that tells whether events arrive. This tells the runs when a watch goes stale or is fresh again, and
-finds out whether KubeRay is installed.
+kopf lists, watches and reconnects; `observe` gets each of its requests and the answer, the only
+sign of whether events arrive. This notifies the runs when a watch goes stale or is fresh again,
+and finds out whether KubeRay is installed.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ OPTIONAL_RETRY_S = 20.0
 """Between tries of what the operator works without and has never been allowed to see; shorter than
 any request may take, for kopf's request waits as long."""
 UNWATCHED_S = 15.0
-"""A kind that is served for so long and not asked for by kopf was installed after kopf began; kopf
-waits shorter before it asks again for what was refused."""
+"""A kind that is served for so long and not requested by kopf was installed after kopf began; kopf
+waits shorter before it requests again what was refused."""
 
 
 class KindInstalledLater(Exception):
     """kopf has to be started anew, because it does not watch a kind that is installed by now.
 
-    It learns at its start which kinds there are, and later by KubeRay's CRD of RayJobs, unless the
-    operator is confined to namespaces and may not watch CRDs. It asks for the kinds as soon as the
-    CRD changes, which may be a moment before the API server tells of them.
+    It reads at its start which kinds there are, and later by KubeRay's CRD of RayJobs, unless the
+    operator is confined to namespaces and may not watch CRDs. It requests the kinds as soon as the
+    CRD changes, which may be shortly before the API server serves them.
     """
 
 
@@ -165,7 +165,7 @@ class Watches:
         }
 
     def count_stale(self) -> Mapping[str, int]:
-        """How many watches of each kind tell nothing at the moment; what the operator was never
+        """How many watches of each kind are stale; what the operator was never
         allowed to see and works without is not counted.
         """
         return {
@@ -201,7 +201,7 @@ class Watches:
         now = (watch.state, watch.stale)
         if self._told.get(watch.path, ("synced", None)) != now:
             self._told[watch.path] = now
-            self._stores.tell(*self._stores.unfinished(watch.namespace))
+            self._stores.notify(*self._stores.unfinished(watch.namespace))
 
     def _note_synced(self) -> None:
         if self.kuberay is not None and all(watch.settled for watch in self.all()):
@@ -229,7 +229,7 @@ class Watches:
                 log.log(level, "KubeRay's RayJob CRD: %s", found)
                 self.kuberay = found
                 self._note_synced()
-                self._stores.tell(*self._stores.unfinished())
+                self._stores.notify(*self._stores.unfinished())
             await asyncio.sleep(CHECK_S)
             try:
                 wait_s = None if settled and found == "ok" else self._look_for_kuberay_s
@@ -244,7 +244,7 @@ class Watches:
         for watch in watches:
             if served == "missing":
                 watch.set_missing()
-            elif served == "no" and watch.unwatched:  # and kopf may ask no more
+            elif served == "no" and watch.unwatched:  # and kopf may not request it again
                 watch.refused(NotServed(f"its CRD is there, and {kind.api_version} is not served"))
         if served != "yes" or not any(watch.unwatched for watch in watches):
             self._unwatched_since.pop(kind.name, None)
@@ -265,25 +265,25 @@ class Watches:
             pass
         except ClusterError:
             return "unknown"
-        # Its CRD decides, where it may be read: a server that is just starting may not know it yet.
+        # Its CRD decides, where it may be read: a server that is just starting may answer 404.
         try:
             await self._connection.request("GET", kuberay.crd_path(kind.api_version, kind.name))
         except NotFound:
             return "missing"
         except Forbidden:
             known = any(watch.state == "synced" for watch in self._of_kind[kind.name].values())
-            return "no" if known else "missing"  # as far as this process knows
+            return "no" if known else "missing"  # as far as this process has read
         except ClusterError:
             return "unknown"
         return "no"
 
     async def _look_at_kuberay(self) -> kuberay.KubeRay | None:
-        """None: nobody knows at the moment."""
+        """None: not known at present."""
         watches = self._of_kind["RayJob"].values()
         if any(watch.state == "missing" for watch in watches):
             return "missing"
         if not any(watch.settled for watch in watches):
-            return None  # the first list asks again
+            return None  # the first list requests it again
         try:
             crd = await self._connection.request("GET", kuberay.crd_path(RAY_API, "RayJob"))
         except Forbidden:

@@ -1,9 +1,9 @@
 """What is known of one collection that kopf lists and watches: whether its events arrive.
 
-kopf tells its handlers of objects, and of nothing else. Whether it is refused, cut off or listing
+kopf passes objects to its handlers, and nothing else. Whether it is refused, cut off or listing
 anew shows in its requests, see `watches`. Unknown is not absent: what is known stays known when the
-API server refuses to tell more, and `stale` then says why it may be out of date. Only a kind that
-is confirmed not to be installed has no objects.
+API server refuses the watch, and `stale` then has the reason why it may be out of date. Only a kind
+that is confirmed not to be installed has no objects.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 State = Literal["starting", "synced", "missing"]
 
 PAGE = 500
-"""Objects whose metadata is asked for at once."""
+"""Objects whose metadata is requested at once."""
 RETRY_S = (0.5, 8.0)
 """First and longest wait before a broken or refused request is tried again."""
 RECONNECT_GRACE_S = 2.0
-"""A gap between two watches that is shorter than this tells nothing about the API server."""
+"""A gap between two watches that is shorter than this shows nothing about the API server."""
 STALE_AFTER_S = 10.0
 """A collection without an open watch for so long may have changed: the server's own ends of a
 watch, every 300 s, are made up for within milliseconds."""
@@ -55,7 +55,7 @@ class Watch:
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"] = asyncio.create_task,
         monotonic: Callable[[], float] = time.monotonic,
     ):
-        """Knows nothing yet of the collection at `path`, whose objects messages call `what`.
+        """Nothing is known yet of the collection at `path`; messages call its objects `what`.
 
         It may be confined to a namespace or a label selector, and `optional`: the operator works
         without. `on_state` is called when `state` or `stale` may have changed; `spawn` runs a
@@ -67,7 +67,7 @@ class Watch:
         """Monotonic time since when events arrive without a gap; None: they do not."""
         self.alive_at = monotonic()
         """Monotonic time of kopf's last request."""
-        self.asked = False
+        self.requested = False
         """Whether kopf waits for an answer of the API server."""
         self._connection, self._what = connection, what
         self._query = {"labelSelector": label_selector} if label_selector else {}
@@ -108,14 +108,14 @@ class Watch:
 
     @property
     def unwatched(self) -> bool:
-        """Whether kopf has neither a watch open nor asks for one at the moment."""
-        return self._answer is None and not self.asked
+        """Whether kopf has no watch open and requests none."""
+        return self._answer is None and not self.requested
 
     # What kopf's requests show
 
     def began(self, watches: bool) -> None:
         """A request of kopf's begins: for a list, or (`watches`) for what happens from now on."""
-        self.alive_at, self.asked = self._monotonic(), True
+        self.alive_at, self.requested = self._monotonic(), True
         self._closed()
         if not watches:
             self._listed = True
@@ -127,7 +127,7 @@ class Watch:
         if self.connected_since is None or gap_s > RECONNECT_GRACE_S:
             self.connected_since = now
         self._answer, self._problem, self._fresh_at = answer, None, now
-        self.asked = False
+        self.requested = False
         self._transport = answer.connection.transport if answer.connection is not None else None
         if self._told_stale is not None or gap_s > STALE_AFTER_S:
             self._fresh_at = now + CATCH_UP_S
@@ -140,13 +140,13 @@ class Watch:
 
     def disconnected(self) -> None:
         """A request has failed, or has not been answered as it should."""
-        self.asked = False
+        self.requested = False
         self._closed()
         self.connected_since = None
         self._tell()
 
     def refused(self, error: ClusterError) -> None:
-        """The API server does not do what kopf asks; a kind that is missing stays missing."""
+        """The API server refuses kopf's request; a kind that is missing stays missing."""
         if isinstance(error, NotServed):
             self._refused(error, f"does not know the {self._what}{self._where} ({error})")
         elif isinstance(error, Forbidden):
@@ -158,7 +158,7 @@ class Watch:
         self.disconnected()
 
     def check(self) -> None:
-        """Notices what no request shows: that the answer to a watch has ended."""
+        """Finds what no request shows: that the answer to a watch has ended."""
         if self._answer is not None and self._answer.closed:
             self._closed()
         self._tell()
@@ -189,7 +189,7 @@ class Watch:
                 await asyncio.sleep(wait * random.uniform(0.7, 1.3))  # noqa: S311
                 wait = min(wait * 2, RETRY_S[1])
         awaited = listed
-        while awaited := {  # noqa: ASYNC110 - who feeds the store tells runs, and nobody else
+        while awaited := {  # noqa: ASYNC110 - there is no event for it
             key: seen for key, seen in awaited.items() if not self.store.has_seen(key, *seen)
         }:
             await asyncio.sleep(HANDLED_CHECK_S)
@@ -219,7 +219,7 @@ class Watch:
     def _closed(self) -> None:
         if self._transport is not None and self._transport.is_closing():
             # A TLS close handshake would wait until the server has said everything, and nothing
-            # would know of that socket any more.
+            # would close that socket any more.
             self._transport.abort()
         self._transport = None
         if self._answer is not None:

@@ -93,7 +93,7 @@ def configure(settings: kopf.OperatorSettings, own: OperatorSettings) -> None:
     """Settings of kopf; all kinds but TrainingRuns and Nodes are filtered by the API server."""
     settings.peering.standalone = True
     settings.posting.enabled = False  # events about runs are written after their status
-    # KubeRay may be installed later, which its CRD tells. Confined to namespaces the operator may
+    # KubeRay may be installed later, which its CRD shows. Confined to namespaces the operator may
     # not watch CRDs, see `cluster.watches.KindInstalledLater`.
     settings.scanning.disabled = settings.peering.namespaced
     settings.watching.field_selectors[CRDS] = "metadata.name=rayjobs.ray.io"

@@ -13,7 +13,7 @@ from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TO
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A head pod to ask."""
+    """A head pod to poll."""
 
     pod_uid: str
     url: str
@@ -32,7 +32,7 @@ def head_of(
     """The attempt's head among a run's pods, if it runs, has an address and is the run's own.
 
     Its controller is a RayCluster, whose controller is a RayJob, whose controller is the run `uid`.
-    One that is leaving is asked as well, while there is no other: it may still have final progress.
+    One that is terminating is polled as well, while there is no other: it may have final progress.
     """
     jobs = {job["metadata"]["uid"] for job in ray_jobs if _controller(job, "TrainingRun") == uid}
     clusters = {

@@ -5,8 +5,8 @@ lacks is added here, from outside:
 
 - it counts by the wall clock, which can jump: here both the end of another's Lease and our own
   right to write are counted by a clock that only goes forward;
-- a leader that is cut off believes in its lead until its last renewal fails, and one that was
-  stopped for a while until it asks again: `may_write_s` ends before the Lease could be another's;
+- a leader that is cut off holds its lead until its last renewal fails, and one that was
+  stopped for a while until it checks again: `may_write_s` ends before the Lease could be another's;
 - only answers of the API server count as failures, so that a broken connection would end the
   election, and a request without an answer would hang for ever;
 - it does not give the Lease back at the end, so that the next one would wait for it to run out;
@@ -53,7 +53,7 @@ def now_s() -> float:
 
 
 class Leadership:
-    """One candidate. `run` it; ask `may_write_s` before everything that others can see."""
+    """One candidate. `run` it; check `may_write_s` before each write."""
 
     def __init__(
         self, configuration: Configuration, namespace: str, name: str, identity: str

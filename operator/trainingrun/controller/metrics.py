@@ -1,4 +1,4 @@
-"""What Prometheus can ask the operator. Numbers about training are served by the runs' heads."""
+"""The operator's Prometheus metrics. Numbers about training are served by the runs' heads."""
 
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ class Metrics:
         stale_watches: Callable[[], Mapping[str, int]] = dict,
         leads: Callable[[], bool] = lambda: False,
     ):
-        """Gauges ask `runs`, `queued`, `stale_watches` and `leads` when they are scraped."""
+        """Gauges call `runs`, `queued`, `stale_watches` and `leads` when they are scraped."""
         self.registry = CollectorRegistry()
         self.reconcile_seconds = Histogram(
             "trainingrun_reconcile_seconds",
@@ -45,7 +45,7 @@ class Metrics:
         )
         self.polls = Counter(
             "trainingrun_progress_polls",
-            "Progress documents asked for, by outcome.",
+            "Polls of progress documents, by outcome.",
             ["outcome"],
             registry=self.registry,
         )
@@ -83,7 +83,7 @@ class _Gauges(Collector):
         yield depth
         stale = GaugeMetricFamily(
             "trainingrun_operator_watch_stale",
-            "Watches that tell nothing at the moment, by kind: refused, or without an answer. Runs "
+            "Watches that get no events at present, by kind: refused, or without an answer. Runs "
             "then go on, but nothing is decided on what these watches do not show.",
             labels=["kind"],
         )

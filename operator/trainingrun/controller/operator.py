@@ -28,7 +28,7 @@ WATCH_STUCK_S = 900.0
 """A watch that did nothing for so long hangs: each is opened anew every 300 s, and a missing kind
 is checked more often than that."""
 KEY_RETRY_S = 2.0
-"""Between tries to read the operator's keys while the API server cannot be asked."""
+"""Between tries to read the operator's keys while the API server cannot be reached."""
 KEY_REFRESH_S = 60.0
 """Between reads of the operator's keys: how long a rotated or lost one takes to be noticed."""
 
@@ -47,7 +47,7 @@ class Operator:
         Args:
             settings: From the environment.
             configuration: The API server's address and credentials.
-            resolve: Where the progress of a run is asked; default: its head pod's IP.
+            resolve: Where the progress of a run is fetched; default: its head pod's IP.
         """
         self.settings = settings
         own = settings.operator
@@ -154,7 +154,7 @@ class Operator:
         except NotLeading:
             self.queue.done(key)  # whoever leads reconciles it
         except Conflict:
-            # The cache was a moment behind. That is no fault, but with the API server's own event
+            # The cache was out of date. That is no fault, but with the API server's own event
             # on their way a short wait saves a second conflict.
             self._failed(key, "Conflict")
         except ClusterError as error:

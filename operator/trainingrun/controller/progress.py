@@ -1,7 +1,7 @@
-"""Asks the head pods of running attempts how far they are, and asks them to suspend.
+"""Fetches the progress documents of running attempts from their head pods, and posts /suspend.
 
 Pulled, not pushed: training pods need no way into the cluster's API. The rate is bounded for the
-whole cluster, so that a thousand runs cost no more than fifty; each is then asked less often.
+whole cluster, so that a thousand runs cost no more than fifty; each is then polled less often.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class _Followed:
     fetched_at: float | None = None
     failing_since: float | None = None
     asked_since: float | None = None
-    """Since when this pod is asked."""
+    """Since when this pod is polled."""
     answer: _Answer | None = None
     """The last one of this pod."""
     pod_uid: str = ""
@@ -100,22 +100,22 @@ class Poller:
         count: Callable[[str], None] = lambda outcome: None,
         may_act: Callable[[], bool] = lambda: True,
     ):
-        """Asks nobody until `follow`. Made inside a running event loop; `close` it.
+        """Polls nothing until `follow`. Made inside a running event loop; `close` it.
 
         Args:
-            resolve: Where to ask.
+            resolve: Where to fetch it.
             tokens_of: The bearer tokens of a run's UID, newest first.
             every_s: Seconds between two questions to one run.
             per_second: Questions per second over all runs.
             concurrency: Questions at the same time; a quarter as many to heads that did not answer
                 the last one, so that they cannot keep the others waiting.
             timeout_s: Longest wait for an answer.
-            on_change: Told of a run whose document changed, whose polls begin to fail or work, or
-                for which `ask_once` is done.
-            count: Told of each outcome.
-            may_act: Asked before a head is told to suspend.
+            on_change: Called for a run whose document changed, whose polls begin to fail or work,
+                or for which `ask_once` is done.
+            count: Called with each outcome.
+            may_act: Called before /suspend is posted.
         """
-        # A head is asked for one thing and believed nothing else: no cookies, no redirects to
+        # Of a head nothing but the document is accepted: no cookies, no redirects to
         # other runs, no compression, which would make a megabyte of a kilobyte.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
@@ -144,7 +144,7 @@ class Poller:
         return bool(run and run.task and (run.uid, run.attempt) == (uid, attempt))
 
     def follow(self, key: Key, uid: str, attempt: int) -> None:
-        """Keeps asking this attempt until told otherwise; the same again changes nothing."""
+        """Polls this attempt until `unfollow`; the same again changes nothing."""
         run = self._known(key, uid, attempt)
         if run.task is None or run.task.done():
             run.task = asyncio.create_task(self._keep_asking(key, run), name=f"poll {key}")
@@ -164,7 +164,7 @@ class Poller:
         self._runs.pop(key, None)
 
     def pause(self) -> None:
-        """Stops asking all, and forgets what was asked: somebody else does from here on."""
+        """Stops all polls and forgets their documents: another process polls from here on."""
         for key in list(self._runs):
             self.forget(key)
 
@@ -186,7 +186,7 @@ class Poller:
     def ask_once(self, key: Key, uid: str, attempt: int, occasion: str) -> bool:
         """One question outside the turn, once per occasion; whether its answer is still awaited.
 
-        Nobody waits for it here: `on_change` is told once it is answered, or has taken too long.
+        It is not awaited here: `on_change` is called once it is answered, or has taken too long.
         """
         if self._resolve(key, uid, attempt) is None:
             return False
@@ -302,13 +302,13 @@ class Poller:
                 if answer.status == 503:
                     return _Answer("none-yet")
                 if answer.status != 200:
-                    told = f"the head answers {answer.status} to GET /progress"
-                    return _Answer("unusable", error=told)
+                    error = f"the head answers {answer.status} to GET /progress"
+                    return _Answer("unusable", error=error)
                 if answer.headers.get("Content-Encoding", "identity") != "identity":
                     raise documents.DocumentError("it is compressed")
                 return _Answer("ok", documents.read(await _body(answer)))
-        told = "the head answers 401: it knows none of the tokens of this operator's keys"
-        return _Answer("refused", error=told)
+        error = "the head answers 401: it accepts none of the tokens of this operator's keys"
+        return _Answer("refused", error=error)
 
     async def _suspend(self, key: Key, run: _Followed, attempt: int) -> None:
         target = self._resolve(key, run.uid, attempt)
@@ -330,7 +330,7 @@ class Poller:
                             log.info("the head answers %d to POST /suspend", answer.status)
                             return
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.info("head not asked to suspend: %s", error or type(error).__name__)
+            log.info("/suspend was not posted: %s", error or type(error).__name__)
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:
@@ -342,7 +342,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _cause(error: Exception) -> str:
-    """Without the head's own words, and the same for the same cause."""
+    """Without what the head answered, and the same for the same cause."""
     if isinstance(error, TimeoutError):
         return "timeout"
     if isinstance(error, aiohttp.ClientConnectorError):

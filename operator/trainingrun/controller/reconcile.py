@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 TERMINAL_DEPLOYMENTS = ("Complete", "Failed")
 """RayJob's status.jobDeploymentStatus once it does nothing more."""
 RENEW_S = 60.0
-"""Between tries to hand a head a token: about as long as the kubelet takes to bring it."""
+"""Between two tokens made for one head: about as long as the kubelet takes to mount one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def utc_now() -> datetime:
 
 
 class Reconciler:
-    """Reconciles runs. Remembers only what a restart may forget."""
+    """Reconciles runs. Keeps only what a restart may lose."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Reconciler:
         """Whether to wait for the head's answer before anything is decided about the run.
 
         After a start of this process nothing is known of attempts that run already: the status
-        would say so for a moment, and take it back. When the RayJob has ended, the head may have
+        would change to that and back. When the RayJob has ended, the head may have
         written its final progress since the last poll, and goes with the job. No worker waits.
         """
         uid, attempt = seen.run.metadata.uid, seen.run.status.attempt
@@ -143,7 +143,7 @@ class Reconciler:
         )
 
     async def _with_lease_ages(self, seen: Observed) -> Observed:
-        """With the age of the Leases of those nodes that something speaks against."""
+        """With the age of the Leases of those nodes with another sign of failure."""
         names = suspects(seen, self._render, self._settings, self._now())
         if not names:
             return seen
@@ -162,7 +162,7 @@ class Reconciler:
                 refused = _refused(action)
                 if refused is None or not _is_refusal(error):
                     raise
-                # The next reconcile, which is at once, puts the API server's words into the status.
+                # The next reconcile, at once, writes the API server's message to the status.
                 metadata = seen.run.metadata
                 key = (metadata.namespace, metadata.name)
                 self._rejections[key] = _Rejection(
@@ -186,7 +186,7 @@ class Reconciler:
             case ExcludeNodes(ray_cluster, nodes):
                 await self._cluster.exclude_nodes(ray_cluster, nodes)
             case AskToSuspend(attempt):
-                # Nobody waits for the head: the deadline after which the pods are freed anyway is
+                # The head is not awaited: the deadline after which the pods are freed anyway is
                 # counted from the status, which is written now.
                 key = (metadata.namespace, metadata.name)
                 self._polls.ask_to_suspend(key, metadata.uid, attempt)
@@ -211,7 +211,7 @@ class Reconciler:
             self._polls.unfollow(key)
 
     async def _renew_token(self, key: Key, seen: Observed) -> None:
-        """Hands a head that knows none of our tokens one that fits; the kubelet brings it there.
+        """Makes a valid token for a head that accepts none of ours; the kubelet mounts it.
 
         Its own Secret is gone, or has one of a key that is lost. Created, never changed: the right
         to change Secrets would be one to read them all.
@@ -234,7 +234,7 @@ class Reconciler:
         try:
             await self._cluster.create(with_token(secret, TOKEN_KEY, token))
         except ClusterError as error:
-            log.warning("the head gets no token: %s", error)
+            log.warning("no token was made for the head: %s", error)
 
     def _forget(self, key: Key) -> None:
         self._polls.forget(key)
@@ -244,7 +244,7 @@ class Reconciler:
         last, metadata = self._rejections.get(key), seen.run.metadata
         if last is None or (last.uid, last.generation) != (metadata.uid, metadata.generation):
             return None
-        # After a while it is tried again: a quota may have room, a webhook may be back.
+        # After a while it is tried again: a quota may have free capacity, a webhook may be back.
         age_s = (self._now() - last.at).total_seconds()
         return last.rejection if age_s < self._settings.kuberay_retry_s * 0.9 else None
 

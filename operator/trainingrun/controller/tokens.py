@@ -1,11 +1,11 @@
 """The runs' bearer tokens: derived from keys of the operator's, so that it need not read them.
 
 A token is HMAC-SHA256(operator key, UID of the run). The operator creates the Secret that hands it
-to the run's pods, and knows it again after a restart without the right to read any user's Secret.
+to the run's pods, and derives it again after a restart without the right to read any user's Secret.
 
 Keys can be rotated and lost. New tokens are of the newest key; those of the others are tried as
-well. The Secret's name tells which key its token is of, so that an attempt never begins with one of
-a lost key; a head that runs already is handed a new one, see `rendering.renewed_token_secret`.
+well. The Secret's name contains its key's identifier, so that no attempt begins with one of a lost
+key; a head that runs already gets a new one, see `rendering.renewed_token_secret`.
 """
 
 import base64
@@ -52,7 +52,7 @@ class Tokens:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of the keys, the newest first: eight digits that tell nothing of them."""
+        """Names of the keys, the newest first: eight digits that reveal nothing of them."""
         return tuple(hashlib.sha256(key).hexdigest()[:8] for key in self._keys)
 
     def of(self, run_uid: str, key: str = "") -> str:
@@ -69,19 +69,19 @@ class Keyring:
     """The operator's keys: in a Secret of its namespace, and in the memory of this process."""
 
     def __init__(self, store: SecretStore, namespace: str):
-        """Knows no key before `load`."""
+        """Has no key before `load`."""
         self._store, self._namespace = store, namespace
         self._known: list[bytes] = []
         self.tokens = Tokens(())
 
     async def load(self) -> None:
-        """Reads the keys; makes one at the first start, and heals what somebody has broken.
+        """Reads the keys; makes one at the first start, and repairs a Secret that has none.
 
         A Secret that is gone is made again with the key that this process remembers; one without a
-        usable key gets one. Keys that this process knows are tried until it ends.
+        usable key gets one. Keys that this process has read are tried until it ends.
 
         Raises:
-            ClusterError: the API server cannot be asked, or refuses; nothing has changed.
+            ClusterError: the API server cannot be reached, or refuses; nothing has changed.
         """
         found = await self._store.secret(self._namespace, KEY_SECRET)
         if found is None:

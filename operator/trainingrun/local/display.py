@@ -112,7 +112,7 @@ def summary(
         folder: The run's own folder, shown where there is no checkpoint.
     """
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    # Accuracy first: it is the metric that a reader wants most.
+    # Accuracy first: it is the metric of most interest.
     for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
         table.add_row(cell(name), cell(_short(result.metrics[name])))
     table.add_row("interruptions", str(len(interruptions)))

@@ -53,7 +53,7 @@ class Driver:
         return self._progress
 
     def suspend(self, wait_s: float) -> bool:
-        """Ask it to checkpoint and end, and wait `wait_s` seconds; whether it has."""
+        """Request a checkpoint and the end, and wait `wait_s` seconds; whether it has."""
         (self._state / SUSPEND_FILE).touch()
         try:
             return self._process.wait(timeout=wait_s) == SUSPEND_EXIT_CODE

@@ -15,7 +15,7 @@ def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...
     """The NVIDIA GPUs that the run's workers share out, as CUDA numbers them; empty for CPU runs.
 
     Raises:
-        LocalError: The run wants accelerators that this machine lacks. CPUs and memory are not
+        LocalError: The run requests accelerators that this machine lacks. CPUs and memory are not
             checked: workers share them, and the run is then only slower.
     """
     wanted = spec.workers.accelerator
@@ -30,7 +30,7 @@ def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...
     needed = spec.workers.count * wanted.count
     if count < needed:
         raise LocalError(
-            f"the run wants {needed} NVIDIA GPU(s) ({spec.workers.count} worker(s) with "
+            f"the run requests {needed} NVIDIA GPU(s) ({spec.workers.count} worker(s) with "
             f"{wanted.count} each) and this machine has {count}; lower workers.count, or remove "
             "workers.accelerator to train on CPUs"
         )
@@ -56,7 +56,7 @@ def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, 
             found[variable.name] = own[variable.name]
         else:
             raise LocalError(
-                f"training.env {variable.name} has valueFrom, which only a cluster can look up; "
+                f"training.env {variable.name} has valueFrom, which needs a cluster; "
                 f"export {variable.name} in this shell"
             )
     return found

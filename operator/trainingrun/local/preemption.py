@@ -2,7 +2,7 @@
 
 import time
 
-from ..api.contract import NOTICE_FILE, SAVED_FILE, WATCHER_FILE
+from ..api.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHER_FILE
 from .ray_nodes import NOTICE_SECONDS, LocalRay, Node
 
 _GRACE_S = 5.0
@@ -48,8 +48,8 @@ class Preemption:
             self.done = True
 
     def _give_notice(self, node: Node) -> None:
-        """As the preStop hook: ask for a checkpoint if a process watches for the notice."""
+        """As the preStop hook: request a checkpoint if a process watches for the notice."""
         self._deadline = time.time()
         if (node.state / WATCHER_FILE).exists():
             self._deadline += NOTICE_SECONDS
-            (node.state / NOTICE_FILE).write_text(str(self._deadline))
+            (node.state / PREEMPTION_NOTICE_FILE).write_text(str(self._deadline))

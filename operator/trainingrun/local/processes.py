@@ -80,7 +80,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
         family |= _descendants(family, process.pid)
         # The process first: a shell whose child is killed runs its next command.
         alive = [pid for pid in sorted(family, key=lambda pid: pid != process.pid) if _kill(pid)]
-        process.poll()  # reaps it: an unreaped child would look alive for ever
+        process.poll()  # reaps it: an unreaped child would count as alive for ever
         if not alive:
             return
         time.sleep(0.05)

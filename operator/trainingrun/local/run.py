@@ -108,7 +108,7 @@ class _Loop:
     log: Path = field(default_factory=Path)
 
     def run_attempts(self) -> Progress | str:
-        """The final progress document of a success, or a sentence that tells the failure."""
+        """The final progress document of a success, or a sentence about the failure."""
         spec = self.folder.run.spec
         if self.options.preempt_after_s is not None:
             self.preemption = Preemption(self.ray, self.options.preempt_after_s)

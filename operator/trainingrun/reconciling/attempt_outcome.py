@@ -142,13 +142,13 @@ def _by_ray_job(
 
 
 def given_up(bookkeeping: Bookkeeping, attempt: Attempt) -> Blocker | None:
-    """What the status says while a driver is asked to end because KubeRay gave up on it."""
+    """What the status says while a driver has to end because KubeRay gave up on it."""
     if bookkeeping.given_up is None:
         return None
     return Blocker(
         ConditionReason.KUBERAY_GAVE_UP,
         f"KubeRay gave up on RayJob {attempt.ray_job}, though its driver answers: the driver is "
-        "asked for a checkpoint, and the next attempt goes on from there; look whether KubeRay's "
+        "asked for a checkpoint, and the next attempt goes on from there; check whether KubeRay's "
         "operator can reach port 8265 of the head pod",
     )
 

@@ -1,7 +1,7 @@
 """What was counted already: the typed view of `status.seen`.
 
 Everything here exists so that an operator that is killed between any two lines counts nothing twice
-and forgets nothing. It stays small: pods are remembered only while their attempt runs.
+and forgets nothing. It stays small: pods are kept only while their attempt runs.
 """
 
 from typing import Any, ClassVar
@@ -38,7 +38,7 @@ class CountedDisruption(Model):
     time: str
     """When it was first seen."""
     pod: str | None = None
-    """Name of the pod, by which the runtime's records know it."""
+    """Name of the pod, as in the runtime's records."""
     termination_message: str = _formerly("words", "terminationMessage", "")
     """How its container ended: its exit code and the last line of its log."""
     collateral: bool = False
@@ -109,7 +109,7 @@ class Bookkeeping(Model):
     given_up: str | None = None
     """When KubeRay was first seen to have given up an attempt whose driver answers."""
     suspend_asked: str | None = None
-    """When the runtime was first asked to suspend."""
+    """When /suspend was first posted to the runtime."""
     suspended_since: str | None = None
     """Since when every pod is gone because of `suspend: true`."""
 

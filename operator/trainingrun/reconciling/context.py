@@ -73,7 +73,7 @@ class ReconcileContext:
         return self._own_jobs.get(number)
 
     def deleted(self, number: int) -> bool:
-        """Whether somebody deleted the attempt's RayJob, so that all of it goes."""
+        """Whether the attempt's RayJob was deleted, so that all of it goes."""
         job = self.job(number)
         if job is not None:
             return pod_status.terminating(job)
@@ -165,7 +165,7 @@ class ReconcileContext:
     def newest_number(self) -> int:
         """The highest attempt of which anything is left in the cluster; 0: none.
 
-        Labels of pods and RayClusters can be forged, and are believed only where they could be
+        Labels of pods and RayClusters can be forged, and count only where they could be
         true: nothing comes after the attempt that follows the one in the status.
         """
         following = self.run.status.attempt + 1

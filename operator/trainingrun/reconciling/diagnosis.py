@@ -15,8 +15,8 @@ from .model import Object
 from .texts import short
 
 MOUNT_PATIENCE_S = 30.0
-"""A container that is being created for longer waits for a volume; Kubernetes says so in events
-only."""
+"""A container that is being created for longer waits for a volume; Kubernetes reports that only in
+events."""
 
 IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
@@ -83,7 +83,7 @@ def _quota_exceeded(what: str, message: str) -> Blocker | None:
         return None
     return Blocker(
         ConditionReason.QUOTA_EXCEEDED,
-        f"The namespace's quota refuses {what}: {message}; raise it or ask less",
+        f"The namespace's quota refuses {what}: {message}; raise it or request less",
     )
 
 
@@ -104,7 +104,7 @@ def of_kuberay(context: ReconcileContext) -> Blocker | None:
 
 
 def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
-    """What the attempt's pods and RayCluster complain about; the gravest first."""
+    """What the attempt's pods and RayCluster report; the gravest first."""
     found = sorted(
         context.index(attempt.number).unwell,
         key=lambda pod: (not pod_status.is_head(pod), pod_status.name(pod)),

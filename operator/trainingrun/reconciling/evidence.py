@@ -216,7 +216,7 @@ def _record_event(
         pod = context.index(attempt).by_name.get(record.pod)
         # The pod may be here still, or be counted and gone.
         key = (pod_status.uid(pod) if pod else None) or losses.key_of(record.pod) or key
-    elif losses.told_around(when):
+    elif losses.counted_around(when):
         return
     if record.node and f"node:{record.node}" in losses:
         return

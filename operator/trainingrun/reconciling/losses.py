@@ -74,7 +74,7 @@ class Losses:
         self._changed = False
         self._by_pod: dict[str, str] = {}
         self._records: dict[str, CountedDisruption] = {}
-        self._told: set[str] = set()
+        self._pod_times: set[str] = set()
         for key, known in self._counted.items():
             self._index(key, known)
 
@@ -91,9 +91,11 @@ class Losses:
         """The key under which a pod of this name is known."""
         return self._by_pod.get(pod)
 
-    def told_around(self, when: datetime) -> bool:
+    def counted_around(self, when: datetime) -> bool:
         """Whether a pod's or node's loss was counted within a minute of `when`."""
-        return any(abs((parsed(time) - when).total_seconds()) <= SAME_LOSS_S for time in self._told)
+        return any(
+            abs((parsed(time) - when).total_seconds()) <= SAME_LOSS_S for time in self._pod_times
+        )
 
     def count_disruption(
         self,
@@ -114,7 +116,7 @@ class Losses:
             reason: Why.
             when: When it was seen or recorded.
             message: For the event.
-            pod: Name of the pod, by which the runtime's records know it.
+            pod: Name of the pod, as in the runtime's records.
             termination_message: How its container ended.
             ended: When the container ended, where it ran out of memory.
             created_at: When the pod was created, where it ran out of memory.
@@ -268,7 +270,7 @@ class Losses:
         if key.startswith("record:"):
             self._records[key] = entry
         else:
-            self._told.add(entry.time)
+            self._pod_times.add(entry.time)
 
 
 def is_false_start(known: CountedDisruption, reason: LossReason) -> bool:
@@ -314,7 +316,7 @@ def out_of_memory_lately(counted: Iterable[CountedDisruption], now: datetime) ->
 def describe(reason: LossReason) -> str:
     """Why a pod ended, for a sentence that begins with the pod."""
     return {
-        LossReason.PREEMPTED: "it was asked to leave",
+        LossReason.PREEMPTED: "it was deleted or drained",
         LossReason.EVICTED: "it was evicted from its node",
         LossReason.NODE_LOST: "its node was lost",
         LossReason.HEAD_LOST: "the head was lost",

@@ -76,7 +76,7 @@ class Observed:
     """Why the last poll failed, in a sentence that names the head's answer, such as "the head
     answers 401: it has the token of another operator key"; None with `progress_failing_s`."""
     progress_asked_s: float | None = None
-    """Seconds since this process first asked the head pod that is there now; None: it has not."""
+    """Seconds since this process first polled the head pod that is there now; None: it has not."""
     kuberay: Literal["ok", "missing", "too-old"] = "ok"
     """Whether the RayJob CRD is there, and takes what is rendered."""
     rejected: "Rejection | None" = None
@@ -107,7 +107,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class EnsureToken:
-    """Create the run's token Secret, unless it is there. Only the controller knows the token."""
+    """Create the run's token Secret, unless it is there. Only the controller has the token."""
 
     secret: Manifest
     """The Secret without its data."""

@@ -12,7 +12,7 @@ from .bookkeeping import Bookkeeping
 from .context import RAY_API, ReconcileContext
 from .findings import Findings
 from .model import Delete, ExcludeNodes, Object
-from .node_health import LOOKS_WELL_S, control_sign, well_since
+from .node_health import HEALTHY_S, control_sign, well_since
 from .timestamps import seconds_since
 
 EXCLUSION_S = 600.0
@@ -90,7 +90,7 @@ def _excluded(context: ReconcileContext, node: str, time: str, pressed: bool) ->
         return False
     node_state = context.node(node)
     if node_state is None:
-        return not (pressed and age_s >= LOOKS_WELL_S)
+        return not (pressed and age_s >= HEALTHY_S)
     if well_since(context, node_state, age_s):
         return False
     # A dead node's Lease is stale by now, so that a node without a sign against it is back.

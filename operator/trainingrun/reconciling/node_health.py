@@ -25,7 +25,7 @@ NODE_LEAVING_TAINTS = frozenset(
 )
 """Taints of a node that is being taken away."""
 
-LOOKS_WELL_S = 60.0
+HEALTHY_S = 60.0
 """Seconds after which a dead node is no longer Ready: one that is Ready then, and whose Lease is
 not known, is back. Kubernetes marks a node NotReady 40 to 50 s after its last heartbeat."""
 
@@ -50,5 +50,5 @@ def well_since(context: ReconcileContext, node: NodeState, lost_s: float) -> boo
     if control_sign(context, node) or NODE_LEAVING_TAINTS.intersection(node.taints):
         return False
     if node.lease_age_s is None or context.unknown("Lease"):
-        return lost_s >= LOOKS_WELL_S
+        return lost_s >= HEALTHY_S
     return node.lease_age_s < lost_s - 1.0  # timestamps are whole seconds

@@ -82,7 +82,7 @@ def network_sign(context: ReconcileContext, attempt: int, node: NodeState) -> st
     """The network's sign that the node is lost, as a phrase; None: there is none."""
     lost = context.lost_by_ray(attempt)
     if lost and (node.name in lost or node.hostname in lost):
-        return "Ray no longer hears from it"
+        return "Ray gets no heartbeat from it"
     here = context.index(attempt).by_node.get(node.name, ())
     failing = context.observed.progress_failing_s
     # Polls that never worked are no sign: a NetworkPolicy or a wrong token keeps them out.

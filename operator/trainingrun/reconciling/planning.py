@@ -101,7 +101,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     if not builder.end:
         builder.add(lifetime.deadline(context, builder.status, builder.bookkeeping))
     if not builder.end:
-        builder.add(suspension.ask(context, builder.bookkeeping, attempt))
+        builder.add(suspension.request(context, builder.bookkeeping, attempt))
     if builder.end:
         _end_attempt(context, builder, builder.end)
         return

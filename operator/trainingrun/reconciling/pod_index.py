@@ -30,7 +30,7 @@ class PodSummary(NamedTuple):
     joined: str
     """When Ray began in it, as Kubernetes writes it; such times sort as text."""
     well: bool
-    """It runs, nothing has ended or waits in it, and nobody has asked for its deletion."""
+    """It runs, nothing has ended or waits in it, and its deletion is not requested."""
 
 
 class PodIndex:

@@ -10,7 +10,7 @@ from .node_health import NODE_GONE_TAINTS, NODE_LEAVING_TAINTS
 from .timestamps import parsed
 
 NODE_GOING = frozenset({"Terminated", "Shutdown", "NodeShutdown", "Preempting"})
-"""Pod status reasons of a kubelet that makes room or shuts down: the node gave notice."""
+"""Pod status reasons of a kubelet that evicts pods or shuts down: not a sudden loss."""
 
 NEVER_RAN = frozenset(
     {"NodeAffinity", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods"}
@@ -58,9 +58,9 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
 
 def _died_before_deletion(pod: Object, endings: list[Object]) -> bool:
     """Whether KubeRay deletes a pod that had ended by itself."""
-    asked = pod_status.deletion_asked(pod)
+    deleted_at = pod_status.deletion_requested_at(pod)
     finished = [parsed(end["finishedAt"]) for end in endings if end.get("finishedAt")]
-    return asked is not None and bool(finished) and max(finished) <= asked
+    return deleted_at is not None and bool(finished) and max(finished) <= deleted_at
 
 
 def _taken(node: NodeState) -> bool:

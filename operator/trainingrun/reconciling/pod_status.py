@@ -74,17 +74,17 @@ def ended(pod: Object) -> bool:
 
 
 def terminating(pod: Object) -> bool:
-    """Whether its deletion was asked for."""
+    """Whether its deletion was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def running(pod: Object) -> bool:
-    """Whether Ray's container may run and nobody has asked for the pod's deletion."""
+    """Whether Ray's container may run and the pod's deletion is not requested."""
     return phase(pod) == "Running" and not terminating(pod) and not ended(pod)
 
 
-def deletion_asked(pod: Object) -> datetime | None:
-    """When its deletion was asked for; Kubernetes stores that time plus the grace period."""
+def deletion_requested_at(pod: Object) -> datetime | None:
+    """When its deletion was requested; Kubernetes stores that time plus the grace period."""
     text = pod["metadata"].get("deletionTimestamp")
     if not text:
         return None

@@ -13,7 +13,7 @@ class ReconcileSettings:
     """Age of a node's Lease that is a sign of its loss. Kubelets renew every 10 s, so a live one
     is hardly ever older than 12; alone it is not enough, see `node_loss`."""
     head_silent_s: float = 5.0
-    """Failed polls of a head pod that still looks Running: the second sign for its node."""
+    """Failed polls of a head pod that is still Running: the second sign for its node."""
     startup_deadline_s: float = 600.0
     """An attempt whose pods all run but whose driver reports nothing for so long is lost. KubeRay
     gives up on an unreachable dashboard after 300 s, without retry."""

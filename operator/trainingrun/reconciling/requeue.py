@@ -62,7 +62,7 @@ def _ages(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt)
 
 
 def _age(context: ReconcileContext, pod: Object) -> float:
-    """Seconds since the pod was created or, where its deletion was asked for, should be gone."""
+    """Seconds since the pod was created or, where its deletion was requested, should be gone."""
     metadata = pod["metadata"]
     text = metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
     return max((context.now - parsed(text)).total_seconds(), 0.0) if text else 0.0

@@ -82,7 +82,7 @@ def without_progress(
         ConditionReason.NO_PROGRESS,
         f"{_attempts(bookkeeping.attempts_without_progress)} ended without a newer checkpoint "
         f"and {limit}; make checkpoints more often (checkpoints.everySeconds) "
-        "or look at why the attempts end",
+        "or find out why the attempts end",
     )
 
 

@@ -1,8 +1,8 @@
 """A driver whose progress cannot be read: what that means, and what it does not.
 
 Failing polls alone end nothing. They have many causes that leave the training healthy: an operator
-that has just started, a NetworkPolicy or a mesh in between, another token. Then the status says so.
-An attempt is given up only where KubeRay says that it never submitted a driver.
+that has just started, a NetworkPolicy or a mesh in between, another token. The status reports
+it then. An attempt is given up only where KubeRay reports that it never submitted a driver.
 """
 
 from ..api.reasons import ConditionReason
@@ -15,7 +15,7 @@ from .model import Object
 from .timestamps import seconds_since, written
 
 SILENT_S = 60.0
-"""Seconds of this process's own polls without an answer, before the status says so."""
+"""Seconds of this process's own polls without an answer, before the status reports it."""
 
 NOT_SUBMITTED = ("", "PENDING")
 """RayJob's status.jobStatus before its driver runs."""
@@ -41,7 +41,7 @@ def hung_since(
 def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | None:
     """Why the attempt is given up: every pod runs for long, and no driver was ever submitted.
 
-    Two signs: this process asks the head and gets no document, and KubeRay calls no job running.
+    Two signs: the head answers no poll with a document, and KubeRay reports no job as running.
     """
     if hung_since is None or context.unknown("RayJob", "Pod"):
         return None

@@ -18,11 +18,11 @@ from .silence import wanted_pods
 from .timestamps import seconds_since, written
 
 KUBERAY_SILENT_S = 60.0
-"""How long KubeRay may do nothing about a RayJob or about missing pods before the status says so.
-It makes pods within seconds; one that starts 300 RayJobs at once takes 13 s."""
+"""How long KubeRay may do nothing about a RayJob or missing pods before the status reports it. It
+makes pods within seconds; one that starts 300 RayJobs at once takes 13 s."""
 
 DELETION_S = 60.0
-"""How long a deletion may take beyond its grace period before the status says what holds it."""
+"""How long a deletion may take beyond its grace period before the status reports what holds it."""
 
 ORPHAN_S = 30.0
 """How long the garbage collector may take after an attempt's end before the operator deletes what
@@ -30,7 +30,7 @@ its RayJob has left: it was deleted with `--cascade=orphan`."""
 
 
 def of_attempt(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Findings:
-    """What does not move in a running attempt; asked after all that explains itself."""
+    """What does not move in a running attempt; checked after all that has a cause of its own."""
     complete = Findings(
         bookkeeping={"incomplete_since": None} if bookkeeping.incomplete_since else {}
     )
@@ -57,14 +57,14 @@ def of_attempt(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Att
         return Findings(bookkeeping=changes)
     message = (
         f"KubeRay makes {missing} missing pods of RayJob {attempt.ray_job} for over "
-        f"{round(KUBERAY_SILENT_S)} s; look whether its operator runs, watches namespace "
+        f"{round(KUBERAY_SILENT_S)} s; check whether its operator runs, watches namespace "
         f"{context.run.metadata.namespace} and keeps up"
     )
     return Findings(blocker=Blocker(ConditionReason.KUBERAY_SILENT, message), bookkeeping=changes)
 
 
 def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
-    """What of an ended attempt is not deleted; deletes what nobody else would."""
+    """What of an ended attempt is not deleted; deletes what has no owner that would."""
     ended = _ended_s(context, status)
     jobs = [_held(context, "RayJob", job) for _, job in sorted(context.own_jobs().items())]
     found = [Findings(blocker=blocker) for blocker in jobs]
@@ -102,16 +102,16 @@ def _ended_s(context: ReconcileContext, status: RunStatus) -> float:
 
 def _held(context: ReconcileContext, kind: str, item: Object) -> Blocker | None:
     """A deletion that a finalizer holds."""
-    asked = item["metadata"].get("deletionTimestamp")
-    if not asked or seconds_since(asked, context.now) < DELETION_S:
+    deleted_at = item["metadata"].get("deletionTimestamp")
+    if not deleted_at or seconds_since(deleted_at, context.now) < DELETION_S:
         return None
     holders = ", ".join(item["metadata"].get("finalizers") or ()) or "none"
     name, namespace = pod_status.name(item), context.run.metadata.namespace
     return Blocker(
         ConditionReason.DELETION_HANGS,
-        f"{kind} {name} is being deleted since {asked} and is still there (finalizers: {holders}); "
-        "look whether KubeRay's operator runs, or take the finalizers away: kubectl patch "
-        f"{kind.lower()} {name} -n {namespace} --type=merge -p "
+        f"{kind} {name} is being deleted since {deleted_at} and is still there (finalizers: "
+        f"{holders}); check whether KubeRay's operator runs, or take the finalizers away: "
+        f"kubectl patch {kind.lower()} {name} -n {namespace} --type=merge -p "
         '\'{"metadata":{"finalizers":null}}\'',
     )
 

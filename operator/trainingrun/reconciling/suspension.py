@@ -13,8 +13,8 @@ from .model import AskToSuspend, RunEvent
 from .timestamps import seconds_since, written
 
 
-def ask(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Findings:
-    """Ask the runtime to checkpoint and end; the end itself where there is nothing to wait for."""
+def request(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Findings:
+    """Request the runtime to checkpoint and end; the end itself where there is nothing to save."""
     if not context.run.spec.suspend:
         # Suspend was set to false again; a driver that ends all the same gets a next attempt.
         return Findings(bookkeeping={"suspend_asked": None} if bookkeeping.suspend_asked else {})

@@ -13,10 +13,10 @@ URI = 1024
 def short(text: str, most: int = MESSAGE) -> str:
     """The text on one line, its end cut off where it is longer.
 
-    Without controls and other characters that nobody sees: who prints a status must not have a
-    terminal obey what training code said.
+    Without controls and other invisible characters: a terminal that prints a status must not
+    execute control sequences of training code.
     """
-    # The cut comes first: what has no limit is not to be split into words.
+    # The cut comes first: what has no limit is not to be split as a whole.
     line = " ".join(text[: 4 * most].split())
     if not line.isprintable():
         line = "".join(filter(str.isprintable, line))

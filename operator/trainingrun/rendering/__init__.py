@@ -1,7 +1,7 @@
 """Pure: (run, attempt, settings) -> the manifests of one attempt.
 
 `attempt` is the RayJob of one attempt, `support_objects` what the run needs beside it,
-`token_secret` the Secret whose data only the controller knows, `contract` what the runtime reads.
+`token_secret` the Secret whose data only the controller has, `contract` what the runtime reads.
 `names` makes and reads the names and labels of all of them.
 """
 

@@ -12,7 +12,7 @@ ZONE = "topology.kubernetes.io/zone"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 EXCLUSION = "excluded-by.trainingrun.dev"
-"""A hostname that no node has, in every exclusion of ours: by it ours is told from a user's own
+"""A hostname that no node has, in every exclusion of ours: it distinguishes ours from a user's own
 `kubernetes.io/hostname NotIn`."""
 
 
@@ -45,7 +45,7 @@ def worker(
 
 
 def spread(run: TrainingRun, number: int) -> list[dict[str, Any]]:
-    """A worker's topologySpreadConstraints: `Spread` avoids shared nodes without insisting."""
+    """A worker's topologySpreadConstraints: `Spread` prefers nodes that are not shared."""
     if run.spec.workers.placement != "Spread":
         return []
     return [
@@ -96,12 +96,15 @@ def _required(terms: list[dict[str, Any]], everywhere: list[dict[str, Any]]) -> 
 def _on_spot(platform: Platform) -> list[dict[str, Any]]:
     return [
         {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
-        for key, value in platform.ask_for
+        for key, value in platform.spot_labels
     ]
 
 
 def _off_spot(platform: Platform) -> list[dict[str, Any]]:
-    return [{"key": key, "operator": "NotIn", "values": [value]} for key, value in platform.avoid]
+    return [
+        {"key": key, "operator": "NotIn", "values": [value]}
+        for key, value in platform.on_demand_excludes
+    ]
 
 
 def _off_nodes(nodes: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def ray_devices(run: TrainingRun, settings: RenderSettings) -> dict[str, int]:
 
 
 def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunContract:
-    """What the runtime needs to know about attempt `number`; no credential is in it."""
+    """What the runtime needs for attempt `number`; no credential is in it."""
     spec = run.spec
     training = spec.training
     best = spec.checkpoints.best

@@ -26,8 +26,8 @@ RAY_TUNING = {
 """Ray's settings on head and workers. A user's own env of the same name wins."""
 
 NO_RAY_TOKEN = {"RAY_AUTH_MODE": "disabled"}
-"""Where the administrator wants no token. Said outright, because Ray's default changes with its
-version, and a head that wants a token refuses workers that have none. With a token, KubeRay sets
+"""Where the administrator disables tokens. Set explicitly, because Ray's default changes with its
+version, and a head that requires a token refuses workers that have none. With a token, KubeRay sets
 the mode and the token on every pod itself."""
 
 
@@ -35,9 +35,9 @@ def head(
     run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
 ) -> list[dict[str, Any]]:
     """The head's variables: the contract, and what all pods have."""
-    told = contract(run, number, settings).model_dump_json(by_alias=True, exclude_none=True)
+    document = contract(run, number, settings).model_dump_json(by_alias=True, exclude_none=True)
     own: list[dict[str, Any]] = [
-        {"name": CONTRACT_ENV, "value": literal(told)},
+        {"name": CONTRACT_ENV, "value": literal(document)},
         {"name": CONFIG_ENV, "value": literal(json.dumps(run.spec.training.config))},
     ]
     return _together(own, _common(run, settings, platform), _users(run))
@@ -60,7 +60,7 @@ def literal(text: str) -> str:
 
 
 def _common(run: TrainingRun, settings: RenderSettings, platform: Platform) -> list[dict[str, Any]]:
-    variables = {NOTICE_ENV: str(platform.notice_s), **RAY_TUNING, **_storage(run)}
+    variables = {NOTICE_ENV: str(platform.pre_stop_s), **RAY_TUNING, **_storage(run)}
     if settings.ray_auth == "disabled":
         variables |= NO_RAY_TOKEN
     if run.spec.training.script:

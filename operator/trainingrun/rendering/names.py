@@ -5,7 +5,7 @@ from ..api.v1alpha1 import TrainingRun
 RUN_LABEL = "trainingrun.dev/run"
 """Name of the run, on everything that it owns."""
 RUN_UID_LABEL = "trainingrun.dev/run-uid"
-"""UID of the run: tells the pods of two runs of one name apart."""
+"""UID of the run: distinguishes the pods of two runs of one name."""
 ATTEMPT_LABEL = "trainingrun.dev/attempt"
 """Number of the attempt, on its RayJob and pods."""
 ROLE_LABEL = "trainingrun.dev/role"
@@ -36,8 +36,9 @@ def token_secret_name(run: TrainingRun, key: str) -> str:
     """Name of the Secret with the bearer token that guards the run's progress.
 
     With the UID: a former run's Secret of one name may still wait for the garbage collector, and a
-    pod that started with its token would answer nobody. With the name of the operator's `key` that
-    the token is of: it may have been lost, and its Secret cannot be read to find that out.
+    pod that started with its token would refuse every request. With the name of the operator's
+    `key` that the token is of: it may have been lost, and its Secret cannot be read to find that
+    out.
     """
     return f"{run.metadata.name}-{run.metadata.uid[:8]}-token" + (f"-{key}" if key else "")
 
@@ -51,7 +52,7 @@ def network_policy_name(run: TrainingRun) -> str:
     """Name of the run's NetworkPolicy.
 
     With the UID, so that a run called `default-deny` never shares the name of a policy that
-    somebody else has made.
+    another client has made.
     """
     return f"{run.metadata.name}-{run.metadata.uid[:8]}-ray"
 

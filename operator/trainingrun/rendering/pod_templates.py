@@ -118,7 +118,7 @@ def worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
 
 
 def shared_memory(memory: str, wanted: str | None) -> str:
-    """Size of /dev/shm: the one wanted, else a quarter of the memory that it is taken from."""
+    """Size of /dev/shm: the requested one, else a quarter of the memory that it is taken from."""
     return wanted or str(whole_quantities.whole(memory) // 4)
 
 
@@ -147,7 +147,7 @@ def _pod(
         labels={**labels, **queue.pod_labels},
         image=run.spec.image or settings.image,
         image_pull_policy=settings.image_pull_policy,
-        window_s=platforms.load(settings.platform).window_s,
+        termination_grace_period_s=platforms.load(settings.platform).termination_grace_period_s,
         priority_class=run.spec.scheduling.priority_class_name,
         scheduler=queue.scheduler,
         env_from=environments.credentials(run),

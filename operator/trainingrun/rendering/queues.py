@@ -1,4 +1,4 @@
-"""What each queue or batch scheduler wants to see on a RayJob and on its pods."""
+"""What each queue or batch scheduler requires on a RayJob and on its pods."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from . import names
 
 
 class Queueing(NamedTuple):
-    """Empty where no queue is asked for."""
+    """Empty where no queue is requested."""
 
     job_labels: dict[str, str]
     """Labels of the RayJob; KubeRay copies them to the RayCluster."""
@@ -18,7 +18,7 @@ class Queueing(NamedTuple):
 
 
 def queueing(run: TrainingRun, number: int) -> Queueing:
-    """For the queue that the run asks for.
+    """For the queue that the run names.
 
     KubeRay 1.6 hands the labels to its pods only where it was installed with that batch scheduler;
     they are on the pods as well, so that the queue is kept in any case. Gangs need that option.

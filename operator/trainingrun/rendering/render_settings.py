@@ -18,7 +18,7 @@ class RenderSettings:
     platform: str = "generic"
     """Name of a file in `platforms/`: generic, gke, eks, karpenter or aks."""
     ray_version: str = "2.60.0"
-    """Ray's version in the training image; KubeRay wants to know it."""
+    """Ray's version in the training image; KubeRay requires it."""
     ray_auth: Literal["token", "disabled"] = "token"
     """`token`: each Ray cluster takes only requests with its own token, which KubeRay makes.
     `disabled`: whoever reaches Ray's ports runs code there."""
@@ -26,7 +26,7 @@ class RenderSettings:
     """The operator's own namespace: its pods there may read a run's progress, and no run is begun
     in it."""
     kuberay_namespaces: tuple[str, ...] = ()
-    """Namespaces of KubeRay's operator: its pods there may reach Ray's dashboard. Empty: looked up
+    """Namespaces of KubeRay's operator: its pods there may reach Ray's dashboard. Empty: found
     in KubeRay's ClusterRoleBinding, else `default`."""
     token_key: str = field(default="", metadata={"internal": True})
     """Name of the operator's newest key, of which new tokens are. No setting: found at start."""

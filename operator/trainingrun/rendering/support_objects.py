@@ -30,7 +30,7 @@ def support_objects(run: TrainingRun, settings: RenderSettings) -> list[dict[str
 def token_secret(run: TrainingRun, key: str) -> dict[str, Any]:
     """The Secret for the run's bearer token of the operator's key of that name.
 
-    Without its data: only the controller knows it.
+    Without its data: only the controller has it.
     """
     return _secret(run, names.token_secret_name(run, key))
 

@@ -15,7 +15,7 @@ def render(template: str, **values: Any) -> dict[str, Any]:
     """The manifest that `templates/<template>.yaml.j2` makes of the values.
 
     Raises:
-        jinja2.UndefinedError: the template wants a value that is not given.
+        jinja2.UndefinedError: the template has a value that is not given.
     """
     text = _environment().get_template(f"{template}.yaml.j2").render(values)
     manifest: dict[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
@@ -25,7 +25,7 @@ def render(template: str, **values: Any) -> dict[str, Any]:
 def to_json(value: Any) -> str:
     """JSON on one line, with the escapes that YAML has too.
 
-    JSON escapes an emoji as a surrogate pair, which YAML does not know; Python's escape is YAML's.
+    JSON escapes an emoji as a surrogate pair, which YAML does not have; Python's escape is YAML's.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", r"\x7f")
     return text.encode("ascii", "backslashreplace").decode("ascii")

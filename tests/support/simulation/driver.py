@@ -143,7 +143,7 @@ class Driver:
         )
 
     def fail(self, now: float, code: int, failure: dict[str, str] | None) -> None:
-        """It ends by itself; without a failure it leaves no word."""
+        """It ends by itself; without a failure it leaves no document."""
         self.exit_code = code
         if failure is not None:
             self.state, self.failure = RunState.FAILED, failure

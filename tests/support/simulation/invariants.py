@@ -110,7 +110,7 @@ def _counts(story: Story, after: dict[str, Any]) -> None:
         incidents[loss.kind] = incidents.get(loss.kind, 0) + 1
     true = sum(number for kind, number in by_kind.items() if kind not in ("attempt", APPLICATION))
     if "staleness" in story.groups:
-        # Without news of RayJobs, a whole attempt that goes looks like the loss of its head.
+        # Without news of RayJobs, a whole attempt that goes is seen as the loss of its head.
         true += incidents.get("attempt", 0)
     total = _total(after) - counted.application_errors
     assert total <= true, f"{total} losses are counted of {true}: {counted}"

@@ -67,16 +67,16 @@ class Operator:
     deleted: bool = False
     polls: Polls = field(default_factory=Polls)
     stale: dict[str, tuple[str, Objects]] = field(default_factory=dict)
-    """Kinds that nothing is heard of: the reason, and what was known last."""
+    """Kinds of which watches fail: the reason, and what was known last."""
     frozen_nodes: dict[str, NodeState] = field(default_factory=dict)
     refuses: dict[str, str] = field(default_factory=dict)
-    """Kinds that the API server refuses, with its words."""
+    """Kinds that the API server refuses, with its message."""
     kuberay: str = "ok"
     rejection: tuple[Rejection, float] | None = None
     down: bool = False
     """Nobody polls and nobody reconciles."""
     deaf: bool = False
-    """The runtime does not hear that it shall suspend."""
+    """POST /suspend does not reach the runtime."""
     late: Progress | None = None
     """An old document that is read now."""
     writes: int = 0
@@ -141,7 +141,7 @@ class Operator:
         return list((self.stale[kind][1] if kind in self.stale else true).values())
 
     def freeze(self, kind: str, reason: str, empty: bool) -> None:
-        """From now on nothing is heard of a kind; empty: nothing was heard ever."""
+        """From now on the watch of a kind fails; empty: it has never listed."""
         if kind in self.stale:
             return
         if kind == "Node":

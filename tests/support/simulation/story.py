@@ -170,7 +170,7 @@ class Story:
             node.taints.clear()
 
     def heal(self) -> None:
-        """Every cause of trouble is removed."""
+        """Every fault is repaired."""
         world, operator = self.world, self.operator
         self.repair_nodes()
         for pod in world.pods:

@@ -288,7 +288,7 @@ class World:
                 continue
             avoid = _kept_off(pod.manifest["spec"].get("affinity") or {})
             wanted = "base" if pod.is_head else "spot"
-            room = [
+            free = [
                 node
                 for node in self.nodes.values()
                 if node.name.startswith(wanted)
@@ -298,8 +298,8 @@ class World:
                 and not node.taints
                 and (pod.is_head or not any(other.node is node for other in self.pods))
             ]
-            if room:
-                pod.assign(room[0], self.now)
+            if free:
+                pod.assign(free[0], self.now)
             else:
                 pod.refuse("0/4 nodes are available: 4 node(s) didn't match node affinity.")
 

@@ -111,7 +111,7 @@ class Bucket:
         return f"{self.root}/{key}"
 
     def key_of(self, path: str) -> str:
-        """The key of what pyarrow and Ray know by this path."""
+        """The key of this path of pyarrow and Ray."""
         return path.removeprefix(self._path()).strip("/")
 
     def put(self, key: str, content: bytes) -> None:
@@ -268,7 +268,7 @@ class Bucket:
         return path if parts.scheme == "file" else f"{parts.netloc}{path}"
 
     def _ask(self, request: Callable[[], T]) -> T:
-        """Make a request, with the client's errors put into words."""
+        """Make a request, with the client's errors as sentences."""
         try:
             return request()
         except (AlreadyExistsError, StorageError):

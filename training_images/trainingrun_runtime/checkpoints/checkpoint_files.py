@@ -1,8 +1,8 @@
 """A read-only filesystem with exactly the files of one manifest, from which training code restores.
 
-Anybody with write access to the bucket can add objects to a checkpoint's folder, and Ray downloads
-all objects of a folder: one with the key `…/../../x` is written outside of the target. Each file of
-this filesystem is checked against its size and SHA-256 while it is read.
+Every client with write access to the bucket can add objects to a checkpoint's folder, and Ray
+downloads all objects of a folder: one with the key `…/../../x` is written outside. Each
+file of this filesystem is checked against its size and SHA-256 while it is read.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ class _Verified:
         self._digest.update(piece)
         self._taken += len(piece)
         self._left = bytes(piece)
-        # Before the last byte is handed out: a reader that knows the size may not ask again.
+        # Before the last byte is handed out: a reader that has the size may not read again.
         self._check(at_end=False)
 
     def _check(self, *, at_end: bool) -> None:
@@ -76,7 +76,7 @@ class _Verified:
 
 
 class _CommittedFiles(pyarrow.fs.FileSystemHandler):
-    """Lists and opens the files of one manifest; knows no other path and writes nothing."""
+    """Lists and opens the files of one manifest; has no other path and writes nothing."""
 
     def __init__(self, bucket: Bucket, manifest: Manifest, root: str) -> None:
         self.base = f"{root}/{manifest.path}"

@@ -82,7 +82,7 @@ def decode(value: Any) -> Any:
     """What `encode` was given.
 
     Raises:
-        ValueError: a tag that this version does not know.
+        ValueError: a tag that this version does not have.
     """
     kind = type(value)
     if kind is list:

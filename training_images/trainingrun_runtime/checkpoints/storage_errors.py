@@ -93,7 +93,7 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
     code = _first(r"<Code>([A-Za-z0-9]{1,64})</Code>", text) or _pyarrow_code(text)
     at = f"{uri} at {endpoint}" if endpoint else uri
 
-    # A 404 alone does not say what is missing. Only the store's own word for "no such object" does:
+    # A 404 alone does not say what is missing, only the store's code for a missing object does:
     # a renamed bucket or a proxy's error page must never make a run start from scratch.
     if isinstance(error, FileNotFoundError) and (status is None or code in _NO_OBJECT):
         return AbsentError(f"there is no such object in {at}")
@@ -132,7 +132,7 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
 def recognize(error: BaseException) -> StorageError | None:
     """What an exception of any code says about storage; None where it is about something else.
 
-    A missing file is about something else: code that asks for a wrong name has to be corrected.
+    A missing file is about something else: code that opens a wrong name has to be corrected.
     """
     if isinstance(error, StorageError):
         return error
@@ -159,7 +159,7 @@ _PYARROW = ("AWS Error", "google::cloud::Status", "Azure Error", _NO_BUCKET_OF_P
 
 
 def _pyarrow_code(text: str) -> str | None:
-    """The store's error code as pyarrow tells it: NO_SUCH_BUCKET is S3's NoSuchBucket."""
+    """The store's error code in pyarrow's spelling: NO_SUCH_BUCKET is S3's NoSuchBucket."""
     unknown = _first(r"ExceptionName: ([A-Za-z0-9]{1,64})", text)
     shouted = _first(r"AWS Error ([A-Z_]{1,64})", text)
     if unknown or not shouted or shouted == "UNKNOWN":
@@ -170,7 +170,7 @@ def _pyarrow_code(text: str) -> str | None:
 def _is_full(error: Exception, text: str) -> bool:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    # torch.save tells a short write by the place in its own source alone.
+    # torch.save reports a short write by the place in its own source alone.
     torch_write = "inline_container.cc" in text and "unexpected pos" in text
     return torch_write or "No space left on device" in text
 

@@ -1,6 +1,6 @@
 """Retries of requests to the store, with a report of the error while they fail.
 
-A store that does not answer is retried without limit. Errors that somebody has to correct (no such
+A store that does not answer is retried without limit. Errors that a person has to correct (no such
 bucket, refused credentials, a full disk) are retried for a limited time: renewed credentials reach
 new pods, not running ones.
 """

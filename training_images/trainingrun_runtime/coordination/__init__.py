@@ -1,1 +1,1 @@
-"""What keeps the driver and its workers in step: coordinator, lease, step consensus, notices."""
+"""Coordinates driver and workers: coordinator, lease, step consensus, preemption notices."""

@@ -1,4 +1,4 @@
-"""What the workers are told to do between two steps."""
+"""What the workers do between two steps."""
 
 from enum import IntEnum
 

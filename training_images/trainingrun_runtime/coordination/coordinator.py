@@ -33,7 +33,7 @@ from .command import Command
 log = logging.getLogger(__name__)
 
 _SETTLED = 1000
-"""Names kept of checkpoints that were committed or abandoned; a rank asks for its newest one."""
+"""Names kept of checkpoints that were committed or abandoned; a rank requests its newest one."""
 
 
 class Coordinator:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainingrun.api.contract import NOTICE_FILE, SAVED_FILE, WATCHER_FILE
+from trainingrun.api.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHER_FILE
 
 from ..state_directory import state_directory
 
@@ -77,7 +77,7 @@ class PreemptionNoticeWatcher:
     def _watch(self) -> None:
         while not self._stop.wait(POLL_S):
             try:
-                text = (self._folder / NOTICE_FILE).read_text().strip()
+                text = (self._folder / PREEMPTION_NOTICE_FILE).read_text().strip()
             except FileNotFoundError:
                 continue
             if not text:

@@ -20,7 +20,7 @@ def configured(kind: type[T], config: Mapping[str, Any] | None) -> T:
     """The example's settings from `training.config`.
 
     Raises:
-        ValueError: The config has a key that the example does not know, such as a misspelled one.
+        ValueError: The config has a key that the example does not have, such as a misspelled one.
     """
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in config or {}:
@@ -42,7 +42,7 @@ def steps_per_epoch(samples: int, batch_size: int, workers: int) -> int:
     """Steps that see the data once; the few samples that fill no batch are left out.
 
     Raises:
-        ValueError: All workers together ask for more samples per step than there are.
+        ValueError: All workers together need more samples per step than there are.
     """
     if samples < batch_size * workers:
         raise ValueError(

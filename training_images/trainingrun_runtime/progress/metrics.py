@@ -34,7 +34,7 @@ class _Document(Collector):
         checkpoint = document.get("checkpoint") or {}
         for name, text, value in (
             ("step", "Steps done.", document.get("step")),
-            ("total_steps", "Steps wanted.", document.get("totalSteps")),
+            ("total_steps", "Steps of the whole training.", document.get("totalSteps")),
             ("fencing_token", "Fencing token of the driver's lease.", document.get("epoch")),
             ("world_size", "Workers that train now.", document.get("worldSize")),
             ("update_time_seconds", "Unix time of the progress document.", document.get("time")),

@@ -30,7 +30,7 @@ class CoordinatorReports(ReportCallback):
         self._coordinator.reported.remote(step, own)
         if training_report.checkpoint is not None:
             upload = UploadedCheckpoint(training_report.checkpoint.path, step, len(metrics), own)
-            # Synchronous: after the last report the driver asks for the uploads that are left.
+            # Synchronous: after the last report the driver waits for the uploads that are left.
             ray.get(self._coordinator.uploaded.remote(upload))
 
 

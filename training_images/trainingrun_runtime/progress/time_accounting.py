@@ -31,7 +31,7 @@ class StepReport:
     step: int
     """Steps done."""
     total: int | None
-    """Steps wanted."""
+    """Steps of the whole training."""
     begun: float
     """When the group's first step began."""
     done: float

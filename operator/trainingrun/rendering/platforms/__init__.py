@@ -16,7 +16,7 @@ KNOWN = ("generic", "gke", "eks", "karpenter", "aks")
 """Names that `load` takes."""
 
 EXIT_SECONDS = 5
-"""What is left of the window, after the preStop hook, for Ray to end in order."""
+"""What is left of the grace period, after the preStop hook, for Ray to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,23 @@ class Device:
 class Platform:
     """One cloud."""
 
-    window_s: int
-    """Seconds between a pod's notice and its end, preStop hook included."""
-    ask_for: tuple[tuple[str, str], ...]
-    """Labels of spot nodes; a node with any of them will do."""
-    avoid: tuple[tuple[str, str], ...]
-    """Labels of nodes that are no place for on-demand pods."""
+    termination_grace_period_s: int
+    """Seconds from a pod's preemption notice to its end, preStop hook included."""
+    spot_labels: tuple[tuple[str, str], ...]
+    """Labels of spot nodes; pods for spot capacity require one of them."""
+    on_demand_excludes: tuple[tuple[str, str], ...]
+    """Labels of nodes that on-demand pods exclude."""
     spot_tolerations: tuple[dict[str, Any], ...]
     """For the taints of spot nodes."""
     head_annotations: dict[str, str]
-    """Keep voluntary disruptions off the head."""
+    """Prevent voluntary disruptions of the head."""
     devices: dict[str, Device]
     """Accelerators, by the API's kind."""
 
     @property
-    def notice_s(self) -> int:
+    def pre_stop_s(self) -> int:
         """Seconds that the preStop hook may wait for a checkpoint."""
-        return self.window_s - EXIT_SECONDS
+        return self.termination_grace_period_s - EXIT_SECONDS
 
 
 @cache
@@ -68,9 +68,11 @@ def load(name: str) -> Platform:
     data = merge(_file("generic"), _file(name))
     spot = data["spot"]
     return Platform(
-        window_s=data["windowSeconds"],
-        ask_for=tuple((label["key"], label["value"]) for label in spot["askFor"]),
-        avoid=tuple((label["key"], label["value"]) for label in spot["avoid"]),
+        termination_grace_period_s=data["terminationGracePeriodSeconds"],
+        spot_labels=tuple((label["key"], label["value"]) for label in spot["spotLabels"]),
+        on_demand_excludes=tuple(
+            (label["key"], label["value"]) for label in spot["onDemandExcludes"]
+        ),
         spot_tolerations=tuple(spot["tolerations"]),
         head_annotations=data["headAnnotations"],
         devices={
