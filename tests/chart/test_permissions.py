@@ -78,7 +78,13 @@ def test_watching_its_own_namespace_keeps_both_roles(render):
     assert sorted(own) == ["trainingrun-operator", "trainingrun-operator-key"]
 
 
-@pytest.mark.parametrize("values", [(), ('watchNamespaces=["team-a"]',)])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param((), id="every namespace"),
+        pytest.param(('watchNamespaces=["team-a"]',), id="one namespace"),
+    ],
+)
 def test_every_binding_names_a_role_that_exists_and_the_operators_account(render, values):
     objects = render(*values)
     roles = {

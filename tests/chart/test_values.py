@@ -13,21 +13,51 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ('platfrom="gke"', "platfrom"),
-        ('platform="ibm"', "/platform.*'generic', 'gke', 'eks', 'karpenter', 'aks'"),
-        ('watchNamespaces=["Team A"]', "/watchNamespaces/0"),
-        ('watchNamespaces="team-a"', "/watchNamespaces.*array"),
-        ('watchNamespaces=["a", "a"]', "/watchNamespaces.*equal"),
-        ("operator.pollSeconds=0", "/operator/pollSeconds"),
-        ("operator.leaseStaleSeconds=5", "/operator/leaseStaleSeconds.*12"),
-        ('operator.logLevel="LOUD"', "/operator/logLevel.*'DEBUG'"),
-        ('image.pullPolicy="Sometimes"', "/image/pullPolicy.*'Always'"),
-        ('crds.keep="yes"', "/crds/keep.*boolean"),
-        ('training.rayVersion="latest"', "/training/rayVersion"),
-        ('training.rayAuth="none"', "/training/rayAuth.*'token', 'disabled'"),
-        ('kuberayNamespaces=["Ray System"]', "/kuberayNamespaces/0"),
-        ("replicas=0", "/replicas.*1"),
-        ("serviceAccount.create=false", "name an existing account in serviceAccount.name"),
+        pytest.param('platfrom="gke"', "platfrom", id="unknown value"),
+        pytest.param(
+            'platform="ibm"',
+            "/platform.*'generic', 'gke', 'eks', 'karpenter', 'aks'",
+            id="unknown platform",
+        ),
+        pytest.param('watchNamespaces=["Team A"]', "/watchNamespaces/0", id="invalid namespace"),
+        pytest.param(
+            'watchNamespaces="team-a"', "/watchNamespaces.*array", id="namespaces as a string"
+        ),
+        pytest.param(
+            'watchNamespaces=["a", "a"]', "/watchNamespaces.*equal", id="a namespace twice"
+        ),
+        pytest.param("operator.pollSeconds=0", "/operator/pollSeconds", id="poll without pause"),
+        pytest.param(
+            "operator.leaseStaleSeconds=5",
+            "/operator/leaseStaleSeconds.*12",
+            id="lease shorter than a kubelet's",
+        ),
+        pytest.param(
+            'operator.logLevel="LOUD"', "/operator/logLevel.*'DEBUG'", id="unknown log level"
+        ),
+        pytest.param(
+            'image.pullPolicy="Sometimes"', "/image/pullPolicy.*'Always'", id="unknown pull policy"
+        ),
+        pytest.param('crds.keep="yes"', "/crds/keep.*boolean", id="flag as a string"),
+        pytest.param(
+            'training.rayVersion="latest"', "/training/rayVersion", id="Ray without a version"
+        ),
+        pytest.param(
+            'training.rayAuth="none"',
+            "/training/rayAuth.*'token', 'disabled'",
+            id="unknown authentication",
+        ),
+        pytest.param(
+            'kuberayNamespaces=["Ray System"]',
+            "/kuberayNamespaces/0",
+            id="invalid namespace of KubeRay",
+        ),
+        pytest.param("replicas=0", "/replicas.*1", id="no replica"),
+        pytest.param(
+            "serviceAccount.create=false",
+            "name an existing account in serviceAccount.name",
+            id="no service account",
+        ),
     ],
 )
 def test_a_bad_value_is_refused_by_name(render, refused, value, message):

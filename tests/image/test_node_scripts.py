@@ -126,7 +126,9 @@ def node(*arguments: str, state: Path, **environment: str) -> "subprocess.Popen[
     )
 
 
-@pytest.mark.parametrize("arguments", [(), ("driver",)])
+@pytest.mark.parametrize(
+    "arguments", [pytest.param((), id="without arguments"), pytest.param(("driver",), id="driver")]
+)
 def test_a_node_is_head_or_worker(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     process = node(*arguments, state=tmp_path, KUBERAY_GEN_RAY_START_CMD="true")
     _, said = process.communicate(timeout=30)

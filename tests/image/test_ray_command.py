@@ -54,7 +54,14 @@ def test_a_head_that_does_not_come_is_not_healthy(real_ray: Path) -> None:
         assert ray("health-check", "--address", address, path=real_ray).returncode == 1
 
 
-@pytest.mark.parametrize("arguments", [("start", "--head"), ("health-check",), ("--version",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("start", "--head"), id="start"),
+        pytest.param(("health-check",), id="health-check"),
+        pytest.param(("--version",), id="version"),
+    ],
+)
 def test_everything_else_is_rays_own(real_ray: Path, arguments: tuple[str, ...]) -> None:
     assert ray(*arguments, path=real_ray).stdout == f"real: {' '.join(arguments)}\n"
 

@@ -71,7 +71,17 @@ def test_a_deleted_folder_is_gone_and_its_neighbors_are_not(bucket: Bucket) -> N
     assert filesystem.get_file_info(f"{root}/checkpoints/1/deep").type.name == "NotFound"
 
 
-@pytest.mark.parametrize("prefix", ["", ".", "..", "a/../..", "/", "a/"])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        pytest.param("", id="empty"),
+        pytest.param(".", id="this folder"),
+        pytest.param("..", id="parent"),
+        pytest.param("a/../..", id="out of the folder"),
+        pytest.param("/", id="root"),
+        pytest.param("a/", id="trailing slash"),
+    ],
+)
 def test_delete_folder_never_leaves_the_run(bucket: Bucket, prefix: str) -> None:
     bucket.put("kept", b"x")
     with pytest.raises(ValueError, match="not a folder below"):
@@ -156,7 +166,10 @@ def test_check_says_that_the_folder_cannot_be_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("uri", "said"),
-    [("ftp://a/b", "use s3, gs, az, abfs or file"), ("s3:///x", "names no bucket")],
+    [
+        pytest.param("ftp://a/b", "use s3, gs, az, abfs or file", id="scheme"),
+        pytest.param("s3:///x", "names no bucket", id="no bucket"),
+    ],
 )
 def test_an_unknown_uri_is_refused(uri: str, said: str) -> None:
     with pytest.raises(StorageError, match=said):

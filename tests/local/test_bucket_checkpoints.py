@@ -107,7 +107,15 @@ def test_files_larger_than_one_read_are_verified_whole(
     assert verify(bucket, saved(bucket, tmp_path, step=10)) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{", id="truncated"),
+        pytest.param(b'{"version": 2}', id="another version"),
+        pytest.param(b"\xff", id="not UTF-8"),
+    ],
+)
 def test_an_unreadable_manifest_is_reported_and_not_fatal(
     bucket: Bucket, tmp_path: Path, content: bytes
 ) -> None:
@@ -153,7 +161,15 @@ def test_metrics_that_json_cannot_carry_are_committed_all_the_same(
     assert manifest.number("loss") is None
 
 
-@pytest.mark.parametrize("path", ["../other", "/etc", "checkpoints/../../x", ""])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("../other", id="parent"),
+        pytest.param("/etc", id="absolute"),
+        pytest.param("checkpoints/../../x", id="out of checkpoints"),
+        pytest.param("", id="empty"),
+    ],
+)
 def test_a_manifest_names_nothing_outside_the_run(path: str) -> None:
     with pytest.raises(ValueError, match="leads out of the run's folder"):
         Manifest(

@@ -55,7 +55,16 @@ def test_renewing_does_not_win_a_lost_lease_back(bucket: Bucket) -> None:
     assert not old.held()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"attempt": null}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{", id="truncated"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b'{"attempt": null}', id="null attempt"),
+        pytest.param(b"\xff\xfe", id="not UTF-8"),
+    ],
+)
 def test_an_unreadable_lease_is_passed_over(bucket: Bucket, content: bytes) -> None:
     bucket.put("lease/000007.json", content)
     bucket.put("lease/notes.txt", b"not a lease")

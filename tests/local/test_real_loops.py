@@ -27,8 +27,8 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
 @pytest.mark.parametrize(
     ("function", "steps", "suspend_at", "evaluated"),
     [
-        ("epochs", 35, 12, "[10, 20, 30, 35]"),
-        ("loops", 30, 17, "[30]"),
+        pytest.param("epochs", 35, 12, "[10, 20, 30, 35]", id="epochs"),
+        pytest.param("loops", 30, 17, "[30]", id="loops"),
     ],
 )
 def test_it_ends_alike_when_interrupted_in_mid_loop(

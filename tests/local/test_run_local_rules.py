@@ -168,8 +168,10 @@ def test_a_script_and_what_it_imports_come_from_the_file_itself(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("config_maps", "sentence"),
     [
-        ({}, "ConfigMap my-code is not in the file"),
-        ({"my-code": {"main.py": ""}}, "has no key train.py, only main.py"),
+        pytest.param({}, "ConfigMap my-code is not in the file", id="no ConfigMap"),
+        pytest.param(
+            {"my-code": {"main.py": ""}}, "has no key train.py, only main.py", id="no such key"
+        ),
     ],
 )
 def test_a_script_that_is_not_there_is_named(

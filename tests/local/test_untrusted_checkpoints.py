@@ -153,14 +153,36 @@ def test_a_manifest_without_files_is_no_checkpoint(bucket: Bucket, saved: Manife
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"path": "lease"}, "'lease' is not below checkpoints/"),
-        ({"path": "checkpoints"}, "'checkpoints' is not below checkpoints/"),
-        ({"path": "manifests/x"}, "'manifests/x' is not below checkpoints/"),
-        ({"path": "checkpoints/../../other"}, "leads out of the run's folder"),
-        ({"files": {"../../x": digest(b"")}}, "leads out of the run's folder"),
-        ({"files": {"/etc/x": digest(b"")}}, "leads out of the run's folder"),
-        ({"files": {"a\0b": digest(b"")}}, "leads out of the run's folder"),
-        ({"files": {"a": digest(b""), "a/b/c": digest(b"")}}, "cannot be a file and the folder of"),
+        pytest.param({"path": "lease"}, "'lease' is not below checkpoints/", id="the lease"),
+        pytest.param(
+            {"path": "checkpoints"},
+            "'checkpoints' is not below checkpoints/",
+            id="the folder of all",
+        ),
+        pytest.param(
+            {"path": "manifests/x"}, "'manifests/x' is not below checkpoints/", id="another folder"
+        ),
+        pytest.param(
+            {"path": "checkpoints/../../other"},
+            "leads out of the run's folder",
+            id="out of the run",
+        ),
+        pytest.param(
+            {"files": {"../../x": digest(b"")}},
+            "leads out of the run's folder",
+            id="file in a parent",
+        ),
+        pytest.param(
+            {"files": {"/etc/x": digest(b"")}}, "leads out of the run's folder", id="absolute file"
+        ),
+        pytest.param(
+            {"files": {"a\0b": digest(b"")}}, "leads out of the run's folder", id="NUL in a name"
+        ),
+        pytest.param(
+            {"files": {"a": digest(b""), "a/b/c": digest(b"")}},
+            "cannot be a file and the folder of",
+            id="file and folder",
+        ),
     ],
 )
 def test_a_manifest_that_names_anything_else_is_passed_over(

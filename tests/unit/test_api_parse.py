@@ -52,7 +52,15 @@ def test_a_mistake_is_reported_in_one_sentence(path: str, value: Any, sentence: 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("manifest", [None, [], "TrainingRun", 3])
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        pytest.param(None, id="null"),
+        pytest.param([], id="list"),
+        pytest.param("TrainingRun", id="string"),
+        pytest.param(3, id="number"),
+    ],
+)
 def test_what_is_no_mapping_is_no_run(manifest: Any):
     with pytest.raises(InvalidRunError, match="this is no TrainingRun"):
         parse(manifest)
@@ -70,12 +78,22 @@ def test_a_misspelt_field_comes_before_the_missing_one_that_it_causes():
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("spec.storage.uri", "s3://key:hunter2@runs"),
-        ("spec.storage.uri", "s3://runs?secret=hunter2"),
-        ("spec.storage.endpoint", "https://key:hunter2@minio"),
-        ("spec.training.env", [{"name": "A", "value": "hunter2", "valueFrom": {}}]),
-        ("spec.training.env", [{"name": "A", "value": ["hunter2"]}]),
-        ("spec.training.env", [{"name": "A", "value": "hunter2" * 3000}]),
+        pytest.param("spec.storage.uri", "s3://key:hunter2@runs", id="credentials in the bucket"),
+        pytest.param("spec.storage.uri", "s3://runs?secret=hunter2", id="query in the bucket"),
+        pytest.param(
+            "spec.storage.endpoint", "https://key:hunter2@minio", id="credentials in the endpoint"
+        ),
+        pytest.param(
+            "spec.training.env",
+            [{"name": "A", "value": "hunter2", "valueFrom": {}}],
+            id="value and its source",
+        ),
+        pytest.param(
+            "spec.training.env", [{"name": "A", "value": ["hunter2"]}], id="value as a list"
+        ),
+        pytest.param(
+            "spec.training.env", [{"name": "A", "value": "hunter2" * 3000}], id="value too long"
+        ),
     ],
 )
 def test_no_secret_is_repeated(path: str, value: Any):

@@ -36,9 +36,15 @@ def test_each_file_is_counted(tmp_path: Path):
 @pytest.mark.parametrize(
     ("cases", "says"),
     [
-        (case("test_a.py"), "no test ran of tests/test_b.py"),
-        ("", "no test ran of tests/test_a.py, tests/test_b.py"),
-        (case("test_a.py") + case("test_b.py", "<skipped/>"), "skipped, where each must run: t"),
+        pytest.param(
+            case("test_a.py"), "no test ran of tests/test_b.py", id="one file did not run"
+        ),
+        pytest.param("", "no test ran of tests/test_a.py, tests/test_b.py", id="no file ran"),
+        pytest.param(
+            case("test_a.py") + case("test_b.py", "<skipped/>"),
+            "skipped, where each must run: t",
+            id="one file skipped",
+        ),
     ],
 )
 def test_a_file_that_did_not_run_fails_it(tmp_path: Path, cases: str, says: str):

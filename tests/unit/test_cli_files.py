@@ -48,17 +48,42 @@ def test_other_documents_beside_a_run_are_left_alone(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("spec: [1, 2", "is not YAML: line 1: expected ',' or ']', but got '<stream end>'"),
-        ("", "holds no TrainingRun; one document needs kind: TrainingRun"),
-        (CONFIG_MAP, "holds no TrainingRun; one document needs kind: TrainingRun"),
-        ("just a sentence", "this is no TrainingRun; write a mapping with kind: TrainingRun"),
-        ("{spec: {}}", "apiVersion is missing; write apiVersion: trainingrun.dev/v1alpha1"),
-        (
+        pytest.param(
+            "spec: [1, 2",
+            "is not YAML: line 1: expected ',' or ']', but got '<stream end>'",
+            id="no YAML",
+        ),
+        pytest.param("", "holds no TrainingRun; one document needs kind: TrainingRun", id="empty"),
+        pytest.param(
+            CONFIG_MAP,
+            "holds no TrainingRun; one document needs kind: TrainingRun",
+            id="another kind alone",
+        ),
+        pytest.param(
+            "just a sentence",
+            "this is no TrainingRun; write a mapping with kind: TrainingRun",
+            id="a sentence",
+        ),
+        pytest.param(
+            "{spec: {}}",
+            "apiVersion is missing; write apiVersion: trainingrun.dev/v1alpha1",
+            id="no apiVersion",
+        ),
+        pytest.param(
             RUN.replace("storage:", "storages:"),
             "spec.storages is not a field; did you mean storage?",
+            id="misspelled field",
         ),
-        (RUN + "  workers: {count: 0}", "spec.workers.count is 0; write at least 1"),
-        (RUN + "  workers: {count: many}", 'spec.workers.count is "many"; write a whole number'),
+        pytest.param(
+            RUN + "  workers: {count: 0}",
+            "spec.workers.count is 0; write at least 1",
+            id="below the minimum",
+        ),
+        pytest.param(
+            RUN + "  workers: {count: many}",
+            'spec.workers.count is "many"; write a whole number',
+            id="wrong type",
+        ),
     ],
 )
 def test_each_mistake_gets_a_sentence_with_the_files_name(

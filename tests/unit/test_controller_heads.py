@@ -45,7 +45,10 @@ def test_the_head_is_asked_at_its_own_address():
     assert ask(a_head(address="fd00::1")).url == "http://[fd00::1]:8484"
 
 
-@pytest.mark.parametrize(("uid", "attempt"), [("another", 1), ("u", 2)])
+@pytest.mark.parametrize(
+    ("uid", "attempt"),
+    [pytest.param("another", 1, id="another run"), pytest.param("u", 2, id="another attempt")],
+)
 def test_another_run_s_or_attempt_s_head_is_not_asked(uid, attempt):
     assert ask(a_head(), uid=uid, attempt=attempt) is None
 

@@ -64,11 +64,13 @@ class TestParsing:
     @pytest.mark.parametrize(
         "wrong",
         [
-            {"workers": {"count": 0}},
-            {"fromTheFuture": 1},
-            {"training": {}},
-            {"storage": None},
-            {"failures": {"maxRestarts": -1}, "checkpoints": {"keep": "all"}},
+            pytest.param({"workers": {"count": 0}}, id="below the minimum"),
+            pytest.param({"fromTheFuture": 1}, id="unknown field"),
+            pytest.param({"training": {}}, id="training without a kind"),
+            pytest.param({"storage": None}, id="no storage"),
+            pytest.param(
+                {"failures": {"maxRestarts": -1}, "checkpoints": {"keep": "all"}}, id="two fields"
+            ),
         ],
     )
     def test_of_a_spec_that_cannot_be_used_the_rest_is_kept(self, wrong):

@@ -103,7 +103,9 @@ async def test_a_key_that_nobody_remembers_gets_a_successor(store):
     assert (await load(store)).tokens.keys != before
 
 
-@pytest.mark.parametrize("garbage", [b"", b"short"])
+@pytest.mark.parametrize(
+    "garbage", [pytest.param(b"", id="empty"), pytest.param(b"short", id="short")]
+)
 async def test_garbage_in_the_secret_heals_and_keeps_the_other_keys(store, garbage, caplog):
     keyring = await load(store)
     remembered = store.key()

@@ -27,7 +27,16 @@ def test_journals_of_two_pods_are_merged_by_time():
     )
 
 
-@pytest.mark.parametrize("torn", ["2.5 1", "2.5", "2.5 x\n", "\x00\x00 7\n", "1 2 3\n"])
+@pytest.mark.parametrize(
+    "torn",
+    [
+        pytest.param("2.5 1", id="no line end"),
+        pytest.param("2.5", id="one number"),
+        pytest.param("2.5 x\n", id="no number"),
+        pytest.param("\x00\x00 7\n", id="NUL bytes"),
+        pytest.param("1 2 3\n", id="three numbers"),
+    ],
+)
 def test_a_line_cut_off_by_a_kill_is_left_out(torn):
     assert read_journals(["1.5 1\n" + torn]) == steps((1.5, 1))
 

@@ -41,17 +41,61 @@ def failed(kind: str = "Application", **document: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "outcome", "reason"),
     [
-        ({"progress": failed()}, "Failed", LossReason.APPLICATION_ERROR),
-        ({"progress": failed("Storage")}, "Lost", LossReason.STORAGE_ERROR),
-        ({"progress": failed("Storage", epoch=0)}, "Lost", LossReason.STORAGE_ERROR),
-        ({"progress": failed("Infrastructure")}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
-        ({"progress": a_progress(state="Suspended")}, "Suspended", LossReason.SUSPENDED),
-        ({"progress": a_progress(state="Succeeded")}, "Succeeded", None),
-        ({"progress": a_progress(state="Succeeded", epoch=0)}, "Succeeded", None),
-        ({"progress": a_progress(2, state="Succeeded")}, "Running", None),
-        ({"ray_jobs": ()}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
-        ({"ray_jobs": (a_ray_job(terminating=True),)}, "Lost", LossReason.INFRASTRUCTURE_ERROR),
-        ({"ray_jobs": (), "kuberay": "missing"}, "Running", None),
+        pytest.param(
+            {"progress": failed()},
+            "Failed",
+            LossReason.APPLICATION_ERROR,
+            id="error of the training",
+        ),
+        pytest.param(
+            {"progress": failed("Storage")},
+            "Lost",
+            LossReason.STORAGE_ERROR,
+            id="error of the store",
+        ),
+        pytest.param(
+            {"progress": failed("Storage", epoch=0)},
+            "Lost",
+            LossReason.STORAGE_ERROR,
+            id="error of the store before training",
+        ),
+        pytest.param(
+            {"progress": failed("Infrastructure")},
+            "Lost",
+            LossReason.INFRASTRUCTURE_ERROR,
+            id="infrastructure",
+        ),
+        pytest.param(
+            {"progress": a_progress(state="Suspended")},
+            "Suspended",
+            LossReason.SUSPENDED,
+            id="suspended",
+        ),
+        pytest.param(
+            {"progress": a_progress(state="Succeeded")}, "Succeeded", None, id="succeeded"
+        ),
+        pytest.param(
+            {"progress": a_progress(state="Succeeded", epoch=0)},
+            "Succeeded",
+            None,
+            id="succeeded before training",
+        ),
+        pytest.param(
+            {"progress": a_progress(2, state="Succeeded")},
+            "Running",
+            None,
+            id="document of another attempt",
+        ),
+        pytest.param({"ray_jobs": ()}, "Lost", LossReason.INFRASTRUCTURE_ERROR, id="RayJob gone"),
+        pytest.param(
+            {"ray_jobs": (a_ray_job(terminating=True),)},
+            "Lost",
+            LossReason.INFRASTRUCTURE_ERROR,
+            id="RayJob terminating",
+        ),
+        pytest.param(
+            {"ray_jobs": (), "kuberay": "missing"}, "Running", None, id="RayJob gone with its CRD"
+        ),
     ],
 )
 def test_an_attempt_ends_by_the_driver_s_progress_or_with_its_ray_job(
@@ -64,39 +108,46 @@ def test_an_attempt_ends_by_the_driver_s_progress_or_with_its_ray_job(
 @pytest.mark.parametrize(
     ("job", "changes", "outcome", "reason"),
     [
-        ({"status": "SUCCEEDED"}, {}, "Succeeded", None),
-        ({"status": "FAILED"}, {}, "Failed", LossReason.APPLICATION_ERROR),
-        (
+        pytest.param({"status": "SUCCEEDED"}, {}, "Succeeded", None, id="succeeded"),
+        pytest.param({"status": "FAILED"}, {}, "Failed", LossReason.APPLICATION_ERROR, id="failed"),
+        pytest.param(
             {"deployment": "Failed", "reason": "SubmissionFailed"},
             {},
             "Lost",
             LossReason.INFRASTRUCTURE_ERROR,
+            id="submission failed",
         ),
-        (
+        pytest.param(
             {"deployment": "Failed", "reason": "JobStatusCheckTimeoutExceeded"},
             {},
             "Lost",
             LossReason.INFRASTRUCTURE_ERROR,
+            id="job status unknown",
         ),
-        (
+        pytest.param(
             {"status": "FAILED", "message": "entrypoint command failed with exit code 3, logs: …"},
             {},
             "Lost",
             LossReason.INFRASTRUCTURE_ERROR,
+            id="exit code 3",
         ),
-        (
+        pytest.param(
             {"status": "FAILED", "message": "entrypoint command failed with exit code 75"},
             {},
             "Suspended",
             LossReason.SUSPENDED,
+            id="exit code 75",
         ),
-        (
+        pytest.param(
             {"status": "FAILED"},
             {"pods": (a_head(exit_code=137, ended_because="OOMKilled"),)},
             "Failed",
             LossReason.OUT_OF_MEMORY,
+            id="head out of memory",
         ),
-        ({"status": "FAILED"}, {"pods": ()}, "Lost", LossReason.HEAD_LOST),
+        pytest.param(
+            {"status": "FAILED"}, {"pods": ()}, "Lost", LossReason.HEAD_LOST, id="head gone"
+        ),
     ],
 )
 def test_without_the_driver_s_progress_the_ray_job_and_what_was_seen_decide(
@@ -164,19 +215,19 @@ def test_infrastructure_uses_no_restart_and_the_next_attempt_begins_at_once(
 @pytest.mark.parametrize(
     ("reason", "attempts_without_progress", "seconds"),
     [
-        (LossReason.APPLICATION_ERROR, 0, 10),
-        (LossReason.APPLICATION_ERROR, 1, 10),
-        (LossReason.APPLICATION_ERROR, 2, 20),
-        (LossReason.OUT_OF_MEMORY, 3, 40),
-        (LossReason.APPLICATION_ERROR, 500, 600),
-        (LossReason.NODE_LOST, 0, 0),
-        (LossReason.NODE_LOST, 1, 0),
-        (LossReason.NODE_LOST, 2, 10),
-        (LossReason.STORAGE_ERROR, 0, 60),
-        (LossReason.STORAGE_ERROR, 3, 240),
-        (LossReason.STORAGE_ERROR, 50, 600),
-        (LossReason.SUSPENDED, 9, 0),
-        (None, 9, 0),
+        pytest.param(LossReason.APPLICATION_ERROR, 0, 10, id="training: first"),
+        pytest.param(LossReason.APPLICATION_ERROR, 1, 10, id="training: one"),
+        pytest.param(LossReason.APPLICATION_ERROR, 2, 20, id="training: two"),
+        pytest.param(LossReason.OUT_OF_MEMORY, 3, 40, id="memory: three"),
+        pytest.param(LossReason.APPLICATION_ERROR, 500, 600, id="training: at most"),
+        pytest.param(LossReason.NODE_LOST, 0, 0, id="node: first"),
+        pytest.param(LossReason.NODE_LOST, 1, 0, id="node: one"),
+        pytest.param(LossReason.NODE_LOST, 2, 10, id="node: two"),
+        pytest.param(LossReason.STORAGE_ERROR, 0, 60, id="storage: first"),
+        pytest.param(LossReason.STORAGE_ERROR, 3, 240, id="storage: three"),
+        pytest.param(LossReason.STORAGE_ERROR, 50, 600, id="storage: at most"),
+        pytest.param(LossReason.SUSPENDED, 9, 0, id="suspended"),
+        pytest.param(None, 9, 0, id="no loss"),
     ],
 )
 def test_the_wait_grows_while_no_progress_is_made(

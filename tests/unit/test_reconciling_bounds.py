@@ -29,28 +29,57 @@ def training() -> Observed:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"progress": a_progress(state="Failed", failure={"kind": "Storage", "message": ENDLESS})},
-        {"progress": a_progress(metrics={f"{n}{ENDLESS}": ENDLESS for n in range(60)})},
-        {"progress": a_progress(metrics={"n": 10**5000})},
-        {"progress": a_progress(checkpoint={"uri": ENDLESS, "step": 1, "time": 1e300})},
-        {"progress": a_progress(storage_error=ENDLESS, step_time=-1e300)},
-        {
-            "progress": a_progress(
-                state="Succeeded", result={"checkpoint_uri": ENDLESS, "metrics": {"x": ENDLESS}}
-            )
-        },
-        {"ray_jobs": (a_ray_job(deployment="ValidationFailed", message=ENDLESS),)},
-        {"ray_jobs": (a_ray_job(status="FAILED", message=ENDLESS),), "pods": ()},
-        {"ray_clusters": (a_ray_cluster(failure=ENDLESS),)},
-        {"pods": (a_head(waiting=("CreateContainerError", ENDLESS)),)},
-        {"pods": (a_head(exit_code=1, termination_message=ENDLESS.replace(" ", "")),)},
-        {"pods": (a_pod(unschedulable=ENDLESS),)},
-        {"rejected": Rejection("Secret", "x", ENDLESS)},
-        {"invalid": ENDLESS},
-        {"stale": {"Pod": ENDLESS}},
-        {"progress": None, "progress_failing_s": 99.0, "progress_error": ENDLESS},
+        pytest.param(
+            {
+                "progress": a_progress(
+                    state="Failed", failure={"kind": "Storage", "message": ENDLESS}
+                )
+            },
+            id="failure",
+        ),
+        pytest.param(
+            {"progress": a_progress(metrics={f"{n}{ENDLESS}": ENDLESS for n in range(60)})},
+            id="metrics",
+        ),
+        pytest.param({"progress": a_progress(metrics={"n": 10**5000})}, id="large number"),
+        pytest.param(
+            {"progress": a_progress(checkpoint={"uri": ENDLESS, "step": 1, "time": 1e300})},
+            id="checkpoint",
+        ),
+        pytest.param(
+            {"progress": a_progress(storage_error=ENDLESS, step_time=-1e300)}, id="storage error"
+        ),
+        pytest.param(
+            {
+                "progress": a_progress(
+                    state="Succeeded", result={"checkpoint_uri": ENDLESS, "metrics": {"x": ENDLESS}}
+                )
+            },
+            id="result",
+        ),
+        pytest.param(
+            {"ray_jobs": (a_ray_job(deployment="ValidationFailed", message=ENDLESS),)},
+            id="RayJob refused",
+        ),
+        pytest.param(
+            {"ray_jobs": (a_ray_job(status="FAILED", message=ENDLESS),), "pods": ()},
+            id="RayJob failed",
+        ),
+        pytest.param({"ray_clusters": (a_ray_cluster(failure=ENDLESS),)}, id="RayCluster"),
+        pytest.param({"pods": (a_head(waiting=("CreateContainerError", ENDLESS)),)}, id="waiting"),
+        pytest.param(
+            {"pods": (a_head(exit_code=1, termination_message=ENDLESS.replace(" ", "")),)},
+            id="termination message",
+        ),
+        pytest.param({"pods": (a_pod(unschedulable=ENDLESS),)}, id="unschedulable"),
+        pytest.param({"rejected": Rejection("Secret", "x", ENDLESS)}, id="refused"),
+        pytest.param({"invalid": ENDLESS}, id="invalid"),
+        pytest.param({"stale": {"Pod": ENDLESS}}, id="stale"),
+        pytest.param(
+            {"progress": None, "progress_failing_s": 99.0, "progress_error": ENDLESS},
+            id="failing polls",
+        ),
     ],
-    ids=lambda changes: "-".join(changes),
 )
 def test_every_text_in_the_status_and_in_events_is_cut(
     training: Observed, changes: dict[str, Any]

@@ -27,37 +27,43 @@ def config_error(message: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "reason", "expected"),
     [
-        (
+        pytest.param(
             {"pods": (config_error('secret "s3-credentials" not found'),)},
             "SecretMissing",
             ["s3-credentials", "team-a", "create it"],
+            id="secret",
         ),
-        (
+        pytest.param(
             {"pods": (config_error(f'secret "{a_ray_cluster()["metadata"]["name"]}" not found'),)},
             "RayTokenMissing",
             [a_ray_cluster()["metadata"]["name"], "KubeRay's operator", "training.rayAuth"],
+            id="Ray's token",
         ),
-        (
+        pytest.param(
             {"pods": (config_error('configmap "my-env" not found'),)},
             "ConfigMapMissing",
             ["my-env", "create it"],
+            id="ConfigMap",
         ),
-        (
+        pytest.param(
             {"pods": (config_error("couldn't find key PASSWORD in Secret team-a/db"),)},
             "KeyMissing",
             ["PASSWORD", "team-a/db"],
+            id="key of a secret",
         ),
-        (
+        pytest.param(
             {"pods": (a_pod(waiting=("ImagePullBackOff", "Back-off pulling image")),)},
             "ImageCannotBePulled",
             ["example.org/torch:1", "pull secret"],
+            id="image",
         ),
-        (
+        pytest.param(
             {"pods": (a_pod(waiting=("InvalidImageName", "")),)},
             "ImageCannotBePulled",
             ["example.org/torch:1"],
+            id="image's name",
         ),
-        (
+        pytest.param(
             {
                 "pods": (
                     HEAD,
@@ -69,24 +75,32 @@ def config_error(message: str) -> dict[str, Any]:
             },
             "Unschedulable",
             ["no node has enough nvidia.com/gpu (the pod asks for 8) free"],
+            id="no GPU free",
         ),
-        (
+        pytest.param(
             {"pods": (HEAD, a_pod(unschedulable="0/3 nodes: 3 had untolerated taint {a: b}."))},
             "Unschedulable",
             ["untolerated taint"],
+            id="taint",
         ),
-        (
+        pytest.param(
             {"ray_clusters": (a_ray_cluster(failure='pods "x" is forbidden: exceeded quota: q'),)},
             "QuotaExceeded",
             ["exceeded quota: q", "raise it"],
+            id="quota",
         ),
-        (
+        pytest.param(
             {"ray_clusters": (a_ray_cluster(failure="admission webhook says no"),)},
             "PodsRefused",
             ["admission webhook says no"],
+            id="webhook",
         ),
-        ({"kuberay": "missing"}, "KubeRayMissing", ["install KubeRay 1.6"]),
-        ({"kuberay": "too-old"}, "KubeRayTooOld", ["HTTPMode", "upgrade"]),
+        pytest.param(
+            {"kuberay": "missing"}, "KubeRayMissing", ["install KubeRay 1.6"], id="no KubeRay"
+        ),
+        pytest.param(
+            {"kuberay": "too-old"}, "KubeRayTooOld", ["HTTPMode", "upgrade"], id="old KubeRay"
+        ),
     ],
 )
 def test_what_is_wrong_is_said_and_the_attempt_goes_on(

@@ -38,21 +38,39 @@ SILENT = a_progress(lost_nodes=["spot-1"])
 @pytest.mark.parametrize(
     ("node", "changes", "lost"),
     [
-        (a_node("spot-1"), {}, False),
-        (STALE, {}, False),
-        (a_node("spot-1", ready=False), {}, False),
-        (a_node("spot-1"), {"progress": SILENT}, False),
-        (STALE, {"progress": SILENT}, True),
-        (a_node("spot-1", ready=False), {"progress": SILENT}, True),
-        (
+        pytest.param(a_node("spot-1"), {}, False, id="well"),
+        pytest.param(STALE, {}, False, id="stale Lease alone"),
+        pytest.param(a_node("spot-1", ready=False), {}, False, id="not ready alone"),
+        pytest.param(a_node("spot-1"), {"progress": SILENT}, False, id="silence alone"),
+        pytest.param(STALE, {"progress": SILENT}, True, id="stale Lease and silence"),
+        pytest.param(
+            a_node("spot-1", ready=False), {"progress": SILENT}, True, id="not ready and silence"
+        ),
+        pytest.param(
             a_node("spot-1", taints=("node.kubernetes.io/unreachable",)),
             {"progress": SILENT},
             True,
+            id="unreachable and silence",
         ),
-        (a_node("spot-1", taints=("example.org/mine",)), {"progress": SILENT}, False),
-        (a_node("spot-1", lease_age_s=None), {"progress": SILENT}, False),
-        (a_node("spot-1", lease_age_s=14.0), {"progress": SILENT}, False),
-        (a_node("spot-1", exists=False), {}, True),
+        pytest.param(
+            a_node("spot-1", taints=("example.org/mine",)),
+            {"progress": SILENT},
+            False,
+            id="foreign taint and silence",
+        ),
+        pytest.param(
+            a_node("spot-1", lease_age_s=None),
+            {"progress": SILENT},
+            False,
+            id="no Lease and silence",
+        ),
+        pytest.param(
+            a_node("spot-1", lease_age_s=14.0),
+            {"progress": SILENT},
+            False,
+            id="fresh Lease and silence",
+        ),
+        pytest.param(a_node("spot-1", exists=False), {}, True, id="node gone"),
     ],
 )
 def test_a_node_is_lost_on_two_independent_signs_or_once_it_is_gone(
@@ -132,7 +150,14 @@ def test_a_head_whose_container_ended_takes_its_workers_along(training: Observed
     assert forced(plan) == ["worker-1", "worker-2"]
 
 
-@pytest.mark.parametrize("shown", [(), (HEAD,), (HEAD, ONE)])
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param((), id="no pod"),
+        pytest.param((HEAD,), id="head"),
+        pytest.param((HEAD, ONE), id="head and one worker"),
+    ],
+)
 def test_nothing_is_lost_while_pods_are_still_being_created(
     training: Observed, shown: tuple[Manifest, ...]
 ) -> None:

@@ -30,44 +30,95 @@ WELL = a_node("spot-1")
 @pytest.mark.parametrize(
     ("pod", "node", "reason"),
     [
-        (a_pod(), WELL, None),
-        (a_pod(exit_code=137, ended_because="OOMKilled"), WELL, LossReason.OUT_OF_MEMORY),
-        (
+        pytest.param(a_pod(), WELL, None, id="runs"),
+        pytest.param(
+            a_pod(exit_code=137, ended_because="OOMKilled"),
+            WELL,
+            LossReason.OUT_OF_MEMORY,
+            id="OOM",
+        ),
+        pytest.param(
             a_pod(exit_code=137, ended_because="OOMKilled", terminating_at=9),
             NOT_READY,
             LossReason.OUT_OF_MEMORY,
+            id="OOM on a lost node",
         ),
-        (a_pod(disruption="EvictionByEvictionAPI"), WELL, LossReason.PREEMPTED),
-        (a_pod(disruption="PreemptionByScheduler"), WELL, LossReason.PREEMPTED),
-        (a_pod(disruption="DeletionByTaintManager"), WELL, LossReason.NODE_LOST),
-        (a_pod(disruption="DeletionByPodGC"), GONE, LossReason.NODE_LOST),
-        (
+        pytest.param(
+            a_pod(disruption="EvictionByEvictionAPI"), WELL, LossReason.PREEMPTED, id="eviction API"
+        ),
+        pytest.param(
+            a_pod(disruption="PreemptionByScheduler"), WELL, LossReason.PREEMPTED, id="scheduler"
+        ),
+        pytest.param(
+            a_pod(disruption="DeletionByTaintManager"),
+            WELL,
+            LossReason.NODE_LOST,
+            id="taint manager",
+        ),
+        pytest.param(a_pod(disruption="DeletionByPodGC"), GONE, LossReason.NODE_LOST, id="pod GC"),
+        pytest.param(
             a_pod(disruption="TerminationByKubelet", reason="Evicted", phase="Failed"),
             WELL,
             LossReason.EVICTED,
+            id="kubelet's eviction",
         ),
-        (a_pod(reason="Terminated", exit_code=137), WELL, LossReason.PREEMPTED),
-        (a_pod(reason="NodeShutdown", phase="Failed"), WELL, LossReason.PREEMPTED),
-        (a_pod(reason="NodeLost"), WELL, LossReason.NODE_LOST),
-        (a_pod(reason="NodeAffinity", phase="Failed"), WELL, LossReason.INFRASTRUCTURE_ERROR),
-        (a_pod(terminating_at=9), WELL, LossReason.PREEMPTED),
-        (a_pod(exit_code=137), NOT_READY, LossReason.NODE_LOST),
-        (a_pod(exit_code=143), GONE, LossReason.NODE_LOST),
-        (
+        pytest.param(
+            a_pod(reason="Terminated", exit_code=137),
+            WELL,
+            LossReason.PREEMPTED,
+            id="node's shutdown: Terminated",
+        ),
+        pytest.param(
+            a_pod(reason="NodeShutdown", phase="Failed"),
+            WELL,
+            LossReason.PREEMPTED,
+            id="node's shutdown: NodeShutdown",
+        ),
+        pytest.param(a_pod(reason="NodeLost"), WELL, LossReason.NODE_LOST, id="NodeLost"),
+        pytest.param(
+            a_pod(reason="NodeAffinity", phase="Failed"),
+            WELL,
+            LossReason.INFRASTRUCTURE_ERROR,
+            id="NodeAffinity",
+        ),
+        pytest.param(a_pod(terminating_at=9), WELL, LossReason.PREEMPTED, id="deleted"),
+        pytest.param(
+            a_pod(exit_code=137), NOT_READY, LossReason.NODE_LOST, id="killed on a lost node"
+        ),
+        pytest.param(
+            a_pod(exit_code=143), GONE, LossReason.NODE_LOST, id="terminated on a removed node"
+        ),
+        pytest.param(
             a_pod(exit_code=137),
             a_node(taints=("karpenter.sh/disrupted",)),
             LossReason.NODE_LOST,
+            id="killed on a tainted node",
         ),
-        (
+        pytest.param(
             a_pod(exit_code=137),
             a_node(taints=("DeletionCandidateOfClusterAutoscaler",)),
             LossReason.WORKER_LOST,
+            id="killed on a candidate for removal",
         ),
-        (a_pod(exit_code=137), WELL, LossReason.WORKER_LOST),
-        (a_pod(exit_code=1), NOT_READY, LossReason.WORKER_LOST),
-        (a_head(exit_code=1), WELL, LossReason.HEAD_LOST),
-        (a_pod(exit_code=1, ended_at=5, terminating_at=6), WELL, LossReason.WORKER_LOST),
-        (a_pod(exit_code=143, ended_at=9, terminating_at=6), WELL, LossReason.PREEMPTED),
+        pytest.param(
+            a_pod(exit_code=137), WELL, LossReason.WORKER_LOST, id="killed on a good node"
+        ),
+        pytest.param(
+            a_pod(exit_code=1), NOT_READY, LossReason.WORKER_LOST, id="error on a lost node"
+        ),
+        pytest.param(a_head(exit_code=1), WELL, LossReason.HEAD_LOST, id="head's error"),
+        pytest.param(
+            a_pod(exit_code=1, ended_at=5, terminating_at=6),
+            WELL,
+            LossReason.WORKER_LOST,
+            id="error before the deletion",
+        ),
+        pytest.param(
+            a_pod(exit_code=143, ended_at=9, terminating_at=6),
+            WELL,
+            LossReason.PREEMPTED,
+            id="terminated by the deletion",
+        ),
     ],
 )
 def test_the_first_sign_that_holds_says_why_a_pod_ended(
@@ -105,7 +156,9 @@ def test_a_worker_that_leaves_is_one_preemption_however_often_it_is_then(
 
 
 @pytest.mark.parametrize("kind", ["Preempted", "WorkerLost"])
-@pytest.mark.parametrize("pod", ["worker-1", None])
+@pytest.mark.parametrize(
+    "pod", [pytest.param("worker-1", id="pod named"), pytest.param(None, id="no pod named")]
+)
 @pytest.mark.parametrize("record_first", [True, False])
 @pytest.mark.parametrize("pod_stays", [True, False])
 def test_pod_and_runtime_showing_one_loss_count_it_once(

@@ -73,16 +73,23 @@ def test_an_exclusion_is_patched_once_and_not_again_while_it_holds(lost: Observe
 @pytest.mark.parametrize(
     ("state", "seconds", "lifted"),
     [
-        ({"lease_age_s": 16.0}, 62, False),
-        ({"lease_age_s": 12.0}, 70, False),
-        ({"lease_age_s": 2.0}, 70, True),
-        ({"lease_age_s": 2.0, "ready": False}, 70, False),
-        ({"lease_age_s": 2.0, "taints": ("node.kubernetes.io/unreachable",)}, 70, False),
-        ({"lease_age_s": 2.0, "taints": ("karpenter.sh/disrupted",)}, 70, False),
-        ({"lease_age_s": None}, 100, False),
-        ({"lease_age_s": None}, 121, True),
-        ({"exists": False}, 500, False),
-        ({"exists": False}, 660, True),
+        pytest.param({"lease_age_s": 16.0}, 62, False, id="stale Lease"),
+        pytest.param({"lease_age_s": 12.0}, 70, False, id="Lease renewed before the loss"),
+        pytest.param({"lease_age_s": 2.0}, 70, True, id="Lease renewed since"),
+        pytest.param({"lease_age_s": 2.0, "ready": False}, 70, False, id="not ready"),
+        pytest.param(
+            {"lease_age_s": 2.0, "taints": ("node.kubernetes.io/unreachable",)},
+            70,
+            False,
+            id="unreachable",
+        ),
+        pytest.param(
+            {"lease_age_s": 2.0, "taints": ("karpenter.sh/disrupted",)}, 70, False, id="disrupted"
+        ),
+        pytest.param({"lease_age_s": None}, 100, False, id="no Lease"),
+        pytest.param({"lease_age_s": None}, 121, True, id="no Lease for a minute"),
+        pytest.param({"exists": False}, 500, False, id="node gone"),
+        pytest.param({"exists": False}, 660, True, id="node gone for ten minutes"),
     ],
 )
 def test_an_exclusion_ends_with_proof_that_the_node_is_back_or_with_time(

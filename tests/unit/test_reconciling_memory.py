@@ -98,7 +98,9 @@ def test_a_replacement_that_runs_out_of_memory_again_is_the_next_failure() -> No
     assert seen.run.status.disruptions.out_of_memory == 3
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    "order", [pytest.param((0, 1), id="in order"), pytest.param((1, 0), id="reversed")]
+)
 def test_failures_further_apart_are_two_in_either_order(order: tuple[int, int]) -> None:
     seen = a_run_of_four()
     late = {0: killed("worker-1", 100), 1: killed("worker-2", 200)}

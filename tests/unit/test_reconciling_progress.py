@@ -74,13 +74,17 @@ def test_the_newest_checkpoint_is_shown(training: Observed) -> None:
 @pytest.mark.parametrize(
     ("changes", "phase"),
     [
-        ({}, "Running"),
-        ({"progress": None}, "Starting"),
-        ({"progress": a_progress(state="Recovering")}, "Recovering"),
-        ({"progress": a_progress(state="Starting", step=0)}, "Starting"),
-        ({"pods": pods()[1:]}, "Recovering"),
-        ({"pods": (a_head(created_at=61, uid="new"),), "progress_age_s": 20.0}, "Recovering"),
-        ({"ray_jobs": (a_ray_job(queued=True),), "pods": ()}, "Queued"),
+        pytest.param({}, "Running", id="trains"),
+        pytest.param({"progress": None}, "Starting", id="no document"),
+        pytest.param({"progress": a_progress(state="Recovering")}, "Recovering", id="recovering"),
+        pytest.param({"progress": a_progress(state="Starting", step=0)}, "Starting", id="starting"),
+        pytest.param({"pods": pods()[1:]}, "Recovering", id="head gone"),
+        pytest.param(
+            {"pods": (a_head(created_at=61, uid="new"),), "progress_age_s": 20.0},
+            "Recovering",
+            id="new head",
+        ),
+        pytest.param({"ray_jobs": (a_ray_job(queued=True),), "pods": ()}, "Queued", id="queued"),
     ],
 )
 def test_the_phase_says_where_the_run_stands(

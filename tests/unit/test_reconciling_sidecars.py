@@ -29,7 +29,15 @@ def training() -> Observed:
     return then(replace(a_training_run(), progress=a_progress(), progress_age_s=0.5), 62)
 
 
-@pytest.mark.parametrize("sidecar", [DONE, FAILED, KILLED, RESTARTED])
+@pytest.mark.parametrize(
+    "sidecar",
+    [
+        pytest.param(DONE, id="done"),
+        pytest.param(FAILED, id="failed"),
+        pytest.param(KILLED, id="killed"),
+        pytest.param(RESTARTED, id="restarted"),
+    ],
+)
 @pytest.mark.parametrize("role", ["head", "worker"])
 def test_a_sidecar_that_ended_is_no_loss(
     training: Observed, role: str, sidecar: dict[str, Any]

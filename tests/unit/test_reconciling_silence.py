@@ -70,7 +70,9 @@ def test_a_driver_that_reports_nothing_while_its_head_answers_is_shown_too(
     assert "digits-1-head" in stalled.message
 
 
-@pytest.mark.parametrize("reported", ["", "PENDING"])
+@pytest.mark.parametrize(
+    "reported", [pytest.param("", id="no status"), pytest.param("PENDING", id="pending")]
+)
 def test_a_driver_that_was_never_submitted_is_given_up_after_ten_minutes(reported: str) -> None:
     begun = replace(a_training_run(), ray_jobs=(a_ray_job(status=reported),), progress_age_s=None)
     since = then(replace(begun, progress_asked_s=10.0), 40)

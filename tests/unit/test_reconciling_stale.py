@@ -37,15 +37,16 @@ NOTHING = {
 @pytest.mark.parametrize(
     ("kinds", "gone"),
     [
-        (("RayJob",), {"ray_jobs": ()}),
-        (("RayCluster",), {"ray_clusters": ()}),
-        (("Pod",), {"pods": ()}),
-        (("Pod",), {"pods": pods()[1:]}),
-        (("Node",), {"nodes": {}}),
-        (("Node",), {"nodes": nodes(a_node("spot-1", exists=False, ready=False))}),
-        (("RayJob", "RayCluster", "Pod", "Node"), NOTHING),
+        pytest.param(("RayJob",), {"ray_jobs": ()}, id="RayJob"),
+        pytest.param(("RayCluster",), {"ray_clusters": ()}, id="RayCluster"),
+        pytest.param(("Pod",), {"pods": ()}, id="every pod"),
+        pytest.param(("Pod",), {"pods": pods()[1:]}, id="head pod"),
+        pytest.param(("Node",), {"nodes": {}}, id="every node"),
+        pytest.param(
+            ("Node",), {"nodes": nodes(a_node("spot-1", exists=False, ready=False))}, id="one node"
+        ),
+        pytest.param(("RayJob", "RayCluster", "Pod", "Node"), NOTHING, id="everything"),
     ],
-    ids=lambda value: " ".join(value),
 )
 def test_an_attempt_of_which_something_is_unknown_goes_on_and_the_status_says_so(
     training: Observed, kinds: tuple[str, ...], gone: dict[str, Any]

@@ -28,7 +28,10 @@ def test_a_number_is_read(written: dict[str, Any], field: str, value: int):
 
 @pytest.mark.parametrize(
     ("former", "present"),
-    [("born", "created_at"), ("words", "termination_message")],
+    [
+        pytest.param("born", "created_at", id="born"),
+        pytest.param("words", "termination_message", id="words"),
+    ],
 )
 def test_a_counted_loss_is_read_and_written_under_its_present_names(former: str, present: str):
     read = Bookkeeping.read({"charges": {"uid-1": {**LOSS, former: TIME}}})

@@ -115,11 +115,11 @@ def test_pods_leave_a_silent_node_long_before_kubernetes_default():
 @pytest.mark.parametrize(
     ("kind", "resource", "reported"),
     [
-        ("nvidia", "nvidia.com/gpu", {"GPU": 4}),
-        ("amd", "amd.com/gpu", {"GPU": 4}),
-        ("tpu", "google.com/tpu", {"TPU": 4}),
-        ("gaudi", "habana.ai/gaudi", {"HPU": 4}),
-        ("neuron", "aws.amazon.com/neuroncore", {"neuron_cores": 4}),
+        pytest.param("nvidia", "nvidia.com/gpu", {"GPU": 4}, id="nvidia"),
+        pytest.param("amd", "amd.com/gpu", {"GPU": 4}, id="amd"),
+        pytest.param("tpu", "google.com/tpu", {"TPU": 4}, id="tpu"),
+        pytest.param("gaudi", "habana.ai/gaudi", {"HPU": 4}, id="gaudi"),
+        pytest.param("neuron", "aws.amazon.com/neuroncore", {"neuron_cores": 4}, id="neuron"),
     ],
 )
 def test_accelerators_are_requested_tolerated_and_passed_to_ray(
@@ -194,10 +194,10 @@ def test_the_operator_alone_decides_about_retries():
 @pytest.mark.parametrize(
     ("kind", "label", "scheduler"),
     [
-        ("Kueue", "kueue.x-k8s.io/queue-name", None),
-        ("Volcano", "volcano.sh/queue-name", "volcano"),
-        ("YuniKorn", "yunikorn.apache.org/queue", "yunikorn"),
-        ("KAI", "kai.scheduler/queue", "kai-scheduler"),
+        pytest.param("Kueue", "kueue.x-k8s.io/queue-name", None, id="Kueue"),
+        pytest.param("Volcano", "volcano.sh/queue-name", "volcano", id="Volcano"),
+        pytest.param("YuniKorn", "yunikorn.apache.org/queue", "yunikorn", id="YuniKorn"),
+        pytest.param("KAI", "kai.scheduler/queue", "kai-scheduler", id="KAI"),
     ],
 )
 def test_a_queue_is_named_on_the_ray_job(kind: str, label: str, scheduler: str | None):
@@ -262,20 +262,28 @@ def test_an_unknown_platform_is_refused_with_the_known_ones():
 @pytest.mark.parametrize(
     ("quantity", "number"),
     [
-        ("0", 0),
-        ("1", 1),
-        ("500m", 1),
-        ("1500m", 2),
-        ("1k", 1000),
-        ("1.5Gi", 3 * 2**29),
-        ("2M", 2e6),
+        pytest.param("0", 0, id="none"),
+        pytest.param("1", 1, id="whole"),
+        pytest.param("500m", 1, id="half"),
+        pytest.param("1500m", 2, id="rounded up"),
+        pytest.param("1k", 1000, id="k"),
+        pytest.param("1.5Gi", 3 * 2**29, id="decimal Gi"),
+        pytest.param("2M", 2e6, id="M"),
     ],
 )
 def test_quantities_are_read_and_rounded_up(quantity: str, number: int):
     assert whole_quantities.whole(quantity) == number
 
 
-@pytest.mark.parametrize("quantity", ["", "Gi", "4X", "4GiGi"])
+@pytest.mark.parametrize(
+    "quantity",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("Gi", id="unit alone"),
+        pytest.param("4X", id="unknown unit"),
+        pytest.param("4GiGi", id="two units"),
+    ],
+)
 def test_what_is_no_quantity_is_refused(quantity: str):
     with pytest.raises(ValueError, match="quantity"):
         whole_quantities.whole(quantity)

@@ -176,7 +176,15 @@ def test_a_users_node_affinity_holds_together_with_the_rendered_one():
     ]
 
 
-@pytest.mark.parametrize("wrong", ["x", 3, [1], {"a": "b"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param("x", id="string"),
+        pytest.param(3, id="number"),
+        pytest.param([1], id="list of numbers"),
+        pytest.param({"a": "b"}, id="mapping"),
+    ],
+)
 def test_a_list_of_the_wrong_shape_is_left_to_the_api_server(wrong: Any):
     merged({"containers": wrong})
     merged({"tolerations": wrong})

@@ -133,16 +133,18 @@ ANYBODY = {"app.kubernetes.io/name": "kuberay", "app.kubernetes.io/created-by": 
 @pytest.mark.parametrize(
     ("namespace", "labels", "ports"),
     [
-        ("team-a", names.selector(a_run()), {-1}),
-        ("team-b", names.selector(a_run()), set()),
-        ("trainingrun-system", OPERATOR, {8484}),
-        ("trainingrun-system", {"app": "a neighbor"}, set()),
-        ("team-b", OPERATOR, set()),
-        ("ray-system", KUBERAY, {8265}),
-        ("ray-system", ANYBODY, set()),
-        ("team-b", KUBERAY, set()),
-        ("default", KUBERAY, set()),
-        ("trainingrun-system", KUBERAY, set()),
+        pytest.param("team-a", names.selector(a_run()), {-1}, id="the run's own pods"),
+        pytest.param("team-b", names.selector(a_run()), set(), id="same labels elsewhere"),
+        pytest.param("trainingrun-system", OPERATOR, {8484}, id="operator"),
+        pytest.param("trainingrun-system", {"app": "a neighbor"}, set(), id="operator's neighbor"),
+        pytest.param("team-b", OPERATOR, set(), id="operator's labels elsewhere"),
+        pytest.param("ray-system", KUBERAY, {8265}, id="KubeRay"),
+        pytest.param("ray-system", ANYBODY, set(), id="KubeRay's neighbor"),
+        pytest.param("team-b", KUBERAY, set(), id="KubeRay's labels in team-b"),
+        pytest.param("default", KUBERAY, set(), id="KubeRay's labels in default"),
+        pytest.param(
+            "trainingrun-system", KUBERAY, set(), id="KubeRay's labels beside the operator"
+        ),
     ],
 )
 def test_nobody_gets_in_by_a_label_alone(namespace: str, labels: dict[str, str], ports: set[int]):

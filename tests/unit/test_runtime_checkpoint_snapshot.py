@@ -79,9 +79,15 @@ def test_generators_of_random_numbers_go_on_where_they_were(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("thing", "sentence"),
     [
-        ([1, 2], "data is a list, which has no state_dict and no load_state_dict"),
-        (torch.utils.data.DataLoader([1]), "data is a DataLoader, .*StatefulDataLoader"),
-        (iter([1]), "cannot bring it back"),
+        pytest.param(
+            [1, 2], "data is a list, which has no state_dict and no load_state_dict", id="list"
+        ),
+        pytest.param(
+            torch.utils.data.DataLoader([1]),
+            "data is a DataLoader, .*StatefulDataLoader",
+            id="DataLoader",
+        ),
+        pytest.param(iter([1]), "cannot bring it back", id="iterator"),
     ],
 )
 def test_what_has_no_state_is_refused(thing: Any, sentence: str) -> None:

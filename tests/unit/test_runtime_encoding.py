@@ -87,7 +87,7 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("value", STATES, ids=repr)
+@pytest.mark.parametrize("value", STATES, ids=lambda value: repr(value)[:60])
 def test_what_a_state_holds_comes_back_as_it_was(value: Any) -> None:
     found = back(value)
     assert found == value
@@ -153,12 +153,16 @@ def test_the_states_of_pytorchs_own_optimizers_and_schedulers_can_be_saved() -> 
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
-        ({"a": [lambda: 0]}, r"loader: state_dict\(\)\['a'\]\[0\] is a function"),
-        ({"color": Color.RED}, r"\['color'\] is a .*Color"),
-        ({"rng": torch.Generator()}, r"\['rng'\] is a torch.*Generator"),
-        (np.array([object()]), "is a numpy.ndarray"),
-        (defaultdict(lambda: 0), "defaultdict of"),
-        (torch.empty(2, device="meta"), "without values"),
+        pytest.param(
+            {"a": [lambda: 0]}, r"loader: state_dict\(\)\['a'\]\[0\] is a function", id="function"
+        ),
+        pytest.param({"color": Color.RED}, r"\['color'\] is a .*Color", id="enum"),
+        pytest.param(
+            {"rng": torch.Generator()}, r"\['rng'\] is a torch.*Generator", id="generator"
+        ),
+        pytest.param(np.array([object()]), "is a numpy.ndarray", id="array of objects"),
+        pytest.param(defaultdict(lambda: 0), "defaultdict of", id="defaultdict of a lambda"),
+        pytest.param(torch.empty(2, device="meta"), "without values", id="tensor without values"),
     ],
 )
 def test_what_cannot_come_back_is_refused_by_its_name(state: Any, sentence: str) -> None:

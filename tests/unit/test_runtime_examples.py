@@ -98,12 +98,12 @@ GOOD = an_idx_file(np.arange(10, dtype="uint8"))
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "not an IDX file"),
-        (b"<html>", "not an IDX file"),
-        (b"\0\0\x07\x01\0\0\0\0", "not an IDX file"),
-        (GOOD[:6], "ends within its header"),
-        (GOOD[:-1], "has 17 bytes instead of 18"),
-        (GOOD + b"x", "has 19 bytes instead of 18"),
+        pytest.param(b"", "not an IDX file", id="empty"),
+        pytest.param(b"<html>", "not an IDX file", id="HTML"),
+        pytest.param(b"\0\0\x07\x01\0\0\0\0", "not an IDX file", id="another type"),
+        pytest.param(GOOD[:6], "ends within its header", id="torn header"),
+        pytest.param(GOOD[:-1], "has 17 bytes instead of 18", id="one byte short"),
+        pytest.param(GOOD + b"x", "has 19 bytes instead of 18", id="one byte more"),
     ],
 )
 def test_what_is_not_idx_is_refused(content: bytes, said: str) -> None:

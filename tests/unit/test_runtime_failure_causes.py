@@ -29,22 +29,36 @@ FULL = OSError(28, "No space left on device")
 @pytest.mark.parametrize(
     ("failures", "cause"),
     [
-        ({0: BUG}, FailureCause.APPLICATION),
-        ({0: BUG, 1: BUG}, FailureCause.APPLICATION),
-        ({0: PEER, 1: BUG}, FailureCause.APPLICATION),
-        ({0: PEER}, FailureCause.WORKER_LOST),
-        ({0: PEER, 1: DIED}, FailureCause.WORKER_LOST),
-        ({0: BUG, 1: DIED}, FailureCause.WORKER_LOST),
-        ({0: ActorDiedError()}, FailureCause.WORKER_LOST),
-        ({0: OUTAGE}, FailureCause.STORAGE),
-        ({0: FULL}, FailureCause.STORAGE),
-        ({0: CredentialsError("refused"), 1: PEER}, FailureCause.STORAGE),
-        ({0: OUTAGE, 1: DIED}, FailureCause.WORKER_LOST),
-        ({0: OUTAGE, 1: BUG}, FailureCause.APPLICATION),
-        ({0: Preempted("saved"), 1: DIED}, FailureCause.PREEMPTED),
-        ({0: Preempted("saved"), 1: Preempted("saved")}, FailureCause.PREEMPTED),
-        ({0: Suspended("saved"), 1: Suspended("saved")}, FailureCause.SUSPENDED),
-        ({0: Suspended("saved"), 1: Preempted("saved")}, FailureCause.SUSPENDED),
+        pytest.param({0: BUG}, FailureCause.APPLICATION, id="bug"),
+        pytest.param({0: BUG, 1: BUG}, FailureCause.APPLICATION, id="bug on both"),
+        pytest.param({0: PEER, 1: BUG}, FailureCause.APPLICATION, id="bug and its peer"),
+        pytest.param({0: PEER}, FailureCause.WORKER_LOST, id="peer alone"),
+        pytest.param({0: PEER, 1: DIED}, FailureCause.WORKER_LOST, id="peer and a death"),
+        pytest.param({0: BUG, 1: DIED}, FailureCause.WORKER_LOST, id="bug and a death"),
+        pytest.param({0: ActorDiedError()}, FailureCause.WORKER_LOST, id="actor died"),
+        pytest.param({0: OUTAGE}, FailureCause.STORAGE, id="outage"),
+        pytest.param({0: FULL}, FailureCause.STORAGE, id="disk full"),
+        pytest.param(
+            {0: CredentialsError("refused"), 1: PEER},
+            FailureCause.STORAGE,
+            id="credentials and a peer",
+        ),
+        pytest.param({0: OUTAGE, 1: DIED}, FailureCause.WORKER_LOST, id="outage and a death"),
+        pytest.param({0: OUTAGE, 1: BUG}, FailureCause.APPLICATION, id="outage and a bug"),
+        pytest.param(
+            {0: Preempted("saved"), 1: DIED}, FailureCause.PREEMPTED, id="preempted and a death"
+        ),
+        pytest.param(
+            {0: Preempted("saved"), 1: Preempted("saved")}, FailureCause.PREEMPTED, id="preempted"
+        ),
+        pytest.param(
+            {0: Suspended("saved"), 1: Suspended("saved")}, FailureCause.SUSPENDED, id="suspended"
+        ),
+        pytest.param(
+            {0: Suspended("saved"), 1: Preempted("saved")},
+            FailureCause.SUSPENDED,
+            id="suspended and preempted",
+        ),
     ],
 )
 def test_cause(failures, cause):
@@ -69,10 +83,15 @@ def test_the_message_names_rank_type_and_first_line():
 @pytest.mark.parametrize(
     "error",
     [
-        RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"),
-        RuntimeError("NCCL error in: ProcessGroupNCCL.cpp"),
-        RuntimeError("Timed out waiting 1800000ms for recv operation to complete"),
-        ConnectionResetError("Connection reset by peer"),
+        pytest.param(
+            RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"),
+            id="gloo",
+        ),
+        pytest.param(RuntimeError("NCCL error in: ProcessGroupNCCL.cpp"), id="NCCL"),
+        pytest.param(
+            RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), id="timeout"
+        ),
+        pytest.param(ConnectionResetError("Connection reset by peer"), id="connection reset"),
     ],
 )
 def test_what_a_dying_peer_causes_is_a_collective_error(error):
@@ -82,10 +101,12 @@ def test_what_a_dying_peer_causes_is_a_collective_error(error):
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("bad batch"),
-        RuntimeError("mat1 and mat2 shapes cannot be multiplied (64x10 and 12x3)"),
-        RuntimeError("CUDA error: device-side assert triggered"),
-        KeyError("gloo"),
+        pytest.param(ValueError("bad batch"), id="value"),
+        pytest.param(
+            RuntimeError("mat1 and mat2 shapes cannot be multiplied (64x10 and 12x3)"), id="shapes"
+        ),
+        pytest.param(RuntimeError("CUDA error: device-side assert triggered"), id="CUDA assert"),
+        pytest.param(KeyError("gloo"), id="name of a library"),
     ],
 )
 def test_what_the_code_itself_does_wrong_is_not(error):

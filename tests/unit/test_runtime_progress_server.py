@@ -63,7 +63,16 @@ def test_the_document_is_handed_out_as_written(server: ProgressServer) -> None:
     assert Progress.model_validate_json(text) == progress
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong", "a-token-and-more", "ä"])
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("", id="empty"),
+        pytest.param("wrong", id="wrong"),
+        pytest.param("a-token-and-more", id="longer"),
+        pytest.param("ä", id="not ASCII"),
+    ],
+)
 def test_without_the_token_nobody_reads_or_suspends(
     server: ProgressServer, token: str | None
 ) -> None:

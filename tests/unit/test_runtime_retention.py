@@ -44,7 +44,12 @@ def test_a_later_fencing_token_is_newer_whatever_its_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("best", "kept"), [(("loss", "min"), 2), (("loss", "max"), 1), (("nothing", "max"), None)]
+    ("best", "kept"),
+    [
+        pytest.param(("loss", "min"), 2, id="least"),
+        pytest.param(("loss", "max"), 1, id="greatest"),
+        pytest.param(("nothing", "max"), None, id="no such metric"),
+    ],
 )
 def test_the_best_stays(best: Best, kept: int | None) -> None:
     committed = [a_manifest(1, loss=0.9), a_manifest(2, loss=0.1), *map(a_manifest, (3, 4))]
@@ -53,7 +58,16 @@ def test_the_best_stays(best: Best, kept: int | None) -> None:
     )
 
 
-@pytest.mark.parametrize("worthless", [float("nan"), float("inf"), "0.99", True, None])
+@pytest.mark.parametrize(
+    "worthless",
+    [
+        pytest.param(float("nan"), id="NaN"),
+        pytest.param(float("inf"), id="infinity"),
+        pytest.param("0.99", id="string"),
+        pytest.param(True, id="bool"),
+        pytest.param(None, id="None"),
+    ],
+)
 def test_only_finite_numbers_can_be_the_best(worthless: Any) -> None:
     committed = [a_manifest(1, accuracy=worthless), a_manifest(2, accuracy=0.1)]
     found = best_of(committed, ("accuracy", "max"))

@@ -97,7 +97,12 @@ def test_an_outage_between_refusals_restarts_the_limit(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("a bug"), AbsentError("no such object"), DamagedError("torn")]
+    "error",
+    [
+        pytest.param(ValueError("a bug"), id="bug"),
+        pytest.param(AbsentError("no such object"), id="absent"),
+        pytest.param(DamagedError("torn"), id="damaged"),
+    ],
 )
 def test_what_is_no_outage_is_raised_at_once(error: Exception):
     store = Store(error, until=1)
@@ -112,7 +117,7 @@ PYARROW = "When initiating multiple part upload for key 'x/a' in bucket 'runs': 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (
+        pytest.param(
             OSError(
                 PYARROW.format(
                     "NETWORK_CONNECTION during CreateMultipartUpload operation: curlCode: 7, "
@@ -120,8 +125,9 @@ PYARROW = "When initiating multiple part upload for key 'x/a' in bucket 'runs': 
                 )
             ),
             UnreachableError,
+            id="no connection",
         ),
-        (
+        pytest.param(
             OSError(
                 PYARROW.format(
                     "NETWORK_CONNECTION during CreateMultipartUpload operation: curlCode: 6, "
@@ -129,17 +135,24 @@ PYARROW = "When initiating multiple part upload for key 'x/a' in bucket 'runs': 
                 )
             ),
             UnreachableError,
+            id="no such host",
         ),
-        (OSError(PYARROW.format("SLOW_DOWN during UploadPart operation: slow down")), StorageError),
-        (
+        pytest.param(
+            OSError(PYARROW.format("SLOW_DOWN during UploadPart operation: slow down")),
+            StorageError,
+            id="slow down",
+        ),
+        pytest.param(
             OSError(PYARROW.format("NO_SUCH_BUCKET during CreateMultipartUpload operation: The …")),
             BucketMissingError,
+            id="no such bucket",
         ),
-        (
+        pytest.param(
             OSError(PYARROW.format("SIGNATURE_DOES_NOT_MATCH during HeadObject operation: The …")),
             CredentialsError,
+            id="wrong signature",
         ),
-        (
+        pytest.param(
             OSError(
                 PYARROW.format(
                     "UNKNOWN (HTTP status 404) during CreateMultipartUpload operation: Unable to "
@@ -147,12 +160,20 @@ PYARROW = "When initiating multiple part upload for key 'x/a' in bucket 'runs': 
                 )
             ),
             CredentialsError,
+            id="unknown user",
         ),
-        (OSError(PYARROW.format("ACCESS_DENIED during HeadObject operation: No")), DeniedError),
-        (OSError(errno.ENOSPC, "No space left on device"), DiskFullError),
-        (
+        pytest.param(
+            OSError(PYARROW.format("ACCESS_DENIED during HeadObject operation: No")),
+            DeniedError,
+            id="access denied",
+        ),
+        pytest.param(
+            OSError(errno.ENOSPC, "No space left on device"), DiskFullError, id="no space left"
+        ),
+        pytest.param(
             RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"),
             DiskFullError,
+            id="torn write",
         ),
     ],
 )
@@ -166,11 +187,14 @@ def test_storage_errors_are_recognized_by_what_libraries_really_say(
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("bad batch"),
-        FileNotFoundError("data/train.csv"),
-        PermissionError(errno.EACCES, "Permission denied"),
-        RuntimeError("PytorchStreamReader failed reading zip archive: not a ZIP archive"),
-        ConnectionResetError("Connection reset by peer"),
+        pytest.param(ValueError("bad batch"), id="bad batch"),
+        pytest.param(FileNotFoundError("data/train.csv"), id="no data file"),
+        pytest.param(PermissionError(errno.EACCES, "Permission denied"), id="data file denied"),
+        pytest.param(
+            RuntimeError("PytorchStreamReader failed reading zip archive: not a ZIP archive"),
+            id="damaged file",
+        ),
+        pytest.param(ConnectionResetError("Connection reset by peer"), id="connection reset"),
     ],
 )
 def test_other_errors_are_not_taken_for_storage(error: Exception):

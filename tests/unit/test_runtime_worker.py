@@ -35,12 +35,12 @@ def takes_other_settings(lr: float = 0.1, steps: int = 3) -> Any:
 @pytest.mark.parametrize(
     ("function", "returned"),
     [
-        (takes_config, {"lr": 1}),
-        (takes_config_or_none, {"lr": 1}),
-        (takes_config_by_name, {"lr": 1}),
-        (takes_config_and_more, {"lr": 1}),
-        (takes_nothing, "nothing"),
-        (takes_other_settings, "nothing"),
+        pytest.param(takes_config, {"lr": 1}, id="config"),
+        pytest.param(takes_config_or_none, {"lr": 1}, id="config or None"),
+        pytest.param(takes_config_by_name, {"lr": 1}, id="config by name"),
+        pytest.param(takes_config_and_more, {"lr": 1}, id="config and more"),
+        pytest.param(takes_nothing, "nothing", id="nothing"),
+        pytest.param(takes_other_settings, "nothing", id="other settings"),
     ],
 )
 def test_a_training_function_gets_its_config(function: Callable[..., Any], returned: Any) -> None:
