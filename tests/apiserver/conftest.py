@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from kubernetes.aio.client import ApiClient
 
-from trainingrun.cluster.connection import Connection
+from trainingrun.cluster.api_client import Connection
 
 RBAC = "rbac.authorization.k8s.io/v1"
 

@@ -16,7 +16,7 @@ from support.operators import (
 )
 from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.port import ClusterError, Conflict, Rejected
+from trainingrun.cluster.interface import ClusterError, Conflict, Rejected
 from trainingrun.reconciling.model import Ref
 from trainingrun.rendering.affinities import EXCLUSION
 

@@ -11,7 +11,7 @@ from support.apiserver import ApiServer, running_apiserver
 from support.binaries import kuberay_crds
 from support.operators import RAY_API, Proxy, a_run, eventually, owned_by, watching
 from trainingrun.api.crd import crd
-from trainingrun.cluster.connection import Connection
+from trainingrun.cluster.api_client import Connection
 from trainingrun.controller import handlers
 
 

@@ -21,12 +21,12 @@ from support.operators import (
     watching,
 )
 from trainingrun.api.crd import crd
-from trainingrun.cluster import watching as watch_module
-from trainingrun.cluster.connection import Connection
-from trainingrun.cluster.kuberay import NEEDED_FIELD, verdict
+from trainingrun.cluster import watch_state as watch_module
+from trainingrun.cluster.api_client import Connection
+from trainingrun.cluster.interface import ClusterError
+from trainingrun.cluster.kuberay_crd import NEEDED_FIELD, verdict
 from trainingrun.cluster.kuberay_namespaces import KubeRayNamespaces
-from trainingrun.cluster.live import KubernetesCluster
-from trainingrun.cluster.port import ClusterError
+from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Ref
 

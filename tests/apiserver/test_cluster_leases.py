@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from support.operators import configuration_of
-from trainingrun.cluster import leases as leases_module
-from trainingrun.cluster.connection import Connection
-from trainingrun.cluster.leases import Leases, age_of_last_write
+from trainingrun.cluster import node_leases as leases_module
+from trainingrun.cluster.api_client import Connection
+from trainingrun.cluster.node_leases import Leases, age_of_last_write
 from trainingrun.cluster.resources import path_of_manifest
 
 SKEW = timedelta(hours=1)

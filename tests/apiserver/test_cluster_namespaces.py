@@ -3,7 +3,7 @@
 import asyncio
 
 from support.operators import a_run, eventually, owned_by, watching
-from trainingrun.cluster import connection as connection_module
+from trainingrun.cluster import api_client as connection_module
 
 NAMESPACES = 60
 """Four watches each: more than the 200 connections that all requests once shared."""

@@ -16,10 +16,10 @@ from support.operators import (
     watches_are_open,
     watching,
 )
-from trainingrun.cluster import watching as watch_module
+from trainingrun.cluster import watch_state as watch_module
 from trainingrun.cluster.access import CLUSTER_RULES, RUN_RULES
-from trainingrun.cluster.connection import Connection
-from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.cluster.api_client import Connection
+from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Observed
 

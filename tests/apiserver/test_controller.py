@@ -17,8 +17,8 @@ from support.operators import (
     settings_for,
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.live import KubernetesCluster
-from trainingrun.controller.heads import Target
+from trainingrun.cluster.live_cluster import KubernetesCluster
+from trainingrun.controller.head_pods import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.tokens import KEY_SECRET, Tokens
 

@@ -22,7 +22,7 @@ from support.operators import (
 from support.processes import ROOT, free_port
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.controller import operator as operators
-from trainingrun.controller.heads import Target
+from trainingrun.controller.head_pods import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.tokens import KEY_SECRET
 

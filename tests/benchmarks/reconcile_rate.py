@@ -33,7 +33,7 @@ from support.binaries import kuberay_crds  # noqa: E402
 from support.operators import RAY_API, a_run, configuration_of  # noqa: E402
 from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun  # noqa: E402
-from trainingrun.cluster.connection import Connection  # noqa: E402
+from trainingrun.cluster.api_client import Connection  # noqa: E402
 from trainingrun.cluster.resources import path  # noqa: E402
 from trainingrun.controller.settings import PREFIX  # noqa: E402
 from trainingrun.rendering import RenderSettings, attempt  # noqa: E402

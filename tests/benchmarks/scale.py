@@ -48,7 +48,7 @@ from support.binaries import kuberay_crds  # noqa: E402
 from support.operators import configuration_of  # noqa: E402
 from trainingrun.api.contract import PROGRESS_PORT  # noqa: E402
 from trainingrun.api.crd import crd  # noqa: E402
-from trainingrun.cluster.connection import Connection  # noqa: E402
+from trainingrun.cluster.api_client import Connection  # noqa: E402
 from trainingrun.cluster.resources import PLURALS, path, path_of_manifest  # noqa: E402
 from trainingrun.controller.settings import PREFIX  # noqa: E402
 

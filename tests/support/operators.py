@@ -13,10 +13,10 @@ from kubernetes.aio.config import load_kube_config
 
 from support.apiserver import ApiError, ApiServer
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.connection import Connection
-from trainingrun.cluster.live import KubernetesCluster
+from trainingrun.cluster.api_client import Connection
+from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers as handlers  # registers them with kopf
-from trainingrun.controller.heads import Target
+from trainingrun.controller.head_pods import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.settings import OperatorSettings, Settings
 from trainingrun.reconciling.reconcile_settings import ReconcileSettings

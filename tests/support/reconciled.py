@@ -6,7 +6,7 @@ from typing import Any
 
 from trainingrun.api.reasons import documented
 from trainingrun.api.status import Condition, RunStatus
-from trainingrun.cluster.fields import projection
+from trainingrun.cluster.kept_fields import projection
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.rendering import RenderSettings
 
@@ -18,7 +18,7 @@ def reconcile(observed: Observed, seconds: float = 60) -> Plan:
     now = T0 + timedelta(seconds=seconds)
     planned = plan(observed, RenderSettings(), ReconcileSettings(), now)
     kept = plan(as_kept(observed), RenderSettings(), ReconcileSettings(), now)
-    assert kept == planned, "a field is read that cluster/fields.py does not keep"
+    assert kept == planned, "a field is read that cluster/kept_fields.py does not keep"
     assert undocumented(planned) == [], "missing in api/reasons.py"
     return planned
 

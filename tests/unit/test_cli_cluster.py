@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainingrun.cli import cluster_commands
+from trainingrun.cli import watch_view
 from trainingrun.cli.main import app
 from trainingrun.local.plain import plain_lines
 
@@ -81,7 +81,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         )
     )
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
-    monkeypatch.setattr(cluster_commands, "_POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(watch_view, "_POLL_INTERVAL_S", 0.0)
     yield state
     http.shutdown()
     http.server_close()

@@ -8,7 +8,7 @@ import json
 
 from support.builders import a_pod, a_ray_cluster
 from trainingrun.cluster.exclusion_patch import exclusion_patch
-from trainingrun.cluster.fields import projection
+from trainingrun.cluster.kept_fields import projection
 
 FILLING = {
     "managedFields": [{"manager": "x", "fieldsV1": {f"f:{n}": {} for n in range(500)}}],

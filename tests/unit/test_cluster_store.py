@@ -2,11 +2,11 @@
 
 import pytest
 
-from trainingrun.cluster.connection import Forbidden
-from trainingrun.cluster.nodes import UNKNOWN_NODE_S, Nodes
-from trainingrun.cluster.store import Store
-from trainingrun.cluster.stores import Stores
-from trainingrun.cluster.watching import STALE_AFTER_S, Watch
+from trainingrun.cluster.api_client import Forbidden
+from trainingrun.cluster.node_states import UNKNOWN_NODE_S, Nodes
+from trainingrun.cluster.object_store import Store
+from trainingrun.cluster.run_stores import Stores
+from trainingrun.cluster.watch_state import STALE_AFTER_S, Watch
 
 
 def an_object(name: str, version: int, uid: str = "u", **fields) -> dict:

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import web
 
-from trainingrun.controller.documents import MAX_BYTES
-from trainingrun.controller.heads import Target
-from trainingrun.controller.progress import Poller, ProgressSnapshot
+from trainingrun.controller.head_pods import Target
+from trainingrun.controller.progress_parsing import MAX_BYTES
+from trainingrun.controller.progress_polling import Poller, ProgressSnapshot
 
 KEY = ("team-a", "digits")
 LAG_S = 0.05

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trainingrun.controller.queue import WorkQueue
+from trainingrun.controller.work_queue import WorkQueue
 
 A, B = ("ns", "a"), ("ns", "b")
 

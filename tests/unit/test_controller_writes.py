@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from trainingrun.cluster.connection import Connection
-from trainingrun.cluster.port import ClusterError, NotLeading
+from trainingrun.cluster.api_client import Connection
+from trainingrun.cluster.interface import ClusterError, NotLeading
 
 
 @pytest.fixture

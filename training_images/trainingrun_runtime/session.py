@@ -23,7 +23,7 @@ import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from .checkpoints import snapshot
+from .checkpoints import checkpoint_interval, snapshot
 from .checkpoints.checkpoint_upload import CheckpointUpload
 from .checkpoints.snapshot import Position
 from .checkpoints.stateful_objects import Stateful, replicated, restorable
@@ -39,10 +39,6 @@ from .step_loops import Loops
 from .worker import Worker, this_worker
 
 log = logging.getLogger(__name__)
-
-LOOP_END_S = 10.0
-"""Seconds after which a checkpoint is due at the end of a loop or an epoch, because what follows,
-such as an evaluation, may take long."""
 
 
 class Session:
@@ -304,7 +300,7 @@ class Session:
     def _agree(self, place: Place, *, changed: bool = False) -> StepValues:
         """Wait for all ranks at a place between the steps."""
         self._record_stop(self._consensus.settle())
-        due_s = min(self._worker.every_seconds, max(LOOP_END_S, 10 * self._slowest_save()))
+        due_s = checkpoint_interval.at_loop_end_s(self._worker.every_seconds, self._slowest_save())
         if place is Place.BEGIN:
             due_s = math.inf  # nothing was done since the end before it
         # A request in a loop's last step is agreed on already: see `_record_stop`.

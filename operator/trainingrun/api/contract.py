@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from .base import Model
+from .exit_codes import LEASE_LOST_EXIT_CODE as LEASE_LOST_EXIT_CODE
+from .exit_codes import SUSPEND_EXIT_CODE as SUSPEND_EXIT_CODE
 
 CONTRACT_ENV = "TRAININGRUN_CONTRACT"
 """The driver's `RunContract`, as JSON."""
@@ -44,10 +46,6 @@ SUSPEND_FILE = "suspend"
 WORKER_RESOURCE = "trainingrun_worker"
 """Ray resource of which each worker's node has one and each worker takes one: a node holds exactly
 one worker, however many CPUs it has left for Ray Data."""
-LEASE_LOST_EXIT_CODE = 3
-"""The driver's exit code when another driver has taken the run over."""
-SUSPEND_EXIT_CODE = 75
-"""The driver's exit code after `suspend`: not 0, so that RayJob success always means done."""
 
 
 MOST_RECORDS = 100

@@ -11,23 +11,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from .base import Model, Rule
+from .printer_columns import COLUMNS
 from .status import RunStatus
 from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
 
 Schema = dict[str, Any]
 
 _INT32_MAX = 2**31 - 1
-
-COLUMNS = (
-    ("Phase", "string", ".status.phase", "Where the run stands."),
-    ("Progress%", "integer", ".status.progress.percent", "Steps done, in percent."),
-    ("Step", "integer", ".status.progress.step", "Steps done."),
-    ("Attempt", "integer", ".status.attempt", "Number of the current attempt."),
-    ("Preemptions", "integer", ".status.disruptions.preemptions", "Workers lost after a notice."),
-    ("Goodput%", "integer", ".status.goodput.percent", "Share of time in steps that counted."),
-    ("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
-)
-"""Name, type, JSONPath and description of what `kubectl get trainingruns` prints."""
 
 
 def crd() -> Schema:

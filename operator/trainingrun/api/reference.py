@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .crd import COLUMNS, Schema, crd
+from .crd import Schema, crd
+from .printer_columns import COLUMNS
 from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
 
 _HEAD = f"""# {KIND} ({API_VERSION})

@@ -1,7 +1,6 @@
 """`list`, `get`, `logs` and `watch`: what needs a cluster."""
 
 import sys
-import time
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -9,17 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
-from ..local.plain import plain, plain_lines
-from . import views
+from ..local.plain import plain_lines
+from . import run_views, watch_view
 from .consoles import wide_console
-from .errors import CliError, one_sentence
+from .errors import one_sentence
 
 if TYPE_CHECKING:
     from .kube import Kube
-
-_POLL_INTERVAL_S = 1.0
-_UNREACHABLE_TIMEOUT_S = 60.0
-"""How long `watch` goes on while the API server does not answer."""
 
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: kubeconfig's.")]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
@@ -63,7 +58,7 @@ def list_runs(
         where = "any namespace" if everywhere else f"namespace {kube.namespace}"
         typer.echo(f"No TrainingRuns found in {where}.", err=True)  # as kubectl: stdout stays empty
         return
-    wide_console().print(views.listing(found, datetime.now(UTC), everywhere))
+    wide_console().print(run_views.listing(found, datetime.now(UTC), everywhere))
 
 
 def get(
@@ -79,7 +74,7 @@ def get(
         found["metadata"].pop("managedFields", None)
         typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
     else:
-        wide_console().print(views.details(found))
+        wide_console().print(run_views.details(found))
 
 
 def logs(
@@ -108,33 +103,6 @@ def watch(name: Name, namespace: Namespace = None, context: Context = None) -> N
     with one_sentence():
         kube = _connect(context, namespace)
         try:
-            _follow(kube, name)
+            watch_view.follow(kube, name)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-
-
-def _follow(kube: "Kube", name: str) -> None:
-    from .kube import NotFoundError, UnreachableError
-
-    shown, answered_at = None, None
-    while True:
-        try:
-            run = kube.run(name)
-        except NotFoundError:
-            if answered_at is None:
-                raise
-            raise CliError(f"{name} was deleted") from None
-        except UnreachableError:
-            if answered_at is None or time.monotonic() - answered_at > _UNREACHABLE_TIMEOUT_S:
-                raise
-        else:
-            answered_at = time.monotonic()
-            if (line := views.line(run)) != shown:
-                shown = line
-                typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
-            match (run.get("status") or {}).get("phase"):
-                case "Succeeded":
-                    return
-                case "Failed":
-                    raise CliError(f"{name} failed: {plain(views.why(run))}")
-        time.sleep(_POLL_INTERVAL_S)

@@ -10,7 +10,7 @@ import yaml
 from .. import rendering
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
-from . import cluster_commands, documents, durations
+from . import cluster_commands, durations, manifest_files
 from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
 
@@ -88,7 +88,7 @@ def run(
                 f"say --local to train on this machine, or use kubectl apply -f {file} for a "
                 "cluster"
             )
-        found = documents.read(file)
+        found = manifest_files.read(file)
         options = Options(folder=folder, preempt_after_s=preempt_after, resume=resume)
         try:
             succeeded = run_locally(found.only_run(), found.config_maps, options, wide_console())
@@ -104,7 +104,7 @@ def validate(
     """Say what is wrong in files, without a cluster; exit code 1 if anything is."""
     wrong = False
     for file in files:
-        found = documents.read(file)
+        found = manifest_files.read(file)
         for problem in found.problems:
             print_error(f"{found.name}: {problem}")
         wrong = wrong or bool(found.problems)
@@ -127,7 +127,7 @@ def render(
 ) -> None:
     """Print the manifests of an attempt as the operator would apply them."""
     with one_sentence(ValueError):
-        found = _with_uid(documents.read(file).only_run())
+        found = _with_uid(manifest_files.read(file).only_run())
         settings = rendering.RenderSettings(platform=platform, image=image)
         manifests = [
             rendering.token_secret(found, settings.token_key),

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..rendering.render_settings import KUBERAY_NAMESPACES
-from .connection import Connection, Forbidden, NotFound
-from .port import ClusterError
+from .api_client import Connection, Forbidden, NotFound
+from .interface import ClusterError
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import sys
 
 import kopf
 
-from ..cluster.connection import load_configuration
-from ..cluster.port import ClusterError
+from ..cluster.api_client import load_configuration
+from ..cluster.interface import ClusterError
 from . import handlers as handlers  # registers them
 from . import logs
 from .settings import Settings, SettingsError, from_environment, variables

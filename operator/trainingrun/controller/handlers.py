@@ -19,9 +19,9 @@ from typing import Any
 import kopf
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
-from ..cluster.connection import allow_many_connections, load_configuration
-from ..cluster.port import ClusterError
-from ..cluster.watching import RETRY_S
+from ..cluster.api_client import allow_many_connections, load_configuration
+from ..cluster.interface import ClusterError
+from ..cluster.watch_state import RETRY_S
 from ..rendering.names import RUN_LABEL
 from . import serving
 from .operator import Operator

@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 from kubernetes.aio.client import Configuration
 
-from ..cluster.connection import Connection
-from ..cluster.live import KubernetesCluster
-from ..cluster.port import ClusterError, Conflict, NotLeading
-from .heads import Target, head_of
+from ..cluster.api_client import Connection
+from ..cluster.interface import ClusterError, Conflict, NotLeading
+from ..cluster.live_cluster import KubernetesCluster
+from .head_pods import Target, head_of
 from .leadership import Leadership
 from .logs import about
-from .metrics import Metrics
-from .progress import Poller, Resolve
-from .queue import Key, WorkQueue
+from .operator_metrics import Metrics
+from .progress_polling import Poller, Resolve
 from .reconcile import Reconciler
 from .settings import Settings
 from .tokens import Keyring
+from .work_queue import Key, WorkQueue
 
 log = logging.getLogger(__name__)
 

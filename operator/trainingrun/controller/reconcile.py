@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..api.v1alpha1 import API_VERSION, KIND
-from ..cluster.connection import Forbidden
-from ..cluster.port import Cluster, ClusterError, Rejected
+from ..cluster.api_client import Forbidden
+from ..cluster.interface import Cluster, ClusterError, Rejected
 from ..reconciling import plan as decide
 from ..reconciling.lease_reads import suspects
 from ..reconciling.model import (
@@ -33,9 +33,9 @@ from ..rendering import renewed_token_secret, token_secret
 from ..rendering.names import TOKEN_KEY
 from ..rendering.render_settings import RenderSettings
 from .logs import about
-from .progress import Poller
-from .queue import Key
+from .progress_polling import Poller
 from .tokens import Tokens, with_token
+from .work_queue import Key
 
 log = logging.getLogger(__name__)
 

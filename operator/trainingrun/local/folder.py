@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..api.v1alpha1 import Storage, TrainingRun
 from ..rendering import names
-from .errors import LocalError
+from .local_error import LocalError
 
 _LATEST = "latest.json"
 

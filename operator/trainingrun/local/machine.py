@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..api.v1alpha1 import RunSpec
-from .errors import LocalError
+from .local_error import LocalError
 
 _NVIDIA = re.compile(r"nvidia\d+")
 

@@ -14,15 +14,16 @@ from types import FrameType
 
 from rich.console import Console
 
-from ..api.contract import CONFIG_ENV, LEASE_LOST_EXIT_CODE, Failure, Progress, RunContract
+from ..api.contract import CONFIG_ENV, Failure, Progress, RunContract
+from ..api.exit_codes import LEASE_LOST_EXIT_CODE
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract
 from . import machine
 from .display import Display, summary
-from .driver import Driver
-from .errors import LocalError
+from .driver_process import Driver
 from .folder import Folder
 from .interruptions import Interruptions
+from .local_error import LocalError
 from .plain import cell
 from .preemption import Preemption
 from .ray_nodes import LocalRay

@@ -21,7 +21,7 @@ from typing import Any
 from trainingrun.api import contract
 
 from ..state_directory import state_directory
-from .metrics import exposition
+from .prometheus_metrics import exposition
 
 PORT_ENV = "TRAININGRUN_PROGRESS_PORT"
 """Another port than the contract's, where several runs share a machine."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..api.contract import PROGRESS_PORT
-from ..cluster.store import Object
+from ..cluster.object_store import Object
 from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TOKEN_KEY_LABEL
 
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import aiohttp
 
-from .connection import Connection, Forbidden, NotServed
-from .port import ClusterError
-from .store import Key, Store, key_of
+from .api_client import Connection, Forbidden, NotServed
+from .interface import ClusterError
+from .object_store import Key, Store, key_of
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from ..reconciling.model import NodeState
-from .store import Object
-from .watching import Watch
+from .object_store import Object
+from .watch_state import Watch
 
 UNKNOWN_NODE_S = 5.0
 """A node that pods name but that is not listed counts as gone after this: the event of a new node

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import aiohttp
 
 from ..rendering.names import RUN_LABEL
-from . import kuberay
-from .connection import Connection, Forbidden, Gone, NotFound, NotServed, error_of
-from .port import ClusterError
+from . import kuberay_crd
+from .api_client import Connection, Forbidden, Gone, NotFound, NotServed, error_of
+from .interface import ClusterError
 from .resources import PLURALS, RAY_API, path
-from .stores import Kind, Stores
-from .watching import Watch
+from .run_stores import Kind, Stores
+from .watch_state import Watch
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Watches:
         """
         self._connection, self._stores = connection, stores
         self._look_for_kuberay_s = look_for_kuberay_s
-        self.kuberay: kuberay.KubeRay | None = None
+        self.kuberay: kuberay_crd.KubeRay | None = None
         """Whether KubeRay is installed; None: that was not found out yet."""
         self._check_kinds = asyncio.Event()
         self._synced = asyncio.Event()
@@ -223,7 +223,7 @@ class Watches:
             for kind in self._stores.of_runs:
                 if kind.api_version != "v1":  # Pods are always there
                     settled &= await self._check_kind(kind)
-            found = await self._look_at_kuberay()
+            found = await self._read_kuberay()
             if found is not None and found != self.kuberay:
                 level = logging.INFO if found == "ok" else logging.WARNING
                 log.log(level, "KubeRay's RayJob CRD: %s", found)
@@ -267,7 +267,7 @@ class Watches:
             return "unknown"
         # Its CRD decides, where it may be read: a server that is just starting may answer 404.
         try:
-            await self._connection.request("GET", kuberay.crd_path(kind.api_version, kind.name))
+            await self._connection.request("GET", kuberay_crd.crd_path(kind.api_version, kind.name))
         except NotFound:
             return "missing"
         except Forbidden:
@@ -277,7 +277,7 @@ class Watches:
             return "unknown"
         return "no"
 
-    async def _look_at_kuberay(self) -> kuberay.KubeRay | None:
+    async def _read_kuberay(self) -> kuberay_crd.KubeRay | None:
         """None: not known at present."""
         watches = self._of_kind["RayJob"].values()
         if any(watch.state == "missing" for watch in watches):
@@ -285,10 +285,10 @@ class Watches:
         if not any(watch.settled for watch in watches):
             return None  # the first list requests it again
         try:
-            crd = await self._connection.request("GET", kuberay.crd_path(RAY_API, "RayJob"))
+            crd = await self._connection.request("GET", kuberay_crd.crd_path(RAY_API, "RayJob"))
         except Forbidden:
             return "ok"  # confined to namespaces; the list that has just worked has to do
         except ClusterError as error:
             log.warning("KubeRay's CRD: %s", error)
             return self.kuberay
-        return kuberay.verdict(crd)
+        return kuberay_crd.verdict(crd)

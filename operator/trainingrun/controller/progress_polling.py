@@ -17,9 +17,9 @@ from typing import Literal
 import aiohttp
 
 from ..api.contract import Progress
-from . import documents
-from .heads import Target
-from .queue import Key
+from . import progress_parsing
+from .head_pods import Target
+from .work_queue import Key
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ class Poller:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.debug("progress not read: %s", error or type(error).__name__)
             return _Answer("unreachable", error=f"the head does not answer ({_cause(error)})")
-        except documents.DocumentError as error:
+        except progress_parsing.DocumentError as error:
             log.warning("progress not taken: %s", error)
             return _Answer("unusable", error=f"the head's document cannot be used: {error}")
 
@@ -305,8 +305,8 @@ class Poller:
                     error = f"the head answers {answer.status} to GET /progress"
                     return _Answer("unusable", error=error)
                 if answer.headers.get("Content-Encoding", "identity") != "identity":
-                    raise documents.DocumentError("it is compressed")
-                return _Answer("ok", documents.read(await _body(answer)))
+                    raise progress_parsing.DocumentError("it is compressed")
+                return _Answer("ok", progress_parsing.read(await _body(answer)))
         error = "the head answers 401: it accepts none of the tokens of this operator's keys"
         return _Answer("refused", error=error)
 
@@ -336,8 +336,8 @@ class Poller:
 async def _body(answer: aiohttp.ClientResponse) -> bytes:
     """The body, or a little more than what is taken of one."""
     content = b""
-    while len(content) <= documents.MAX_BYTES and not answer.content.at_eof():
-        content += await answer.content.read(documents.MAX_BYTES)
+    while len(content) <= progress_parsing.MAX_BYTES and not answer.content.at_eof():
+        content += await answer.content.read(progress_parsing.MAX_BYTES)
     return content
 
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..rendering.names import RUN_LABEL
-from . import fields
-from .nodes import affects_runs
+from . import kept_fields
+from .node_states import affects_runs
+from .object_store import Index, Object, Store
 from .resources import RAY_API
-from .store import Index, Object, Store
 
 RunKey = tuple[str, str]
 """Namespace and name of a run."""
@@ -54,7 +54,7 @@ class Stores:
             API_VERSION,
             KIND,
             Store(
-                project=fields.projection(KIND),
+                project=kept_fields.projection(KIND),
                 summarize=summary_of,
                 packed=True,  # most are ended ones, which are rarely read
                 on_change=self._run_changed,
@@ -66,7 +66,9 @@ class Stores:
             "v1", "Pod", {**run_index, "node": lambda pod: pod["spec"].get("nodeName")}
         )
         self.nodes = Kind(
-            "v1", "Node", Store(project=fields.projection("Node"), on_change=self._node_changed)
+            "v1",
+            "Node",
+            Store(project=kept_fields.projection("Node"), on_change=self._node_changed),
         )
         self.of_runs = (self.runs, self.ray_jobs, self.ray_clusters, self.pods)
         """The kinds that runs are made of."""
@@ -120,7 +122,7 @@ class Stores:
 
     def _owned(self, api_version: str, name: str, indices: Mapping[str, Index]) -> Kind:
         store = Store(
-            indices=indices, project=fields.projection(name), on_change=self._owned_changed
+            indices=indices, project=kept_fields.projection(name), on_change=self._owned_changed
         )
         return Kind(api_version, name, store)
 

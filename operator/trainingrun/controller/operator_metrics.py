@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..cluster.stores import RunSummary
+from ..cluster.run_stores import RunSummary
 
 Runs = Callable[[], Mapping[RunSummary, int]]
 """Gives how many TrainingRuns there are of each namespace, phase and number of losses."""

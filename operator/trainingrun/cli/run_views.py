@@ -1,4 +1,4 @@
-"""A TrainingRun's status as text. Pure; any field may be missing, as in a new run."""
+"""What `list` and `get` print of a status. Pure; any field may be missing, as in a new run."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool) -> Table:
             metadata["name"],
             status.get("phase", ""),
             _percent(status.get("progress", {}).get("percent")),
-            _step(status),
+            step(status),
             str(status.get("attempt", "") or ""),
             str(status.get("disruptions", {}).get("preemptions", "")),
             _percent((status.get("goodput") or {}).get("percent")),
@@ -45,7 +45,7 @@ def details(run: Run) -> Table:
 
     row("name", f"{run['metadata']['namespace']}/{run['metadata']['name']}")
     row("phase", status.get("phase", "not seen by the operator yet"))
-    row("step", _step(status))
+    row("step", step(status))
     progress = status.get("progress") or {}
     if progress.get("secondsLeft") is not None and status.get("phase") == "Running":
         row("time left", short(progress["secondsLeft"]))
@@ -74,32 +74,8 @@ def details(run: Run) -> Table:
     return table
 
 
-def line(run: Run) -> str:
-    """Phase and progress of a run, in one line for `watch`."""
-    status = run.get("status") or {}
-    parts = [status.get("phase", "Pending")]
-    if _step(status):
-        parts.append(f"step {_step(status)}")
-    loss = (status.get("progress") or {}).get("metrics", {}).get("loss")
-    if loss is not None:
-        parts.append(f"loss {loss:.4g}" if isinstance(loss, float) else f"loss {loss}")
-    if status.get("attempt"):
-        parts.append(f"attempt {status['attempt']}")
-    preemptions = (status.get("disruptions") or {}).get("preemptions")
-    if preemptions:
-        parts.append(f"preemptions {preemptions}")
-    return plain(" · ".join(parts))
-
-
-def why(run: Run) -> str:
-    """Reason and message of condition Failed."""
-    for condition in (run.get("status") or {}).get("conditions") or []:
-        if condition["type"] == "Failed" and condition["status"] == "True":
-            return f"{condition['reason']}: {condition.get('message', '')}"
-    return "no reason is given"
-
-
-def _step(status: Mapping[str, Any]) -> str:
+def step(status: Mapping[str, Any]) -> str:
+    """Steps done, of how many."""
     progress = status.get("progress") or {}
     if "step" not in progress:
         return ""

@@ -15,18 +15,18 @@ import aiohttp
 from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
 from ..rendering.names import MANAGER
-from .connection import JSON_PATCH, AlreadyExists, Connection, NotFound
+from .api_client import JSON_PATCH, AlreadyExists, Connection, NotFound
 from .exclusion_patch import exclusion_patch
+from .interface import ClusterError, Conflict, Rejected
+from .kopf_watches import Watches
 from .kuberay_namespaces import KubeRayNamespaces
-from .leases import Leases
-from .nodes import Nodes
+from .node_leases import Leases
+from .node_states import Nodes
+from .object_store import Object, key_of
 from .ownership import foreign, owner_uid
 from .parsing import parse
-from .port import ClusterError, Conflict, Rejected
 from .resources import path, path_of, path_of_manifest
-from .store import Object, key_of
-from .stores import Kind, RunKey, RunSummary, Stores, Subscriber
-from .watches import Watches
+from .run_stores import Kind, RunKey, RunSummary, Stores, Subscriber
 
 log = logging.getLogger(__name__)
 

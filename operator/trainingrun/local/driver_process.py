@@ -6,11 +6,11 @@ from pathlib import Path
 from ..api.contract import (
     CONTRACT_ENV,
     PROGRESS_FILE,
-    SUSPEND_EXIT_CODE,
     SUSPEND_FILE,
     Progress,
     RunContract,
 )
+from ..api.exit_codes import SUSPEND_EXIT_CODE
 from . import processes
 from .ray_nodes import LocalRay
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from .connection import Connection, Forbidden, NotFound
-from .port import ClusterError
+from .api_client import Connection, Forbidden, NotFound
+from .interface import ClusterError
 from .resources import path
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from ..rendering.names import MANAGER
-from .port import ClusterError, Conflict, NotLeading, Rejected
-from .store import encoded
+from .interface import ClusterError, Conflict, NotLeading, Rejected
+from .object_store import encoded
 
 log = logging.getLogger(__name__)
 
