@@ -1,0 +1,101 @@
+"""spec.workers and spec.head: the pods."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from .base import Model, Rule, matching
+from .quantities import Quantity, at_least, not_more
+from .spec_fields import Freeform, Whole
+
+_CPU = at_least("cpu", "1m", "must be a quantity of cores of at least 1m, such as 500m or 4")
+_MEMORY = at_least(
+    "memory", "64Mi", "must be a quantity of bytes of at least 64Mi with its unit, such as 16Gi"
+)
+
+
+class WorkerResources(Model):
+    """What each worker pod requests and is limited to."""
+
+    cpu: Quantity = "1"
+    """CPU cores."""
+    memory: Quantity = "2Gi"
+    """Memory, in bytes with a suffix such as Gi."""
+    shared_memory: Quantity | None = None
+    """Size of /dev/shm, taken from memory. Default: a quarter of memory, for data loaders."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        _CPU,
+        _MEMORY,
+        at_least(
+            "shared_memory", "1Mi", "must be a quantity of bytes of at least 1Mi, such as 8Gi"
+        ),
+        not_more(
+            "shared_memory",
+            "memory",
+            "must not be more than memory, from which it is taken; raise memory or lower it",
+        ),
+    )
+
+
+class HeadResources(Model):
+    """What the head pod requests and is limited to."""
+
+    cpu: Quantity = "1"
+    """CPU cores."""
+    memory: Quantity = "4Gi"
+    """Memory, in bytes with a suffix such as Gi."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (_CPU, _MEMORY)
+
+
+class Accelerator(Model):
+    """The accelerators of each worker."""
+
+    kind: Literal["nvidia", "amd", "tpu", "gaudi", "neuron"]
+    """Whose device it is; this decides the resource name and the platform's tolerations."""
+    product: str | None = Field(default=None, max_length=63)
+    """Node label value of the product, such as NVIDIA-A100-SXM4-80GB. Default: any."""
+    count: Whole = Field(default=1, ge=1, le=64)
+    """Devices per worker; for neuron, NeuronCores."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        matching(
+            "product",
+            r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
+            "must be the value of a node label, such as NVIDIA-A100-SXM4-80GB",
+        ),
+    )
+
+
+class Capacity(Model):
+    """Which kind of node the workers run on. The head always runs on on-demand capacity."""
+
+    type: Literal["OnDemand", "Spot", "PreferSpot"] = "OnDemand"
+    """OnDemand and Spot require that capacity; PreferSpot takes spot where there is some."""
+
+
+class Workers(Model):
+    """The workers, one pod each."""
+
+    count: Whole = Field(default=1, ge=1, le=1000)
+    """Number of workers: the world size."""
+    resources: WorkerResources = Field(default_factory=WorkerResources)
+    """What each worker pod requests and is limited to."""
+    accelerator: Accelerator | None = None
+    """The accelerators of each worker. Default: none, CPU only."""
+    placement: Literal["Pack", "Spread", "StrictPack", "StrictSpread"] = "Pack"
+    """Whether workers share nodes: prefer, avoid, require or forbid it."""
+    capacity: Capacity = Field(default_factory=Capacity)
+    """Which kind of node the workers run on."""
+    pod_template: Freeform = Field(default_factory=dict)
+    """A PodTemplateSpec merged last over the rendered one; containers and env merge by name."""
+
+
+class Head(Model):
+    """The head: Ray's control store and the driver. It trains nothing."""
+
+    resources: HeadResources = Field(default_factory=HeadResources)
+    """What the head pod requests and is limited to."""
+    pod_template: Freeform = Field(default_factory=dict)
+    """A PodTemplateSpec merged last over the rendered one; containers and env merge by name."""

@@ -1,0 +1,60 @@
+"""spec.storage and spec.checkpoints: where checkpoints are, when they are made, which are kept."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from .base import Model, Rule, matching
+from .spec_fields import Whole, object_name
+
+
+class Storage(Model):
+    """The bucket in which the run keeps its lease, checkpoints and result."""
+
+    uri: str = Field(max_length=1024)
+    """Folder for runs, such as `s3://runs/team-a`; each run takes `<name>-<uid>` below it."""
+    endpoint: str | None = Field(default=None, max_length=1024)
+    """URL of an S3-compatible service. Default: the cloud's own."""
+    region: str | None = Field(default=None, max_length=63)
+    """Region of the bucket. Default: the client's own rules."""
+    credentials_secret: str | None = Field(default=None, max_length=253)
+    """Secret, in the run's namespace, whose keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, …)
+    become environment variables. Default: none, the pods' service account is used."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        matching(
+            "uri",
+            r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^@?#\s]*",
+            "must be a folder in a bucket, such as s3://bucket/folder (or gs, az, abfs, abfss, "
+            "file), without credentials, query or spaces; credentials go into a Secret: "
+            "credentialsSecret",
+        ),
+        matching(
+            "endpoint",
+            r"https?://[^/@?#\s]+(/[^@?#\s]*)?",
+            "must be the http or https URL of an S3-compatible service, without credentials or "
+            "query, such as https://minio.example.com:9000",
+        ),
+        matching("region", r"[A-Za-z0-9-]+", "must be the name of a region, such as eu-west-1"),
+        object_name("credentials_secret", "Secret in the run's namespace"),
+    )
+
+
+class BestCheckpoint(Model):
+    """Which checkpoint is the best one."""
+
+    metric: str = Field(min_length=1, max_length=253)
+    """Name of a reported metric."""
+    order: Literal["min", "max"] = "max"
+    """Whether smaller or larger is better."""
+
+
+class Checkpoints(Model):
+    """When checkpoints are made and which are kept."""
+
+    keep: Whole = Field(default=2, ge=2, le=1000)
+    """Newest checkpoints kept. At least 2: the newest may be altered or lost."""
+    best: BestCheckpoint | None = None
+    """Also keep the best checkpoint by this metric. Default: newest only."""
+    every_seconds: Whole = Field(default=300, ge=1, le=86400)
+    """Seconds of training between the session's periodic checkpoints."""
