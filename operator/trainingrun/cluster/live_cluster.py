@@ -1,4 +1,4 @@
-"""A real cluster: the port's questions answered from the stores, its effects by the API server.
+"""A real cluster: reads answered from the stores, writes by the API server.
 
 kopf's events feed the stores (`handle`). `subscribe` calls back for each run that something changed
 about; `KubernetesCluster.observe` then reads the stores and makes no call at all.
@@ -35,7 +35,7 @@ EVENT_OF_OUR_OWN_S = 1.0
 
 
 class KubernetesCluster:
-    """Implements `port.Cluster` for the cluster behind a connection."""
+    """Implements `Cluster` for the cluster behind a connection."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class KubernetesCluster:
         """How many runs there are of each namespace, phase and number of losses."""
         return self.stores.runs.store.summaries
 
-    # The port
+    # `Cluster`
 
     async def observe(self, namespace: str, name: str) -> Observed | None:
-        """See `port.Cluster.observe`."""
+        """See `Cluster.observe`."""
         raw = self.stores.runs.store.get(namespace, name)
         if raw is None:
             return None
@@ -146,15 +146,15 @@ class KubernetesCluster:
 
     @property
     def kuberay_namespaces(self) -> tuple[str, ...]:
-        """See `port.Cluster.kuberay_namespaces`."""
+        """See `Cluster.kuberay_namespaces`."""
         return self._kuberay_namespaces.found
 
     async def lease_ages(self, nodes: Iterable[str]) -> Mapping[str, float]:
-        """See `port.Cluster.lease_ages`."""
+        """See `Cluster.lease_ages`."""
         return await self._leases.ages(nodes)
 
     async def apply(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `port.Cluster.apply`."""
+        """See `Cluster.apply`."""
         kind = self.stores.kind_of(manifest["apiVersion"], manifest["kind"])
         metadata = manifest["metadata"]
         known: Object | None = None
@@ -197,7 +197,7 @@ class KubernetesCluster:
         return known
 
     async def create(self, manifest: Mapping[str, Any]) -> bool:
-        """See `port.Cluster.create`."""
+        """See `Cluster.create`."""
         try:
             self.stores.saw(
                 await self._connection.create(path_of_manifest(manifest, True), manifest)
@@ -207,7 +207,7 @@ class KubernetesCluster:
         return True
 
     async def delete(self, ref: Ref, grace_s: int | None = None) -> None:
-        """See `port.Cluster.delete`."""
+        """See `Cluster.delete`."""
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         options["propagationPolicy"] = "Background"
         if grace_s is not None:
@@ -230,7 +230,7 @@ class KubernetesCluster:
             kind.store.forget(ref.namespace, ref.name, uid)
 
     async def exclude_nodes(self, ray_cluster: Ref, nodes: tuple[str, ...]) -> None:
-        """See `port.Cluster.exclude_nodes`; the head's group is patched as well."""
+        """See `Cluster.exclude_nodes`; the head's group is patched as well."""
         known = self.stores.ray_clusters.store.get(ray_cluster.namespace, ray_cluster.name)
         if known is None or ray_cluster.uid not in (None, known["metadata"]["uid"]):
             return
@@ -249,7 +249,7 @@ class KubernetesCluster:
             return
 
     async def write_status(self, run: Ref, status: RunStatus, resource_version: str) -> None:
-        """See `port.Cluster.write_status`."""
+        """See `Cluster.write_status`."""
         metadata = {"name": run.name, "namespace": run.namespace}
         metadata |= {"resourceVersion": resource_version, **({"uid": run.uid} if run.uid else {})}
         body = {"apiVersion": run.api_version, "kind": run.kind, "metadata": metadata}
@@ -259,7 +259,7 @@ class KubernetesCluster:
         self.stores.saw(await self._connection.request("PUT", url, body, query=query))
 
     async def emit(self, run: Ref, type_: str, reason: str, message: str) -> None:
-        """See `port.Cluster.emit`."""
+        """See `Cluster.emit`."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         about = {"apiVersion": run.api_version, "kind": run.kind, "namespace": run.namespace}
         event = {

@@ -1,9 +1,9 @@
 """What is known of one collection that kopf lists and watches: whether its events arrive.
 
 kopf passes objects to its handlers, and nothing else. Whether it is refused, cut off or listing
-anew shows in its requests, see `watches`. Unknown is not absent: what is known stays known when the
-API server refuses the watch, and `stale` then has the reason why it may be out of date. Only a kind
-that is confirmed not to be installed has no objects.
+anew shows in its requests, see `kopf_watches`. Unknown is not absent: what is known stays known
+when the API server refuses the watch, and `stale` then has the reason why it may be out of date.
+Only a kind that is confirmed not to be installed has no objects.
 """
 
 import asyncio

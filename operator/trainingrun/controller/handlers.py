@@ -1,6 +1,6 @@
 """What the operator watches, and what each event does: nothing but keep the stores up.
 
-A store that changes enqueues the run that the change is about, see `cluster.stores`; workers then
+A store that changes enqueues the run that the change is about, see `run_stores`; workers then
 reconcile it, see `operator`. kopf lists, watches, reconnects and serves the liveness probe. Its
 retries, annotations and finalizers are not used: the work queue retries, and all that is remembered
 is in the status.
@@ -94,7 +94,7 @@ def configure(settings: kopf.OperatorSettings, own: OperatorSettings) -> None:
     settings.peering.standalone = True
     settings.posting.enabled = False  # events about runs are written after their status
     # KubeRay may be installed later, which its CRD shows. Confined to namespaces the operator may
-    # not watch CRDs, see `cluster.watches.KindInstalledLater`.
+    # not watch CRDs, see `KindInstalledLater`.
     settings.scanning.disabled = settings.peering.namespaced
     settings.watching.field_selectors[CRDS] = "metadata.name=rayjobs.ray.io"
     settings.persistence.diffbase_storage = _NoDiffs()  # four fifths of the time of each event
