@@ -127,7 +127,7 @@ async def test_subscribers_get_the_run_whose_objects_changed(apiserver, namespac
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace) as cluster:
         told = []
-        cluster.subscribe(lambda *key: told.append(key))
+        cluster.stores.subscribe(lambda *key: told.append(key))
         apiserver.create(pod(run, "digits-1-worker"))
         await eventually(lambda: (namespace, "digits") in told)
         assert len((await cluster.observe(namespace, "digits")).pods) == 1
@@ -153,7 +153,7 @@ async def test_a_node_wakes_its_runs_when_it_becomes_unready_but_not_by_heartbea
     async with watching(apiserver, namespace) as cluster:
         assert (await cluster.observe(namespace, "digits")).nodes[name].ready
         told = []
-        cluster.subscribe(lambda *key: told.append(key))
+        cluster.stores.subscribe(lambda *key: told.append(key))
         heartbeat = apiserver.get("v1", "Node", name)
         heartbeat["status"]["conditions"][0]["lastHeartbeatTime"] = "2030-01-01T00:00:00Z"
         version = apiserver.replace(heartbeat, "status")["metadata"]["resourceVersion"]
@@ -233,7 +233,9 @@ async def test_what_happened_while_the_api_server_was_away_is_made_up_for(apiser
         apiserver.create(a_run(namespace, "created"))
         await proxy.up()
         await eventually(
-            lambda: sorted(cluster.run_keys()) == [(namespace, "created"), (namespace, "kept")]
+            lambda: (
+                sorted(cluster.stores.run_keys()) == [(namespace, "created"), (namespace, "kept")]
+            )
         )
     await proxy.down()
 

@@ -68,7 +68,7 @@ async def test_what_vanished_while_a_watch_had_expired_is_taken_out(
     proxy = Proxy(urlsplit(uncached.url).port)
     await proxy.up()
     async with watching(uncached, namespace, port=proxy.port) as cluster:
-        assert len(cluster.ray_jobs_of(namespace, "digits")) == 2
+        assert len(cluster.stores.ray_jobs.of_run((namespace, "digits"))) == 2
         monkeypatch.setattr(Connection, "list_metadata", list_metadata)
         await proxy.down()
         for job in jobs:
@@ -77,10 +77,10 @@ async def test_what_vanished_while_a_watch_had_expired_is_taken_out(
             uncached.request("DELETE", uncached.path(gone))
         await asyncio.to_thread(compact, uncached)
         await proxy.up()
-        await eventually(lambda: cluster.run_keys() == [])
-        await eventually(lambda: cluster.ray_jobs_of(namespace, "digits") == ())
-        assert [job["metadata"]["uid"] for job in cluster.ray_jobs_of(namespace, "other")] == [
-            kept["metadata"]["uid"]
-        ]
+        await eventually(lambda: cluster.stores.run_keys() == [])
+        await eventually(lambda: cluster.stores.ray_jobs.of_run((namespace, "digits")) == ())
+        assert [
+            job["metadata"]["uid"] for job in cluster.stores.ray_jobs.of_run((namespace, "other"))
+        ] == [kept["metadata"]["uid"]]
         assert uncached.path(run, "") in listed, "no watch had expired"
     await proxy.down()

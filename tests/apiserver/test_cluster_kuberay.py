@@ -60,7 +60,7 @@ async def test_kuberay_may_come_after_the_operator_and_after_a_version_that_is_t
     bare.create(a_run(namespace))
     async with watching(bare) as cluster:
         told = []
-        cluster.subscribe(lambda *key: told.append(key))
+        cluster.stores.subscribe(lambda *key: told.append(key))
         assert (await cluster.observe(namespace, "digits")).kuberay == "missing"
         await asyncio.to_thread(bare.install_crd, rayclusters)
         await asyncio.to_thread(bare.install_crd, old)
@@ -81,7 +81,7 @@ async def test_confined_to_a_namespace_the_operator_is_started_anew_for_a_kubera
     connection = Connection(await configuration_of(bare))
     cluster = KubernetesCluster(connection, [namespace], look_for_kuberay_s=0.3)
     async with kopf_running(WatchOnly(cluster), namespace) as memo:
-        await eventually(lambda: cluster.synced)
+        await eventually(lambda: cluster.watches.synced)
         assert cluster.watches.kuberay == "missing"
         for text in crds():
             await asyncio.to_thread(bare.install_crd, text)
@@ -147,17 +147,17 @@ async def test_a_crd_that_is_not_served_for_a_moment_hides_nothing_and_one_that_
         assert len((await cluster.observe(namespace, "digits")).ray_jobs) == 1
 
         await asyncio.to_thread(bare.request, "DELETE", path)
-        await eventually(lambda: cluster.ray_jobs_of(namespace, "digits") == ())
+        await eventually(lambda: cluster.stores.ray_jobs.of_run((namespace, "digits")) == ())
         await eventually(lambda: cluster.watches.kuberay == "missing")
         assert stale(cluster) == {}
         await asyncio.to_thread(bare.install_crd, rayjobs)
         await asyncio.to_thread(bare.create, a_job)
-        await eventually(lambda: len(cluster.ray_jobs_of(namespace, "digits")) == 1)
+        await eventually(lambda: len(cluster.stores.ray_jobs.of_run((namespace, "digits"))) == 1)
 
     async with watching(bare, port=proxy.port) as cluster:
-        assert len(cluster.ray_jobs_of(namespace, "digits")) == 1
+        assert len(cluster.stores.ray_jobs.of_run((namespace, "digits"))) == 1
         await asyncio.to_thread(bare.request, "DELETE", path)
-        await eventually(lambda: cluster.ray_jobs_of(namespace, "digits") == ())
+        await eventually(lambda: cluster.stores.ray_jobs.of_run((namespace, "digits")) == ())
         await eventually(lambda: cluster.watches.kuberay == "missing")
         assert stale(cluster) == {}
     await proxy.down()

@@ -26,6 +26,6 @@ async def test_an_operator_of_60_namespaces_with_4_connections_for_requests_work
             }
             await asyncio.wait_for(cluster.apply(job), 20)
             key = (namespace, "digits")
-            await eventually(lambda key=key: key in cluster.run_keys())
+            await eventually(lambda key=key: key in cluster.stores.run_keys())
             seen = await cluster.observe(*key)
             assert (len(seen.ray_jobs), dict(seen.stale)) == (1, {})

@@ -41,7 +41,7 @@ class Watched:
     def __init__(self, cluster: KubernetesCluster, proxy: Proxy, namespace: str):
         self.cluster, self.proxy, self.namespace = cluster, proxy, namespace
         self.told: list[tuple[str, str]] = []
-        cluster.subscribe(lambda *key: self.told.append(key))
+        cluster.stores.subscribe(lambda *key: self.told.append(key))
 
     async def observed(self) -> Observed:
         return await self.cluster.observe(self.namespace, "digits")
@@ -89,13 +89,13 @@ async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, n
         assert "does not let the operator watch the RayJobs" in seen.stale["RayJob"]
         assert "restore the roles" in seen.stale["RayJob"]
         assert (namespace, "digits") in watched.told
-        assert watched.cluster.stale_watches()["RayJob"] == 1
+        assert watched.cluster.watches.count_stale()["RayJob"] == 1
 
         apiserver.request("DELETE", apiserver.path(ray_job(run)))
         watched.told.clear()
         grant(RUN_RULES, namespace)
         await eventually(lambda: watched.stale() == {})
-        await eventually(lambda: not watched.cluster.ray_jobs_of(namespace, "digits"))
+        await eventually(lambda: not watched.cluster.stores.ray_jobs.of_run((namespace, "digits")))
         assert (await watched.observed()).stale == {}
         assert (namespace, "digits") in watched.told
 
@@ -151,7 +151,9 @@ async def test_an_operator_confined_to_namespaces_knows_no_nodes_and_is_not_stal
     async with watching_by_proxy(apiserver, namespace) as watched:
         seen = await watched.observed()
         assert (dict(seen.nodes), dict(seen.stale)) == ({}, {})
-        assert watched.cluster.stale_watches()["Node"] == 0, "nobody is to be alarmed for ever"
+        assert watched.cluster.watches.count_stale()["Node"] == 0, (
+            "nobody is to be alarmed for ever"
+        )
         assert await watched.cluster.lease_ages([name]) == {}
 
 
@@ -168,7 +170,7 @@ async def test_nodes_that_may_no_longer_be_watched_are_unknown(apiserver, namesp
         revoke()
         await watched.cut()
         await eventually(lambda: nodes.states([name]) == {})
-        assert watched.cluster.stale_watches()["Node"] == 1
+        assert watched.cluster.watches.count_stale()["Node"] == 1
         assert watched.stale() == {}
 
 
@@ -188,5 +190,5 @@ async def test_an_api_server_that_is_away_makes_everything_stale_until_its_news_
         apiserver.request("DELETE", apiserver.path(ray_job(run)))
         await watched.proxy.up()
         await eventually(lambda: "RayJob" not in watched.stale())
-        assert watched.cluster.ray_jobs_of(namespace, "digits") == ()
+        assert watched.cluster.stores.ray_jobs.of_run((namespace, "digits")) == ()
         await eventually(lambda: watched.stale() == {})

@@ -118,7 +118,7 @@ class Connection:
                 from now this process may, see `NotLeading`.
         """
         self._configuration = configuration
-        self._base = str(configuration.host).rstrip("/")
+        self.server = str(configuration.host).rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self.count, self._may_write_s = count, may_write_s
         # Reads the CA and client certificates as the generated client would.
@@ -126,11 +126,6 @@ class Connection:
         self._requests = self._new_session(REQUESTS)
         self.lists = asyncio.Semaphore(LISTS)
         """Held while a list is read."""
-
-    @property
-    def server(self) -> str:
-        """The API server's address."""
-        return self._base
 
     def session_for_watches(
         self, middleware: Callable[..., Awaitable[aiohttp.ClientResponse]]
@@ -219,7 +214,12 @@ class Connection:
             timeout = aiohttp.ClientTimeout(total=min(left_s, timeout.total or left_s))
         try:
             async with self._requests.request(
-                method, self._base + path, params=query, data=data, headers=headers, timeout=timeout
+                method,
+                self.server + path,
+                params=query,
+                data=data,
+                headers=headers,
+                timeout=timeout,
             ) as answer:
                 content = await answer.read()
                 status, date = answer.status, answer.headers.get("Date")

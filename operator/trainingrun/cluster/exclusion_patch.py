@@ -4,9 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..rendering.affinities import HOSTNAME, REQUIRED, exclusion, is_exclusion
-
-__all__ = ["HOSTNAME", "REQUIRED", "exclusion_patch"]
+from ..rendering.affinities import REQUIRED, exclusion, is_exclusion
 
 
 def exclusion_patch(

@@ -37,20 +37,13 @@ FIELDS: Mapping[str, Fields] = {
         **_OBJECT,
         "metadata": _METADATA,
         "spec": _whole("suspend"),
-        "status": {
-            **_whole("jobId", "jobStatus", "jobDeploymentStatus", "message", "reason", "failed"),
-            **_whole("succeeded", "startTime", "endTime", "observedGeneration", "rayClusterName"),
-            **_whole("dashboardURL"),
-        },
+        "status": _whole("jobStatus", "jobDeploymentStatus", "message", "reason"),
     },
     "RayCluster": {
         **_OBJECT,
         "metadata": _METADATA,
-        "spec": {**_whole("suspend"), "headGroupSpec": _POD_GROUP, "workerGroupSpecs": _POD_GROUP},
-        "status": {
-            **_whole("state", "reason", "head", "observedGeneration", "lastUpdateTime"),
-            "conditions": _CONDITIONS,
-        },
+        "spec": {"headGroupSpec": _POD_GROUP, "workerGroupSpecs": _POD_GROUP},
+        "status": {"conditions": _CONDITIONS},
     },
     "Pod": {
         **_OBJECT,

@@ -78,7 +78,7 @@ class Watches:
         self.nodes = self._watch(stores.nodes, "", optional=True)
         self._of_kind["Node"] = {"": self.nodes}
         self._by_path = {watch.path: watch for watch in self.all()}
-        self._told: dict[str, tuple[str, str | None]] = {}
+        self._reported: dict[str, tuple[str, str | None]] = {}
 
     async def run(self) -> None:
         """Checks the watches and the kinds until cancelled.
@@ -199,13 +199,13 @@ class Watches:
             self._note_synced()
             return
         now = (watch.state, watch.stale)
-        if self._told.get(watch.path, ("synced", None)) != now:
-            self._told[watch.path] = now
+        if self._reported.get(watch.path, ("synced", None)) != now:
+            self._reported[watch.path] = now
             self._stores.notify(*self._stores.unfinished(watch.namespace))
 
     def _note_synced(self) -> None:
         if self.kuberay is not None and all(watch.settled for watch in self.all()):
-            self._told = {watch.path: (watch.state, watch.stale) for watch in self.all()}
+            self._reported = {watch.path: (watch.state, watch.stale) for watch in self.all()}
             self._synced.set()
 
     async def _keep_checking(self) -> None:

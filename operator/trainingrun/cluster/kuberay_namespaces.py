@@ -21,21 +21,13 @@ BINDING = "kuberay-operator"
 BINDING_PATH = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{BINDING}"
 
 AGAIN_S = 300.0
-"""Between two questions once there is an answer: KubeRay is hardly ever moved."""
+"""Between two reads once there is an answer: KubeRay is hardly ever moved."""
 
 
 def namespaces_of(binding: Mapping[str, Any]) -> tuple[str, ...]:
     """The namespaces of the service accounts that a ClusterRoleBinding names."""
-    subjects = binding.get("subjects") or []
-    return tuple(
-        sorted(
-            {
-                subject["namespace"]
-                for subject in subjects
-                if subject.get("kind") == "ServiceAccount" and subject.get("namespace")
-            }
-        )
-    )
+    accounts = [one for one in binding.get("subjects") or () if one.get("kind") == "ServiceAccount"]
+    return tuple(sorted({one["namespace"] for one in accounts if one.get("namespace")}))
 
 
 class KubeRayNamespaces:
@@ -53,13 +45,13 @@ class KubeRayNamespaces:
         await self._answered.wait()
 
     async def run(self) -> None:
-        """Keeps asking until cancelled."""
+        """Reads it again and again until cancelled."""
         while True:
-            wait_s = await self._ask()
+            wait_s = await self._read()
             await asyncio.sleep(wait_s)
 
-    async def _ask(self) -> float:
-        """One question; seconds until the next."""
+    async def _read(self) -> float:
+        """Reads it once; seconds until the next time."""
         wait_s = AGAIN_S
         try:
             found = namespaces_of(await self._connection.request("GET", BINDING_PATH))
@@ -71,19 +63,19 @@ class KubeRayNamespaces:
             log.warning("KubeRay's ClusterRoleBinding: %s", error)
             return min(2.0, self._retry_s)
         if found != self.found or not self._answered.is_set():
-            self._tell(found)
+            _log(found)
         self.found = found
         self._answered.set()
         return wait_s
 
-    @staticmethod
-    def _tell(found: tuple[str, ...]) -> None:
-        if found:
-            log.info("KubeRay's operator is in %s", ", ".join(found))
-        else:
-            log.warning(
-                "ClusterRoleBinding %s cannot be read; KubeRay is taken to be in namespace %s: "
-                "if it is in another, set kuberayNamespaces",
-                BINDING,
-                ", ".join(KUBERAY_NAMESPACES),
-            )
+
+def _log(found: tuple[str, ...]) -> None:
+    if found:
+        log.info("KubeRay's operator is in %s", ", ".join(found))
+    else:
+        log.warning(
+            "ClusterRoleBinding %s cannot be read; KubeRay is taken to be in namespace %s: if it "
+            "is in another, set kuberayNamespaces",
+            BINDING,
+            ", ".join(KUBERAY_NAMESPACES),
+        )

@@ -1,7 +1,7 @@
 """A real cluster: reads answered from the stores, writes by the API server.
 
-kopf's events feed the stores (`handle`). `subscribe` calls back for each run that something changed
-about; `KubernetesCluster.observe` then reads the stores and makes no call at all.
+kopf's events feed the stores (`handle`). `Stores.subscribe` calls back for each run that something
+changed about; `KubernetesCluster.observe` then reads the stores and makes no call at all.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from .object_store import Object, key_of
 from .ownership import foreign, owner_uid
 from .parsing import parse
 from .resources import path, path_of, path_of_manifest
-from .run_stores import Kind, RunKey, RunSummary, Stores, Subscriber
+from .run_stores import Kind, Stores
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class KubernetesCluster:
             namespaces: Only these are watched; empty: all.
             look_for_kuberay_s: Seconds between checks for a KubeRay that is missing or too old.
         """
-        self._connection = connection
+        self._connection, self.server = connection, connection.server
         self.stores = Stores()
         self.watches = Watches(
             connection, self.stores, namespaces, look_for_kuberay_s=look_for_kuberay_s
@@ -60,18 +60,9 @@ class KubernetesCluster:
         self._leases = Leases(connection)
         self._kuberay_namespaces = KubeRayNamespaces(connection, look_for_kuberay_s)
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Calls `subscriber` for every run that something changes about from now on."""
-        self.stores.subscribe(subscriber)
-
     def session(self) -> aiohttp.ClientSession:
         """The session that kopf is to use; whoever takes it closes it."""
         return self._connection.session_for_watches(self.watches.observe)
-
-    @property
-    def server(self) -> str:
-        """The API server's address."""
-        return self._connection.server
 
     def handle(self, event: Mapping[str, Any]) -> None:
         """Takes in an event of a watch, or (type None) an object that was listed."""
@@ -88,15 +79,8 @@ class KubernetesCluster:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._kuberay_namespaces.run(), name="find KubeRay")
 
-    @property
-    def synced(self) -> bool:
-        """Whether every store was filled once, or is known to be stale: before that, absence
-        means nothing.
-        """
-        return self.watches.synced
-
     async def wait_synced(self) -> None:
-        """Waits until `synced`, and until KubeRay's namespaces are known as well as they can be."""
+        """Waits until every store was filled once, and KubeRay's namespaces were read."""
         await self.watches.wait_synced()
         await self._kuberay_namespaces.known()
 
@@ -104,22 +88,6 @@ class KubernetesCluster:
     def alive_at(self) -> float:
         """Monotonic time at which the slowest watch last did anything."""
         return min(watch.alive_at for watch in self.watches.all())
-
-    def stale_watches(self) -> Mapping[str, int]:
-        """How many watches of each kind are stale."""
-        return self.watches.count_stale()
-
-    def run_keys(self) -> list[RunKey]:
-        """Every run that is there."""
-        return self.stores.run_keys()
-
-    def unfinished_keys(self) -> list[RunKey]:
-        """The runs that have not ended, and ended ones of which something is left."""
-        return self.stores.unfinished()
-
-    def run_summaries(self) -> Mapping[RunSummary, int]:
-        """How many runs there are of each namespace, phase and number of losses."""
-        return self.stores.runs.store.summaries
 
     # `Cluster`
 
@@ -287,10 +255,6 @@ class KubernetesCluster:
             return await self._connection.request("GET", path("v1", "Secret", namespace, name))
         except NotFound:
             return None
-
-    def ray_jobs_of(self, namespace: str, name: str) -> tuple[Object, ...]:
-        """The RayJobs with the run's label."""
-        return self.stores.ray_jobs.of_run((namespace, name))
 
     async def replace(self, manifest: Mapping[str, Any]) -> None:
         """Replaces an object of the operator's own namespace, of the version that is given."""

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterable
 
 from ..reconciling.model import NodeState
+from ..rendering.affinities import HOSTNAME
 from .object_store import Object
 from .watch_state import Watch
 
 UNKNOWN_NODE_S = 5.0
 """A node that pods name but that is not listed counts as gone after this: the event of a new node
 may come later than those of its first pod."""
-HOSTNAME = "kubernetes.io/hostname"
 REMEMBERED_HOSTNAMES = 10_000
 """Of nodes that are gone, whose hostname differs from their name."""
 

@@ -8,7 +8,7 @@ and the UID of a deleted object never returns. Who feeds it is not its concern.
 import json
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,6 @@ class Store:
         """The object's summary; None: it is absent."""
         entry = self._entries.get(key)
         return None if entry is None else entry.summary
-
-    def all(self) -> Iterator[Object]:
-        """Every object, in no order."""
-        for entry in list(self._entries.values()):
-            yield _content(entry)
 
     def by(self, index: str, key: Hashable) -> tuple[Object, ...]:
         """The objects of one index key, by name."""

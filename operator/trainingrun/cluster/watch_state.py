@@ -77,7 +77,7 @@ class Watch:
         self._answer: aiohttp.ClientResponse | None = None
         self._transport: asyncio.Transport | None = None
         self._fresh_at = monotonic()
-        self._told_stale: str | None = None
+        self._reported_stale: str | None = None
         self._listed = False
         self._comparing: asyncio.Task[None] | None = None
 
@@ -129,9 +129,9 @@ class Watch:
         self._answer, self._problem, self._fresh_at = answer, None, now
         self.requested = False
         self._transport = answer.connection.transport if answer.connection is not None else None
-        if self._told_stale is not None or gap_s > STALE_AFTER_S:
+        if self._reported_stale is not None or gap_s > STALE_AFTER_S:
             self._fresh_at = now + CATCH_UP_S
-            asyncio.get_running_loop().call_later(CATCH_UP_S + 0.1, self._tell)
+            asyncio.get_running_loop().call_later(CATCH_UP_S + 0.1, self._report)
         if self._listed or self.state != "synced":
             self._listed = False
             if self._comparing is not None:
@@ -143,25 +143,29 @@ class Watch:
         self.requested = False
         self._closed()
         self.connected_since = None
-        self._tell()
+        self._report()
 
     def refused(self, error: ClusterError) -> None:
         """The API server refuses kopf's request; a kind that is missing stays missing."""
+        before, about = self._problem, f"{self._what}{self._where} ({error})"
         if isinstance(error, NotServed):
-            self._refused(error, f"does not know the {self._what}{self._where} ({error})")
+            self._problem = f"the API server does not know the {about}"
         elif isinstance(error, Forbidden):
-            self._refused(
-                error,
-                f"does not let the operator watch the {self._what}{self._where} ({error}); "
-                "restore the roles and the credentials of the operator",
+            self._problem = (
+                f"the API server does not let the operator watch the {about}; restore the roles "
+                "and the credentials of the operator"
             )
+        if before is None and self._problem is not None:
+            level = logging.INFO if self._optional else logging.WARNING
+            log.log(level, "refused: %s", error, extra={"path": self.path})
+            self._on_state(self)
         self.disconnected()
 
     def check(self) -> None:
         """Finds what no request shows: that the answer to a watch has ended."""
         if self._answer is not None and self._answer.closed:
             self._closed()
-        self._tell()
+        self._report()
 
     def set_missing(self) -> None:
         """The kind is confirmed not to be installed."""
@@ -195,7 +199,7 @@ class Watch:
             await asyncio.sleep(HANDLED_CHECK_S)
         self.store.keep_listed(listed, version, self.namespace)
         if self.state != "synced":
-            self.state, self._told_stale = "synced", None
+            self.state, self._reported_stale = "synced", None
             self._fresh_at = self._monotonic()
         self._on_state(self)
 
@@ -225,15 +229,8 @@ class Watch:
         if self._answer is not None:
             self._answer, self._fresh_at = None, max(self._fresh_at, self._monotonic())
 
-    def _refused(self, error: ClusterError, sentence: str) -> None:
-        first, self._problem = self._problem is None, f"the API server {sentence}"
-        if first:
-            level = logging.INFO if self._optional else logging.WARNING
-            log.log(level, "refused: %s", error, extra={"path": self.path})
-            self._on_state(self)
-
-    def _tell(self) -> None:
+    def _report(self) -> None:
         stale = self.stale
-        if stale != self._told_stale:
-            self._told_stale = stale
+        if stale != self._reported_stale:
+            self._reported_stale = stale
             self._on_state(self)

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,7 +79,7 @@ class Leadership:
         """Seconds from now for which no other process can hold the Lease; 0: not ours to write."""
         return max(0.0, self._lease.write_until - now_s())
 
-    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Stands by, leads, stands by again, until cancelled; then gives the Lease back.
 
         Args:
@@ -103,7 +103,7 @@ class Leadership:
         """Ends its connections."""
         await self._client.close()
 
-    async def _one_term(self, lead: Callable[[], Awaitable[None]]) -> None:
+    async def _one_term(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         elected = asyncio.Event()
         config = Config(
             self._lease, LEASE_S, WRITE_S, RETRY_S, _then(elected.set), _then(lambda: None)
@@ -115,7 +115,7 @@ class Leadership:
             await asyncio.wait({election, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if elected.is_set():
                 log.info("leading by %s", self._about)
-                work = asyncio.create_task(_as_coroutine(lead), name="lead")
+                work = asyncio.create_task(lead(), name="lead")
                 await asyncio.wait({election, work}, return_when=asyncio.FIRST_COMPLETED)
                 if work.done():
                     work.result()
@@ -231,7 +231,3 @@ def _then(do: Callable[[], None]) -> Callable[[], Any]:
         do()
 
     return done
-
-
-async def _as_coroutine(call: Callable[[], Awaitable[None]]) -> None:
-    await call()

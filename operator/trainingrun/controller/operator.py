@@ -59,9 +59,9 @@ class Operator:
             f"{socket.gethostname()}_{uuid.uuid4()}",
         )
         self.metrics = Metrics(
-            lambda: self.cluster.run_summaries(),
+            lambda: self.cluster.stores.runs.store.summaries,
             lambda: len(self.queue),
-            lambda: self.cluster.stale_watches(),
+            lambda: self.cluster.watches.count_stale(),
             lambda: self.leadership.leads,
         )
         self._connection = Connection(
@@ -82,7 +82,7 @@ class Operator:
     @property
     def ready(self) -> bool:
         """Whether absence in the caches means absence."""
-        return self.cluster.synced
+        return self.cluster.watches.synced
 
     @property
     def liveness_error(self) -> str | None:
@@ -104,9 +104,11 @@ class Operator:
                 tasks.create_task(self.cluster.run(), name="cluster")
                 # Not before everything is listed: what a reconcile does not see counts as absent.
                 await self.cluster.wait_synced()
-                log.info("watching %d runs", len(self.cluster.run_keys()))
+                log.info("watching %d runs", len(self.cluster.stores.run_keys()))
                 # Events go to the queue of whoever leads; standing by, only the stores follow them.
-                self.cluster.subscribe(lambda namespace, name: self.queue.add((namespace, name)))
+                self.cluster.stores.subscribe(
+                    lambda namespace, name: self.queue.add((namespace, name))
+                )
                 await self.leadership.run(self._lead)
         finally:
             await self.leadership.close()
@@ -116,7 +118,8 @@ class Operator:
         """Works until cancelled. Every term begins with nothing remembered, as a new process."""
         own = self.settings.operator
         self.queue = WorkQueue(own.retry_initial_s, own.retry_max_s)
-        await self._first_keys()
+        while not await self._load_keys():  # noqa: ASYNC110 - it reads the API server
+            await asyncio.sleep(KEY_RETRY_S)
         poller = self._poller()
         reconciler = Reconciler(
             self.cluster,
@@ -125,7 +128,7 @@ class Operator:
             self.settings.render,
             self.settings.reconcile,
         )
-        for key in self.cluster.run_keys():
+        for key in self.cluster.stores.run_keys():
             self.queue.add(key)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -176,19 +179,13 @@ class Operator:
         up the events of others.
         """
         while True:
-            keys = self.cluster.unfinished_keys()
+            keys = self.cluster.stores.unfinished()
             pause_s = self.settings.operator.resync_s / max(len(keys), 1)
             for key in keys:
                 await asyncio.sleep(pause_s)
                 self.queue.add(key)
             if not keys:
                 await asyncio.sleep(pause_s)
-
-    async def _first_keys(self) -> None:
-        while True:
-            if await self._load_keys():
-                return
-            await asyncio.sleep(KEY_RETRY_S)
 
     async def _refresh_keys(self) -> None:
         while True:

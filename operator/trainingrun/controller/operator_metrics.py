@@ -2,6 +2,7 @@
 
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -56,57 +57,54 @@ class Metrics:
         self.api_calls.labels(method, code).inc()
 
 
+@dataclass(frozen=True)
 class _Gauges(Collector):
     """Read from the cache at each scrape, so that they cannot drift from it."""
 
-    def __init__(
-        self,
-        runs: Runs,
-        queued: Callable[[], int],
-        stale_watches: Callable[[], Mapping[str, int]],
-        leads: Callable[[], bool],
-    ):
-        self._runs, self._queued, self._stale_watches = runs, queued, stale_watches
-        self._leads = leads
+    runs: Runs
+    queued: Callable[[], int]
+    stale_watches: Callable[[], Mapping[str, int]]
+    leads: Callable[[], bool]
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        leader = GaugeMetricFamily(
-            "trainingrun_operator_leader", "1: this operator leads; 0: it stands by."
+        yield _gauge(
+            "trainingrun_operator_leader",
+            "1: this operator leads; 0: it stands by.",
+            {(): int(self.leads())},
         )
-        leader.add_metric([], int(self._leads()))
-        yield leader
-        depth = GaugeMetricFamily("trainingrun_queue_depth", "Runs that wait to be reconciled.")
-        depth.add_metric([], self._queued())
-        yield depth
-        stale = GaugeMetricFamily(
+        yield _gauge(
+            "trainingrun_queue_depth", "Runs that wait to be reconciled.", {(): self.queued()}
+        )
+        yield _gauge(
             "trainingrun_operator_watch_stale",
             "Watches that get no events at present, by kind: refused, or without an answer. Runs "
             "then go on, but nothing is decided on what these watches do not show.",
-            labels=["kind"],
+            {(kind,): number for kind, number in self.stale_watches().items()},
+            "kind",
         )
-        for kind, number in sorted(self._stale_watches().items()):
-            stale.add_metric([kind], number)
-        yield stale
-        phases: Count[tuple[str, str]] = Count()
-        losses: Count[tuple[str, str]] = Count()
-        for summary, count in self._runs().items():
+        phases: Count[tuple[str, ...]] = Count()
+        losses: Count[tuple[str, ...]] = Count()
+        for summary, count in self.runs().items():
             phases[summary.namespace, summary.phase] += count
             for kind, number in summary.disruptions:
                 losses[summary.namespace, kind] += number * count
-        family = GaugeMetricFamily(
-            "trainingrun_runs", "TrainingRuns, by phase.", labels=["namespace", "phase"]
-        )
-        for labels, number in sorted(phases.items()):
-            family.add_metric(labels, number)
-        yield family
-        family = GaugeMetricFamily(
+        yield _gauge("trainingrun_runs", "TrainingRuns, by phase.", phases, "namespace", "phase")
+        yield _gauge(
             "trainingrun_disruptions",
             "Losses that the existing TrainingRuns have survived, by kind, such as preemptions.",
-            labels=["namespace", "kind"],
+            losses,
+            "namespace",
+            "kind",
         )
-        for labels, number in sorted(losses.items()):
-            family.add_metric(labels, number)
-        yield family
+
+
+def _gauge(
+    name: str, text: str, values: Mapping[tuple[str, ...], int], *labels: str
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -288,47 +288,50 @@ class Poller:
             return _Answer("unusable", error=f"the head's document cannot be used: {error}")
 
     async def _get(self, target: Target, run: _Followed) -> _Answer:
+        async with self._request("GET", f"{target.url}/progress", run) as answer:
+            if answer is None:
+                error = (
+                    "the head answers 401: it accepts none of the tokens of this operator's keys"
+                )
+                return _Answer("refused", error=error)
+            if answer.status == 503:
+                return _Answer("none-yet")
+            if answer.status != 200:
+                error = f"the head answers {answer.status} to GET /progress"
+                return _Answer("unusable", error=error)
+            if answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise progress_parsing.DocumentError("it is compressed")
+            return _Answer("ok", progress_parsing.read(await _body(answer)))
+
+    @contextlib.asynccontextmanager
+    async def _request(
+        self, method: str, url: str, run: _Followed
+    ) -> AsyncIterator[aiohttp.ClientResponse | None]:
+        """The answer to the first token that the head accepts; None: it accepts none."""
         tokens = self._tokens_of(run.uid)[:MOST_TOKENS]
         for turn in range(len(tokens)):
             number = (run.token + turn) % len(tokens)
-            async with self._session.get(
-                f"{target.url}/progress",
-                headers={"Authorization": f"Bearer {tokens[number]}"},
-                allow_redirects=False,
+            headers = {"Authorization": f"Bearer {tokens[number]}"}
+            async with self._session.request(
+                method, url, headers=headers, allow_redirects=False
             ) as answer:
-                if answer.status == 401:
-                    continue
-                run.token = number
-                if answer.status == 503:
-                    return _Answer("none-yet")
-                if answer.status != 200:
-                    error = f"the head answers {answer.status} to GET /progress"
-                    return _Answer("unusable", error=error)
-                if answer.headers.get("Content-Encoding", "identity") != "identity":
-                    raise progress_parsing.DocumentError("it is compressed")
-                return _Answer("ok", progress_parsing.read(await _body(answer)))
-        error = "the head answers 401: it accepts none of the tokens of this operator's keys"
-        return _Answer("refused", error=error)
+                if answer.status != 401:
+                    run.token = number
+                    yield answer
+                    return
+        yield None
 
     async def _suspend(self, key: Key, run: _Followed, attempt: int) -> None:
         target = self._resolve(key, run.uid, attempt)
-        if target is None:
+        if target is None or not self._may_act():
             return
-        tokens = self._tokens_of(run.uid)[:MOST_TOKENS]
         try:
-            async with asyncio.timeout(self._timeout_s):
-                for turn in range(len(tokens)):
-                    number = (run.token + turn) % len(tokens)
-                    if not self._may_act():
-                        return
-                    async with self._session.post(
-                        f"{target.url}/suspend",
-                        headers={"Authorization": f"Bearer {tokens[number]}"},
-                        allow_redirects=False,
-                    ) as answer:
-                        if answer.status != 401:
-                            log.info("the head answers %d to POST /suspend", answer.status)
-                            return
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._request("POST", f"{target.url}/suspend", run) as answer,
+            ):
+                if answer is not None:
+                    log.info("the head answers %d to POST /suspend", answer.status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.info("/suspend was not posted: %s", error or type(error).__name__)
 

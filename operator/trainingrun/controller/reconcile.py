@@ -14,6 +14,7 @@ from ..api.v1alpha1 import API_VERSION, KIND
 from ..cluster.api_client import Forbidden
 from ..cluster.interface import Cluster, ClusterError, Rejected
 from ..reconciling import plan as decide
+from ..reconciling.attempts import running
 from ..reconciling.lease_reads import suspects
 from ..reconciling.model import (
     Action,
@@ -22,15 +23,14 @@ from ..reconciling.model import (
     Delete,
     EnsureToken,
     ExcludeNodes,
-    Manifest,
     Observed,
     Plan,
     Ref,
     Rejection,
+    object_of,
 )
 from ..reconciling.reconcile_settings import ReconcileSettings
 from ..rendering import renewed_token_secret, token_secret
-from ..rendering.names import TOKEN_KEY
 from ..rendering.render_settings import RenderSettings
 from .logs import about
 from .progress_polling import Poller
@@ -116,10 +116,10 @@ class Reconciler:
         would change to that and back. When the RayJob has ended, the head may have
         written its final progress since the last poll, and goes with the job. No worker waits.
         """
-        uid, attempt = seen.run.metadata.uid, seen.run.status.attempt
-        known = next((a for a in seen.run.status.attempts if a.number == attempt), None)
-        if known is None or known.outcome != "Running":
+        uid, known = seen.run.metadata.uid, running(seen.run.status)
+        if known is None:
             return False
+        attempt = known.number
         job = next((j for j in seen.ray_jobs if j["metadata"]["name"] == known.ray_job), None)
         if job is not None and _is_terminal(job):
             last = self._polls.snapshot(key, uid).progress
@@ -159,7 +159,7 @@ class Reconciler:
             try:
                 await self._carry_out(action, seen)
             except ClusterError as error:
-                refused = _refused(action)
+                refused = object_of(action)
                 if refused is None or not _is_refusal(error):
                     raise
                 # The next reconcile, at once, writes the API server's message to the status.
@@ -168,7 +168,7 @@ class Reconciler:
                 self._rejections[key] = _Rejection(
                     metadata.uid,
                     metadata.generation,
-                    Rejection(refused["kind"], refused["metadata"]["name"], str(error)),
+                    Rejection(*refused, str(error)),
                     self._now(),
                 )
                 raise
@@ -180,7 +180,7 @@ class Reconciler:
                 await self._cluster.apply(manifest)
             case EnsureToken(secret):
                 token = self._tokens().of(metadata.uid)
-                await self._cluster.create(with_token(secret, TOKEN_KEY, token))
+                await self._cluster.create(with_token(secret, token))
             case Delete(ref, grace_s):
                 await self._cluster.delete(ref, grace_s)
             case ExcludeNodes(ray_cluster, nodes):
@@ -203,10 +203,9 @@ class Reconciler:
             await self._cluster.emit(ref, event.type, event.reason, event.message)
 
     def _follow(self, key: Key, seen: Observed, plan: Plan) -> None:
-        attempt = plan.status.attempt
-        running = next((a for a in plan.status.attempts if a.number == attempt), None)
-        if running is not None and running.outcome == "Running":
-            self._polls.follow(key, seen.run.metadata.uid, attempt)
+        attempt = running(plan.status)
+        if attempt is not None:
+            self._polls.follow(key, seen.run.metadata.uid, attempt.number)
         else:
             self._polls.unfollow(key)
 
@@ -232,7 +231,7 @@ class Reconciler:
             secret = renewed_token_secret(seen.run, began_with)
         token = tokens.of(uid, began_with)
         try:
-            await self._cluster.create(with_token(secret, TOKEN_KEY, token))
+            await self._cluster.create(with_token(secret, token))
         except ClusterError as error:
             log.warning("no token was made for the head: %s", error)
 
@@ -252,16 +251,6 @@ class Reconciler:
 def _is_terminal(ray_job: Mapping[str, Any]) -> bool:
     status = ray_job.get("status", {})
     return status.get("jobDeploymentStatus") in TERMINAL_DEPLOYMENTS
-
-
-def _refused(action: Action) -> Manifest | None:
-    """Kind and name of the object that the action writes or deletes, as in a manifest."""
-    match action:
-        case Apply(manifest) | EnsureToken(manifest):
-            return manifest
-        case Delete(ref) | ExcludeNodes(ref):
-            return {"kind": ref.kind, "metadata": {"name": ref.name}}
-    return None
 
 
 def _is_refusal(error: ClusterError) -> bool:

@@ -17,6 +17,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ..rendering.names import TOKEN_KEY
+
 log = logging.getLogger(__name__)
 
 KEY_SECRET = "trainingrun-operator-key"  # noqa: S105 - the Secret's name
@@ -137,6 +139,6 @@ def _key(text: object) -> bytes | None:
     return key if len(key) >= KEY_BYTES else None
 
 
-def with_token(secret: Mapping[str, Any], field: str, token: str) -> dict[str, Any]:
+def with_token(secret: Mapping[str, Any], token: str) -> dict[str, Any]:
     """The run's Secret with its token."""
-    return {**secret, "stringData": {field: token}}
+    return {**secret, "stringData": {TOKEN_KEY: token}}

@@ -144,6 +144,16 @@ class AskToSuspend:
 Action = Apply | EnsureToken | Delete | ExcludeNodes | AskToSuspend
 
 
+def object_of(action: Action) -> tuple[str, str] | None:
+    """Kind and name of the object that an action writes or deletes."""
+    match action:
+        case Apply(manifest) | EnsureToken(manifest):
+            return manifest["kind"], manifest["metadata"]["name"]
+        case Delete(ref) | ExcludeNodes(ref):
+            return ref.kind, ref.name
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class RunEvent:
     """A Kubernetes Event about the run, emitted after the status is written."""

@@ -7,7 +7,7 @@ from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from .bookkeeping import Bookkeeping
 from .findings import AttemptEnd, Blocker, Findings, RunFailure
-from .model import Action, Apply, Delete, EnsureToken, ExcludeNodes, Plan, RunEvent
+from .model import Action, Plan, RunEvent, object_of
 from .texts import short
 
 MOST_EVENTS = 20
@@ -61,7 +61,7 @@ class PlanBuilder:
 
     def leave_out(self, kind: str, name: str) -> bool:
         """Leave out the actions on one object; whether there were any."""
-        kept = [action for action in self.actions if _object(action) != (kind, name)]
+        kept = [action for action in self.actions if object_of(action) != (kind, name)]
         left_out = len(kept) < len(self.actions)
         self.actions = kept
         return left_out
@@ -86,13 +86,3 @@ def _bounded(events: list[RunEvent]) -> list[RunEvent]:
         RunEvent("Warning", EventReason.MANY_EVENTS, f"At the same time there were: {counted}"),
         *events[-MOST_EVENTS:],
     ]
-
-
-def _object(action: Action) -> tuple[str, str] | None:
-    """Kind and name of the object that an action writes."""
-    match action:
-        case Apply(manifest) | EnsureToken(manifest):
-            return manifest["kind"], manifest["metadata"]["name"]
-        case Delete(ref) | ExcludeNodes(ref):
-            return ref.kind, ref.name
-    return None
