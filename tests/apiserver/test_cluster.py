@@ -126,10 +126,10 @@ async def test_what_the_api_server_refuses_is_reported_as_it_says(apiserver, nam
 async def test_subscribers_get_the_run_whose_objects_changed(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace) as cluster:
-        told = []
-        cluster.stores.subscribe(lambda *key: told.append(key))
+        notified = []
+        cluster.stores.subscribe(lambda *key: notified.append(key))
         apiserver.create(pod(run, "digits-1-worker"))
-        await eventually(lambda: (namespace, "digits") in told)
+        await eventually(lambda: (namespace, "digits") in notified)
         assert len((await cluster.observe(namespace, "digits")).pods) == 1
 
 
@@ -152,8 +152,8 @@ async def test_a_node_wakes_its_runs_when_it_becomes_unready_but_not_by_heartbea
     apiserver.create(pod(run, "digits-1-worker", node=name))
     async with watching(apiserver, namespace) as cluster:
         assert (await cluster.observe(namespace, "digits")).nodes[name].ready
-        told = []
-        cluster.stores.subscribe(lambda *key: told.append(key))
+        notified = []
+        cluster.stores.subscribe(lambda *key: notified.append(key))
         heartbeat = apiserver.get("v1", "Node", name)
         heartbeat["status"]["conditions"][0]["lastHeartbeatTime"] = "2030-01-01T00:00:00Z"
         version = apiserver.replace(heartbeat, "status")["metadata"]["resourceVersion"]
@@ -162,11 +162,11 @@ async def test_a_node_wakes_its_runs_when_it_becomes_unready_but_not_by_heartbea
                 cluster.stores.nodes.store.get("", name)["metadata"]["resourceVersion"] == version
             )
         )
-        assert told == []
+        assert notified == []
         lost = apiserver.get("v1", "Node", name)
         lost["status"]["conditions"][0]["status"] = "Unknown"
         apiserver.replace(lost, "status")
-        await eventually(lambda: (namespace, "digits") in told)
+        await eventually(lambda: (namespace, "digits") in notified)
         assert not (await cluster.observe(namespace, "digits")).nodes[name].ready
 
 

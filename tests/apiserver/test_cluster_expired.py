@@ -73,7 +73,7 @@ async def test_what_vanished_while_a_watch_had_expired_is_taken_out(
         await proxy.down()
         for job in jobs:
             uncached.request("DELETE", uncached.path(job))
-        for gone in (run, others):  # of this kind nothing is left, so kopf is told of no object
+        for gone in (run, others):  # of this kind nothing is left, so kopf is notified of no object
             uncached.request("DELETE", uncached.path(gone))
         await asyncio.to_thread(compact, uncached)
         await proxy.up()

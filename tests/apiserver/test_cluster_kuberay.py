@@ -59,16 +59,16 @@ async def test_kuberay_may_come_after_the_operator_and_after_a_version_that_is_t
     namespace = bare.new_namespace()
     bare.create(a_run(namespace))
     async with watching(bare) as cluster:
-        told = []
-        cluster.stores.subscribe(lambda *key: told.append(key))
+        notified = []
+        cluster.stores.subscribe(lambda *key: notified.append(key))
         assert (await cluster.observe(namespace, "digits")).kuberay == "missing"
         await asyncio.to_thread(bare.install_crd, rayclusters)
         await asyncio.to_thread(bare.install_crd, old)
         await eventually(lambda: cluster.watches.kuberay == "too-old")
-        told.clear()
+        notified.clear()
         await asyncio.to_thread(bare.install_crd, rayjobs)
         await eventually(lambda: cluster.watches.kuberay == "ok")
-        await eventually(lambda: (namespace, "digits") in told)
+        await eventually(lambda: (namespace, "digits") in notified)
         assert (await cluster.observe(namespace, "digits")).stale == {}
 
 

@@ -36,12 +36,12 @@ def ray_job(run: dict) -> dict:
 
 
 class Watched:
-    """A cluster that is watched by way of a proxy, and the runs that were told of news."""
+    """A cluster that is watched by way of a proxy, and the runs that were notified of news."""
 
     def __init__(self, cluster: KubernetesCluster, proxy: Proxy, namespace: str):
         self.cluster, self.proxy, self.namespace = cluster, proxy, namespace
-        self.told: list[tuple[str, str]] = []
-        cluster.stores.subscribe(lambda *key: self.told.append(key))
+        self.notified: list[tuple[str, str]] = []
+        cluster.stores.subscribe(lambda *key: self.notified.append(key))
 
     async def observed(self) -> Observed:
         return await self.cluster.observe(self.namespace, "digits")
@@ -81,23 +81,23 @@ async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, n
         await watches_are_open(watched.cluster)
         assert watched.stale() == {}
         revoke()
-        watched.told.clear()
+        watched.notified.clear()
         await watched.cut()
         await eventually(lambda: sorted(watched.stale()) == sorted(RUN_KINDS))
         seen = await watched.observed()
         assert [job["metadata"]["name"] for job in seen.ray_jobs] == ["digits-1"]
         assert "does not let the operator watch the RayJobs" in seen.stale["RayJob"]
         assert "restore the roles" in seen.stale["RayJob"]
-        assert (namespace, "digits") in watched.told
+        assert (namespace, "digits") in watched.notified
         assert watched.cluster.watches.count_stale()["RayJob"] == 1
 
         apiserver.request("DELETE", apiserver.path(ray_job(run)))
-        watched.told.clear()
+        watched.notified.clear()
         grant(RUN_RULES, namespace)
         await eventually(lambda: watched.stale() == {})
         await eventually(lambda: not watched.cluster.stores.ray_jobs.of_run((namespace, "digits")))
         assert (await watched.observed()).stale == {}
-        assert (namespace, "digits") in watched.told
+        assert (namespace, "digits") in watched.notified
 
 
 async def test_credentials_that_are_no_longer_taken_hide_nothing(apiserver, namespace, monkeypatch):
@@ -182,10 +182,10 @@ async def test_an_api_server_that_is_away_makes_everything_stale_until_its_news_
     apiserver.create(ray_job(run))
     async with watching_by_proxy(apiserver, namespace) as watched:
         await watches_are_open(watched.cluster)
-        watched.told.clear()
+        watched.notified.clear()
         await watched.proxy.down()
         await eventually(lambda: sorted(watched.stale()) == sorted(RUN_KINDS))
-        await eventually(lambda: (namespace, "digits") in watched.told)
+        await eventually(lambda: (namespace, "digits") in watched.notified)
         assert len((await watched.observed()).ray_jobs) == 1
         apiserver.request("DELETE", apiserver.path(ray_job(run)))
         await watched.proxy.up()

@@ -75,4 +75,4 @@ async def test_confined_to_a_namespace_only_what_lies_in_none_is_refused(
     calls = await walk_through(apiserver, namespace, namespace)
     refused = {key: number for key, number in calls.items() if key[1] == "403"}
     assert list(refused) == [("GET", "403")]
-    assert refused["GET", "403"] <= 5, "told once, not asked again and again"
+    assert refused["GET", "403"] <= 5, "reported once, not requested again and again"

@@ -78,7 +78,7 @@ def test_an_existing_account_is_used_and_none_created(render):
     assert pod["spec"]["serviceAccountName"] == "ours"
 
 
-def test_helm_finds_nothing_to_complain_about(helm):
+def test_helm_lint_finds_nothing(helm):
     done = subprocess.run(
         [str(helm), "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False
     )

@@ -89,7 +89,7 @@ def operated(cluster: TestCluster) -> TestCluster:
 def reference(operated: TestCluster, pytestconfig: pytest.Config) -> Callable[[], str]:
     """The undisturbed run's weights: of this session, or of an earlier one with the same image."""
 
-    def look_up() -> str:
+    def weights() -> str:
         key = reference_key()
         known = recall("undisturbed")
         if known.get("key") != key:
@@ -99,7 +99,7 @@ def reference(operated: TestCluster, pytestconfig: pytest.Config) -> Callable[[]
             run.remove()
         return recall("undisturbed")["weights"]
 
-    return look_up
+    return weights
 
 
 @pytest.fixture

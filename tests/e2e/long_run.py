@@ -57,7 +57,7 @@ class LongRun:
 
         wait_for(f"{steps} more steps of {self.run.name}", done, timeout, self._instead)
 
-    def heard_again(self, timeout: float = 60) -> dict[str, Any]:
+    def reports_again(self, timeout: float = 60) -> dict[str, Any]:
         """Wait until the operator has seen a step that is done from now on; the status."""
         now = self.run.steps()[-1].number
 

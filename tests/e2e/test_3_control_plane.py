@@ -75,7 +75,7 @@ def test_only_operators_in_their_namespaces_reach_a_run(steady: LongRun):
             assert network.answer(*kuberay, dashboard) == 401
             assert network.answer(*kuberay, dashboard, "x" * 64) == 403
             assert network.answer(*kuberay, dashboard, steady.run.ray_token()) == 200
-            steady.heard_again()
+            steady.reports_again()
     finally:
         for where, component in REACHED:
             kubectl.within(where).delete("pod", f"e2e-{component}")
@@ -86,9 +86,9 @@ def test_the_operator_is_replaced_while_the_attempt_is_old(steady: LongRun):
     with steady.in_the_same_pods():
         since = steady.run.steps()[-1].time
         installing.install_by_chart(steady.run.cluster, operator__startupDeadlineSeconds=OLD_S)
-        steady.heard_again()
+        steady.reports_again()
         steady.train_on(12)
-        steady.heard_again()
+        steady.reports_again()
     steady.measure("(j) operator replaced, attempt old", since, f"startup deadline {OLD_S} s")
 
 
@@ -106,7 +106,7 @@ def test_the_leader_of_two_operators_is_killed(steady: LongRun):
             instead=lambda: f"{outages.leader(cluster)} leads",
         )
         took = time.time() - began
-        steady.heard_again()
+        steady.reports_again()
     steady.measure("(k) leading operator kill -9", began, f"another leads after {took:.0f} s")
 
 
@@ -118,7 +118,7 @@ def test_the_operator_may_not_see_the_run_for_a_while(steady: LongRun):
             outages.replace_operator(cluster)
             said = steady.run.wait_for_condition("Stalled", timeout=60)["message"]
             outage.last(ABSENT_S / 2)
-        steady.heard_again()
+        steady.reports_again()
         steady.no_longer_stalled()
     assert "RayJobs" in said, said
     steady.measure(
@@ -133,7 +133,7 @@ def test_the_operator_has_no_permissions_for_a_while(steady: LongRun):
             outages.replace_operator(cluster)
             steady.train_on(12)
             outage.last(ABSENT_S)
-        steady.heard_again()
+        steady.reports_again()
         steady.no_longer_stalled()
     steady.measure("(m) operator without RBAC binding", outage.began, f"for {ABSENT_S} s")
 
@@ -143,7 +143,7 @@ def test_the_api_server_is_paused(steady: LongRun):
         with outages.api_server_paused(steady.run.cluster) as outage:
             steady.train_on(12)
             outage.last(ABSENT_S)
-        steady.heard_again()
+        steady.reports_again()
         steady.no_longer_stalled()
     steady.measure("(n) API server paused", outage.began, f"for {ABSENT_S} s")
 

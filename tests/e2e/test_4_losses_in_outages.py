@@ -37,7 +37,7 @@ def test_a_training_process_is_killed_without_dns(bereft: LongRun):
         kill_trainer(run.kubectl, run.trainer())
         outage.last(ABSENT_S)
     bereft.train_on(5)
-    status = bereft.heard_again()
+    status = bereft.reports_again()
     bereft.measure("(o) training process kill -9, no DNS", outage.began, f"for {ABSENT_S} s")
     assert status["attempt"] == 1, status["attempts"]
     assert status["disruptions"]["workerFailures"] == 1
@@ -54,7 +54,7 @@ def test_a_worker_is_deleted_without_kuberay(bereft: LongRun):
         outage.last(ABSENT_S)
         lasted = time.time() - outage.began
     bereft.train_on(5)
-    status = bereft.heard_again()
+    status = bereft.reports_again()
     bereft.no_longer_stalled()
     bereft.measure("(p) worker pod deleted, no KubeRay", outage.began, f"for {lasted:.0f} s")
     assert "KubeRay" in said, said

@@ -119,7 +119,7 @@ def test_check_passes_and_leaves_nothing(bucket: Bucket) -> None:
     assert bucket.list() == []
 
 
-def _complaint(uri: str, endpoint: str | None = None) -> str:
+def _refusal(uri: str, endpoint: str | None = None) -> str:
     with pytest.raises(StorageError) as caught:
         Bucket.open(uri, endpoint, "us-east-1").check()
     text = str(caught.value)
@@ -130,14 +130,14 @@ def _complaint(uri: str, endpoint: str | None = None) -> str:
 
 
 def test_check_says_that_the_bucket_is_missing(s3: S3Server) -> None:
-    assert "does not exist; create it" in _complaint("s3://elsewhere/x", s3.url)
+    assert "does not exist; create it" in _refusal("s3://elsewhere/x", s3.url)
 
 
 def test_check_says_that_the_credentials_are_wrong(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2-hunter2")
-    said = _complaint("s3://runs/x", s3.url)
+    said = _refusal("s3://runs/x", s3.url)
     assert "credentials for s3://runs/x" in said
     assert "were refused" in said
     assert "hunter2" not in said
@@ -145,23 +145,23 @@ def test_check_says_that_the_credentials_are_wrong(
 
 def test_check_says_that_the_user_is_unknown(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    assert "were refused" in _complaint("s3://runs/x", s3.url)
+    assert "were refused" in _refusal("s3://runs/x", s3.url)
 
 
 def test_check_says_that_nobody_answers(s3: S3Server) -> None:
-    assert "cannot be reached; check storage.endpoint" in _complaint(
+    assert "cannot be reached; check storage.endpoint" in _refusal(
         "s3://runs/x", "http://127.0.0.1:1"
     )
 
 
 def test_check_says_that_the_bucket_is_read_only(s3: S3Server) -> None:
     with running_s3(s3.folder.parent, readonly=True) as readonly:
-        assert "can be read but not written" in _complaint("s3://runs/x", readonly.url)
+        assert "can be read but not written" in _refusal("s3://runs/x", readonly.url)
 
 
 def test_check_says_that_the_folder_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    assert "cannot be used" in _complaint(f"file://{tmp_path}/file/runs")
+    assert "cannot be used" in _refusal(f"file://{tmp_path}/file/runs")
 
 
 @pytest.mark.parametrize(

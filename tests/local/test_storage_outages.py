@@ -60,7 +60,7 @@ def a_run(
         run.stop()
 
 
-def troubled(progress: Progress) -> bool:
+def waits_for_storage(progress: Progress) -> bool:
     return progress.storage_error is not None
 
 
@@ -92,7 +92,7 @@ def test_an_outage_at_start_in_training_and_at_restore_costs_only_time(
     run = a_run(steps=150, step_seconds=0.1, every_seconds=1)
     store.stop()
     run.start()
-    waiting = run.wait_until(troubled)
+    waiting = run.wait_until(waits_for_storage)
     assert waiting.state is RunState.STARTING
     assert "cannot be reached" in (waiting.storage_error or "")
     out_for_a_while(run, store, waiting)
@@ -100,7 +100,7 @@ def test_an_outage_at_start_in_training_and_at_restore_costs_only_time(
     # In training: steps are done while no checkpoint can be made.
     run.wait_until(lambda progress: progress.step >= 20 and progress.checkpoint)
     store.stop()
-    stuck = run.wait_until(troubled)
+    stuck = run.wait_until(waits_for_storage)
     assert stuck.state is RunState.TRAINING
     further = run.wait_until(lambda progress: progress.step >= stuck.step + 10)
     assert further.checkpoint == stuck.checkpoint
@@ -126,7 +126,7 @@ def test_an_outage_at_the_final_upload_is_waited_for(
     run.start()
     run.wait_until(lambda progress: progress.step >= 10)
     store.stop()
-    out_for_a_while(run, store, run.wait_until(lambda p: p.step == 30 and troubled(p)))
+    out_for_a_while(run, store, run.wait_until(lambda p: p.step == 30 and waits_for_storage(p)))
     assert run.wait() == 0, run.log()
     assert_done_with_step(run, 30)
 
@@ -139,7 +139,7 @@ def test_a_failed_final_commit_is_repeated_before_the_run_is_done(
     run.start()
     run.wait_until(lambda progress: progress.checkpoint)
     with commits_refused(run, store):
-        stuck = run.wait_until(lambda progress: progress.step == 30 and troubled(progress))
+        stuck = run.wait_until(lambda progress: progress.step == 30 and waits_for_storage(progress))
         run.wait_until(lambda progress: progress.time >= stuck.time + 3)
     assert run.wait() == 0, run.log()
     assert_done_with_step(run, 30)
@@ -155,7 +155,7 @@ def test_a_worker_lost_while_a_commit_waits_costs_only_time(
     run.start()
     run.wait_until(lambda progress: progress.checkpoint)
     with commits_refused(run, store):
-        stuck = run.wait_until(troubled)
+        stuck = run.wait_until(waits_for_storage)
         os.kill(run.training_process(), signal.SIGKILL)
         run.wait_until(lambda progress: progress.state is RunState.RECOVERING)
         store.stop()
@@ -175,7 +175,7 @@ def test_a_suspend_without_a_store_ends_with_the_checkpoint_committed(
     run.wait_until(lambda progress: progress.step >= 10)
     store.stop()
     (run.state / SUSPEND_FILE).touch()
-    out_for_a_while(run, store, run.wait_until(troubled))
+    out_for_a_while(run, store, run.wait_until(waits_for_storage))
     assert run.wait() == SUSPEND_EXIT_CODE, run.log()
     assert run.progress().state is RunState.SUSPENDED
     assert manifest.committed(run.bucket)[-1].step == run.progress().step

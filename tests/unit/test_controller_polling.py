@@ -291,7 +291,7 @@ async def test_heads_that_hang_keep_no_other_run_waiting():
 
 
 async def test_one_question_per_occasion_is_asked_and_nobody_waits_for_the_answer():
-    told, asked, answer_now = [], [], asyncio.Event()
+    notified, asked, answer_now = [], [], asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
         asked.append(request.path)
@@ -300,20 +300,20 @@ async def test_one_question_per_occasion_is_asked_and_nobody_waits_for_the_answe
 
     async with (
         a_head(slow) as url,
-        a_poller(lambda name: url, on_change=lambda *key: told.append(key)) as poller,
+        a_poller(lambda name: url, on_change=lambda *key: notified.append(key)) as poller,
     ):
         assert poller.ask_once(KEY, "u", 1, "end of j")
         assert poller.ask_once(KEY, "u", 1, "end of j"), "still awaited, and not asked again"
         await until(lambda: asked)
         answer_now.set()
-        await until(lambda: told)
+        await until(lambda: notified)
         assert not poller.ask_once(KEY, "u", 1, "end of j")
         assert poller.snapshot(KEY, "u").progress.step == 3
-        assert (told, len(asked)) == ([KEY], 1)
+        assert (notified, len(asked)) == ([KEY], 1)
 
 
 async def test_a_head_that_never_answers_delays_a_decision_by_a_bounded_time():
-    told = []
+    notified = []
 
     async def hang(request: web.Request) -> web.Response:
         await asyncio.sleep(60)
@@ -322,11 +322,11 @@ async def test_a_head_that_never_answers_delays_a_decision_by_a_bounded_time():
     async with (
         a_head(hang) as url,
         a_poller(
-            lambda name: url, timeout_s=0.2, on_change=lambda *key: told.append(key)
+            lambda name: url, timeout_s=0.2, on_change=lambda *key: notified.append(key)
         ) as poller,
     ):
         assert poller.ask_once(KEY, "u", 1, "start")
-        await until(lambda: told, seconds=10)
+        await until(lambda: notified, seconds=10)
         assert not poller.ask_once(KEY, "u", 1, "start")
         assert poller.snapshot(KEY, "u").progress_error == "the head does not answer (timeout)"
 

@@ -119,7 +119,7 @@ def test_a_node_s_hostname_counts_and_not_its_name() -> None:
     assert "spot-1" not in begins
 
 
-def waiting_for_room(seconds: float, cluster: dict[str, Any]) -> dict[str, Any]:
+def unschedulable_since(seconds: float, cluster: dict[str, Any]) -> dict[str, Any]:
     """A replacement that finds no node, made from the cluster's template."""
     found = a_pod(
         "worker-9",
@@ -134,7 +134,7 @@ def test_a_run_recovers_on_three_nodes_of_which_one_rebooted(lost: Observed) -> 
     """Its replacement has no other place: at last it is made anew, without the exclusion."""
     (excluding,) = lost.ray_clusters
     head, _, other = pods()
-    waits = replace(lost, pods=(head, other, waiting_for_room(62, dict(excluding))))
+    waits = replace(lost, pods=(head, other, unschedulable_since(62, dict(excluding))))
     booting = then(replace(waits, nodes=on_spot_1(ready=False, lease_age_s=40.0)), 90)
     assert reconcile(booting, 92).actions == ()
     well = replace(booting, nodes=on_spot_1(lease_age_s=1.0))
@@ -158,7 +158,7 @@ def test_an_exclusion_yields_to_pods_that_find_no_node_once_the_node_is_healthy(
 ) -> None:
     (excluding,) = lost.ray_clusters
     head, _, other = pods()
-    waits = replace(lost, pods=(head, other, waiting_for_room(62, dict(excluding))))
+    waits = replace(lost, pods=(head, other, unschedulable_since(62, dict(excluding))))
     no_lease = replace(waits, nodes=on_spot_1(lease_age_s=None))
     assert exclusions(reconcile(no_lease, 85)) == []
     assert exclusions(reconcile(no_lease, 95)) == [()]

@@ -57,8 +57,8 @@ def test_a_driver_that_has_not_spoken_has_nothing_to_save(training: Observed) ->
 def test_an_operator_that_has_just_started_does_not_take_its_own_silence_for_the_driver_s(
     training: Observed,
 ) -> None:
-    unheard = replace(training, progress=None, progress_age_s=None)
-    assert reconcile(wanting(unheard, suspend=True)).actions == (AskToSuspend(1),)
+    unreported = replace(training, progress=None, progress_age_s=None)
+    assert reconcile(wanting(unreported, suspend=True)).actions == (AskToSuspend(1),)
 
 
 def test_a_run_that_is_created_suspended_makes_no_pods() -> None:
@@ -82,7 +82,7 @@ def test_resuming_begins_the_next_attempt_and_leaves_the_sleep_out_of_the_deadli
     assert condition(reconcile(later, 1101), "Failed").reason == "DeadlineExceeded"
 
 
-def test_suspending_uses_no_budget_and_is_no_fruitless_attempt(training: Observed) -> None:
+def test_suspending_uses_no_budget_and_is_no_attempt_without_progress(training: Observed) -> None:
     asked = then(wanting(training, suspend=True, failures={"maxAttemptsWithoutProgress": 1}), 60)
     ended = reconcile(replace(asked, progress=a_progress(state="Suspended")), 62).status
     assert (

@@ -110,7 +110,7 @@ def test_a_start_that_goes_on_is_counted_from_zero_the_next_time() -> None:
 GAVE_UP = a_ray_job(deployment="Failed", status="RUNNING", reason="JobStatusCheckTimeoutExceeded")
 
 
-def test_a_driver_that_kuberay_lost_sight_of_is_asked_for_a_checkpoint_first(
+def test_a_driver_that_kuberay_lost_is_asked_for_a_checkpoint_first(
     training: Observed,
 ) -> None:
     observed = replace(training, progress=a_progress(), progress_age_s=1.0, ray_jobs=(GAVE_UP,))

@@ -183,7 +183,7 @@ def test_no_object_of_ours_can_have_the_name_of_a_users():
                 assert run.metadata.uid[:8] in manifest["metadata"]["name"]
 
 
-def test_a_pod_template_cannot_take_a_pod_out_of_the_operators_sight():
+def test_a_pod_template_cannot_take_a_pod_out_of_the_operators_watch():
     run = a_run(
         workers={"podTemplate": {"metadata": {"labels": {names.RUN_LABEL: "other", "team": "a"}}}}
     )

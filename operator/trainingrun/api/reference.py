@@ -23,7 +23,7 @@ def reference() -> str:
     """The page, as Markdown."""
     root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     lines = [_HEAD, "## metadata", ""]
-    lines += [f"- `{_blamed(rule, 'metadata')}`: {rule['message']}." for rule in _rules(root)]
+    lines += [f"- `{_field_of(rule, 'metadata')}`: {rule['message']}." for rule in _rules(root)]
     for name in ("spec", "status"):
         for path, node in _objects(name, root["properties"][name]):
             lines += ["", *_section(path, node)]
@@ -60,7 +60,7 @@ def _section(path: str, node: Schema) -> Iterator[str]:
     if rules:
         yield ""
         for rule in rules:
-            where = _blamed(rule, "")
+            where = _field_of(rule, "")
             yield (
                 f"- `{where}`: {rule['message']}." if where else f"- {_sentence(rule['message'])}."
             )
@@ -71,7 +71,7 @@ def _rules(node: Schema) -> list[Schema]:
     return found
 
 
-def _blamed(rule: Schema, root: str) -> str:
+def _field_of(rule: Schema, root: str) -> str:
     return str(rule.get("fieldPath", root)).removeprefix(".")
 
 

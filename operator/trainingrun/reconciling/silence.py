@@ -70,8 +70,8 @@ def blocker(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
             f"job RUNNING: {why}; nothing is ended for that. Let the operator reach port 8484 of "
             "the head pod (NetworkPolicy, service mesh), with the token of the run's own Secret",
         )
-    unheard = context.progress(attempt.number) is None and asked_s is not None
-    if unheard and runs and (asked_s or 0.0) >= context.settings.startup_deadline_s:
+    unreported = context.progress(attempt.number) is None and asked_s is not None
+    if unreported and runs and (asked_s or 0.0) >= context.settings.startup_deadline_s:
         return Blocker(
             ConditionReason.DRIVER_SILENT,
             f"The driver has reported nothing for {round(context.settings.startup_deadline_s)} s, "

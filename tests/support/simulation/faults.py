@@ -83,7 +83,7 @@ def deletes_a_pod_by_force(story: Story, choice: int) -> None:
 def evicts_a_pod(story: Story, choice: int) -> None:
     if pod := _pod(story, choice):
         story.world.lose(_kind(pod, "evicted"), pod)
-        pod.manifest["status"]["reason"] = "Evicted"
+        pod.object["status"]["reason"] = "Evicted"
         pod.disrupted("TerminationByKubelet")
         pod.end(story.world.now, 137)
 
@@ -143,7 +143,7 @@ def sidecar_ends(story: Story, choice: int) -> None:
             "reason": ("Completed", "Error", "OOMKilled")[choice % 3],
             "finishedAt": story.stamp(),
         }
-        statuses = pod.manifest["status"]["containerStatuses"]
+        statuses = pod.object["status"]["containerStatuses"]
         own = [found for found in statuses if found["name"] == pod.container]
         state = (
             {"state": {"terminated": ending}, "ready": False}
@@ -152,7 +152,7 @@ def sidecar_ends(story: Story, choice: int) -> None:
         )
         side = {"name": "sidecar", **state}
         both = [side, *own] if choice % 5 else [*own, side]
-        pod.manifest["status"]["containerStatuses"] = both
+        pod.object["status"]["containerStatuses"] = both
 
 
 @fault("stuck")
@@ -282,7 +282,7 @@ def raycluster_is_orphaned(story: Story, choice: int) -> None:
         if cluster is not None:
             story.world.lose("attempt")
             cluster.orphaned = True
-            cluster.manifest["metadata"]["ownerReferences"] = []
+            cluster.object["metadata"]["ownerReferences"] = []
             story.world.delete_job(job)
 
 
@@ -366,7 +366,7 @@ def an_old_document_is_read_late(story: Story, choice: int) -> None:
 
 
 @fault("staleness")
-def a_kind_is_not_heard_of(story: Story, choice: int) -> None:
+def a_watch_fails(story: Story, choice: int) -> None:
     kind = ("Pod", "RayJob", "RayCluster", "Node")[choice % 4]
     message = "pods is forbidden: User cannot list resource"
     story.operator.freeze(kind, message, empty=choice % 3 == 0)
@@ -375,7 +375,7 @@ def a_kind_is_not_heard_of(story: Story, choice: int) -> None:
 
 
 @fault("staleness")
-def all_is_heard_of_again(story: Story, choice: int) -> None:
+def all_watches_work_again(story: Story, choice: int) -> None:
     story.operator.stale.clear()
 
 

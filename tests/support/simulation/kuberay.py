@@ -51,7 +51,7 @@ def _reconcile_job(world: World, number: int, job: dict[str, Any]) -> None:
 def _replace_pods(world: World, cluster: Cluster) -> None:
     """Terminating pods count as replicas; ended ones are deleted and replaced."""
     if world.pod_quota:
-        cluster.manifest["status"]["conditions"] = [
+        cluster.object["status"]["conditions"] = [
             {
                 "type": "ReplicaFailure",
                 "status": "True",
@@ -59,7 +59,7 @@ def _replace_pods(world: World, cluster: Cluster) -> None:
             }
         ]
     else:
-        cluster.manifest["status"]["conditions"] = []
+        cluster.object["status"]["conditions"] = []
     own = [pod for pod in world.pods if pod.cluster == cluster.uid]
     for pod in own:
         if pod.phase in ("Failed", "Succeeded") and not pod.terminating:
@@ -75,12 +75,12 @@ def _replace_pods(world: World, cluster: Cluster) -> None:
 
 
 def _create(world: World, cluster: Cluster, role: str) -> None:
-    world.born_pods += 1
-    name = f"digits-{cluster.number}-{role}-{world.born_pods:05d}"
+    world.created_pods += 1
+    name = f"digits-{cluster.number}-{role}-{world.created_pods:05d}"
     pod = new_pod(name, cluster.number, role, cluster.uid, world.now)
-    spec = cluster.manifest["spec"]
+    spec = cluster.object["spec"]
     group = spec["headGroupSpec"] if pod.is_head else spec["workerGroupSpecs"][0]
-    pod.manifest["spec"]["affinity"] = copy.deepcopy(group["template"]["spec"].get("affinity"))
+    pod.object["spec"]["affinity"] = copy.deepcopy(group["template"]["spec"].get("affinity"))
     world.pods.append(pod)
 
 
@@ -129,10 +129,10 @@ def give_up(job: dict[str, Any]) -> None:
     )
 
 
-def cluster_manifest(number: int, generation: int) -> dict[str, Any]:
+def ray_cluster_object(number: int, generation: int) -> dict[str, Any]:
     """A RayCluster as KubeRay names it."""
-    manifest = a_ray_cluster(number)
-    manifest["metadata"].update(
+    found = a_ray_cluster(number)
+    found["metadata"].update(
         name=f"digits-{number}-{generation:05d}", uid=f"cluster-{number}-{generation}"
     )
-    return manifest
+    return found

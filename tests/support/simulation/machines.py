@@ -67,9 +67,9 @@ class Node:
 
 @dataclass(eq=False)
 class Pod:
-    """One pod: its manifest, and the truth about its processes."""
+    """One pod: its object, and the truth about its processes."""
 
-    manifest: dict[str, Any]
+    object: dict[str, Any]
     number: int
     is_head: bool
     created_at: float
@@ -94,22 +94,22 @@ class Pod:
     @property
     def uid(self) -> str:
         """Its UID."""
-        return str(self.manifest["metadata"]["uid"])
+        return str(self.object["metadata"]["uid"])
 
     @property
     def name(self) -> str:
         """Its name."""
-        return str(self.manifest["metadata"]["name"])
+        return str(self.object["metadata"]["name"])
 
     @property
     def phase(self) -> str:
         """As the API server shows it."""
-        return str(self.manifest["status"]["phase"])
+        return str(self.object["status"]["phase"])
 
     @property
     def terminating(self) -> bool:
         """Whether its deletion was asked for."""
-        return "deletionTimestamp" in self.manifest["metadata"]
+        return "deletionTimestamp" in self.object["metadata"]
 
     @property
     def alive(self) -> bool:
@@ -125,14 +125,14 @@ class Pod:
         """Its deletion is asked for."""
         if self.terminating:
             return
-        metadata = self.manifest["metadata"]
+        metadata = self.object["metadata"]
         metadata["deletionTimestamp"] = at(now + grace_s)
         metadata["deletionGracePeriodSeconds"] = grace_s
         self.gone_at = now + min(LEAVING_S, grace_s)
 
     def run(self, now: float) -> None:
         """Its containers start."""
-        status = self.manifest["status"]
+        status = self.object["status"]
         status["phase"] = "Running"
         _condition(status, {"type": "Ready", "status": "True", "lastTransitionTime": at(now)})
         for container in status["containerStatuses"]:
@@ -141,8 +141,8 @@ class Pod:
     def assign(self, node: Node, now: float) -> None:
         """A node was chosen."""
         self.node, self.assigned = node, now
-        self.manifest["spec"]["nodeName"] = node.name
-        status = self.manifest["status"]
+        self.object["spec"]["nodeName"] = node.name
+        status = self.object["status"]
         _condition(
             status, {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(now)}
         )
@@ -154,7 +154,7 @@ class Pod:
     def refuse(self, message: str) -> None:
         """No node takes it."""
         _condition(
-            self.manifest["status"],
+            self.object["status"],
             {
                 "type": "PodScheduled",
                 "status": "False",
@@ -166,7 +166,7 @@ class Pod:
     def block(self, reason: str, message: str) -> None:
         """Its container cannot start."""
         self.blocked = message
-        self.manifest["status"]["containerStatuses"] = [
+        self.object["status"]["containerStatuses"] = [
             {
                 "name": self.container,
                 "state": {"waiting": {"reason": reason, "message": message}},
@@ -176,7 +176,7 @@ class Pod:
 
     def end(self, now: float, code: int, because: str = "Error", message: str = "") -> None:
         """Its main container ends; it is never started again."""
-        status = self.manifest["status"]
+        status = self.object["status"]
         status["phase"] = "Failed" if code else "Succeeded"
         ending: dict[str, Any] = {"exitCode": code, "reason": because, "finishedAt": at(now)}
         if message:
@@ -189,7 +189,7 @@ class Pod:
     def disrupted(self, reason: str) -> None:
         """Kubernetes says why it is taken away."""
         _condition(
-            self.manifest["status"],
+            self.object["status"],
             {"type": "DisruptionTarget", "status": "True", "reason": reason},
         )
 
@@ -201,7 +201,7 @@ class Pod:
 
 def new_pod(name: str, number: int, role: str, cluster: str, now: float) -> Pod:
     """A pod that waits for a node."""
-    manifest = a_pod(
+    found = a_pod(
         name,
         number=number,
         role=role,
@@ -210,8 +210,8 @@ def new_pod(name: str, number: int, role: str, cluster: str, now: float) -> Pod:
         created_at=now,
         uid=f"uid-{name}",
     )
-    manifest["status"]["conditions"] = []
-    return Pod(manifest, number, role == "head", now, cluster)
+    found["status"]["conditions"] = []
+    return Pod(found, number, role == "head", now, cluster)
 
 
 def _condition(status: dict[str, Any], condition: dict[str, Any]) -> None:

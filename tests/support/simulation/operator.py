@@ -89,7 +89,7 @@ class Operator:
         """What the operator sees."""
         world = self.world
         run, invalid = self._read_run()
-        pods = self._view("Pod", {pod.uid: pod.manifest for pod in world.pods})
+        pods = self._view("Pod", {pod.uid: pod.object for pod in world.pods})
         on = {pod["spec"].get("nodeName") for pod in pods}
         if "Node" in self.stale:
             nodes = {n: state for n, state in self.frozen_nodes.items() if n in on}
@@ -135,7 +135,7 @@ class Operator:
         return {job["metadata"]["uid"]: job for job in self.world.jobs.values()}
 
     def _clusters(self) -> Objects:
-        return {cluster.uid: cluster.manifest for cluster in self.world.clusters}
+        return {cluster.uid: cluster.object for cluster in self.world.clusters}
 
     def _view(self, kind: str, true: Objects) -> list[dict[str, Any]]:
         return list((self.stale[kind][1] if kind in self.stale else true).values())
@@ -152,7 +152,7 @@ class Operator:
             self.stale[kind] = (reason, {})
             return
         true = {
-            "Pod": {pod.uid: pod.manifest for pod in self.world.pods},
+            "Pod": {pod.uid: pod.object for pod in self.world.pods},
             "RayJob": self._jobs(),
             "RayCluster": self._clusters(),
         }[kind]
@@ -192,7 +192,7 @@ class Operator:
     def _target(self) -> dict[str, Any] | None:
         number = str(self.status.get("attempt", 0))
         found = None
-        for pod in self._view("Pod", {pod.uid: pod.manifest for pod in self.world.pods}):
+        for pod in self._view("Pod", {pod.uid: pod.object for pod in self.world.pods}):
             labels = pod["metadata"]["labels"]
             if labels["trainingrun.dev/role"] != "head" or pod["status"]["phase"] != "Running":
                 continue
@@ -292,11 +292,11 @@ class Operator:
     def _exclude_nodes(self, uid: str | None, names: tuple[str, ...]) -> None:
         for cluster in self.world.clusters:
             if cluster.uid == uid:
-                operations = exclusion_patch(cluster.manifest, names)
+                operations = exclusion_patch(cluster.object, names)
                 self.writes += bool(operations)
                 for operation in operations:
-                    _patch(cluster.manifest, operation)
-                self._saw("RayCluster", cluster.uid, cluster.manifest)
+                    _patch(cluster.object, operation)
+                self._saw("RayCluster", cluster.uid, cluster.object)
 
     def _delete(self, kind: str, uid: str | None, grace_s: int | None) -> None:
         world = self.world
@@ -326,21 +326,21 @@ class Operator:
             self._forget("Pod", pod.uid)
         else:
             pod.leave(self.world.now)
-            self._saw("Pod", pod.uid, pod.manifest)
+            self._saw("Pod", pod.uid, pod.object)
 
-    def _saw(self, kind: str, uid: str, manifest: dict[str, Any]) -> None:
+    def _saw(self, kind: str, uid: str, found: dict[str, Any]) -> None:
         if kind in self.stale:
-            self.stale[kind][1][uid] = copy.deepcopy(manifest)
+            self.stale[kind][1][uid] = copy.deepcopy(found)
 
     def _forget(self, kind: str, uid: str | None) -> None:
         if kind in self.stale and uid:
             self.stale[kind][1].pop(uid, None)
 
 
-def _patch(manifest: dict[str, Any], operation: dict[str, Any]) -> None:
+def _patch(target: dict[str, Any], operation: dict[str, Any]) -> None:
     """One operation of a JSON patch, as the API server carries it out."""
     *path, last = operation["path"].split("/")[1:]
-    found: Any = manifest
+    found: Any = target
     for part in path:
         found = found[int(part)] if isinstance(found, list) else found[part]
     match operation["op"]:

@@ -39,7 +39,7 @@ class Loss(NamedTuple):
 class Cluster:
     """One RayCluster."""
 
-    manifest: dict[str, Any]
+    object: dict[str, Any]
     number: int
     job_uid: str
     orphaned: bool = False
@@ -48,7 +48,7 @@ class Cluster:
     @property
     def uid(self) -> str:
         """Its UID."""
-        return str(self.manifest["metadata"]["uid"])
+        return str(self.object["metadata"]["uid"])
 
 
 @dataclass(eq=False)
@@ -66,8 +66,8 @@ class World:
     driver: Driver | None = None
     losses: list[Loss] = field(default_factory=list)
     created: list[int] = field(default_factory=list)
-    born_pods: int = 0
-    born_clusters: int = 0
+    created_pods: int = 0
+    created_clusters: int = 0
     run_deleted: bool = False
 
     kuberay_away: bool = False
@@ -132,14 +132,14 @@ class World:
 
     def add_cluster(self, number: int, job: dict[str, Any]) -> Cluster:
         """KubeRay makes the RayCluster of a RayJob."""
-        self.born_clusters += 1
-        manifest = kuberay.cluster_manifest(number, self.born_clusters)
-        manifest["metadata"]["creationTimestamp"] = at(self.now)
-        manifest["spec"] = copy.deepcopy(job["spec"]["rayClusterSpec"])
-        manifest["metadata"]["ownerReferences"] = [
+        self.created_clusters += 1
+        found = kuberay.ray_cluster_object(number, self.created_clusters)
+        found["metadata"]["creationTimestamp"] = at(self.now)
+        found["spec"] = copy.deepcopy(job["spec"]["rayClusterSpec"])
+        found["metadata"]["ownerReferences"] = [
             {"kind": "RayJob", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
         ]
-        cluster = Cluster(manifest, number, job["metadata"]["uid"])
+        cluster = Cluster(found, number, job["metadata"]["uid"])
         self.clusters.append(cluster)
         return cluster
 
@@ -286,7 +286,7 @@ class World:
         for pod in self.pods:
             if pod.node is not None or pod.terminating:
                 continue
-            avoid = _kept_off(pod.manifest["spec"].get("affinity") or {})
+            avoid = _kept_off(pod.object["spec"].get("affinity") or {})
             wanted = "base" if pod.is_head else "spot"
             free = [
                 node

@@ -24,7 +24,7 @@ class Pace:
         folder = os.environ.get(JOURNAL_ENV) if rank == 0 else None
         pod = os.environ.get("POD_NAME", f"process-{os.getpid()}")
         self._journal = Path(folder) / f"{pod}.log" if folder else None
-        self._told = Path(folder) / PACE_FILE if folder else None
+        self._pace_file = Path(folder) / PACE_FILE if folder else None
 
     def __call__(self, step: int) -> None:
         """`step` (counted from 0) is done."""
@@ -35,6 +35,6 @@ class Pace:
                 lines.write(f"{time.time()} {step + 1}\n")
 
     def _wanted(self) -> float:
-        if self._told and self._told.exists():
-            self._seconds = float(self._told.read_text())
+        if self._pace_file and self._pace_file.exists():
+            self._seconds = float(self._pace_file.read_text())
         return self._seconds
