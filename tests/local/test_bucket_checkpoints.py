@@ -14,9 +14,9 @@ from trainingrun_runtime.checkpoints.manifest import (
     committed,
     digest_folder,
     newest_intact,
-    verify,
 )
 from trainingrun_runtime.checkpoints.retention import sweep
+from trainingrun_runtime.checkpoints.verification import verify
 
 
 def saved(

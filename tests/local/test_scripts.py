@@ -9,7 +9,7 @@ import pytest
 from support.local_runs import Run
 from trainingrun.api.contract import SUSPEND_EXIT_CODE, SUSPEND_FILE, Failure, RunState
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest, run_result
+from trainingrun_runtime.checkpoints import manifest, run_result, verification
 
 TRAIN = """
 import time
@@ -136,7 +136,7 @@ def test_checkpoints_of_one_name_are_kept_apart(a_script: Callable[[str], Run]) 
     assert [committed.step for committed in kept] == [3, 4]
     assert len({committed.path for committed in kept}) == 2
     for committed in kept:
-        assert manifest.verify(run.bucket, committed) is None
+        assert verification.verify(run.bucket, committed) is None
         weights = run.bucket.get(f"{committed.path}/weights")
         assert weights == f"after step {committed.step}".encode()
     found = run_result.read(run.bucket)

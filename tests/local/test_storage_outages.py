@@ -20,7 +20,7 @@ from trainingrun.api.contract import (
     RunState,
 )
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest, run_result
+from trainingrun_runtime.checkpoints import manifest, run_result, verification
 from trainingrun_runtime.checkpoints.bucket import Bucket
 
 LINEAR = "trainingrun_runtime.examples.linear:train"
@@ -188,4 +188,4 @@ def assert_done_with_step(run: Run, step: int) -> None:
     last = manifest.committed(run.bucket)[-1]
     assert last.step == step
     assert found.checkpoint_uri == run.bucket.uri(last.path)
-    assert manifest.verify(run.bucket, last) is None
+    assert verification.verify(run.bucket, last) is None

@@ -1,4 +1,4 @@
-"""Manifests: a checkpoint is committed by its manifest, and verified against it.
+"""Manifests: a checkpoint is committed by its manifest, and verified against it (`verification`).
 
 A checkpoint is a folder of files that several machines upload concurrently; the folder does not
 show whether it is complete. The manifest is written after the last file and lists every file with
@@ -8,7 +8,6 @@ its size and SHA-256; a folder without a manifest is not a checkpoint.
 import hashlib
 import logging
 import math
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -19,7 +18,8 @@ from trainingrun.api.contract import Wire
 
 from ..progress.document import printable_metrics
 from .bucket import Bucket
-from .storage_errors import AbsentError, UnusableError
+from .storage_errors import UnusableError
+from .verification import verify
 
 FOLDER = "manifests"
 """Where manifests are, below the run's folder."""
@@ -29,8 +29,6 @@ LARGEST = 2**24
 """Bytes of a manifest; a larger object is not read. Enough for 100,000 files."""
 DIGEST_FOLDER = ".trainingrun"
 """Folder inside a checkpoint with one digest file per rank, made before the upload."""
-_FILES_AT_ONCE = 4
-"""Files verified at once; each is read with a few requests ahead of its own."""
 
 log = logging.getLogger(__name__)
 
@@ -156,52 +154,6 @@ def commit(bucket: Bucket, manifest: Manifest) -> None:
 def committed(bucket: Bucket) -> list[Manifest]:
     """All committed checkpoints, oldest first; manifests that cannot be read are left out."""
     return [found for _, found in read_all(bucket) if isinstance(found, Manifest)]
-
-
-def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
-    """Compare a checkpoint's files with its manifest.
-
-    Args:
-        bucket: The run's folder.
-        manifest: What they must be.
-        deep: Also read every file and compare its SHA-256; otherwise existence and size only.
-
-    Returns:
-        None if it is intact, else a sentence that names the first wrong file.
-
-    Raises:
-        StorageError: The store did not answer, so it is unknown.
-    """
-    if not manifest.files:
-        return f"{manifest.path} is committed without any file"
-    prefix = f"{manifest.path}/"
-
-    # By name, not by listing: other objects in the folder are irrelevant, and one key that the
-    # client cannot decode would prevent the verification of the whole checkpoint.
-    def wrong_size(name: str) -> str | None:
-        size, wanted = bucket.size(prefix + name), manifest.files[name].size
-        if size is None:
-            return f"{prefix}{name} is missing"
-        return None if size == wanted else f"{prefix}{name} has {size} bytes instead of {wanted}"
-
-    def wrong_content(name: str) -> str | None:
-        digest = hashlib.sha256()
-        try:
-            for piece in bucket.stream(prefix + name):
-                digest.update(piece)
-        except AbsentError:
-            return f"{prefix}{name} is missing"
-        if digest.hexdigest() == manifest.files[name].sha256:
-            return None
-        return f"{prefix}{name} has another content than was committed (SHA-256 differs)"
-
-    names = sorted(manifest.files)
-    for check in (wrong_size, wrong_content) if deep else (wrong_size,):
-        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            found = next((reason for reason in pool.map(check, names) if reason), None)
-        if found:
-            return found
-    return None
 
 
 def newest_intact(bucket: Bucket) -> tuple[Manifest | None, list[Skipped]]:
