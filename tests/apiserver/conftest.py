@@ -1,4 +1,4 @@
-"""An operator that has no more rights than a test gives it."""
+"""What several tests share: reading a run's status, and giving the operator its rights."""
 
 import itertools
 from collections.abc import Callable
@@ -6,9 +6,20 @@ from collections.abc import Callable
 import pytest
 from kubernetes.aio.client import ApiClient
 
+from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.api_client import Connection
 
 RBAC = "rbac.authorization.k8s.io/v1"
+
+
+@pytest.fixture
+def status(apiserver, namespace):
+    """Reads the status of a run in the test's namespace; {} before the first is written."""
+
+    def read(name: str = "digits") -> dict:
+        return apiserver.get(API_VERSION, KIND, name, namespace).get("status") or {}
+
+    return read
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
-import copy
 from typing import Any
 
 import pytest
 
 from support.apiserver import ApiError, ApiServer
-from support.constraints import MINIMAL
+from support.constraints import minimal_run
 from trainingrun.api.v1alpha1 import IMMUTABLE, RunSpec
 
 FROZEN: list[tuple[str, dict[str, Any]]] = [
@@ -28,25 +27,18 @@ FREE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def a_run(namespace: str, **spec: Any) -> dict[str, Any]:
-    run = copy.deepcopy(MINIMAL)
-    run["metadata"]["namespace"] = namespace
-    run["spec"].update(spec)
-    return run
-
-
 @pytest.mark.parametrize(("field", "change"), FROZEN, ids=lambda part: str(part)[:40])
 def test_what_checkpoints_depend_on_cannot_change(
     apiserver: ApiServer, namespace: str, field: str, change: dict[str, Any]
 ):
-    apiserver.create(a_run(namespace))
+    apiserver.create(minimal_run(namespace))
     with pytest.raises(ApiError) as refused:
-        apiserver.apply(a_run(namespace, **change))
+        apiserver.apply(minimal_run(namespace, **change))
     assert f"{field} cannot change after creation; delete this TrainingRun" in str(refused.value)
 
 
 def test_an_optional_field_cannot_be_taken_away(apiserver: ApiServer, namespace: str):
-    run = apiserver.create(a_run(namespace, image="train:1"))
+    run = apiserver.create(minimal_run(namespace, image="train:1"))
     del run["spec"]["image"]
     with pytest.raises(ApiError, match="image cannot change after creation"):
         apiserver.replace(run)
@@ -56,15 +48,15 @@ def test_an_optional_field_cannot_be_taken_away(apiserver: ApiServer, namespace:
 def test_everything_else_can_change_and_change_back(
     apiserver: ApiServer, namespace: str, field: str, change: dict[str, Any]
 ):
-    before = apiserver.create(a_run(namespace))
-    changed = apiserver.apply(a_run(namespace, **change))
+    before = apiserver.create(minimal_run(namespace))
+    changed = apiserver.apply(minimal_run(namespace, **change))
     assert changed["spec"][field] != before["spec"].get(field)
     changed["spec"] = before["spec"]
     assert apiserver.replace(changed)["spec"] == before["spec"]
 
 
 def test_the_same_manifest_can_be_applied_again(apiserver: ApiServer, namespace: str):
-    run = a_run(namespace, workers={"count": 2}, image="train:1")
+    run = minimal_run(namespace, workers={"count": 2}, image="train:1")
     first = apiserver.apply(run)
     assert apiserver.apply(run)["metadata"]["generation"] == first["metadata"]["generation"]
 

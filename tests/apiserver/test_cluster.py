@@ -9,6 +9,7 @@ import pytest
 from support.operators import (
     RAY_API,
     Proxy,
+    a_ray_job,
     a_run,
     eventually,
     owned_by,
@@ -26,15 +27,6 @@ def ref_of(found: dict) -> Ref:
     return Ref(
         found["apiVersion"], found["kind"], metadata["namespace"], metadata["name"], metadata["uid"]
     )
-
-
-def ray_job(run: dict, name: str) -> dict:
-    return {
-        "apiVersion": RAY_API,
-        "kind": "RayJob",
-        "metadata": owned_by(run, "RayJob", name, attempt="1"),
-        "spec": {"entrypoint": "true"},
-    }
 
 
 def pod(run: dict, name: str, node: str | None = None) -> dict:
@@ -65,7 +57,7 @@ async def test_our_own_writes_are_seen_at_once(apiserver, namespace):
     """Even where the watch is late: here it brings nothing at all."""
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace, deaf=True) as cluster:
-        await cluster.apply(ray_job(run, "digits-1"))
+        await cluster.apply(a_ray_job(run))
         seen = await cluster.observe(namespace, "digits")
         assert [job["metadata"]["name"] for job in seen.ray_jobs] == ["digits-1"]
 
@@ -92,7 +84,7 @@ async def test_a_status_written_on_an_old_version_is_a_conflict(apiserver, names
 async def test_a_delete_of_an_object_made_anew_does_nothing(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace) as cluster:
-        made = dict(await cluster.apply(ray_job(run, "digits-1")))
+        made = dict(await cluster.apply(a_ray_job(run)))
         stale = Ref(
             RAY_API, "RayJob", namespace, "digits-1", "00000000-0000-0000-0000-000000000000"
         )
@@ -107,17 +99,17 @@ async def test_a_delete_of_an_object_made_anew_does_nothing(apiserver, namespace
 
 async def test_a_foreign_ray_job_of_the_same_name_is_not_taken_over(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
-    foreign = ray_job(run, "digits-1") | {"metadata": {"name": "digits-1", "namespace": namespace}}
+    foreign = a_ray_job(run) | {"metadata": {"name": "digits-1", "namespace": namespace}}
     apiserver.create(foreign)
     async with watching(apiserver, namespace) as cluster:
         with pytest.raises(Rejected, match="is not this run's"):
-            await cluster.apply(ray_job(run, "digits-1"))
+            await cluster.apply(a_ray_job(run))
 
 
 async def test_what_the_api_server_refuses_is_reported_as_it_says(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
     async with watching(apiserver, namespace) as cluster:
-        wrong = ray_job(run, "digits-1")
+        wrong = a_ray_job(run)
         wrong["spec"]["entrypiont"] = "x"
         with pytest.raises(Rejected, match=r"spec\.entrypiont"):
             await cluster.apply(wrong)
@@ -228,7 +220,7 @@ async def test_what_happened_while_the_api_server_was_away_is_made_up_for(apiser
     async with watching(apiserver, namespace, port=proxy.port) as cluster:
         await proxy.down()
         with pytest.raises(ClusterError):
-            await cluster.apply(ray_job(kept, "kept-1"))
+            await cluster.apply(a_ray_job(kept, "kept-1"))
         apiserver.request("DELETE", apiserver.path(a_run(namespace, "deleted")))
         apiserver.create(a_run(namespace, "created"))
         await proxy.up()

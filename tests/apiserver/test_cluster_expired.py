@@ -9,7 +9,7 @@ import pytest
 
 from support.apiserver import ApiServer, running_apiserver
 from support.binaries import kuberay_crds
-from support.operators import RAY_API, Proxy, a_run, eventually, owned_by, watching
+from support.operators import Proxy, a_ray_job, a_run, eventually, watching
 from trainingrun.api.crd import crd
 from trainingrun.cluster.api_client import Connection
 from trainingrun.controller import handlers
@@ -25,15 +25,6 @@ def compact(server: ApiServer) -> None:
 
     found = call("/v3/kv/range", {"key": "AA==", "limit": "1"})
     call("/v3/kv/compaction", {"revision": found["header"]["revision"], "physical": True})
-
-
-def a_ray_job(run: dict, name: str) -> dict:
-    return {
-        "apiVersion": RAY_API,
-        "kind": "RayJob",
-        "metadata": owned_by(run, "RayJob", name, attempt="1"),
-        "spec": {"entrypoint": "true"},
-    }
 
 
 @pytest.fixture

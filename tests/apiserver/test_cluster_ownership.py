@@ -3,7 +3,7 @@
 import pytest
 
 from support.apiserver import ApiServer
-from support.operators import RAY_API, a_run, owned_by, watching
+from support.operators import a_ray_job, a_run, watching
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from trainingrun.cluster.interface import Conflict, Rejected
 from trainingrun.rendering import RenderSettings, support_objects
@@ -36,13 +36,7 @@ def ours(run: dict, manifest: dict) -> dict:
 
 
 def ray_job(run: dict, entrypoint: str = "true") -> dict:
-    job = {
-        "apiVersion": RAY_API,
-        "kind": "RayJob",
-        "metadata": owned_by(run, "RayJob", "digits-1", attempt="1"),
-        "spec": {"entrypoint": entrypoint},
-    }
-    return ours(run, job)
+    return ours(run, a_ray_job(run, entrypoint=entrypoint))
 
 
 def unchanged(server: ApiServer, before: dict) -> bool:

@@ -8,8 +8,8 @@ import pytest
 
 from support.apiserver import ApiServer
 from support.operators import (
-    RAY_API,
     Proxy,
+    a_ray_job,
     a_run,
     eventually,
     owned_by,
@@ -24,15 +24,6 @@ from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Observed
 
 RUN_KINDS = ["TrainingRun", "RayJob", "RayCluster", "Pod"]
-
-
-def ray_job(run: dict) -> dict:
-    return {
-        "apiVersion": RAY_API,
-        "kind": "RayJob",
-        "metadata": owned_by(run, "RayJob", "digits-1", attempt="1"),
-        "spec": {"entrypoint": "true"},
-    }
 
 
 class Watched:
@@ -76,7 +67,7 @@ def quickly(monkeypatch):
 async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, namespace, grant):
     revoke = grant(RUN_RULES, namespace)
     run = apiserver.create(a_run(namespace))
-    apiserver.create(ray_job(run))
+    apiserver.create(a_ray_job(run))
     async with watching_by_proxy(apiserver, namespace) as watched:
         await watches_are_open(watched.cluster)
         assert watched.stale() == {}
@@ -91,7 +82,7 @@ async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, n
         assert (namespace, "digits") in watched.notified
         assert watched.cluster.watches.count_stale()["RayJob"] == 1
 
-        apiserver.request("DELETE", apiserver.path(ray_job(run)))
+        apiserver.request("DELETE", apiserver.path(a_ray_job(run)))
         watched.notified.clear()
         grant(RUN_RULES, namespace)
         await eventually(lambda: watched.stale() == {})
@@ -102,7 +93,7 @@ async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, n
 
 async def test_credentials_that_are_no_longer_taken_hide_nothing(apiserver, namespace, monkeypatch):
     run = apiserver.create(a_run(namespace))
-    apiserver.create(ray_job(run))
+    apiserver.create(a_ray_job(run))
     async with watching_by_proxy(apiserver, namespace) as watched:
         await watches_are_open(watched.cluster)
         real = Connection._headers
@@ -124,7 +115,7 @@ async def test_what_was_forbidden_from_the_start_is_unknown_too(apiserver, names
     rules = [rule for rule in RUN_RULES if rule["apiGroups"] == ["trainingrun.dev"]]
     grant(rules, namespace)
     run = apiserver.create(a_run(namespace))
-    apiserver.create(ray_job(run))
+    apiserver.create(a_ray_job(run))
     async with watching_by_proxy(apiserver, namespace) as watched:
         seen = await watched.observed()
         assert seen.ray_jobs == ()
@@ -179,7 +170,7 @@ async def test_an_api_server_that_is_away_makes_everything_stale_until_its_news_
 ):
     monkeypatch.setattr(watch_module, "STALE_AFTER_S", 0.5)
     run = apiserver.create(a_run(namespace))
-    apiserver.create(ray_job(run))
+    apiserver.create(a_ray_job(run))
     async with watching_by_proxy(apiserver, namespace) as watched:
         await watches_are_open(watched.cluster)
         watched.notified.clear()
@@ -187,7 +178,7 @@ async def test_an_api_server_that_is_away_makes_everything_stale_until_its_news_
         await eventually(lambda: sorted(watched.stale()) == sorted(RUN_KINDS))
         await eventually(lambda: (namespace, "digits") in watched.notified)
         assert len((await watched.observed()).ray_jobs) == 1
-        apiserver.request("DELETE", apiserver.path(ray_job(run)))
+        apiserver.request("DELETE", apiserver.path(a_ray_job(run)))
         await watched.proxy.up()
         await eventually(lambda: "RayJob" not in watched.stale())
         assert watched.cluster.stores.ray_jobs.of_run((namespace, "digits")) == ()

@@ -44,14 +44,6 @@ def new_operator(apiserver, namespace, head):
 
 
 @pytest.fixture
-def status(apiserver, namespace):
-    def read(name: str = "digits") -> dict:
-        return apiserver.get(API_VERSION, KIND, name, namespace).get("status") or {}
-
-    return read
-
-
-@pytest.fixture
 def token_secret(apiserver):
     def name(run: dict) -> str:
         secret = apiserver.get("v1", "Secret", KEY_SECRET, OPERATOR_NAMESPACE)

@@ -41,14 +41,6 @@ def start(apiserver, namespace, tmp_path):
         one.end()
 
 
-@pytest.fixture
-def status(apiserver, namespace):
-    def read(name: str = "digits") -> dict:
-        return apiserver.get(API_VERSION, KIND, name, namespace).get("status") or {}
-
-    return read
-
-
 def leads(operator: Process) -> bool:
     return "trainingrun_operator_leader 1.0" in operator.metrics()
 

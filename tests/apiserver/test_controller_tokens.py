@@ -19,8 +19,8 @@ from support.operators import (
     running,
     settings_for,
 )
-from support.processes import ROOT, free_port
-from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from support.ports import free_port
+from support.processes import ROOT
 from trainingrun.controller import operator as operators
 from trainingrun.controller.head_pods import Target
 from trainingrun.controller.operator import Operator
@@ -37,11 +37,6 @@ def system(apiserver):
 def key_path(apiserver, system):
     metadata = {"name": KEY_SECRET, "namespace": system}
     return apiserver.path({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
-
-
-@pytest.fixture
-def status(apiserver, namespace):
-    return lambda: apiserver.get(API_VERSION, KIND, "digits", namespace).get("status") or {}
 
 
 class PlaysKubelet:

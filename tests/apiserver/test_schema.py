@@ -1,32 +1,24 @@
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.apiserver import MERGE, ApiError, ApiServer
-from support.constraints import MINIMAL
+from support.constraints import MINIMAL, minimal_run
 from trainingrun.api.parse import parse
 from trainingrun.api.status import Condition, RunStatus
-
-
-def a_run(namespace: str, **spec: Any) -> dict[str, Any]:
-    run = copy.deepcopy(MINIMAL)
-    run["metadata"]["namespace"] = namespace
-    run["spec"].update(spec)
-    return run
 
 
 def test_the_api_server_fills_in_the_same_defaults_as_the_models(
     apiserver: ApiServer, namespace: str
 ):
-    served = parse(apiserver.create(a_run(namespace)))
+    served = parse(apiserver.create(minimal_run(namespace)))
     assert served.spec == parse(MINIMAL).spec
 
 
 def test_a_partly_given_object_gets_the_other_defaults(apiserver: ApiServer, namespace: str):
     run = apiserver.create(
-        a_run(namespace, workers={"count": 3}, failures={"backoff": {"factor": 3}})
+        minimal_run(namespace, workers={"count": 3}, failures={"backoff": {"factor": 3}})
     )
     assert run["spec"]["workers"]["resources"] == {"cpu": "1", "memory": "2Gi"}
     assert run["spec"]["failures"]["backoff"] == {
@@ -39,7 +31,7 @@ def test_a_partly_given_object_gets_the_other_defaults(apiserver: ApiServer, nam
 def test_free_form_objects_keep_every_field(apiserver: ApiServer, namespace: str):
     config = {"lr": 0.1, "layers": [1, {"deep": None}], "nested": {"a": True}}
     run = apiserver.create(
-        a_run(
+        minimal_run(
             namespace,
             training={"function": "a:b", "config": config},
             workers={"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}},
@@ -51,7 +43,7 @@ def test_free_form_objects_keep_every_field(apiserver: ApiServer, namespace: str
 
 @pytest.mark.parametrize("path", ["spec.wrokers", "spec.workers.replicas", "spec.storage.secret"])
 def test_an_unknown_field_is_refused_by_name(apiserver: ApiServer, namespace: str, path: str):
-    run = a_run(namespace, workers={})
+    run = minimal_run(namespace, workers={})
     *parents, last = path.split(".")
     place: Any = run
     for part in parents:
@@ -64,26 +56,26 @@ def test_an_unknown_field_is_refused_by_name(apiserver: ApiServer, namespace: st
 def test_a_repeated_environment_variable_is_named(apiserver: ApiServer, namespace: str):
     twice = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
     with pytest.raises(ApiError, match=r'spec.training.env\[1\]: Duplicate value: {"name":"A"}'):
-        apiserver.create(a_run(namespace, training={"function": "a:b", "env": twice}))
+        apiserver.create(minimal_run(namespace, training={"function": "a:b", "env": twice}))
 
 
 def test_credentials_in_a_url_are_refused_without_being_repeated(
     apiserver: ApiServer, namespace: str
 ):
     with pytest.raises(ApiError) as refused:
-        apiserver.create(a_run(namespace, storage={"uri": "s3://key:hunter2@runs"}))
+        apiserver.create(minimal_run(namespace, storage={"uri": "s3://key:hunter2@runs"}))
     assert "hunter2" not in str(refused.value)
     assert "credentialsSecret" in str(refused.value)
 
 
 def test_the_status_is_a_subresource_that_users_do_not_write(apiserver: ApiServer, namespace: str):
-    run = a_run(namespace)
+    run = minimal_run(namespace)
     created = apiserver.create({**run, "status": {"phase": "Succeeded"}})
     assert "status" not in created
 
 
 def test_a_status_comes_back_as_it_was_written(apiserver: ApiServer, namespace: str):
-    created = apiserver.create(a_run(namespace))
+    created = apiserver.create(minimal_run(namespace))
     condition = Condition(
         type="Ready", status="True", reason="Training", last_transition_time="2026-01-01T00:00:00Z"
     )
@@ -99,7 +91,7 @@ def test_a_status_comes_back_as_it_was_written(apiserver: ApiServer, namespace: 
 
 
 def test_a_status_write_with_an_old_version_is_refused(apiserver: ApiServer, namespace: str):
-    created = apiserver.create(a_run(namespace))
+    created = apiserver.create(minimal_run(namespace))
     apiserver.replace({**created, "status": {"phase": "Running"}}, "status")
     with pytest.raises(ApiError) as refused:
         apiserver.replace({**created, "status": {"phase": "Failed"}}, "status")
@@ -109,13 +101,13 @@ def test_a_status_write_with_an_old_version_is_refused(apiserver: ApiServer, nam
 def test_a_rule_of_the_spec_does_not_stand_in_the_way_of_a_patch(
     apiserver: ApiServer, namespace: str
 ):
-    path = apiserver.path(apiserver.create(a_run(namespace)))
+    path = apiserver.path(apiserver.create(minimal_run(namespace)))
     changed = apiserver.request("PATCH", path, {"spec": {"suspend": True}}, MERGE)
     assert changed["spec"]["suspend"] is True
 
 
 def test_a_list_shows_where_each_run_stands(apiserver: ApiServer, namespace: str):
-    created = apiserver.create(a_run(namespace))
+    created = apiserver.create(minimal_run(namespace))
     status = RunStatus(
         phase="Running",
         attempt=2,

@@ -7,21 +7,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.processes import wait_for
+
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "training_images" / "bin" / "trainingrun-node"
 PRESTOP = ROOT / "training_images" / "bin" / "trainingrun-prestop"
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
 
 
 @pytest.fixture

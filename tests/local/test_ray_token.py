@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "training_images" / "bin" / "trainingrun-node"
@@ -67,12 +68,6 @@ class Head:
     def nodes(self) -> int:
         _, found = self.ask("/nodes?view=summary", TOKEN)
         return sum(node["raylet"].get("state") == "ALIVE" for node in found["data"]["summary"])
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in found]
 
 
 def eventually(probe: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None) -> Any:

@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import json
 import secrets
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from support.binaries import apiserver_binaries
+from support.ports import free_ports
 
 START_SECONDS = 180
 """For each step of the start, on a machine that is busy with other things."""
@@ -197,7 +197,7 @@ def _start(
     processes: contextlib.ExitStack,
     flags: Mapping[str, object],
 ) -> ApiServer:
-    client, peer, port = _free_ports(3)
+    client, peer, port = free_ports(3)
     token, etcd = secrets.token_hex(16), f"http://127.0.0.1:{client}"
     (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
     (folder / "service-account.key").write_text(_new_ec_key())
@@ -299,14 +299,6 @@ def _new_ec_key() -> str:
     der = bytes.fromhex("303102010104 20") + scalar + bytes.fromhex("a00a06082a8648ce3d030107")
     body = base64.encodebytes(der).decode()
     return f"-----BEGIN EC PRIVATE KEY-----\n{body}-----END EC PRIVATE KEY-----\n"
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as sockets:
-        opened = [sockets.enter_context(socket.socket()) for _ in range(count)]
-        for one in opened:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in opened]
 
 
 def _log_ends(folder: Path) -> str:

@@ -52,6 +52,12 @@ def a_run(
     )
 
 
+def an_object(name: str, version: int, uid: str = "u", **fields: Any) -> dict[str, Any]:
+    """An object of any kind, as a watch brings this version of it."""
+    metadata = {"name": name, "namespace": "ns", "uid": uid, "resourceVersion": str(version)}
+    return {"metadata": metadata | fields.pop("metadata", {}), **fields}
+
+
 def labels(number: int, *, uid: str = UID, role: str | None = None) -> dict[str, str]:
     """The labels that rendering gives to everything of an attempt."""
     found = {

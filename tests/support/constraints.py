@@ -71,6 +71,14 @@ class Row:
         return manifest_with(self.at or self.path, self.bad)
 
 
+def minimal_run(namespace: str, **spec: Any) -> dict[str, Any]:
+    """The smallest run, in this namespace; `spec` replaces whole fields."""
+    run = copy.deepcopy(MINIMAL)
+    run["metadata"]["namespace"] = namespace
+    run["spec"].update(spec)
+    return run
+
+
 def manifest_with(path: str, value: Any) -> dict[str, Any]:
     """The smallest run, with one field set; its parents are made valid."""
     run = copy.deepcopy(MINIMAL)

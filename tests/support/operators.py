@@ -180,6 +180,18 @@ def owned_by(run: dict[str, Any], kind: str, name: str, **labels: str) -> dict[s
     }
 
 
+def a_ray_job(
+    run: dict[str, Any], name: str = "digits-1", entrypoint: str = "true"
+) -> dict[str, Any]:
+    """The RayJob of the run's first attempt, for tests that run nothing in it."""
+    return {
+        "apiVersion": RAY_API,
+        "kind": "RayJob",
+        "metadata": owned_by(run, "RayJob", name, attempt="1"),
+        "spec": {"entrypoint": entrypoint},
+    }
+
+
 def controlled_by(owner: dict[str, Any]) -> dict[str, Any]:
     """The owner reference by which a controller finds what it made."""
     return {

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,16 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.ports import free_ports
 from trainingrun.controller.settings import PREFIX
 
 ROOT = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def wait_for(probe: Callable[[], Any], seconds: float = 90) -> Any:
@@ -38,7 +31,7 @@ class Process:
 
     def __init__(self, kubeconfig: Path, log: Path, **settings: str):
         """Starts it, with settings by the names of their variables without the prefix."""
-        self.probe_port, self.ready_port, self.metrics_port = (free_port() for _ in range(3))
+        self.probe_port, self.ready_port, self.metrics_port = free_ports(3)
         self.log = log
         wanted = {
             "READY_PORT": str(self.ready_port),

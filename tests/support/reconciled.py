@@ -10,7 +10,7 @@ from trainingrun.cluster.kept_fields import projection
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.rendering import RenderSettings
 
-from .builders import T0, a_ray_cluster, a_ray_job, a_run, nodes, pods
+from .builders import T0, a_progress, a_ray_cluster, a_ray_job, a_run, nodes, pods
 
 
 def reconcile(observed: Observed, seconds: float = 60) -> Plan:
@@ -65,6 +65,11 @@ def a_training_run(**spec: Any) -> Observed:
         progress_age_s=0.5,
     )
     return then(begun, 30)
+
+
+def a_polled_run() -> Observed:
+    """The same once its head has told of its progress."""
+    return replace(a_training_run(), progress=a_progress())
 
 
 def condition(planned: Plan, type_: str) -> Condition:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.binaries import Unavailable
+from support.ports import free_port
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 CACHE = Path.home() / ".cache" / "trainingrun-envtest"
@@ -97,7 +97,7 @@ def running_s3(folder: Path, *, readonly: bool = False) -> Iterator[S3Server]:
     objects, metadata = folder / "objects", folder / "metadata"
     (objects / "runs").mkdir(parents=True, exist_ok=True)
     metadata.mkdir(exist_ok=True)
-    port = _free_port()
+    port = free_port()
     # Metadata in files beside: temporary folders often take no extended attributes, and without
     # metadata this server accepts a second conditional create.
     command = [versitygw(), "--port", f"127.0.0.1:{port}", "--health", "/health", "--quiet"]
@@ -110,11 +110,6 @@ def running_s3(folder: Path, *, readonly: bool = False) -> Iterator[S3Server]:
         yield server
     finally:
         server.stop()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

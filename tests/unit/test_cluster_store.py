@@ -2,16 +2,12 @@
 
 import pytest
 
+from support.builders import an_object
 from trainingrun.cluster.api_client import Forbidden
 from trainingrun.cluster.node_states import UNKNOWN_NODE_S, Nodes
 from trainingrun.cluster.object_store import Store
 from trainingrun.cluster.run_stores import Stores
 from trainingrun.cluster.watch_state import STALE_AFTER_S, Watch
-
-
-def an_object(name: str, version: int, uid: str = "u", **fields) -> dict:
-    metadata = {"name": name, "namespace": "ns", "uid": uid, "resourceVersion": str(version)}
-    return {"metadata": metadata | fields.pop("metadata", {}), **fields}
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])

@@ -5,15 +5,11 @@ import logging
 
 import pytest
 
+from support.builders import an_object
 from trainingrun.api.status import Attempt, Phase, RunStatus
 from trainingrun.cluster.exclusion_patch import exclusion_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.controller.logs import Formatter, about
-
-
-def an_object(name: str, version: int, uid: str = "u", **fields) -> dict:
-    metadata = {"name": name, "namespace": "ns", "uid": uid, "resourceVersion": str(version)}
-    return {"metadata": metadata | fields.pop("metadata", {}), **fields}
 
 
 class TestAvoiding:

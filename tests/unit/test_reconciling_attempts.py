@@ -18,7 +18,7 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import a_training_run, condition, reconcile, then, wanting
+from support.reconciled import condition, reconcile, then, wanting
 from trainingrun.api.status import Attempt, LossReason, RunStatus
 from trainingrun.api.v1alpha1 import Backoff
 from trainingrun.reconciling import Observed
@@ -26,11 +26,6 @@ from trainingrun.reconciling.model import Apply, Delete
 from trainingrun.reconciling.retry_policy import backoff
 
 SAVED = {"uri": "s3://c/10", "step": 10, "time": unix(50)}
-
-
-@pytest.fixture
-def training() -> Observed:
-    return a_training_run()
 
 
 def failed(kind: str = "Application", **document: Any) -> Any:

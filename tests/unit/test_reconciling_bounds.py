@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, a_ray_cluster, a_ray_job, unix
-from support.reconciled import a_training_run, reconcile, then
+from support.reconciled import a_polled_run, a_training_run, reconcile, then
 from trainingrun.reconciling import Observed, Plan
 from trainingrun.reconciling.losses import MOST_COUNTED
 from trainingrun.reconciling.model import Rejection
@@ -23,7 +23,7 @@ def size(plan: Plan) -> int:
 
 @pytest.fixture
 def training() -> Observed:
-    return replace(a_training_run(), progress=a_progress(), progress_age_s=0.5)
+    return a_polled_run()
 
 
 @pytest.mark.parametrize(

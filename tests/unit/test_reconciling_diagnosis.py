@@ -15,11 +15,6 @@ from trainingrun.rendering import RenderSettings
 HEAD, ONE, TWO = pods()
 
 
-@pytest.fixture
-def training() -> Observed:
-    return a_training_run()
-
-
 def config_error(message: str) -> dict[str, Any]:
     return a_pod("worker-1", waiting=("CreateContainerConfigError", message))
 

@@ -14,11 +14,6 @@ from trainingrun.reconciling.model import Delete, ExcludeNodes, Manifest, NodeSt
 HEAD, ONE, TWO = pods()
 
 
-@pytest.fixture
-def training() -> Observed:
-    return a_training_run()
-
-
 def forced(plan: Plan) -> list[str]:
     return [
         action.ref.name

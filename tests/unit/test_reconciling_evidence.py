@@ -16,7 +16,7 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import a_training_run, reconcile, then
+from support.reconciled import reconcile, then
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.pod_loss import why_pod_ended
@@ -125,11 +125,6 @@ def test_the_first_sign_that_holds_says_why_a_pod_ended(
     pod: dict[str, Any], node: Any, reason: LossReason | None
 ) -> None:
     assert why_pod_ended(pod, node) is reason
-
-
-@pytest.fixture
-def training() -> Observed:
-    return a_training_run()
 
 
 def counts(observed: Observed, seconds: float = 60) -> dict[str, int]:

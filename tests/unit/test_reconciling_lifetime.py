@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, a_run, pods
-from support.reconciled import a_training_run, condition, reconcile, then, wanting
+from support.reconciled import a_polled_run, a_training_run, condition, reconcile, then, wanting
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import AskToSuspend, Delete
 
 
 @pytest.fixture
 def training() -> Observed:
-    return replace(a_training_run(), progress=a_progress())
+    return a_polled_run()
 
 
 def emptied(observed: Observed) -> Observed:

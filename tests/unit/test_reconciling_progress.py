@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, at, pods, unix
-from support.reconciled import a_training_run, condition, reconcile, then
+from support.reconciled import a_polled_run, condition, reconcile, then
 from trainingrun.api.status import Goodput
 from trainingrun.reconciling import Observed
 
 
 @pytest.fixture
 def training() -> Observed:
-    return replace(a_training_run(), progress=a_progress())
+    return a_polled_run()
 
 
 def test_progress_is_the_driver_s(training: Observed) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, a_run, nodes, pods, unix
-from support.reconciled import a_training_run, reconcile, then
+from support.reconciled import a_polled_run, reconcile, then
 from trainingrun.reconciling.requeue import QUIET_S
 
 OFTEN_S = 2.0
@@ -15,7 +15,7 @@ OFTEN_S = 2.0
 @pytest.fixture
 def training():
     """An attempt that trains, as its head has just reported."""
-    return then(replace(a_training_run(), progress=a_progress(), progress_age_s=0.5), 60)
+    return then(a_polled_run(), 60)
 
 
 def test_a_training_without_news_is_reconciled_once_a_minute(training):

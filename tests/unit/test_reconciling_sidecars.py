@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from support.builders import a_head, a_node, a_pod, a_progress, pods
-from support.reconciled import a_training_run, condition, reconcile, then
+from support.builders import a_head, a_node, a_pod, pods
+from support.reconciled import a_polled_run, condition, reconcile, then
 from trainingrun.api.status import LossReason
 from trainingrun.reconciling import Observed, pod_status
 from trainingrun.reconciling.pod_loss import why_pod_ended
@@ -26,7 +26,7 @@ def beside(pod: dict[str, Any], sidecar: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def training() -> Observed:
-    return then(replace(a_training_run(), progress=a_progress(), progress_age_s=0.5), 62)
+    return then(a_polled_run(), 62)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, pods
-from support.reconciled import a_training_run, condition, reconcile, then
+from support.reconciled import a_polled_run, a_training_run, condition, reconcile, then
 from trainingrun.api.status import LossReason, Phase
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import AskToSuspend
@@ -17,7 +17,7 @@ DAYS = 10 * 86400.0
 @pytest.fixture
 def training() -> Observed:
     """A run that trains, as an operator sees it that has just started: it has polled nobody."""
-    trains = then(replace(a_training_run(), progress=a_progress(), progress_age_s=0.5), 62)
+    trains = then(a_polled_run(), 62)
     return replace(trains, progress=None, progress_age_s=None)
 
 

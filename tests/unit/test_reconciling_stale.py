@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_node, a_progress, a_ray_job, nodes, pods
-from support.reconciled import a_training_run, condition, reconcile, then, wanting
+from support.reconciled import a_polled_run, condition, reconcile, then, wanting
 from trainingrun.api.status import Phase
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import AskToSuspend, Delete
@@ -22,7 +22,7 @@ def lost(*kinds: str) -> dict[str, Any]:
 @pytest.fixture
 def training() -> Observed:
     """A run that trains, 62 seconds into the story."""
-    return then(replace(a_training_run(), progress=a_progress(), progress_age_s=0.5), 62)
+    return then(a_polled_run(), 62)
 
 
 NOTHING = {

@@ -15,7 +15,7 @@ from support.builders import (
     at,
     pods,
 )
-from support.reconciled import a_training_run, condition, reconcile, then
+from support.reconciled import a_polled_run, a_training_run, condition, reconcile, then
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Delete, Plan
 
@@ -25,7 +25,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def training() -> Observed:
-    return then(replace(a_training_run(), progress=a_progress(), progress_age_s=0.5), 62)
+    return then(a_polled_run(), 62)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.ports import free_port
 from trainingrun.api.contract import SUSPEND_FILE, LastCheckpoint, Progress, RunState, Seconds
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.server import ProgressServer
@@ -157,7 +158,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
 
 
 def test_the_process_starts_without_ray_and_ends_on_sigterm(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     roots = [str(Path(__file__).parents[2] / root) for root in ("operator", "training_images")]
     environment = {
         **os.environ,
@@ -178,13 +179,6 @@ def test_the_process_starts_without_ray_and_ends_on_sigterm(tmp_path: Path) -> N
     assert process.returncode == 0
     names = {line.rpartition("|")[2].strip() for line in imports.splitlines()}
     assert not names & {"ray", "torch", "numpy", "pyarrow", "obstore"}
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def _wait_until_healthy(port: int, process: subprocess.Popen[str]) -> None:
