@@ -15,6 +15,7 @@ from support.operators import (
     eventually,
     running,
     settings_for,
+    settled,
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.live_cluster import KubernetesCluster
@@ -156,20 +157,12 @@ async def test_an_operator_that_dies_before_it_writes_the_status_starts_no_secon
                 await died.wait()
     first = kuberay.job("digits-1")
     assert status() == {}
-    async with running(await new_operator()):
+    async with running(await new_operator()) as operator:
         await eventually(lambda: status().get("attempt") == 1)
-        await settled(status)
+        await settled(operator, (namespace, "digits"))
     assert kuberay.jobs() == ["digits-1"]
     assert kuberay.job("digits-1")["metadata"]["uid"] == first["metadata"]["uid"]
     assert len(status()["attempts"]) == 1
-
-
-async def settled(status) -> None:
-    """Waits until the status is left alone for a second."""
-    before = None
-    while before != status():
-        before = status()
-        await asyncio.sleep(1)
 
 
 async def test_an_operator_restarted_in_mid_run_goes_on_where_it_was(
@@ -261,10 +254,10 @@ async def test_a_status_that_someone_else_changed_is_reconciled_again(
         await real(self, run, written, version)
 
     monkeypatch.setattr(KubernetesCluster, "write_status", write_status)
-    async with running(await new_operator()):
+    async with running(await new_operator()) as operator:
         apiserver.create(a_run(namespace))
         await eventually(lambda: status().get("attempt") == 1)
-        await settled(status)
+        await settled(operator, (namespace, "digits"))
     assert interfered
     assert kuberay.jobs() == ["digits-1"]
     assert len(status()["attempts"]) == 1
@@ -390,17 +383,17 @@ async def test_a_restart_takes_nothing_back_in_the_status_of_a_running_attempt(
 ):
     """The head is asked before the first decision: the phase does not flap."""
     run = apiserver.create(a_run(namespace))
-    async with running(await new_operator()):
+    async with running(await new_operator()) as operator:
         await eventually(lambda: status().get("attempt") == 1)
         kuberay.starts(run)
         head.document = document(step=3)
         await eventually(lambda: status().get("phase") == "Running")
-        await settled(status)
+        await settled(operator, (namespace, "digits"))
     before = apiserver.get(API_VERSION, KIND, "digits", namespace)
     async with running(await new_operator()) as operator:
-        await eventually(lambda: operator.leadership.leads)
-        await eventually(lambda: len(head.tokens) > 0)
-        await settled(status)
+        value, answered = operator.metrics.registry.get_sample_value, {"outcome": "ok"}
+        await eventually(lambda: value("trainingrun_progress_polls_total", answered))
+        await settled(operator, (namespace, "digits"))
     assert apiserver.get(API_VERSION, KIND, "digits", namespace) == before
 
 

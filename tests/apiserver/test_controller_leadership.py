@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,7 @@ from kubernetes.aio.leaderelection import leaderelection as library
 
 from support.operators import PATIENCE_S, Proxy, a_run, configuration_of, eventually
 from support.processes import Process, wait_for
-from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.controller.leadership import LEASE_S, RETRY_S, Leadership
+from trainingrun.controller.leadership import LEASE_S, Leadership
 
 FAIL_OVER_S = 15.0
 LEASES = "coordination.k8s.io/v1"
@@ -47,12 +47,29 @@ def leads(operator: Process) -> bool:
 
 def writes(operator: Process) -> float:
     """Everything that it has sent to change something."""
+    return _writes_in(operator.metrics())
+
+
+def _writes_in(metrics: str) -> float:
     lines = re.findall(
         r'^trainingrun_api_requests_total\{code="\w+",method="(\w+)"\} ([0-9.e+]+)$',
-        operator.metrics(),
+        metrics,
         re.MULTILINE,
     )
     return sum(float(number) for method, number in lines if method not in ("GET", "WATCH"))
+
+
+def writes_nothing_more(operator: Process) -> None:
+    """Waits for two reconciles in a row without a write: the first may have written before."""
+    first_seen: dict[float, float] = {}
+
+    def quiet() -> bool:
+        metrics = operator.metrics()
+        found = re.search(r"^trainingrun_reconcile_seconds_count (\S+)$", metrics, re.MULTILINE)
+        reconciles = float(found[1]) if found else 0.0
+        return reconciles >= first_seen.setdefault(_writes_in(metrics), reconciles) + 2
+
+    wait_for(quiet)
 
 
 def begins(apiserver, namespace, status, name: str) -> None:
@@ -67,16 +84,10 @@ def test_of_two_operators_one_leads_and_a_status_is_not_rewritten_for_ever(
     first, second = start(), start()
     wait_for(lambda: leads(first))
     begins(apiserver, namespace, status, "digits")
-    version = None
-    while version != (version := _version(apiserver, namespace)):
-        time.sleep(2)
+    writes_nothing_more(first)
     assert [leads(first), leads(second)] == [True, False]
     assert writes(second) == 0
     assert second.get("/readyz")[0] == 200, "a rollout waits for it otherwise"
-
-
-def _version(apiserver, namespace) -> str:
-    return apiserver.get(API_VERSION, KIND, "digits", namespace)["metadata"]["resourceVersion"]
 
 
 def test_a_killed_leader_is_replaced_within_15_seconds(apiserver, namespace, start, status):
@@ -203,6 +214,20 @@ async def test_a_wall_clock_that_jumps_takes_no_lease_from_a_leader_that_lives(
     system, clock = apiserver.new_namespace(), JumpingClock()
     monkeypatch.setattr(library, "time", clock)
     terms: list[str] = []
+    tries: Counter[str] = Counter()
+    real = library.LeaderElection.try_acquire_or_renew
+
+    async def counted(election) -> bool:
+        succeeded = await real(election)
+        tries[election.election_config.lock.identity] += 1
+        return succeeded
+
+    monkeypatch.setattr(library.LeaderElection, "try_acquire_or_renew", counted)
+
+    async def all_tried() -> None:
+        """Twice from begin to end: the first of three may have been underway."""
+        before = tries.copy()
+        await eventually(lambda: all(tries[name] >= before[name] + 3 for name in candidates))
 
     async def lead(name: str) -> None:
         terms.append(name)
@@ -217,9 +242,9 @@ async def test_a_wall_clock_that_jumps_takes_no_lease_from_a_leader_that_lives(
         for name, candidate in candidates.items():
             tasks.append(asyncio.create_task(candidate.run(functools.partial(lead, name))))
             await eventually(lambda: candidates["first"].leads)
-        await asyncio.sleep(2 * RETRY_S)  # the second has seen whose it is
+        await all_tried()  # the second has seen whose it is
         for clock.ahead_s in (86_400.0, -86_400.0):
-            await asyncio.sleep(3 * RETRY_S)
+            await all_tried()
             assert [one.leads for one in candidates.values()] == [True, False]
     finally:
         for task in tasks:

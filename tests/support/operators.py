@@ -152,6 +152,35 @@ async def eventually(probe: Callable[[], Any], what: str = "") -> Any:
     raise TimeoutError(what)
 
 
+def _reconciles(operator: Operator) -> float:
+    count = "trainingrun_reconcile_seconds_count"
+    return operator.metrics.registry.get_sample_value(count) or 0.0
+
+
+def _writes(operator: Operator) -> float:
+    (calls,) = operator.metrics.api_calls.collect()
+    return sum(
+        sample.value
+        for sample in calls.samples
+        if sample.name.endswith("_total") and sample.labels["method"] not in ("GET", "WATCH")
+    )
+
+
+async def _reconciled_again(operator: Operator, key: tuple[str, str]) -> None:
+    before = _reconciles(operator)
+    operator.queue.add(key)
+    await eventually(lambda: _reconciles(operator) > before)
+
+
+async def settled(operator: Operator, key: tuple[str, str]) -> None:
+    """Reconciles the run, which is the only one, until a reconcile writes nothing."""
+    async with asyncio.timeout(PATIENCE_S):
+        writes = None
+        while writes != (writes := _writes(operator)):
+            await _reconciled_again(operator, key)  # perhaps the end of one that was underway
+            await _reconciled_again(operator, key)
+
+
 def a_run(namespace: str, name: str = "digits", **spec: Any) -> dict[str, Any]:
     """A valid TrainingRun; `spec` replaces parts of it."""
     return {
