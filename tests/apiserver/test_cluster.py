@@ -34,7 +34,7 @@ def pod(run: dict, name: str, node: str | None = None) -> dict:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": owned_by(run, "Pod", name, attempt="1", role="worker"),
+        "metadata": owned_by(run, name, attempt="1", role="worker"),
         "spec": spec | ({"nodeName": node} if node else {}),
     }
 
@@ -179,7 +179,7 @@ async def test_a_ray_cluster_excludes_exactly_the_nodes_given_and_is_patched_onl
         {
             "apiVersion": RAY_API,
             "kind": "RayCluster",
-            "metadata": owned_by(run, "RayCluster", "digits-1-abcde", attempt="1"),
+            "metadata": owned_by(run, "digits-1-abcde", attempt="1"),
             "spec": {
                 "headGroupSpec": {"rayStartParams": {}, "template": template},
                 "workerGroupSpecs": [group],

@@ -115,7 +115,7 @@ async def test_a_crd_that_is_not_served_for_a_moment_hides_nothing_and_one_that_
     a_job = {
         "apiVersion": RAY_API,
         "kind": "RayJob",
-        "metadata": owned_by(run, "RayJob", "digits-1", attempt="1"),
+        "metadata": owned_by(run, "digits-1", attempt="1"),
         "spec": {"entrypoint": "true"},
     }
     job = bare.create(a_job)

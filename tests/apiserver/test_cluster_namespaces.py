@@ -21,7 +21,7 @@ async def test_an_operator_of_60_namespaces_with_4_connections_for_requests_work
             job = {
                 "apiVersion": "ray.io/v1",
                 "kind": "RayJob",
-                "metadata": owned_by(run, "RayJob", "digits-1", attempt="1"),
+                "metadata": owned_by(run, "digits-1", attempt="1"),
                 "spec": {"entrypoint": "true"},
             }
             await asyncio.wait_for(cluster.apply(job), 20)

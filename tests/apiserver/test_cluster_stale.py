@@ -135,7 +135,7 @@ async def test_an_operator_confined_to_namespaces_knows_no_nodes_and_is_not_stal
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": owned_by(run, "Pod", "digits-1-worker", attempt="1", role="worker"),
+        "metadata": owned_by(run, "digits-1-worker", attempt="1", role="worker"),
         "spec": {"containers": [{"name": "ray-worker", "image": "none"}], "nodeName": name},
     }
     apiserver.create(pod)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from support.operators import controlled_by, owned_by
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 
 Manifest = dict[str, Any]
@@ -122,26 +123,8 @@ def running_run(namespace: str, name: str) -> Manifest:
 
 
 def _owned(run: Manifest, owner: Manifest, name: str, **labels: str) -> Manifest:
-    metadata = run["metadata"]
-    return {
-        "name": name,
-        "namespace": metadata["namespace"],
-        "labels": {
-            "trainingrun.dev/run": metadata["name"],
-            "trainingrun.dev/run-uid": metadata["uid"],
-            "trainingrun.dev/attempt": "1",
-            **labels,
-        },
-        "ownerReferences": [
-            {
-                "apiVersion": owner["apiVersion"],
-                "kind": owner["kind"],
-                "name": owner["metadata"]["name"],
-                "uid": owner["metadata"]["uid"],
-                "controller": True,
-            }
-        ],
-    }
+    owners = [controlled_by(owner)]
+    return {**owned_by(run, name, attempt="1", **labels), "ownerReferences": owners}
 
 
 def _template(role: str) -> Manifest:
@@ -186,9 +169,7 @@ def ray_cluster(run: Manifest, job: Manifest) -> Manifest:
 
 def pod(run: Manifest, cluster: Manifest, role: str, node: str, address: str) -> Manifest:
     """Its head or worker, which runs."""
-    metadata = _owned(
-        run, cluster, f"{run['metadata']['name']}-1-{role}", **{"trainingrun.dev/role": role}
-    )
+    metadata = _owned(run, cluster, f"{run['metadata']['name']}-1-{role}", role=role)
     metadata["labels"]["ray.io/node-type"] = role
     volumes = [
         {"name": f"v{number}", "configMap": {"name": "settings", "items": []}}

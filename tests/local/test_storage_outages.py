@@ -83,6 +83,14 @@ def commits_refused(run: Run, store: S3Server) -> Iterator[None]:
     aside.rename(obstacle)
 
 
+def with_a_checkpoint(a_run: Callable[..., Run], steps: int) -> Run:
+    """A run that makes a checkpoint each second, once the first is committed."""
+    run = a_run(steps=steps, step_seconds=0.1, every_seconds=1)
+    run.start()
+    run.wait_until(lambda progress: progress.checkpoint)
+    return run
+
+
 def test_an_outage_at_start_in_training_and_at_restore_costs_only_time(
     a_run: Callable[..., Run], store: S3Server
 ) -> None:
@@ -135,9 +143,7 @@ def test_a_failed_final_commit_is_repeated_before_the_run_is_done(
     a_run: Callable[..., Run], store: S3Server
 ) -> None:
     """The files arrive, their manifest does not: training is done, the run is not."""
-    run = a_run(steps=30, step_seconds=0.1, every_seconds=1)
-    run.start()
-    run.wait_until(lambda progress: progress.checkpoint)
+    run = with_a_checkpoint(a_run, 30)
     with commits_refused(run, store):
         stuck = run.wait_until(lambda progress: progress.step == 30 and waits_for_storage(progress))
         run.wait_until(lambda progress: progress.time >= stuck.time + 3)
@@ -151,9 +157,7 @@ def test_a_worker_lost_while_a_commit_waits_costs_only_time(
     a_run: Callable[..., Run], store: S3Server
 ) -> None:
     """The next worker group begins from the upload that is committed when the store is back."""
-    run = a_run(steps=1000, step_seconds=0.1, every_seconds=1)
-    run.start()
-    run.wait_until(lambda progress: progress.checkpoint)
+    run = with_a_checkpoint(a_run, 1000)
     with commits_refused(run, store):
         stuck = run.wait_until(waits_for_storage)
         os.kill(run.training_process(), signal.SIGKILL)

@@ -195,7 +195,7 @@ def a_run(namespace: str, name: str = "digits", **spec: Any) -> dict[str, Any]:
     }
 
 
-def owned_by(run: dict[str, Any], kind: str, name: str, **labels: str) -> dict[str, Any]:
+def owned_by(run: dict[str, Any], name: str, **labels: str) -> dict[str, Any]:
     """Metadata of an object of the run, with the labels that the operator selects by."""
     metadata = run["metadata"]
     return {
@@ -216,7 +216,7 @@ def a_ray_job(
     return {
         "apiVersion": RAY_API,
         "kind": "RayJob",
-        "metadata": owned_by(run, "RayJob", name, attempt="1"),
+        "metadata": owned_by(run, name, attempt="1"),
         "spec": {"entrypoint": entrypoint},
     }
 
@@ -294,7 +294,7 @@ class PlaysKubeRay:
             {
                 "apiVersion": RAY_API,
                 "kind": "RayCluster",
-                "metadata": owned_by(run, "RayCluster", f"{name}-abcde", attempt=str(number))
+                "metadata": owned_by(run, f"{name}-abcde", attempt=str(number))
                 | {"ownerReferences": [controlled_by(self.job(name))]},
                 "spec": {"headGroupSpec": {"rayStartParams": {}, "template": template}},
             }
@@ -302,7 +302,7 @@ class PlaysKubeRay:
         spec = self.job(name)["spec"]["rayClusterSpec"]
         labels = spec["headGroupSpec"]["template"]["metadata"]["labels"]
         for role in ("head", "worker"):
-            metadata = owned_by(run, "Pod", f"{name}-{role}", attempt=str(number), role=role)
+            metadata = owned_by(run, f"{name}-{role}", attempt=str(number), role=role)
             pod: dict[str, Any] = {
                 "apiVersion": "v1",
                 "kind": "Pod",
