@@ -1,13 +1,23 @@
-"""What several tests share: reading a run's status, and giving the operator its rights."""
+"""What several tests share: an operator, what it works with, and what rights it has."""
 
+import base64
 import itertools
 from collections.abc import Callable
 
 import pytest
 from kubernetes.aio.client import ApiClient
 
+from support.operators import (
+    OPERATOR_NAMESPACE,
+    PlaysHead,
+    PlaysKubeRay,
+    configuration_of,
+    settings_for,
+)
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.api_client import Connection
+from trainingrun.controller.operator import Operator
+from trainingrun.controller.tokens import KEY_SECRET, Tokens
 
 RBAC = "rbac.authorization.k8s.io/v1"
 
@@ -20,6 +30,36 @@ def status(apiserver, namespace):
         return apiserver.get(API_VERSION, KIND, name, namespace).get("status") or {}
 
     return read
+
+
+@pytest.fixture
+def kuberay(apiserver, namespace):
+    return PlaysKubeRay(apiserver, namespace)
+
+
+@pytest.fixture
+async def head():
+    async with PlaysHead().listening() as listening:
+        yield listening
+
+
+@pytest.fixture
+def new_operator(apiserver, namespace, head):
+    async def make(**settings) -> Operator:
+        configuration = await configuration_of(apiserver)
+        return Operator(settings_for(namespace, **settings), configuration, head.target)
+
+    return make
+
+
+@pytest.fixture
+def token_secret(apiserver):
+    def name(run: dict) -> str:
+        secret = apiserver.get("v1", "Secret", KEY_SECRET, OPERATOR_NAMESPACE)
+        key = Tokens([base64.b64decode(secret["data"]["key"])]).keys[0]
+        return f"{run['metadata']['name']}-{run['metadata']['uid'][:8]}-token-{key}"
+
+    return name
 
 
 @pytest.fixture

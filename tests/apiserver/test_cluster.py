@@ -6,15 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from support.operators import (
-    RAY_API,
-    Proxy,
-    a_ray_job,
-    a_run,
-    eventually,
-    owned_by,
-    watching,
-)
+from support.operators import RAY_API, Proxy, a_ray_job, a_run, eventually, owned_by, watching
 from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.interface import ClusterError, Conflict, Rejected

@@ -3,64 +3,23 @@
 import asyncio
 import base64
 
-import pytest
-
 from support.operators import (
     OPERATOR_NAMESPACE,
     RAY_API,
-    PlaysHead,
-    PlaysKubeRay,
     a_run,
-    configuration_of,
+    document,
     eventually,
     running,
-    settings_for,
     settled,
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller.head_pods import Target
-from trainingrun.controller.operator import Operator
 from trainingrun.controller.tokens import KEY_SECRET, Tokens
-
-
-@pytest.fixture
-def kuberay(apiserver, namespace):
-    return PlaysKubeRay(apiserver, namespace)
-
-
-@pytest.fixture
-async def head():
-    async with PlaysHead().listening() as listening:
-        yield listening
-
-
-@pytest.fixture
-def new_operator(apiserver, namespace, head):
-    async def make(**settings) -> Operator:
-        configuration = await configuration_of(apiserver)
-        return Operator(settings_for(namespace, **settings), configuration, head.target)
-
-    return make
-
-
-@pytest.fixture
-def token_secret(apiserver):
-    def name(run: dict) -> str:
-        secret = apiserver.get("v1", "Secret", KEY_SECRET, OPERATOR_NAMESPACE)
-        key = Tokens([base64.b64decode(secret["data"]["key"])]).keys[0]
-        return f"{run['metadata']['name']}-{run['metadata']['uid'][:8]}-token-{key}"
-
-    return name
 
 
 def network_policy(run: dict) -> str:
     return f"{run['metadata']['name']}-{run['metadata']['uid'][:8]}-ray"
-
-
-def document(**fields) -> dict:
-    """A progress document of a driver that trains."""
-    return {"attempt": 1, "epoch": 1, "state": "Training", "worldSize": 1, "time": 1.0, **fields}
 
 
 async def test_a_run_becomes_a_ray_job_that_it_owns(
@@ -138,48 +97,6 @@ async def test_events_report_what_the_status_shows(
                 in [event["reason"] for event in apiserver.request("GET", events)["items"]]
             )
         )
-
-
-async def test_an_operator_that_dies_before_it_writes_the_status_starts_no_second_attempt(
-    apiserver, namespace, kuberay, new_operator, status, monkeypatch
-):
-    died = asyncio.Event()
-
-    async def dies(*_):
-        died.set()
-        await asyncio.Event().wait()  # as if the process were gone: it never comes back
-
-    with monkeypatch.context() as patched:
-        patched.setattr(KubernetesCluster, "write_status", dies)
-        async with running(await new_operator()):
-            apiserver.create(a_run(namespace))
-            async with asyncio.timeout(30):
-                await died.wait()
-    first = kuberay.job("digits-1")
-    assert status() == {}
-    async with running(await new_operator()) as operator:
-        await eventually(lambda: status().get("attempt") == 1)
-        await settled(operator, (namespace, "digits"))
-    assert kuberay.jobs() == ["digits-1"]
-    assert kuberay.job("digits-1")["metadata"]["uid"] == first["metadata"]["uid"]
-    assert len(status()["attempts"]) == 1
-
-
-async def test_an_operator_restarted_in_mid_run_goes_on_where_it_was(
-    apiserver, namespace, kuberay, head, new_operator, status
-):
-    run = apiserver.create(a_run(namespace))
-    async with running(await new_operator()):
-        await eventually(lambda: status().get("attempt") == 1)
-        kuberay.starts(run)
-        head.document = document(step=3)
-        await eventually(lambda: status().get("progress", {}).get("step") == 3)
-    head.document = document(step=9)
-    async with running(await new_operator()):
-        await eventually(lambda: status()["progress"]["step"] == 9)
-    assert status()["attempt"] == 1
-    assert kuberay.jobs() == ["digits-1"]
-    assert not any(status().get("disruptions", {}).values())
 
 
 async def test_twenty_runs_at_once_each_get_one_ray_job(
@@ -285,116 +202,6 @@ async def test_suspend_reaches_the_head_and_frees_the_pods(
         kuberay.takes_the_pods_away(run)
         await eventually(lambda: status().get("phase") == "Suspended")
     assert status()["attempts"][-1]["outcome"] == "Suspended"
-
-
-async def test_what_the_api_server_refuses_stands_in_the_status(
-    apiserver, namespace, kuberay, new_operator, status
-):
-    """A LimitRange-like refusal, made by a template that the pod's schema does not take."""
-    broken = {"spec": {"containers": [{"name": "ray-worker", "noSuchField": True}]}}
-    async with running(await new_operator()):
-        apiserver.create(a_run(namespace, workers={"count": 1, "podTemplate": broken}))
-        await eventually(
-            lambda: [
-                c
-                for c in status().get("conditions", [])
-                if c["type"] == "Accepted"
-                and c["status"] == "False"
-                and "noSuchField" in c["message"]
-            ]
-        )
-    assert kuberay.jobs() == []
-
-
-QUOTA = {
-    "apiVersion": "v1",
-    "kind": "ResourceQuota",
-    "metadata": {"name": "no-more-secrets"},
-    "spec": {"hard": {"count/secrets": "0"}},
-    "status": {"hard": {"count/secrets": "0"}, "used": {"count/secrets": "0"}},
-}
-
-
-def a_webhook(namespace: str) -> dict:
-    """One that is down, for NetworkPolicies of this namespace."""
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": f"down-{namespace}"},
-        "webhooks": [
-            {
-                "name": "down.example.com",
-                "clientConfig": {"url": "https://127.0.0.1:9/"},
-                "failurePolicy": "Fail",
-                "sideEffects": "None",
-                "admissionReviewVersions": ["v1"],
-                "timeoutSeconds": 1,
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-                "rules": [
-                    {
-                        "apiGroups": ["networking.k8s.io"],
-                        "apiVersions": ["v1"],
-                        "operations": ["*"],
-                        "resources": ["networkpolicies"],
-                    }
-                ],
-            }
-        ],
-    }
-
-
-def condition_says(status, *words: str) -> bool:
-    return any(
-        all(word in f"{c['reason']} {c.get('message')}" for word in words)
-        for c in status().get("conditions", [])
-    )
-
-
-async def test_a_quota_that_refuses_the_token_s_secret_stands_in_the_status(
-    apiserver, namespace, kuberay, new_operator, status
-):
-    quota = QUOTA | {"metadata": QUOTA["metadata"] | {"namespace": namespace}}
-    apiserver.create(quota)
-    apiserver.replace(quota, "status")  # no controller counts here
-    async with running(await new_operator()):
-        apiserver.create(a_run(namespace))
-        await eventually(lambda: condition_says(status, "QuotaExceeded", "Secret"))
-    assert kuberay.jobs() == []
-
-
-async def test_a_webhook_that_is_down_for_the_network_policy_stands_in_the_status(
-    apiserver, namespace, kuberay, new_operator, status
-):
-    webhook = a_webhook(namespace)
-    apiserver.create(webhook)
-    try:
-        async with running(await new_operator()):
-            apiserver.create(a_run(namespace))
-            await eventually(
-                lambda: condition_says(status, "NetworkPolicy", "failed calling webhook")
-            )
-        assert kuberay.jobs() == [], "no pod runs without it"
-    finally:
-        apiserver.request("DELETE", apiserver.path(webhook))
-
-
-async def test_a_restart_takes_nothing_back_in_the_status_of_a_running_attempt(
-    apiserver, namespace, kuberay, head, new_operator, status
-):
-    """The head is asked before the first decision: the phase does not flap."""
-    run = apiserver.create(a_run(namespace))
-    async with running(await new_operator()) as operator:
-        await eventually(lambda: status().get("attempt") == 1)
-        kuberay.starts(run)
-        head.document = document(step=3)
-        await eventually(lambda: status().get("phase") == "Running")
-        await settled(operator, (namespace, "digits"))
-    before = apiserver.get(API_VERSION, KIND, "digits", namespace)
-    async with running(await new_operator()) as operator:
-        value, answered = operator.metrics.registry.get_sample_value, {"outcome": "ok"}
-        await eventually(lambda: value("trainingrun_progress_polls_total", answered))
-        await settled(operator, (namespace, "digits"))
-    assert apiserver.get(API_VERSION, KIND, "digits", namespace) == before
 
 
 async def test_heads_that_hang_after_the_end_hold_no_worker(

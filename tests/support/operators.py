@@ -350,6 +350,11 @@ class PlaysKubeRay:
                 self._server.request("DELETE", path)
 
 
+def document(**fields: Any) -> dict[str, Any]:
+    """A progress document of a driver that trains."""
+    return {"attempt": 1, "epoch": 1, "state": "Training", "worldSize": 1, "time": 1.0, **fields}
+
+
 class PlaysHead:
     """The head pod's progress endpoint, over real HTTP: serves what the test sets."""
 
