@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.simulation import faults
+from support.simulation import cluster_faults, run_faults
 from support.simulation.story import Story
 from support.simulation.world import World
 
@@ -20,15 +20,15 @@ def goes_on_training(story: Story) -> None:
 
 
 def raises(story: Story) -> None:
-    faults.training_raises(story, 0)
+    run_faults.training_raises(story, 0)
 
 
 def loses_its_bucket(story: Story) -> None:
-    faults.training_raises(story, 1)
+    run_faults.training_raises(story, 1)
 
 
 def is_deleted_by_a_user(story: Story) -> None:
-    faults.user_deletes_the_rayjob(story, 0)
+    cluster_faults.user_deletes_the_rayjob(story, 0)
 
 
 def is_suspended(story: Story) -> None:

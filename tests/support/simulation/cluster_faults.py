@@ -1,0 +1,269 @@
+"""What can happen to pods, nodes, RayJobs and KubeRay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainingrun.api.contract import RecordKind
+
+from . import kuberay
+from .fault_groups import fault
+from .machines import Node, Pod
+
+if TYPE_CHECKING:
+    from .story import Story
+
+
+def _pod(story: Story, choice: int, *, workers: bool = False) -> Pod | None:
+    found = [
+        pod
+        for pod in story.world.pods
+        if not pod.terminating and pod.phase == "Running" and not (workers and pod.is_head)
+    ]
+    return found[choice % len(found)] if found else None
+
+
+def _node(story: Story, choice: int) -> Node:
+    nodes = list(story.world.nodes.values())
+    return nodes[choice % len(nodes)]
+
+
+def _kind(pod: Pod, kind: str) -> str:
+    return "head" if pod.is_head else kind
+
+
+# Pods
+
+
+@fault("pods")
+def deletes_a_pod(story: Story, choice: int) -> None:
+    """With notice."""
+    if pod := _pod(story, choice):
+        story.world.lose(_kind(pod, "preempted"), pod)
+        pod.leave(story.world.now)
+
+
+@fault("pods")
+def deletes_a_pod_by_force(story: Story, choice: int) -> None:
+    if pod := _pod(story, choice):
+        story.world.lose(_kind(pod, "worker"), pod)
+        story.world.remove_pod(pod)
+
+
+@fault("pods")
+def evicts_a_pod(story: Story, choice: int) -> None:
+    if pod := _pod(story, choice):
+        story.world.lose(_kind(pod, "evicted"), pod)
+        pod.object["status"]["reason"] = "Evicted"
+        pod.disrupted("TerminationByKubelet")
+        pod.end(story.world.now, 137)
+
+
+@fault("pods")
+def drains_a_pod(story: Story, choice: int) -> None:
+    if pod := _pod(story, choice):
+        story.world.lose(_kind(pod, "preempted"), pod)
+        pod.disrupted("EvictionByEvictionAPI")
+        pod.leave(story.world.now)
+
+
+@fault("pods")
+def crashes_a_container(story: Story, choice: int) -> None:
+    if pod := _pod(story, choice):
+        story.world.lose(_kind(pod, "worker"), pod)
+        pod.end(story.world.now, (1, 137, 143, 0)[choice % 4], message="Ray: it broke")
+
+
+@fault("pods")
+def kills_a_process(story: Story, choice: int) -> None:
+    """The training process of a worker; its pod lives on."""
+    driver = story.world.driver
+    if driver and driver.trains:
+        story.world.lose("process")
+        driver.record(story.world.now, RecordKind.WORKER_LOST, None)
+
+
+@fault("memory")
+def runs_out_of_memory(story: Story, choice: int) -> None:
+    """Workers that do the same need the same: some or all go over the limit in one failure."""
+    workers = [
+        pod
+        for pod in story.world.pods
+        if not pod.is_head and not pod.terminating and pod.phase == "Running"
+    ]
+    hit = workers[: 1 + choice % max(len(workers), 1)]
+    story.world.lose("oom", *hit)
+    for pod in hit:
+        pod.end(story.world.now, 137, "OOMKilled")
+
+
+@fault("memory")
+def head_runs_out_of_memory(story: Story, choice: int) -> None:
+    for pod in story.world.pods:
+        if pod.is_head and not pod.terminating and pod.phase == "Running":
+            story.world.lose("oom", pod)
+            pod.end(story.world.now, 137, "OOMKilled")
+
+
+@fault("sidecars")
+def sidecar_ends(story: Story, choice: int) -> None:
+    """Of itself, out of memory, or restarted after an error: none of it is the training's."""
+    if pod := _pod(story, choice):
+        ending = {
+            "exitCode": (0, 1, 137)[choice % 3],
+            "reason": ("Completed", "Error", "OOMKilled")[choice % 3],
+            "finishedAt": story.stamp(),
+        }
+        statuses = pod.object["status"]["containerStatuses"]
+        own = [found for found in statuses if found["name"] == pod.container]
+        state = (
+            {"state": {"terminated": ending}, "ready": False}
+            if choice % 2
+            else {"state": {"running": {}}, "lastState": {"terminated": ending}, "ready": True}
+        )
+        side = {"name": "sidecar", **state}
+        both = [side, *own] if choice % 5 else [*own, side]
+        pod.object["status"]["containerStatuses"] = both
+
+
+@fault("stuck")
+def pod_hangs(story: Story, choice: int) -> None:
+    """It is deleted, and its kubelet never lets it go, though its node is well."""
+    if pod := _pod(story, choice):
+        story.world.lose(_kind(pod, "preempted"), pod)
+        pod.hangs = True
+        pod.leave(story.world.now)
+
+
+@fault("startup")
+def images_are_gone(story: Story, choice: int) -> None:
+    story.world.unable = "manifest unknown" if choice % 2 else None
+
+
+@fault("startup")
+def pod_quota_is_full(story: Story, choice: int) -> None:
+    story.world.pod_quota = bool(choice % 2)
+
+
+# Nodes
+
+
+@fault("nodes")
+def node_dies(story: Story, choice: int) -> None:
+    node = _node(story, choice)
+    if node.powered:
+        story.world.lose("node", *(p for p in story.world.pods if p.node is node))
+        node.powered = False
+
+
+@fault("nodes")
+def node_is_removed(story: Story, choice: int) -> None:
+    """Its machine is gone, and its Node object too."""
+    node = _node(story, choice)
+    if node.powered or node.exists:
+        story.world.lose("node", *(p for p in story.world.pods if p.node is node))
+        node.powered, node.exists = False, False
+
+
+@fault("nodes")
+def node_reboots(story: Story, choice: int) -> None:
+    """It comes back at once; what was on it has ended."""
+    node = _node(story, choice)
+    pods = [pod for pod in story.world.pods if pod.node is node]
+    if node.powered:
+        story.world.lose("node", *pods)
+    for pod in pods:
+        if pod.phase == "Running":
+            pod.end(story.world.now, 137)
+    node.powered, node.kubelet, node.exists = True, True, True
+    node.silent_since = None
+    node.taints.clear()
+
+
+@fault("nodes")
+def node_is_taken_away(story: Story, choice: int) -> None:
+    """The cloud takes the machine back, with notice."""
+    node = _node(story, choice)
+    pods = [pod for pod in story.world.pods if pod.node is node]
+    if pods and not node.taints:
+        story.world.lose("preempted", *pods)
+        node.taints.add("ToBeDeletedByClusterAutoscaler")
+        for pod in pods:
+            pod.disrupted("DeletionByTaintManager" if choice % 3 == 0 else "PreemptionByScheduler")
+            pod.leave(story.world.now)
+
+
+@fault("nodes")
+def kubelet_stops(story: Story, choice: int) -> None:
+    """One sign, and one alone: what runs there goes on."""
+    node = _node(story, choice)
+    if node.well and any(pod.node is node for pod in story.world.pods):
+        # Once a pod there outstays its grace period, that is the second sign: a lost node.
+        story.world.lose("node")
+    node.kubelet = False
+
+
+@fault("nodes")
+def nodes_recover(story: Story, choice: int) -> None:
+    story.repair_nodes()
+
+
+# RayJobs and KubeRay
+
+
+@fault("rayjobs")
+def user_deletes_the_rayjob(story: Story, choice: int) -> None:
+    for job in story.world.jobs.values():
+        if "deletionTimestamp" not in job["metadata"]:
+            story.world.lose("attempt")
+            story.world.delete_job(job)
+
+
+@fault("rayjobs")
+def user_deletes_the_raycluster(story: Story, choice: int) -> None:
+    for cluster in list(story.world.clusters):
+        pods = [pod for pod in story.world.pods if pod.cluster == cluster.uid]
+        story.world.lose("preempted", *pods)
+        story.world.remove_cluster(cluster)
+
+
+@fault("rayjobs")
+def kuberay_gives_up(story: Story, choice: int) -> None:
+    job = story.world.jobs.get(story.world.number())
+    if job and job["status"]["jobStatus"] == "RUNNING" and not story.world.trains_well():
+        story.world.lose("attempt")
+        kuberay.give_up(job)
+
+
+@fault("rayjobs")
+def kuberay_comes_and_goes(story: Story, choice: int) -> None:
+    story.world.kuberay_away = bool(choice % 2)
+
+
+@fault("stuck")
+def finalizer_stays(story: Story, choice: int) -> None:
+    story.world.finalizer_stays = bool(choice % 2)
+
+
+@fault("stuck")
+def raycluster_is_orphaned(story: Story, choice: int) -> None:
+    """The RayJob is deleted without what it owns."""
+    for job in list(story.world.jobs.values()):
+        cluster = story.world.cluster_of(job)
+        if cluster is not None:
+            story.world.lose("attempt")
+            cluster.orphaned = True
+            cluster.object["metadata"]["ownerReferences"] = []
+            story.world.delete_job(job)
+
+
+@fault("crd")
+def kuberay_is_uninstalled(story: Story, choice: int) -> None:
+    """Its CRD cannot be seen for a while; its objects are as they were."""
+    story.operator.kuberay = ("ok", "missing", "too-old")[choice % 3]
+    story.world.kuberay_away = bool(choice % 3)
+
+
+@fault("validation")
+def kuberay_refuses(story: Story, choice: int) -> None:
+    story.world.invalid_jobs = bool(choice % 2)

@@ -1,0 +1,188 @@
+"""What can happen to the runtime and the operator, and what queues, users and time do."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from .fault_groups import fault
+
+if TYPE_CHECKING:
+    from .story import Story
+
+
+# The runtime
+
+
+@fault("runtime")
+def training_raises(story: Story, choice: int) -> None:
+    driver = story.world.driver
+    if driver and not driver.over:
+        kind = ("Application", "Storage", "Infrastructure")[choice % 3]
+        observed = not story.deafening
+        story.world.lose("application" if kind == "Application" or not observed else "attempt")
+        driver.fail(story.world.now, 1, {"kind": kind, "message": "ValueError: " + "x" * 200})
+
+
+@fault("runtime")
+def driver_ends_without_a_word(story: Story, choice: int) -> None:
+    driver = story.world.driver
+    if driver and not driver.over:
+        story.world.lose("application" if choice % 2 else "attempt")
+        driver.mute = bool(choice % 4 > 1)
+        driver.fail(story.world.now, 1 if choice % 2 else 3, None)
+
+
+@fault("silence")
+def driver_hangs(story: Story, choice: int) -> None:
+    driver = story.world.driver
+    if driver and not driver.over and driver.epoch == 0:
+        driver.hung = True
+
+
+@fault("silence")
+def driver_says_nothing(story: Story, choice: int) -> None:
+    driver = story.world.driver
+    if driver and not driver.over:
+        driver.mute = bool(choice % 2)
+
+
+@fault("silence")
+def polls_fail(story: Story, choice: int) -> None:
+    """A NetworkPolicy, or a token that the head does not take."""
+    story.world.polls_fail = bool(choice % 2)
+
+
+@fault("runtime")
+def bucket_goes_away(story: Story, choice: int) -> None:
+    world = story.world
+    world.storage_since = world.now if choice % 2 else None
+    if world.driver:
+        world.driver.storage_since = world.storage_since
+
+
+@fault("records")
+def records_name_no_pods(story: Story, choice: int) -> None:
+    story.world.anonymous_records = bool(choice % 2)
+    if story.world.driver:
+        story.world.driver.anonymous = bool(choice % 2)
+
+
+@fault("records")
+def an_old_document_is_read_late(story: Story, choice: int) -> None:
+    history = story.documents
+    if history:
+        story.operator.late = history[choice % len(history)]
+
+
+# The operator and its view
+
+
+@fault("staleness")
+def a_watch_fails(story: Story, choice: int) -> None:
+    kind = ("Pod", "RayJob", "RayCluster", "Node")[choice % 4]
+    message = "pods is forbidden: User cannot list resource"
+    story.operator.freeze(kind, message, empty=choice % 3 == 0)
+    if choice % 3 == 0:
+        story.operator.restart()
+
+
+@fault("staleness")
+def all_watches_work_again(story: Story, choice: int) -> None:
+    story.operator.stale.clear()
+
+
+@fault("refusals")
+def objects_are_refused(story: Story, choice: int) -> None:
+    kind = ("RayJob", "Secret", "NetworkPolicy", "")[choice % 4]
+    message = ("exceeded quota: team", "admission webhook denied the request")[choice % 2]
+    story.operator.refuses = {kind: message} if kind else {}
+
+
+@fault("restarts")
+def operator_restarts(story: Story, choice: int) -> None:
+    story.operator.restart()
+
+
+@fault("restarts")
+def operator_is_away(story: Story, choice: int) -> None:
+    story.operator.restart()
+    story.operator.down = True
+    story.wait((10, 60, 300, 700, 3600, 90000)[choice % 6])
+    story.operator.down = False
+    story.awake_since = story.world.now
+
+
+# The queue and the user
+
+
+@fault("queue")
+def queue_takes_back(story: Story, choice: int) -> None:
+    job = story.world.jobs.get(story.world.number())
+    if job and not job["spec"]["suspend"] and job["status"]["jobDeploymentStatus"] == "Running":
+        story.world.lose("queue")
+        for pod in story.world.pods:
+            pod.lost = True
+        job["spec"]["suspend"] = True
+
+
+@fault("queue")
+def queue_admits(story: Story, choice: int) -> None:
+    for job in story.world.jobs.values():
+        job["spec"]["suspend"] = False
+
+
+@fault("suspend")
+def user_suspends(story: Story, choice: int) -> None:
+    story.change(suspend=True)
+
+
+@fault("suspend")
+def user_resumes(story: Story, choice: int) -> None:
+    story.change(suspend=False)
+
+
+@fault("suspend")
+def runtime_is_deaf(story: Story, choice: int) -> None:
+    story.operator.deaf = bool(choice % 2)
+
+
+@fault("budgets")
+def user_changes_max_restarts(story: Story, choice: int) -> None:
+    failures = copy.deepcopy(story.operator.spec.get("failures", {}))
+    story.change(failures={**failures, "maxRestarts": choice % 5})
+
+
+@fault("budgets")
+def user_changes_max_preemptions(story: Story, choice: int) -> None:
+    failures = copy.deepcopy(story.operator.spec.get("failures", {}))
+    story.change(failures={**failures, "maxPreemptions": choice % 20 - 1})
+
+
+@fault("budgets")
+def user_sets_a_deadline(story: Story, choice: int) -> None:
+    story.change(activeDeadlineSeconds=(None, 600, 3600, 86400)[choice % 4])
+
+
+@fault("spec")
+def spec_becomes_invalid(story: Story, choice: int) -> None:
+    story.operator.broken_spec = bool(choice % 2)
+    story.operator.generation += 1
+
+
+@fault("end")
+def training_is_nearly_done(story: Story, choice: int) -> None:
+    story.finish_soon()
+
+
+# Time
+
+
+@fault("time")
+def a_while_passes(story: Story, choice: int) -> None:
+    story.wait((30, 60, 120, 300, 700, 1800)[choice % 6])
+
+
+@fault("time")
+def long_passes(story: Story, choice: int) -> None:
+    story.wait((3600, 7200, 86400, 3 * 86400)[choice % 4])
