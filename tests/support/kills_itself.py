@@ -23,7 +23,7 @@ def train(config: dict[str, Any]) -> None:
     killed = FOLDER / "killed"
     for _ in session.steps(20):
         while rank == 0 and not killed.exists():
-            if len(list(FOLDER.iterdir())) == 4:  # both trainers' processes and two prestarted ones
+            if len(list(FOLDER.iterdir())) == 4:  # both ranks' processes and two prestarted ones
                 killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.1)

@@ -12,10 +12,8 @@ LIGHT = {
     "trainingrun_runtime.failed_start": "ray",  # it says why this Ray cannot be used
     "trainingrun_runtime.progress.server": "ray",  # it answers while Ray is still starting
     "trainingrun_runtime.coordination.coordinator": "ray.train",
-    "trainingrun_runtime.driver": "ray.train",  # only once it holds the lease
-    "trainingrun_runtime.trainer": "torch",  # the driver with a function
+    "trainingrun_runtime.driver": "ray.train",  # imported in a thread
     "trainingrun_runtime.progress.report_callback": "torch",  # Ray's controller
-    "trainingrun_runtime.ray_internals.process_group": "torch",  # Ray's controller
 }
 
 

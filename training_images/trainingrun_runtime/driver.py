@@ -28,7 +28,7 @@ from trainingrun.api.contract import (
     RunState,
 )
 
-from . import stacks
+from . import prestarted_worker, stacks
 from .checkpoints import manifest, retention, run_result
 from .checkpoints.bucket import Bucket
 from .checkpoints.committer import Committer
@@ -43,6 +43,7 @@ from .coordination.preemption_notice import (
     PreemptionNoticeWatcher,
 )
 from .error_text import first_line
+from .imports import BackgroundImports
 from .progress import document as progress_document
 from .state_directory import state_directory
 
@@ -67,6 +68,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     stacks.log_on_signal()
     started = time.time()
+    imports = BackgroundImports("ray.train", "ray.train.torch")
     contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
     final = _Documents(contract, started)
     try:
@@ -86,7 +88,7 @@ def main() -> int:
             final.succeeded(done)
             return DONE
         committed = retry(lambda: manifest.committed(bucket))
-        attempt = _Attempt(contract, lease, started, final, committed)
+        attempt = _Attempt(contract, lease, started, final, committed, imports)
     except Superseded as error:
         log.error("%s", error)
         return LEASE_LOST_EXIT_CODE
@@ -164,8 +166,9 @@ class _Attempt:
         started: float,
         documents: _Documents,
         committed: list[Manifest],
+        imports: BackgroundImports,
     ) -> None:
-        self._documents = documents
+        self._documents, self._imports = documents, imports
         self._contract, self._lease, self._bucket = contract, lease, lease.bucket
         newest = committed[-1] if committed else None
         self._base_step = newest.step if newest else 0
@@ -183,6 +186,10 @@ class _Attempt:
         self._coordinator = start_coordinator(
             contract, lease.fencing_token, started, documents.path, checkpoint
         )
+        prestarting = (self._coordinator, contract.workers, imports)
+        threading.Thread(
+            target=prestarted_worker.prestart_all, args=prestarting, daemon=True
+        ).start()
         self._retry = StorageRetry(report_to(self._coordinator, "driver"))
         self._committer = Committer(self._coordinator, contract, lease)
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
@@ -231,9 +238,8 @@ class _Attempt:
 
         The outcome of `fit` decides: code that catches its exception and returns has not trained.
         """
-        from .trainer import (
-            Trainers,
-        )  # imports torch: after the lease, beside the coordinator's start
+        self._imports.wait("ray.train.torch")
+        from .trainer import Trainers
 
         trainers = Trainers(
             self._contract, self._coordinator, self._bucket, self._lease, self._base_step

@@ -1,6 +1,6 @@
-"""Keeps one prestarted worker process on each worker's node, with its modules imported.
+"""Prestarts processes for the first worker group, and one on each worker's node for the next group.
 
-Most of a restart is the start of Python and its imports. The raylet can start a process in advance
+Most of a start is the start of Python and its imports. A raylet can start a process in advance
 and assigns it to the next actor with the same runtime environment, which is the next worker. That
 environment sets a setup hook, `import_modules`, so the process has imported PyTorch and all modules
 of the former worker before it is assigned. It takes the memory of an idle process with PyTorch.
@@ -9,10 +9,18 @@ of the former worker before it is assigned. It takes the memory of an idle proce
 import contextlib
 import importlib
 import logging
+import os
 import sys
 import threading
+import time
+from typing import Any
 
-from .ray_internals import nodes
+import ray
+
+from trainingrun.api.contract import WORKER_RESOURCE
+
+from .imports import BackgroundImports, collector_disabled
+from .ray_internals import nodes, prestart
 from .state_directory import state_directory
 
 log = logging.getLogger(__name__)
@@ -20,10 +28,15 @@ log = logging.getLogger(__name__)
 DELAY_S = 3.0
 """After the start of training, so that the first steps have the CPU."""
 KEEP_S = 30 * 24 * 3600
+FIRST_KEEP_S = 120
+"""For processes of the first worker group, which begins within seconds."""
+FIRST_MODULES = ("ray.train.torch", "torch._dynamo")
+"""What a worker imports at least; DistributedDataParallel imports `torch._dynamo`."""
 FILE = "modules"
 """Names of the modules that this pod's worker has loaded, in the state directory."""
 
-ENVIRONMENT = {nodes.SETUP_HOOK_ENV: f"{__name__}.import_modules"}
+CONTROLLER_ENVIRONMENT = {prestart.SETUP_HOOK_ENV: f"{__name__}.import_for_controller"}
+ENVIRONMENT = {prestart.SETUP_HOOK_ENV: f"{__name__}.import_modules"}
 """Variables of the workers' runtime environment."""
 
 
@@ -38,23 +51,71 @@ def schedule() -> threading.Timer:
     return timer
 
 
+def _own_node() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
 def _start() -> None:
     try:
         names = [name for name in list(sys.modules) if name not in ("__main__", "__mp_main__")]
         (state_directory() / FILE).write_text("\n".join(names))
-        nodes.prestart_worker(KEEP_S)
+        prestart.prestart(_own_node(), prestart.own_environment(), KEEP_S)
     except Exception as error:  # a restart without it is slower, not wrong
         log.warning("no worker process was prestarted: %s", error)
 
 
+def prestart_all(coordinator: Any, workers: int, imports: BackgroundImports) -> None:
+    """Have the raylets start the processes of Ray's controller and of the first workers.
+
+    For a thread of the driver: it waits for the nodes of `workers` workers.
+    """
+    try:
+        imports.wait("ray.train")
+        controller = prestart.extended(
+            prestart.own_environment(),
+            {**prestart.controller_variables(), **CONTROLLER_ENVIRONMENT},
+        )
+        worker = prestart.extended(controller, ENVIRONMENT)
+        done = _prestart_workers(worker, set())
+        # A raylet starts as many processes at once as its node has CPUs, a head often one.
+        ray.get(coordinator.commits.remote())
+        prestart.prestart(_own_node(), controller, FIRST_KEEP_S)
+        end = time.monotonic() + FIRST_KEEP_S
+        while len(done) < workers and time.monotonic() < end:
+            time.sleep(0.1)
+            done = _prestart_workers(worker, done)
+    except Exception as error:  # a start without them is slower, not wrong
+        log.warning("no process was prestarted: %s", error)
+
+
+def _prestart_workers(environment: str, done: set[str]) -> set[str]:
+    """Prestart a process on each worker's node that is not in `done`; returns all of them."""
+    found = set(nodes.nodes_with(WORKER_RESOURCE))
+    for node in found - done:
+        prestart.prestart(node, environment, FIRST_KEEP_S)
+    return found | done
+
+
 def import_modules() -> None:
     """Import the modules of the former worker on this node; the setup hook of worker processes."""
-    import ray.train.torch  # noqa: F401 - the first worker of a node has no list of modules
-    import torch._dynamo  # noqa: F401 - imported by DistributedDataParallel, takes a second
+    with collector_disabled():
+        file = state_directory() / FILE
+        modules = file.read_text().splitlines() if file.exists() else ()
+        for name in (*FIRST_MODULES, *modules):
+            # A module that fails to import fails again where it is used; an error here would end
+            # each prestarted process.
+            with contextlib.suppress(Exception, SystemExit):
+                importlib.import_module(name)
 
-    file = state_directory() / FILE
-    for name in file.read_text().splitlines() if file.exists() else ():
-        # A module that fails to import fails again where it is used; an error here would end each
-        # prestarted process.
-        with contextlib.suppress(Exception, SystemExit):
-            importlib.import_module(name)
+
+def import_for_controller() -> None:
+    """Import PyTorch in the job's first process; the setup hook of Ray's controller.
+
+    The actors that the controller creates inherit its environment and need no PyTorch.
+    """
+    first = state_directory() / f"controller-{os.environ.get('RAY_JOB_ID', '')}"
+    with collector_disabled():
+        importlib.import_module("ray.train")
+        with contextlib.suppress(FileExistsError):
+            first.touch(exist_ok=False)
+            importlib.import_module("ray.train.torch")

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
 
-from trainingrun.api.contract import WORKER_RESOURCE, RunContract
+from trainingrun.api.contract import RunContract
 
 from . import prestarted_worker
 from .checkpoints.bucket import Bucket
@@ -13,7 +14,7 @@ from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
 from .progress.report_callback import CoordinatorReports
 from .ray_internals import connection, filesystem, training
-from .ray_internals.process_group import ProcessGroup
+from .ray_internals.torch_config import KeptProcessGroup
 from .worker import TrainingFunction
 
 
@@ -41,27 +42,35 @@ class Trainers:
             ray.train.TrainingFailedError: it is not done.
         """
         function = TrainingFunction(self._coordinator, self._contract)
-        training.trainer_of(
-            function, self._contract.config, self._process_group(), self._scaling()
+        TorchTrainer(
+            function,
+            train_loop_config=self._contract.config,
+            torch_config=self._torch_config(),
+            scaling_config=self._scaling(),
+            run_config=self._run_config(RunConfig()),
         ).fit()
 
     def intercept(self) -> training.Fit:
         """From now on the trainer that is fitted in this process trains the run; its outcome."""
         connection.keep()
-        return training.intercept_fit(self._prepare, lambda: AttemptPolicy(self._coordinator))
+        return training.intercept_fit(
+            self._prepare,
+            lambda: AttemptPolicy(self._coordinator),
+            prestarted_worker.CONTROLLER_ENVIRONMENT,
+        )
 
     def _prepare(self, trainer: Any) -> None:
-        if not isinstance(trainer.train_loop_per_worker, TrainingFunction):
-            trainer.train_loop_per_worker = TrainingFunction(
-                self._coordinator, self._contract, trainer.train_loop_per_worker
-            )
-            # The YAML decides how large the run is: a script's own ScalingConfig would wait for
-            # workers that were never started.
-            trainer.scaling_config = self._scaling()
-            from ray.train.torch import TorchConfig  # loads PyTorch, as the script did already
-
-            if isinstance(trainer.backend_config, TorchConfig):
-                trainer.backend_config = self._process_group()
+        """Configure a script's trainer as `fit_function` does its own."""
+        if isinstance(trainer.train_loop_per_worker, TrainingFunction):
+            return
+        trainer.train_loop_per_worker = TrainingFunction(
+            self._coordinator, self._contract, trainer.train_loop_per_worker
+        )
+        # The YAML decides how large the run is: a script's own ScalingConfig would wait for
+        # workers that were never started.
+        trainer.scaling_config = self._scaling()
+        if isinstance(trainer.backend_config, TorchConfig):
+            trainer.backend_config = self._torch_config()
         if trainer.train_loop_config is None:
             trainer.train_loop_config = {}
         training.replace_run_config(trainer, self._run_config(trainer.run_config))
@@ -75,15 +84,12 @@ class Trainers:
             placement_strategy=self._contract.placement,
         )
 
-    def _process_group(self) -> BackendConfig:
-        wanted, resources = self._contract.torch_backend, self._contract.resources_per_worker
-        timeout_s = int(self._contract.torch_timeout_seconds)
-        if resources.keys() <= {"CPU", "GPU", "memory", WORKER_RESOURCE}:
-            backend = "nccl" if resources.get("GPU") else "gloo"
-            return ProcessGroup(backend if wanted == "auto" else wanted, timeout_s)
-        from ray.train.torch import TorchConfig  # knows how TPUs and others find each other
-
-        return TorchConfig(backend=None if wanted == "auto" else wanted, timeout_s=timeout_s)
+    def _torch_config(self) -> TorchConfig:
+        wanted = self._contract.torch_backend
+        return KeptProcessGroup(
+            backend=None if wanted == "auto" else wanted,
+            timeout_s=int(self._contract.torch_timeout_seconds),
+        )
 
     def _run_config(self, theirs: RunConfig) -> RunConfig:
         bucket, root = self._bucket.pyarrow()

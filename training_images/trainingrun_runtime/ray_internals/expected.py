@@ -57,7 +57,12 @@ PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
         "ray.train.v2.api.data_parallel_trainer",
         "DataParallelTrainer._initialize_and_run_controller",
     ): ("self", "controller_init_kwargs"),
-    ("ray.train._internal.utils", "get_address_and_port"): (),
+    ("ray.train.v2.api.data_parallel_trainer", "get_env_vars_to_propagate"): (),
+    ("ray.train.torch.config", "_TorchBackend.on_shutdown"): (
+        "self",
+        "worker_group",
+        "backend_config",
+    ),
     (
         "ray._private.authentication.http_token_authentication",
         "get_auth_headers_if_auth_enabled",
@@ -84,10 +89,14 @@ NAMES: dict[tuple[str, str], frozenset[str]] = {
         "PlacementGroupCleanerCallback",
     ): frozenset(),
     (f"{_EXECUTION}.failure_handling", "FailureDecision"): frozenset({"RETRY", "RAISE"}),
-    ("ray.train.v2._internal.util", "TrainingFramework"): frozenset({"TORCH"}),
     ("ray.train.v2._internal.exceptions", "WorkerHealthCheckFailedError"): frozenset(),
     ("ray.train.v2._internal.constants", "CHECKPOINT_MANAGER_SNAPSHOT_FILENAME"): frozenset(),
     ("ray.train.v2._internal.constants", "VALIDATE_STORAGE_MARKER_FILENAME"): frozenset(),
+    ("ray.train.v2._internal.constants", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR"): frozenset(),
+    (
+        "ray.train.v2._internal.constants",
+        "DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE",
+    ): frozenset(),
     ("ray._private.ray_constants", "WORKER_PROCESS_SETUP_HOOK_ENV_VAR"): frozenset(),
     ("ray._raylet", "InnerGcsClient"): frozenset({"drain_node"}),  # GcsClient hands on to it
     ("ray.core.generated.node_manager_pb2", "PrestartWorkersRequest"): frozenset(

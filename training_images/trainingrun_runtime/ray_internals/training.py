@@ -140,11 +140,19 @@ class Fit:
     """What it raised, or that it was called again."""
 
 
-def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], Any]) -> Fit:
+def intercept_fit(
+    prepare: Callable[[Any], None],
+    failure_policy: Callable[[], Any],
+    controller_variables: Mapping[str, str],
+) -> Fit:
     """Have the Ray Train v2 trainer of this process prepared by us when it is fitted.
 
-    `prepare` may replace the trainer's attributes; `failure_policy` makes the policy that Ray's
-    controller asks after each failure. This is how a user's script runs unmodified.
+    This is how a user's script runs unmodified.
+
+    Args:
+        prepare: may replace the trainer's attributes.
+        failure_policy: makes the policy that Ray's controller asks after each failure.
+        controller_variables: environment variables of the controller's process.
 
     Returns:
         What becomes of it, whatever the code around it does with the exception.
@@ -154,8 +162,10 @@ def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], A
     """
     check()
     outcome = Fit()
+    from ray.train.v2.api import data_parallel_trainer
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+    propagated = data_parallel_trainer.get_env_vars_to_propagate
     start = DataParallelTrainer._initialize_and_run_controller
     fit = DataParallelTrainer.fit
 
@@ -183,6 +193,10 @@ def intercept_fit(prepare: Callable[[Any], None], failure_policy: Callable[[], A
         _leave_out_the_needless(trainer, arguments)
         return start(trainer, **arguments)
 
+    data_parallel_trainer.get_env_vars_to_propagate = lambda: {
+        **propagated(),
+        **controller_variables,
+    }
     DataParallelTrainer.fit = prepared_fit
     DataParallelTrainer._initialize_and_run_controller = start_ours
     return outcome
@@ -220,17 +234,6 @@ def _leave_out_the_needless(trainer: Any, arguments: dict[str, Any]) -> None:
     arguments["callbacks"] = [
         callback for callback in arguments["callbacks"] if not isinstance(callback, needless)
     ]
-
-
-def trainer_of(
-    function: Callable[..., Any], config: Any, backend: Any, scaling: ray.train.ScalingConfig
-) -> Any:
-    """What `TorchTrainer` is made of, without loading PyTorch here; its `fit()` trains."""
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-
-    return DataParallelTrainer(
-        function, train_loop_config=config, backend_config=backend, scaling_config=scaling
-    )
 
 
 def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:
