@@ -79,7 +79,7 @@ async def test_confined_to_a_namespace_the_operator_is_started_anew_for_a_kubera
     namespace = bare.new_namespace()
     bare.create(a_run(namespace))
     connection = Connection(await configuration_of(bare))
-    cluster = KubernetesCluster(connection, [namespace], look_for_kuberay_s=0.3)
+    cluster = KubernetesCluster(connection, [namespace], kuberay_check_s=0.3)
     async with kopf_running(WatchOnly(cluster), namespace) as memo:
         await eventually(lambda: cluster.watches.synced)
         assert cluster.watches.kuberay == "missing"

@@ -31,7 +31,7 @@ async def walk_through(apiserver, namespace: str, *namespaces: str) -> dict[tupl
             remove_what_former_tests_left(apiserver)
             settings = settings_for(namespace, lease_name="trainingrun-operator")
             settings = type(settings)(
-                type(settings.operator)(look_for_kuberay_s=0.3), settings.render, settings.reconcile
+                type(settings.operator)(kuberay_check_s=0.3), settings.render, settings.reconcile
             )
         operator = Operator(settings, await configuration_of(apiserver), head.target)
         kuberay = PlaysKubeRay(apiserver, namespace)

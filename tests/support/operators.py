@@ -47,7 +47,7 @@ def settings_for(
 ) -> Settings:
     """An operator that watches these namespaces, with short intervals."""
     lease = f"lease-of-{'-'.join(namespaces) or 'all'}"
-    own = OperatorSettings(namespaces=namespaces, look_for_kuberay_s=0.3, lease_name=lease)
+    own = OperatorSettings(namespaces=namespaces, kuberay_check_s=0.3, lease_name=lease)
     return Settings(
         dataclasses.replace(own, **operator),
         RenderSettings(operator_namespace=operator_namespace),
@@ -113,7 +113,7 @@ async def watching(
 ) -> AsyncIterator[KubernetesCluster]:
     """The cluster as an operator of these namespaces sees it; `deaf`: without any further news."""
     connection = Connection(await configuration_of(server, port))
-    cluster = KubernetesCluster(connection, namespaces, look_for_kuberay_s=0.3)
+    cluster = KubernetesCluster(connection, namespaces, kuberay_check_s=0.3)
     try:
         async with kopf_running(WatchOnly(cluster), *namespaces) as memo:
             async with asyncio.timeout(PATIENCE_S):

@@ -7,7 +7,7 @@ import pytest
 from support.builders import a_head, a_pod, a_progress, a_ray_job, a_run, pods
 from support.reconciled import a_polled_run, a_training_run, condition, reconcile, then, wanting
 from trainingrun.reconciling import Observed
-from trainingrun.reconciling.model import AskToSuspend, Delete
+from trainingrun.reconciling.model import Delete, RequestSuspend
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def test_suspend_asks_for_a_checkpoint_until_the_driver_says_that_it_is_suspende
     training: Observed,
 ) -> None:
     asking = reconcile(wanting(training, suspend=True))
-    assert asking.actions == (AskToSuspend(1),)
+    assert asking.actions == (RequestSuspend(1),)
     assert condition(asking, "Suspended").status == "False"
     still = then(wanting(training, suspend=True), 60)
-    assert reconcile(still, 64).actions == (AskToSuspend(1),)
+    assert reconcile(still, 64).actions == (RequestSuspend(1),)
     done = reconcile(replace(still, progress=a_progress(state="Suspended", step=12)), 66)
     assert done.status.attempts[-1].outcome == "Suspended"
 
@@ -58,7 +58,7 @@ def test_an_operator_that_has_just_started_does_not_take_its_own_silence_for_the
     training: Observed,
 ) -> None:
     unreported = replace(training, progress=None, progress_age_s=None)
-    assert reconcile(wanting(unreported, suspend=True)).actions == (AskToSuspend(1),)
+    assert reconcile(wanting(unreported, suspend=True)).actions == (RequestSuspend(1),)
 
 
 def test_a_run_that_is_created_suspended_makes_no_pods() -> None:
@@ -154,7 +154,9 @@ def test_a_wish_that_is_taken_back_is_forgotten_with_its_deadline(training: Obse
     assert "suspendAsked" not in back.run.status.seen
     assert reconcile(back, 500).status.attempts[-1].outcome == "Running"
     again = wanting(back, suspend=True)
-    assert reconcile(then(again, 500), 600).actions == (AskToSuspend(1),), "120 s from the new wish"
+    assert reconcile(then(again, 500), 600).actions == (RequestSuspend(1),), (
+        "120 s from the new request"
+    )
 
 
 def test_a_driver_that_ends_after_the_wish_was_taken_back_is_followed_by_the_next(
@@ -192,7 +194,7 @@ def test_an_invalid_run_is_suspended_and_cleaned_up_but_begins_nothing(
     training: Observed,
 ) -> None:
     asked = then(replace(wanting(training, suspend=True), invalid=WRONG), 64)
-    assert reconcile(asked, 66).actions == (AskToSuspend(1),)
+    assert reconcile(asked, 66).actions == (RequestSuspend(1),)
     ended = then(replace(asked, progress=a_progress(state="Suspended")), 68)
     assert [type(action) for action in reconcile(ended, 70).actions] == [Delete]
     assert reconcile(emptied(ended), 75).status.phase == "Suspended"

@@ -9,7 +9,7 @@ from support.builders import a_head, a_pod, a_progress, a_ray_job, pods
 from support.reconciled import a_polled_run, a_training_run, condition, reconcile, then
 from trainingrun.api.status import LossReason, Phase
 from trainingrun.reconciling import Observed
-from trainingrun.reconciling.model import AskToSuspend
+from trainingrun.reconciling.model import RequestSuspend
 
 DAYS = 10 * 86400.0
 
@@ -116,7 +116,7 @@ def test_a_driver_that_kuberay_lost_is_asked_for_a_checkpoint_first(
     observed = replace(training, progress=a_progress(), progress_age_s=1.0, ray_jobs=(GAVE_UP,))
     plan = reconcile(observed, 400)
     assert plan.status.attempts[-1].outcome == "Running"
-    assert plan.actions == (AskToSuspend(1),)
+    assert plan.actions == (RequestSuspend(1),)
     assert condition(plan, "Stalled").reason == "KubeRayGaveUp"
     asked = then(observed, 400)
     ended = reconcile(replace(asked, progress=a_progress(state="Suspended", step=40)), 410)

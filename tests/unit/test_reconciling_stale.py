@@ -9,7 +9,7 @@ from support.builders import a_head, a_node, a_progress, a_ray_job, nodes, pods
 from support.reconciled import a_polled_run, condition, reconcile, then, wanting
 from trainingrun.api.status import Phase
 from trainingrun.reconciling import Observed
-from trainingrun.reconciling.model import AskToSuspend, Delete
+from trainingrun.reconciling.model import Delete, RequestSuspend
 
 WHY = "403: trainingrun-operator cannot list it in namespace team-a"
 HOUR = 3600.0
@@ -119,7 +119,7 @@ def test_a_suspended_run_counts_as_such_only_once_its_pods_are_seen_to_be_gone(
 def test_a_wish_to_suspend_is_handed_on_and_not_given_up_on(training: Observed) -> None:
     asked = then(wanting(training, suspend=True), 64)
     unseen = replace(asked, **lost("Pod"))
-    assert reconcile(unseen, 200).actions == (AskToSuspend(1),)
+    assert reconcile(unseen, 200).actions == (RequestSuspend(1),)
     nothing = replace(unseen, pods=(), progress=None)
     assert reconcile(nothing, 200).status.attempts[-1].outcome == "Running"
 

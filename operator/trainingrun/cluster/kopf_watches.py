@@ -51,7 +51,7 @@ class Watches:
         stores: Stores,
         namespaces: Collection[str] = (),
         *,
-        look_for_kuberay_s: float = 30.0,
+        kuberay_check_s: float = 30.0,
     ):
         """Nothing is watched until `run`.
 
@@ -59,10 +59,10 @@ class Watches:
             connection: To the API server.
             stores: Where the objects go.
             namespaces: Only these are watched; empty: all.
-            look_for_kuberay_s: Seconds between checks for a KubeRay that is missing or too old.
+            kuberay_check_s: Seconds between checks for a KubeRay that is missing or too old.
         """
         self._connection, self._stores = connection, stores
-        self._look_for_kuberay_s = look_for_kuberay_s
+        self._kuberay_check_s = kuberay_check_s
         self.kuberay: kuberay_crd.KubeRay | None = None
         """Whether KubeRay is installed; None: that was not found out yet."""
         self._check_kinds = asyncio.Event()
@@ -232,7 +232,7 @@ class Watches:
                 self._stores.notify(*self._stores.unfinished())
             await asyncio.sleep(CHECK_S)
             try:
-                wait_s = None if settled and found == "ok" else self._look_for_kuberay_s
+                wait_s = None if settled and found == "ok" else self._kuberay_check_s
                 await asyncio.wait_for(self._check_kinds.wait(), wait_s)
             except TimeoutError:
                 continue

@@ -42,23 +42,21 @@ class KubernetesCluster:
         connection: Connection,
         namespaces: Collection[str] = (),
         *,
-        look_for_kuberay_s: float = 30.0,
+        kuberay_check_s: float = 30.0,
     ):
         """Empty until `run`, and until kopf passes what it watches.
 
         Args:
             connection: To the API server.
             namespaces: Only these are watched; empty: all.
-            look_for_kuberay_s: Seconds between checks for a KubeRay that is missing or too old.
+            kuberay_check_s: Seconds between checks for a KubeRay that is missing or too old.
         """
         self._connection, self.server = connection, connection.server
         self.stores = Stores()
-        self.watches = Watches(
-            connection, self.stores, namespaces, look_for_kuberay_s=look_for_kuberay_s
-        )
+        self.watches = Watches(connection, self.stores, namespaces, kuberay_check_s=kuberay_check_s)
         self._nodes = Nodes(self.watches.nodes)
         self._leases = Leases(connection)
-        self._kuberay_namespaces = KubeRayNamespaces(connection, look_for_kuberay_s)
+        self._kuberay_namespaces = KubeRayNamespaces(connection, kuberay_check_s)
 
     def session(self) -> aiohttp.ClientSession:
         """The session that kopf is to use; whoever takes it closes it."""

@@ -19,7 +19,6 @@ from ..reconciling.lease_reads import suspects
 from ..reconciling.model import (
     Action,
     Apply,
-    AskToSuspend,
     Delete,
     EnsureToken,
     ExcludeNodes,
@@ -27,6 +26,7 @@ from ..reconciling.model import (
     Plan,
     Ref,
     Rejection,
+    RequestSuspend,
     object_of,
 )
 from ..reconciling.reconcile_settings import ReconcileSettings
@@ -185,7 +185,7 @@ class Reconciler:
                 await self._cluster.delete(ref, grace_s)
             case ExcludeNodes(ray_cluster, nodes):
                 await self._cluster.exclude_nodes(ray_cluster, nodes)
-            case AskToSuspend(attempt):
+            case RequestSuspend(attempt):
                 # The head is not awaited: the deadline after which the pods are freed anyway is
                 # counted from the status, which is written now.
                 key = (metadata.namespace, metadata.name)

@@ -47,7 +47,7 @@ class OperatorSettings:
     """Progress documents fetched at the same time."""
     poll_timeout_s: float = 2.0
     """Longest wait for a progress document, in seconds."""
-    look_for_kuberay_s: float = 30.0
+    kuberay_check_s: float = 30.0
     """Seconds between checks for a KubeRay that is missing or too old."""
     stuck_s: float = 180.0
     """A reconcile that takes longer than this makes the liveness probe fail, in seconds."""

@@ -15,7 +15,7 @@ from .bookkeeping import Bookkeeping, CountedDisruption
 from .context import ReconcileContext
 from .findings import AttemptEnd, Blocker, Findings, RunFailure
 from .losses import is_false_start
-from .model import AskToSuspend, Object
+from .model import Object, RequestSuspend
 from .timestamps import seconds_since, written
 
 INFRASTRUCTURE_REASONS = frozenset(
@@ -132,7 +132,7 @@ def _by_ray_job(
     if reason in INFRASTRUCTURE_REASONS and driver_lives(context, attempt):
         given_up_at = changes["given_up"] = bookkeeping.given_up or written(context.now)
         if seconds_since(given_up_at, context.now) < context.settings.suspend_deadline_s:
-            return Findings(bookkeeping=changes, actions=(AskToSuspend(attempt.number),))
+            return Findings(bookkeeping=changes, actions=(RequestSuspend(attempt.number),))
     if not _final_progress_is_in(context, attempt, end_seen):
         return Findings(bookkeeping=changes)
     if result == "SUCCEEDED":

@@ -135,13 +135,13 @@ class ExcludeNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class AskToSuspend:
+class RequestSuspend:
     """POST /suspend to the runtime: checkpoint, then end. Repeated until it has."""
 
     attempt: int
 
 
-Action = Apply | EnsureToken | Delete | ExcludeNodes | AskToSuspend
+Action = Apply | EnsureToken | Delete | ExcludeNodes | RequestSuspend
 
 
 def object_of(action: Action) -> tuple[str, str] | None:

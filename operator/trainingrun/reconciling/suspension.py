@@ -9,7 +9,7 @@ from . import pod_status
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import AttemptEnd, Findings
-from .model import AskToSuspend, RunEvent
+from .model import RequestSuspend, RunEvent
 from .timestamps import seconds_since, written
 
 
@@ -33,7 +33,7 @@ def request(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attemp
                 f"{round(context.settings.suspend_deadline_s)} s"
             )
         )
-    action = AskToSuspend(attempt.number)
+    action = RequestSuspend(attempt.number)
     if bookkeeping.suspend_asked is not None:
         return Findings(actions=(action,))
     event = RunEvent(

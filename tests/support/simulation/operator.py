@@ -18,12 +18,12 @@ from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.reconciling.model import (
     Action,
     Apply,
-    AskToSuspend,
     Delete,
     EnsureToken,
     ExcludeNodes,
     NodeState,
     Rejection,
+    RequestSuspend,
 )
 from trainingrun.rendering import RenderSettings
 
@@ -263,7 +263,7 @@ class Operator:
                 self._delete(ref.kind, ref.uid, grace_s)
             case ExcludeNodes(ref, names):
                 self._exclude_nodes(ref.uid, names)
-            case AskToSuspend(attempt):
+            case RequestSuspend(attempt):
                 driver = self.world.driver
                 if driver and driver.attempt == attempt and not self.deaf and driver.asked is None:
                     driver.asked = self.world.now

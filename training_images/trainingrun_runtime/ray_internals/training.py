@@ -203,7 +203,7 @@ def intercept_fit(
 
 
 def _leave_out_the_needless(trainer: Any, arguments: dict[str, Any]) -> None:
-    """Spare a start the processes that this trainer has no use for: each costs a second of CPU.
+    """Start no process that this trainer has no use for: each costs a second of CPU time.
 
     The cleaner removes placement groups that a controller left when it died; here the job ends
     with its controller, and its placement groups with the job. Without datasets there is nothing
