@@ -186,10 +186,6 @@ class _Attempt:
         self._coordinator = start_coordinator(
             contract, lease.fencing_token, started, documents.path, checkpoint
         )
-        prestarting = (self._coordinator, contract.workers, imports)
-        threading.Thread(
-            target=prestarted_worker.prestart_all, args=prestarting, daemon=True
-        ).start()
         self._retry = StorageRetry(report_to(self._coordinator, "driver"))
         self._committer = Committer(self._coordinator, contract, lease)
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
@@ -203,7 +199,7 @@ class _Attempt:
         """
         threads = [
             threading.Thread(target=work, name=work.__name__, daemon=True)
-            for work in (self._keep_lease, self._watch_suspend_file)
+            for work in (self._prestart, self._keep_lease, self._watch_suspend_file)
         ]
         for thread in threads:
             thread.start()
@@ -318,6 +314,11 @@ class _Attempt:
             metrics=newest.metrics if newest else {},
             checkpoint_uri=self._bucket.uri(newest.path) if newest else None,
             best_checkpoint_uri=self._bucket.uri(best.path) if best else None,
+        )
+
+    def _prestart(self) -> None:
+        prestarted_worker.prestart_all(
+            self._coordinator, self._contract.workers, self._imports, self._ended
         )
 
     def _keep_lease(self) -> None:

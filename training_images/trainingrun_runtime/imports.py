@@ -31,7 +31,8 @@ class BackgroundImports:
 
     def __init__(self, *modules: str) -> None:
         self._done: dict[str, Future[ModuleType]] = {name: Future() for name in modules}
-        threading.Thread(target=self._import, name="imports", daemon=True).start()
+        # Not a daemon: a thread that ends inside an import can abort the process at its exit.
+        threading.Thread(target=self._import, name="imports").start()
 
     def _import(self) -> None:
         with collector_disabled():

@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from typing import Any
 
 import ray
@@ -64,10 +63,12 @@ def _start() -> None:
         log.warning("no worker process was prestarted: %s", error)
 
 
-def prestart_all(coordinator: Any, workers: int, imports: BackgroundImports) -> None:
+def prestart_all(
+    coordinator: Any, workers: int, imports: BackgroundImports, ended: threading.Event
+) -> None:
     """Have the raylets start the processes of Ray's controller and of the first workers.
 
-    For a thread of the driver: it waits for the nodes of `workers` workers.
+    For a thread of the driver: waits for the nodes of `workers` workers until `ended` is set.
     """
     try:
         imports.wait("ray.train")
@@ -80,9 +81,7 @@ def prestart_all(coordinator: Any, workers: int, imports: BackgroundImports) -> 
         # A raylet starts as many processes at once as its node has CPUs, a head often one.
         ray.get(coordinator.commits.remote())
         prestart.prestart(_own_node(), controller, FIRST_KEEP_S)
-        end = time.monotonic() + FIRST_KEEP_S
-        while len(done) < workers and time.monotonic() < end:
-            time.sleep(0.1)
+        while len(done) < workers and not ended.wait(1.0):
             done = _prestart_workers(worker, done)
     except Exception as error:  # a start without them is slower, not wrong
         log.warning("no process was prestarted: %s", error)
