@@ -4,11 +4,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from support.local_runs import Run, two_workers
-from trainingrun.api.contract import RecordKind
+from trainingrun.api.contract import WORKER_RESOURCE, RecordKind
 from trainingrun_runtime import prestarted_worker
 
 SYNCHRONIZATION = "ray::SynchronizationActor"
 """The actor that Ray's controller creates first, just before the workers."""
+
+
+BOTH_NODES = f"""
+import ray, time
+ray.init(logging_level="ERROR")
+while sum({WORKER_RESOURCE!r} in node["Resources"] for node in ray.nodes()) < 2:
+    time.sleep(0.1)
+"""
+"""Ends when both workers' nodes have joined, as KubeRay waits for all pods."""
 
 
 class Process(NamedTuple):
@@ -33,6 +42,7 @@ def test_the_next_worker_gets_a_process_that_has_the_modules_of_the_killed_one(
 
 def test_the_controller_and_the_first_workers_get_prestarted_processes(tmp_path: Path) -> None:
     with two_workers(tmp_path) as ray:
+        assert ray.start_on_head(["-c", BOTH_NODES], {}, tmp_path / "nodes.log").wait(60) == 0
         run = Run(ray, tmp_path, "trainingrun_runtime.examples.linear:train", {"steps": 200})
         run.start()
         run.wait_until(lambda progress: progress.step >= 1)

@@ -317,9 +317,7 @@ class _Attempt:
         )
 
     def _prestart(self) -> None:
-        prestarted_worker.prestart_all(
-            self._coordinator, self._contract.workers, self._imports, self._ended
-        )
+        prestarted_worker.prestart_all(self._coordinator, self._imports)
 
     def _keep_lease(self) -> None:
         """Renew the lease; end this process as soon as another driver holds the run."""

@@ -63,12 +63,11 @@ def _start() -> None:
         log.warning("no worker process was prestarted: %s", error)
 
 
-def prestart_all(
-    coordinator: Any, workers: int, imports: BackgroundImports, ended: threading.Event
-) -> None:
-    """Have the raylets start the processes of Ray's controller and of the first workers.
+def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:
+    """Have the raylets start the processes of the first workers and of Ray's controller.
 
-    For a thread of the driver: waits for the nodes of `workers` workers until `ended` is set.
+    For a thread of the driver. A node that joins later gets none: Ray creates its worker as soon
+    as it is there.
     """
     try:
         imports.wait("ray.train")
@@ -77,22 +76,13 @@ def prestart_all(
             {**prestart.controller_variables(), **CONTROLLER_ENVIRONMENT},
         )
         worker = prestart.extended(controller, ENVIRONMENT)
-        done = _prestart_workers(worker, set())
+        for node in nodes.nodes_with(WORKER_RESOURCE):
+            prestart.prestart(node, worker, FIRST_KEEP_S)
         # A raylet starts as many processes at once as its node has CPUs, a head often one.
         ray.get(coordinator.commits.remote())
         prestart.prestart(_own_node(), controller, FIRST_KEEP_S)
-        while len(done) < workers and not ended.wait(1.0):
-            done = _prestart_workers(worker, done)
     except Exception as error:  # a start without them is slower, not wrong
         log.warning("no process was prestarted: %s", error)
-
-
-def _prestart_workers(environment: str, done: set[str]) -> set[str]:
-    """Prestart a process on each worker's node that is not in `done`; returns all of them."""
-    found = set(nodes.nodes_with(WORKER_RESOURCE))
-    for node in found - done:
-        prestart.prestart(node, environment, FIRST_KEEP_S)
-    return found | done
 
 
 def import_modules() -> None:
