@@ -190,7 +190,7 @@ def test_gpus_are_counted_on_the_machine(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert machine.devices(a_gpu_run().spec, tmp_path) == ("0", "1")
-    with pytest.raises(LocalError, match=r"wants 3 NVIDIA GPU\(s\) .* this machine has 2"):
+    with pytest.raises(LocalError, match=r"requests 3 NVIDIA GPU\(s\) .* this machine has 2"):
         machine.devices(a_gpu_run(workers=3).spec, tmp_path)
 
 
