@@ -165,6 +165,15 @@ def test_a_script_and_what_it_imports_come_from_the_file_itself(tmp_path: Path) 
     assert script.with_name("model.py").exists()
 
 
+def test_a_script_of_the_image_is_read_on_this_machine(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    folder = Folder.prepare(a_run(training={"script": {"path": str(script)}}), tmp_path, False)
+    with pytest.raises(LocalError, match=r"training.script.path .*/train.py is not a file on this"):
+        folder.write_script({})
+    script.write_text("")
+    assert folder.write_script({}) == script
+
+
 @pytest.mark.parametrize(
     ("config_maps", "sentence"),
     [

@@ -112,6 +112,29 @@ def test_a_second_fit_is_refused_in_a_sentence_and_not_mixed_with_the_first(
     assert [committed.step for committed in manifest.committed(run.bucket)] == [5]
 
 
+def test_a_script_gets_its_arguments_and_the_names_of_its_run(
+    a_script: Callable[[str], Run],
+) -> None:
+    run = a_script(
+        """
+        import os, sys
+
+        def train(config):
+            session = Session(model=torch.nn.Linear(1, 1))
+            names = ("NAME", "NAMESPACE", "UID", "ATTEMPT")
+            rank = "/".join(os.environ["TRAININGRUN_" + name] for name in names)
+            for _ in session.steps(1):
+                pass
+            session.finish(rank=rank, script=config["script"])
+
+        trainer(script=" ".join(sys.argv[1:])).fit()
+        """
+    )
+    run.contract = run.contract.model_copy(update={"script_args": ["--lr", "0.1"], "attempt": 2})
+    assert run.drive() == 0, run.log()
+    assert run.metrics() == {"step": 1, "rank": "example/default/0/2", "script": "--lr 0.1"}
+
+
 def test_checkpoints_of_one_name_are_kept_apart(a_script: Callable[[str], Run]) -> None:
     """A second upload under the first one's name would overwrite what is committed."""
     run = a_script(

@@ -70,6 +70,7 @@ def main() -> int:
     started = time.time()
     imports = BackgroundImports("ray.train", "ray.train.torch")
     contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
+    os.environ.update(contract.identity())
     final = _Documents(contract, started)
     try:
         storage = contract.storage
@@ -260,7 +261,7 @@ class _Attempt:
     def _run_script(self, script: str) -> None:
         path = Path(script)
         os.environ.setdefault(CONFIG_ENV, json.dumps(self._contract.config))
-        sys.argv = [str(path)]
+        sys.argv = [str(path), *self._contract.script_args]
         sys.path.insert(0, str(path.parent))
         _fail_on_os_exit()
         runpy.run_path(str(path), run_name="__main__")

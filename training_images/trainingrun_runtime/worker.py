@@ -208,6 +208,8 @@ class TrainingFunction:
         """Train; returns what the user's function returns."""
         global _worker
         stacks.log_on_signal()
+        # In a local run the attempts share a node's environment.
+        os.environ.update(self._contract.identity())
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = _worker = Worker(self._coordinator, self._contract)

@@ -20,6 +20,12 @@ CONTRACT_ENV = "TRAININGRUN_CONTRACT"
 """The driver's `RunContract`, as JSON."""
 CONFIG_ENV = "TRAININGRUN_CONFIG"
 """JSON of `training.config`, for scripts."""
+NAME_ENV = "TRAININGRUN_NAME"
+"""Name of the run, on the head and on every worker, as the three that follow."""
+NAMESPACE_ENV = "TRAININGRUN_NAMESPACE"
+UID_ENV = "TRAININGRUN_UID"
+ATTEMPT_ENV = "TRAININGRUN_ATTEMPT"
+"""Number of the attempt, from 1."""
 TOKEN_FOLDER = "/etc/trainingrun/tokens"  # noqa: S105 - a folder of the head pod
 """Each file in it holds a bearer token that the head takes. A file may come while it runs."""
 NOTICE_ENV = "TRAININGRUN_NOTICE_SECONDS"
@@ -160,6 +166,8 @@ class RunContract(Wire):
     """`module:function` to train with."""
     script: str | None = None
     """Path of the script to run instead."""
+    script_args: list[str] = Field(default_factory=list)
+    """Its arguments."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Handed to the function."""
     torch_backend: Literal["auto", "gloo", "nccl"] = "auto"
@@ -176,6 +184,20 @@ class RunContract(Wire):
     """The run's own folder in the bucket."""
     checkpoints: ContractCheckpoints = Field(default_factory=ContractCheckpoints)
     """When checkpoints are made and which are kept."""
+
+    def identity(self) -> dict[str, str]:
+        """Environment variables that name the run and the attempt."""
+        return identity(self.name, self.namespace, self.uid, self.attempt)
+
+
+def identity(name: str, namespace: str, uid: str, attempt: int) -> dict[str, str]:
+    """Environment variables that name a run and its attempt."""
+    return {
+        NAME_ENV: name,
+        NAMESPACE_ENV: namespace,
+        UID_ENV: uid,
+        ATTEMPT_ENV: str(attempt),
+    }
 
 
 class RunState(StrEnum):

@@ -1,7 +1,7 @@
 """spec.training: what is trained."""
 
 import json
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,16 +12,38 @@ MAX_CONFIG_CHARACTERS = 65536
 """Linux takes no environment variable of 128 KiB, and the config travels in one."""
 
 
-class ScriptSource(Model):
-    """A user's own Ray Train script, kept in a ConfigMap."""
+Argument = Annotated[str, Field(max_length=4096)]
+"""An argument of a command."""
 
-    config_map: str = Field(max_length=253)
+
+class ScriptSource(Model):
+    """A user's own Ray Train script, in a ConfigMap or in the image."""
+
+    config_map: str | None = Field(default=None, max_length=253)
     """Name of the ConfigMap, in the run's namespace, that holds the script."""
     file: str = Field(default="train.py", max_length=253)
     """Key in the ConfigMap; every key is mounted beside it and can be imported."""
+    path: str | None = Field(default=None, max_length=1024)
+    """Path of the script in the image. Exactly one of configMap and path is set."""
+    args: list[Argument] = Field(
+        default_factory=list,
+        max_length=100,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    """Arguments of the script: `sys.argv[1:]`."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.configMap) != has(self.path)",
+            "set exactly one of configMap (a file in a ConfigMap) and path (a file in the image)",
+            lambda script: (script.config_map is None) != (script.path is None),
+        ),
         object_name("config_map", "ConfigMap in the run's namespace"),
+        matching(
+            "path",
+            r"(/[A-Za-z0-9._-]+)+",
+            "must be the absolute path of a file in the image, such as /app/train.py",
+        ),
         matching(
             "file",
             r"[A-Za-z0-9._-]+",
@@ -95,7 +117,7 @@ class Training(Model):
         Rule(
             "has(self.__function__) != has(self.script)",
             "set exactly one of training.function (module:function in the image) and "
-            "training.script (a file in a ConfigMap)",
+            "training.script (a file in a ConfigMap or in the image)",
             lambda training: (training.function is None) != (training.script is None),
         ),
         matching(

@@ -12,7 +12,7 @@ from .base import Model, Rule, matching
 from .failures_spec import Backoff, Failures
 from .pods_spec import Accelerator, Capacity, Head, HeadResources, WorkerResources, Workers
 from .scheduling_spec import Queue, Scheduling
-from .spec_fields import Switch, Whole
+from .spec_fields import Freeform, Switch, Whole
 from .status import RunStatus
 from .storage_spec import BestCheckpoint, Checkpoints, Storage
 from .training_spec import EnvVar, ScriptSource, TorchSettings, Training
@@ -56,7 +56,7 @@ PLURAL = "trainingruns"
 MAX_NAME_LENGTH = 41
 """KubeRay takes RayJob names of up to 47 characters; an attempt's is `<run>-<number>`."""
 
-IMMUTABLE = ("image", "training", "workers", "head", "storage", "scheduling")
+IMMUTABLE = ("image", "training", "workers", "head", "podTemplate", "storage", "scheduling")
 """Fields of the spec that cannot change: checkpoints already made depend on them."""
 
 
@@ -82,6 +82,8 @@ class RunSpec(Model):
     """The workers, one pod each."""
     head: Head = Field(default_factory=Head)
     """The head: Ray's control store and the driver."""
+    pod_template: Freeform = Field(default_factory=dict)
+    """A PodTemplateSpec merged over those of head and workers alike, before their own."""
     storage: Storage
     """The bucket in which the run keeps its lease, checkpoints and result."""
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
@@ -129,6 +131,10 @@ class ObjectMeta(Model):
     """Name of the run."""
     namespace: str = "default"
     """Namespace of the run and of everything it owns."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels of the run, which its pods get as well."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Annotations of the run, which its pods get as well."""
     uid: str = ""
     """Set by the API server; distinguishes two runs of one name."""
     generation: int = 0

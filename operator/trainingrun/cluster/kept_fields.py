@@ -73,7 +73,7 @@ FIELDS: Mapping[str, Fields] = {
 """By kind. TrainingRuns are kept whole, for their status is written back whole; see `of_run`."""
 
 ENDED_RUNS_LOSE = ("podTemplate",)
-"""What an ended run's `spec.workers` and `spec.head` lose: nothing is rendered from it again."""
+"""What an ended run's `spec` and its `workers` and `head` lose: nothing is rendered again."""
 
 
 def projection(kind: str) -> Callable[[Object], Object]:
@@ -114,7 +114,7 @@ def of_run(run: Object) -> Object:
         rest = {k: v for k, v in annotations.items() if k != LAST_APPLIED}
         kept["metadata"] = {**kept["metadata"], "annotations": rest}
     if (run.get("status") or {}).get("completionTime"):
-        spec = dict(run.get("spec") or {})
+        spec = {k: v for k, v in (run.get("spec") or {}).items() if k not in ENDED_RUNS_LOSE}
         for part in ("workers", "head"):
             if isinstance(spec.get(part), Mapping):
                 spec[part] = {k: v for k, v in spec[part].items() if k not in ENDED_RUNS_LOSE}

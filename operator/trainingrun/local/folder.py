@@ -72,7 +72,10 @@ class Folder:
         (self.root / _LATEST).write_text(text)
 
     def write_script(self, config_maps: Mapping[str, Mapping[str, str]]) -> Path | None:
-        """Write the run's script where Python finds it; its path, None if it trains a function.
+        """Write the run's script where Python finds it, unless it is a file of the image.
+
+        Returns:
+            Its path; None if the run trains a function.
 
         Args:
             config_maps: Data of the ConfigMaps in the run's own file, by name.
@@ -83,6 +86,14 @@ class Folder:
         source = self.run.spec.training.script
         if source is None:
             return None
+        if source.config_map is None:
+            path = Path(source.path or "")
+            if not path.is_file():
+                raise LocalError(
+                    f"training.script.path {path} is not a file on this machine; a local run reads "
+                    "it here, not in the image"
+                )
+            return path
         data = config_maps.get(source.config_map)
         if data is None:
             raise LocalError(

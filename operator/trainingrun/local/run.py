@@ -75,6 +75,7 @@ def run_locally(
     )
     environment = {
         **variables,
+        **base.identity(),
         "PYTHONPATH": _import_path(script),
         CONFIG_ENV: json.dumps(run.spec.training.config),
     }

@@ -174,7 +174,7 @@ def _of_config(context: ReconcileContext, message: str) -> Blocker | None:
 def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
     script = context.run.spec.training.script
     scheduled = pod_status.scheduled_at(pod)
-    if script is None or scheduled is None:
+    if script is None or script.config_map is None or scheduled is None:
         return None
     if (context.now - scheduled).total_seconds() < MOUNT_PATIENCE_S:
         return None

@@ -1,9 +1,10 @@
 """The contract that the runtime reads about an attempt."""
 
+from pathlib import PurePosixPath
 from typing import Literal
 
 from ..api.contract import WORKER_RESOURCE, ContractCheckpoints, ContractStorage, RunContract
-from ..api.v1alpha1 import TrainingRun
+from ..api.v1alpha1 import ScriptSource, TrainingRun
 from . import names, platforms, whole_quantities
 from .render_settings import RenderSettings
 
@@ -43,6 +44,11 @@ def ray_devices(run: TrainingRun, settings: RenderSettings) -> dict[str, int]:
     return {device.ray: accelerator.count}
 
 
+def script_path(script: ScriptSource) -> PurePosixPath:
+    """Where the script is in every pod of the run."""
+    return PurePosixPath(script.path or f"{names.SCRIPT_FOLDER}/{script.file}")
+
+
 def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunContract:
     """What the runtime needs for attempt `number`; no credential is in it."""
     spec = run.spec
@@ -55,7 +61,8 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         uid=run.metadata.uid,
         attempt=number,
         function=training.function,
-        script=f"{names.SCRIPT_FOLDER}/{training.script.file}" if training.script else None,
+        script=str(script_path(training.script)) if training.script else None,
+        script_args=training.script.args if training.script else [],
         config=training.config,
         torch_backend=training.torch.backend,
         torch_timeout_seconds=training.torch.timeout_seconds,

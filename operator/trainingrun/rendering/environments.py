@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from ..api.contract import CONFIG_ENV, CONTRACT_ENV, NOTICE_ENV
+from ..api.contract import CONFIG_ENV, CONTRACT_ENV, NOTICE_ENV, identity
 from ..api.v1alpha1 import TrainingRun
-from . import names
-from .contracts import contract
+from .contracts import contract, script_path
 from .platforms import Platform
 from .render_settings import RenderSettings
 
@@ -40,12 +39,14 @@ def head(
         {"name": CONTRACT_ENV, "value": literal(document)},
         {"name": CONFIG_ENV, "value": literal(json.dumps(run.spec.training.config))},
     ]
-    return _together(own, _common(run, settings, platform), _users(run))
+    return _together(own, _common(run, number, settings, platform), _users(run))
 
 
-def worker(run: TrainingRun, settings: RenderSettings, platform: Platform) -> list[dict[str, Any]]:
+def worker(
+    run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
+) -> list[dict[str, Any]]:
     """A worker's variables, of which none is secret."""
-    return _together(_common(run, settings, platform), _users(run))
+    return _together(_common(run, number, settings, platform), _users(run))
 
 
 def credentials(run: TrainingRun) -> list[dict[str, Any]]:
@@ -59,13 +60,21 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _common(run: TrainingRun, settings: RenderSettings, platform: Platform) -> list[dict[str, Any]]:
-    variables = {NOTICE_ENV: str(platform.pre_stop_s), **RAY_TUNING, **_storage(run)}
+def _common(
+    run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
+) -> list[dict[str, Any]]:
+    metadata = run.metadata
+    variables = {
+        **identity(metadata.name, metadata.namespace, metadata.uid, number),
+        NOTICE_ENV: str(platform.pre_stop_s),
+        **RAY_TUNING,
+        **_storage(run),
+    }
     if settings.ray_auth == "disabled":
         variables |= NO_RAY_TOKEN
     if run.spec.training.script:
         # Whatever the script imports lies beside it, and workers unpickle by import.
-        variables["PYTHONPATH"] = names.SCRIPT_FOLDER
+        variables["PYTHONPATH"] = str(script_path(run.spec.training.script).parent)
     return [
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},

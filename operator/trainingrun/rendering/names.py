@@ -1,5 +1,7 @@
 """Names and labels of everything that a run owns: the one place where they are made and read."""
 
+from typing import Any
+
 from ..api.v1alpha1 import TrainingRun
 
 RUN_LABEL = "trainingrun.dev/run"
@@ -15,6 +17,18 @@ TOKEN_KEY_LABEL = "trainingrun.dev/token-key"  # noqa: S105 - the label's name
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGER = "trainingrun-operator"
 """Value of the managed-by label, and the field manager of every server-side apply."""
+
+NOT_INHERITED = (
+    "trainingrun.dev",
+    "ray.io",
+    "kubernetes.io",
+    "k8s.io",
+    "x-k8s.io",
+    "helm.sh",
+    "argoproj.io",
+    "fluxcd.io",
+)
+"""Domains of labels and annotations that pods do not get from their run."""
 
 HEAD = "head"
 WORKER = "worker"
@@ -65,6 +79,27 @@ def run_folder(run: TrainingRun) -> str:
     """
     base = run.spec.storage.uri.rstrip("/")
     return f"{base}/{run.metadata.name}-{run.metadata.uid[:8]}"
+
+
+def inherited_metadata(run: TrainingRun) -> dict[str, Any]:
+    """Labels and annotations of the run, as a pod template that gives them to its pods.
+
+    Without those of the tools in `NOT_INHERITED`, to which they mean the labelled object alone:
+    Kueue would queue each pod by itself, Helm and Argo CD would take the pods for their own.
+    """
+    metadata = {
+        kind: {key: value for key, value in found.items() if not _is_of_a_tool(key)}
+        for kind, found in (
+            ("labels", run.metadata.labels),
+            ("annotations", run.metadata.annotations),
+        )
+    }
+    return {"metadata": {kind: found for kind, found in metadata.items() if found}}
+
+
+def _is_of_a_tool(key: str) -> bool:
+    domain = key.rpartition("/")[0]
+    return f".{domain}".endswith(tuple(f".{tool}" for tool in NOT_INHERITED))
 
 
 def labels(run: TrainingRun, number: int | None = None, role: str | None = None) -> dict[str, str]:

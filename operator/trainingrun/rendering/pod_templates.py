@@ -77,7 +77,7 @@ def worker(
         container=names.WORKER_CONTAINER,
         annotations={},
         ports={"metrics": 8080},
-        env=environments.worker(run, settings, platform),
+        env=environments.worker(run, number, settings, platform),
         tokens=None,
         own_labels={},
         resources=resources,
@@ -156,7 +156,9 @@ def _pod(
         script_folder=names.SCRIPT_FOLDER,
         **values,
     )
-    merged = merge_pod_template(rendered, overlay)
+    merged = merge_pod_template(rendered, names.inherited_metadata(run))
+    for template in (run.spec.pod_template, overlay):
+        merged = merge_pod_template(merged, template)
     # Not even the user's podTemplate changes these: by them the operator finds the pod, and the
     # NetworkPolicy guards it.
     return merge(merged, {"metadata": {"labels": labels}})
