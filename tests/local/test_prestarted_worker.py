@@ -1,15 +1,13 @@
 """A process with its modules imported is ready before Ray creates an actor that needs it."""
 
+import json
+import textwrap
+from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 from support.local_runs import Run, two_workers
+from support.prestarted import processes
 from trainingrun.api.contract import WORKER_RESOURCE, RecordKind
-from trainingrun_runtime import prestarted_worker
-
-SYNCHRONIZATION = "ray::SynchronizationActor"
-"""The actor that Ray's controller creates first, just before the workers."""
-
 
 BOTH_NODES = f"""
 import ray, time
@@ -18,14 +16,6 @@ while sum({WORKER_RESOURCE!r} in node["Resources"] for node in ray.nodes()) < 2:
     time.sleep(0.1)
 """
 """Ends when both workers' nodes have joined, as KubeRay waits for all pods."""
-
-
-class Process(NamedTuple):
-    """A worker process of Ray whose environment sets one of our setup hooks."""
-
-    began: int
-    title: str
-    hook: str
 
 
 def test_the_next_worker_gets_a_process_that_has_the_modules_of_the_killed_one(
@@ -41,32 +31,38 @@ def test_the_next_worker_gets_a_process_that_has_the_modules_of_the_killed_one(
 
 
 def test_the_controller_and_the_first_workers_get_prestarted_processes(tmp_path: Path) -> None:
+    before = tmp_path / "before"
+    script = tmp_path / "script.py"
     with two_workers(tmp_path) as ray:
+        home = str(ray.head.state.parents[1])
+        script.write_text(
+            textwrap.dedent(f"""
+                import json, pathlib, time
+                import torch
+                from ray.train import ScalingConfig
+                from ray.train.torch import TorchTrainer
+                from support.prestarted import processes
+                from trainingrun_runtime import Session
+
+                def train():
+                    session = Session(model=torch.nn.Linear(1, 1))
+                    for _ in session.steps(100_000):
+                        time.sleep(0.05)
+
+                deadline = time.monotonic() + 120
+                while len(found := processes({home!r})) < 3 and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                pathlib.Path({str(before)!r}).write_text(json.dumps([p.pid for p in found]))
+                TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2)).fit()
+            """)
+        )
         assert ray.start_on_head(["-c", BOTH_NODES], {}, tmp_path / "nodes.log").wait(60) == 0
-        run = Run(ray, tmp_path, "trainingrun_runtime.examples.linear:train", {"steps": 200})
+        run = Run(ray, tmp_path, None, {}, script=script)
         run.start()
         run.wait_until(lambda progress: progress.step >= 1)
-        found = _processes()
+        titles = {process.pid: process.title.split(".")[0] for process in processes(home)}
         run.stop()
-    (created,) = {p.began for p in found if p.title.startswith(SYNCHRONIZATION)}
-    early = {(p.title.split(".")[0], p.hook) for p in found if p.began < created}
-    assert early == {
-        ("ray::TrainController", "import_for_controller"),
-        ("ray::RayTrainWorker", "import_modules"),
-    }, f"{found}\n{run.log()}"
-
-
-def _processes() -> list[Process]:
-    found = []
-    prefix = f"{prestarted_worker.prestart.SETUP_HOOK_ENV}={prestarted_worker.__name__}."
-    for entry in Path("/proc").iterdir():
-        try:
-            environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            title = (entry / "cmdline").read_bytes().decode(errors="replace").strip("\0 ")
-            began = int((entry / "stat").read_text().rpartition(")")[2].split()[19])
-        except (OSError, IndexError):  # no process, or one that has ended
-            continue
-        hooks = [line.removeprefix(prefix) for line in environment if line.startswith(prefix)]
-        if hooks:
-            found.append(Process(began, title, hooks[0]))
-    return found
+    assert Counter(titles[pid] for pid in json.loads(before.read_text())) == {
+        "ray::TrainController": 1,
+        "ray::RayTrainWorker": 2,
+    }

@@ -13,7 +13,6 @@ LIGHT = {
     "trainingrun_runtime.progress.server": "ray",  # it answers while Ray is still starting
     "trainingrun_runtime.coordination.coordinator": "ray.train",
     "trainingrun_runtime.driver": "ray.train",  # imported in a thread
-    "trainingrun_runtime.progress.report_callback": "torch",  # Ray's controller
 }
 
 

@@ -9,7 +9,7 @@ __all__ = ["Session"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded at first use: the progress server and the driver must not import torch.
+    # Loaded at first use: the progress server and the coordinator must not import torch.
     if name == "Session":
         from .session import Session
 

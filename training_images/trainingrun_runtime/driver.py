@@ -235,7 +235,11 @@ class _Attempt:
 
         The outcome of `fit` decides: code that catches its exception and returns has not trained.
         """
-        self._imports.wait("ray.train.torch")
+        try:
+            self._imports.wait("ray.train.torch")
+        except ImportError as error:
+            if self._contract.script is None:
+                return error  # of the image, so of the user's own
         from .trainer import Trainers
 
         trainers = Trainers(

@@ -1,4 +1,4 @@
-"""Prestarts processes for the first worker group, and one on each worker's node for the next group.
+"""Prestarts processes for Ray's controller and the first workers, and one per node for the next.
 
 Most of a start is the start of Python and its imports. A raylet can start a process in advance
 and assigns it to the next actor with the same runtime environment, which is the next worker. That
@@ -12,13 +12,16 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from trainingrun.api.contract import WORKER_RESOURCE
 
-from .imports import BackgroundImports, collector_disabled
+from .imports import BackgroundImports, collector_paused
 from .ray_internals import nodes, prestart
 from .state_directory import state_directory
 
@@ -27,16 +30,30 @@ log = logging.getLogger(__name__)
 DELAY_S = 3.0
 """After the start of training, so that the first steps have the CPU."""
 KEEP_S = 30 * 24 * 3600
+"""How long the process for the next worker is kept."""
 FIRST_KEEP_S = 120
-"""For processes of the first worker group, which begins within seconds."""
+"""How long those of the first worker group are kept, which begins within seconds."""
 FIRST_MODULES = ("ray.train.torch", "torch._dynamo")
 """What a worker imports at least; DistributedDataParallel imports `torch._dynamo`."""
 FILE = "modules"
 """Names of the modules that this pod's worker has loaded, in the state directory."""
+CLAIM_ENV = "TRAININGRUN_CONTROLLER_CLAIM"
+"""Path of a file; the process that deletes it imports PyTorch for Ray's controller."""
 
-CONTROLLER_ENVIRONMENT = {prestart.SETUP_HOOK_ENV: f"{__name__}.import_for_controller"}
 ENVIRONMENT = {prestart.SETUP_HOOK_ENV: f"{__name__}.import_modules"}
 """Variables of the workers' runtime environment."""
+
+
+def controller_environment() -> Mapping[str, str]:
+    """Variables of the runtime environment of this driver's controller."""
+    return {
+        prestart.SETUP_HOOK_ENV: f"{__name__}.import_for_controller",
+        CLAIM_ENV: str(_claim()),
+    }
+
+
+def _claim() -> Path:
+    return state_directory() / f"controller-{os.getpid()}"
 
 
 def schedule() -> threading.Timer:
@@ -50,15 +67,12 @@ def schedule() -> threading.Timer:
     return timer
 
 
-def _own_node() -> str:
-    return str(ray.get_runtime_context().get_node_id())
-
-
 def _start() -> None:
     try:
         names = [name for name in list(sys.modules) if name not in ("__main__", "__mp_main__")]
         (state_directory() / FILE).write_text("\n".join(names))
-        prestart.prestart(_own_node(), prestart.own_environment(), KEEP_S)
+        own = ray.get_runtime_context().get_node_id()
+        prestart.prestart(nodes.address_of(own), prestart.own_environment(), KEEP_S)
     except Exception as error:  # a restart without it is slower, not wrong
         log.warning("no worker process was prestarted: %s", error)
 
@@ -73,38 +87,66 @@ def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:
         imports.wait("ray.train")
         controller = prestart.extended(
             prestart.own_environment(),
-            {**prestart.controller_variables(), **CONTROLLER_ENVIRONMENT},
+            {**prestart.controller_variables(), **controller_environment()},
         )
         worker = prestart.extended(controller, ENVIRONMENT)
-        for node in nodes.nodes_with(WORKER_RESOURCE):
-            prestart.prestart(node, worker, FIRST_KEEP_S)
-        # A raylet starts as many processes at once as its node has CPUs, a head often one.
-        ray.get(coordinator.commits.remote())
-        prestart.prestart(_own_node(), controller, FIRST_KEEP_S)
+        own = nodes.address_of(ray.get_runtime_context().get_node_id())
+        with ThreadPoolExecutor(16) as pool:
+            for address in nodes.addresses_with(WORKER_RESOURCE):
+                pool.submit(_try, prestart.prestart, address, worker, FIRST_KEEP_S)
+            # A raylet starts as many processes at once as its node has CPUs, a head often one.
+            ray.get(coordinator.commits.remote())
+            _claim().touch()
+            _try(prestart.prestart, own, controller, FIRST_KEEP_S)
     except Exception as error:  # a start without them is slower, not wrong
         log.warning("no process was prestarted: %s", error)
 
 
+def _try(request: Callable[..., None], address: str, *arguments: Any) -> None:
+    try:
+        request(address, *arguments)
+    except Exception as error:  # one node that does not answer is no reason to leave out the others
+        log.warning("no process was prestarted at %s: %s", address, error)
+
+
 def import_modules() -> None:
     """Import the modules of the former worker on this node; the setup hook of worker processes."""
-    with collector_disabled():
+    with contextlib.suppress(Exception):  # an error here would end each process before its use
+        with collector_paused():
+            _import(FIRST_MODULES)
         file = state_directory() / FILE
-        modules = file.read_text().splitlines() if file.exists() else ()
-        for name in (*FIRST_MODULES, *modules):
-            # A module that fails to import fails again where it is used; an error here would end
-            # each prestarted process.
-            with contextlib.suppress(Exception, SystemExit):
-                importlib.import_module(name)
+        if file.exists():
+            _import(file.read_text().splitlines())
+        else:
+            threading.Thread(target=_end_if_left_over, args=(file,), daemon=True).start()
 
 
 def import_for_controller() -> None:
-    """Import PyTorch in the job's first process; the setup hook of Ray's controller.
+    """Import PyTorch for Ray's controller; the setup hook of its process.
 
-    The actors that the controller creates inherit its environment and need no PyTorch.
+    The actors that the controller creates inherit its environment and need no PyTorch: the claim
+    is gone by then, or is on another node.
     """
-    first = state_directory() / f"controller-{os.environ.get('RAY_JOB_ID', '')}"
-    with collector_disabled():
-        importlib.import_module("ray.train")
-        with contextlib.suppress(FileExistsError):
-            first.touch(exist_ok=False)
-            importlib.import_module("ray.train.torch")
+    with contextlib.suppress(Exception):
+        os.unlink(os.environ[CLAIM_ENV])
+        with collector_paused():
+            _import(["ray.train.torch"])
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        # A module that fails to import fails again where it is used.
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(name)
+
+
+def _end_if_left_over(file: Path) -> None:
+    """End a process of the first worker group that another one took the place of.
+
+    The next worker is to get a process that has imported the modules in `file`.
+    """
+    waiting = threading.Event()
+    while not file.exists():
+        waiting.wait(0.5)
+    if ray.get_runtime_context().get_actor_id() is None:
+        os._exit(0)

@@ -1,10 +1,10 @@
 """Ray Train's trainer: built from the contract, or a script's own one, configured in `fit()`."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
 from trainingrun.api.contract import RunContract
 
@@ -14,7 +14,6 @@ from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
 from .progress.report_callback import CoordinatorReports
 from .ray_internals import connection, filesystem, training
-from .ray_internals.torch_config import KeptProcessGroup
 from .worker import TrainingFunction
 
 
@@ -41,6 +40,8 @@ class Trainers:
         Raises:
             ray.train.TrainingFailedError: it is not done.
         """
+        from ray.train.torch import TorchTrainer
+
         function = TrainingFunction(self._coordinator, self._contract)
         TorchTrainer(
             function,
@@ -56,7 +57,7 @@ class Trainers:
         return training.intercept_fit(
             self._prepare,
             lambda: AttemptPolicy(self._coordinator),
-            prestarted_worker.CONTROLLER_ENVIRONMENT,
+            prestarted_worker.controller_environment(),
         )
 
     def _prepare(self, trainer: Any) -> None:
@@ -69,7 +70,8 @@ class Trainers:
         # The YAML decides how large the run is: a script's own ScalingConfig would wait for
         # workers that were never started.
         trainer.scaling_config = self._scaling()
-        if isinstance(trainer.backend_config, TorchConfig):
+        # A subclass, such as that of XLA, forms its process group in its own way.
+        if _is_torch_config(trainer.backend_config):
             trainer.backend_config = self._torch_config()
         if trainer.train_loop_config is None:
             trainer.train_loop_config = {}
@@ -84,7 +86,9 @@ class Trainers:
             placement_strategy=self._contract.placement,
         )
 
-    def _torch_config(self) -> TorchConfig:
+    def _torch_config(self) -> BackendConfig:
+        from .ray_internals.torch_config import KeptProcessGroup
+
         wanted = self._contract.torch_backend
         return KeptProcessGroup(
             backend=None if wanted == "auto" else wanted,
@@ -115,3 +119,11 @@ class Trainers:
             **theirs,
             "env_vars": {**prestarted_worker.ENVIRONMENT, **theirs.get("env_vars", {})},
         }
+
+
+def _is_torch_config(backend: BackendConfig) -> bool:
+    if "ray.train.torch" not in sys.modules:  # the image may have no PyTorch
+        return False
+    from ray.train.torch import TorchConfig
+
+    return type(backend) is TorchConfig

@@ -1,7 +1,7 @@
 """What Ray Train's controller calls: reports, failures and the decision about them.
 
 Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/callback.py` (`ReportCallback`),
-`.../failure_handling/` and `ray/train/v2/_internal/exceptions.py`. Loads no PyTorch.
+`.../failure_handling/` and `ray/train/v2/_internal/exceptions.py`.
 """
 
 from ray.train import ControllerError, PreemptionError

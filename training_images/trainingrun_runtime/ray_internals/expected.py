@@ -5,7 +5,7 @@ without any message. So a Ray that differs from what is listed here ends the att
 """
 
 import dataclasses
-import importlib
+import importlib.util
 import inspect
 from importlib import metadata
 from typing import Any
@@ -15,6 +15,8 @@ LOWEST, BELOW = (2, 58), (2, 61)
 second."""
 
 _EXECUTION = "ray.train.v2._internal.execution"
+_TORCH = "ray.train.torch"
+"""Not checked in an image without PyTorch."""
 _SCALING = f"{_EXECUTION}.scaling_policy"
 PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
     (f"{_EXECUTION}.context", "get_train_context"): (),
@@ -58,7 +60,8 @@ PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
         "DataParallelTrainer._initialize_and_run_controller",
     ): ("self", "controller_init_kwargs"),
     ("ray.train.v2.api.data_parallel_trainer", "get_env_vars_to_propagate"): (),
-    ("ray.train.torch.config", "_TorchBackend.on_shutdown"): (
+    ("ray.train.v2._internal.constants", "get_env_vars_to_propagate"): (),
+    (f"{_TORCH}.config", "_TorchBackend.on_shutdown"): (
         "self",
         "worker_group",
         "backend_config",
@@ -83,6 +86,7 @@ FIELDS: dict[tuple[str, str], frozenset[str]] = {
 """Fields that are read or set, of dataclasses."""
 
 NAMES: dict[tuple[str, str], frozenset[str]] = {
+    (f"{_TORCH}.config", "TorchConfig"): frozenset({"backend_cls"}),
     ("ray.train.v2._internal.callbacks.datasets", "DatasetsCallback"): frozenset(),
     (
         "ray.train.v2._internal.callbacks.placement_group_callback",
@@ -98,6 +102,11 @@ NAMES: dict[tuple[str, str], frozenset[str]] = {
         "DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE",
     ): frozenset(),
     ("ray._private.ray_constants", "WORKER_PROCESS_SETUP_HOOK_ENV_VAR"): frozenset(),
+    ("ray._private.ray_constants", "GLOBAL_GRPC_OPTIONS"): frozenset(),
+    ("ray.core.generated.node_manager_pb2_grpc", "NodeManagerServiceStub"): frozenset(),
+    ("ray.core.generated.runtime_environment_pb2", "RuntimeEnvInfo"): frozenset(
+        {"serialized_runtime_env"}
+    ),
     ("ray._raylet", "InnerGcsClient"): frozenset({"drain_node"}),  # GcsClient hands on to it
     ("ray.core.generated.node_manager_pb2", "PrestartWorkersRequest"): frozenset(
         {"job_id", "num_workers", "keep_alive_duration_secs", "runtime_env_info"}
@@ -128,7 +137,10 @@ def check() -> None:
         UnknownRay: with one sentence: what differs, and which Ray to install.
     """
     check_version()
+    has_torch = importlib.util.find_spec("torch") is not None
     for (module, name), wanted in PARAMETERS.items():
+        if module.startswith(_TORCH) and not has_torch:
+            continue
         found = tuple(inspect.signature(_find(module, name)).parameters)
         if found != wanted:
             raise UnknownRay(sentence(f"has {name} with parameters {', '.join(found) or 'none'}"))
@@ -137,6 +149,8 @@ def check() -> None:
         if lacking:
             raise UnknownRay(sentence(f"has {name} without {', '.join(sorted(lacking))}"))
     for (module, name), attributes in NAMES.items():
+        if module.startswith(_TORCH) and not has_torch:
+            continue
         thing = _find(module, name)
         descriptor = getattr(thing, "DESCRIPTOR", None)  # a message of Ray's protocol
         known = descriptor.fields_by_name if descriptor is not None else dir(thing)

@@ -1,10 +1,12 @@
-"""Ray's nodes and the raylets on them.
+"""Ray's nodes.
 
 Read for ray 2.58-2.60: `ray/scripts/scripts.py` (`ray drain-node`). Imports no Ray Train, which
 takes a second.
 """
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import ray
 
@@ -31,8 +33,17 @@ def dead_nodes() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
 
 
-def nodes_with(resource: str) -> list[str]:
-    """Ids of the Ray nodes that are alive and have a custom resource."""
+def address_of(node_id: str) -> str:
+    """Host and port of a node's raylet."""
+    return next(_address(node) for node in ray.nodes() if node["NodeID"] == node_id)
+
+
+def addresses_with(resource: str) -> list[str]:
+    """Host and port of the raylet of each node that is alive and has a custom resource."""
     return [
-        node["NodeID"] for node in ray.nodes() if node["Alive"] and resource in node["Resources"]
+        _address(node) for node in ray.nodes() if node["Alive"] and resource in node["Resources"]
     ]
+
+
+def _address(node: Mapping[str, Any]) -> str:
+    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"

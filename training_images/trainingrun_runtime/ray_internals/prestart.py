@@ -20,6 +20,9 @@ What `worker_process_setup_hook` of a job's runtime environment becomes; of an a
 nothing (`ray/_private/runtime_env/setup_hook.py`)."""
 
 
+REQUEST_TIMEOUT_S = 5.0
+
+
 def own_environment() -> str:
     """This process's runtime environment, as Ray writes it."""
     return str(ray.get_runtime_context().get_runtime_env_string())
@@ -51,13 +54,13 @@ def controller_variables() -> dict[str, str]:
     }
 
 
-def prestart(node_id: str, environment: str, keep_s: float) -> None:
-    """Have a node's raylet start one process; it ends by itself after `keep_s` s without use.
+def prestart(address: str, environment: str, keep_s: float) -> None:
+    """Have a raylet start one process.
 
     Args:
-        node_id: of a node that is alive.
+        address: host and port of the raylet.
         environment: the runtime environment of the actors that may get the process.
-        keep_s: seconds.
+        keep_s: seconds for which the raylet keeps it at least.
     """
     import grpc
     from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
@@ -68,15 +71,11 @@ def prestart(node_id: str, environment: str, keep_s: float) -> None:
         keep_alive_duration_secs=int(keep_s),
     )
     request.runtime_env_info.serialized_runtime_env = environment
-    with grpc.insecure_channel(_raylet_address(node_id)) as channel:
+    # As Ray's own channels: not through the proxy that a user may have set for the internet.
+    with grpc.insecure_channel(address, ray_constants.GLOBAL_GRPC_OPTIONS) as channel:
         node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(
-            request, timeout=10, metadata=_authorization()
+            request, timeout=REQUEST_TIMEOUT_S, metadata=_authorization()
         )
-
-
-def _raylet_address(node_id: str) -> str:
-    node = next(node for node in ray.nodes() if node["NodeID"] == node_id)
-    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
 
 
 def _authorization() -> list[tuple[str, str]]:
