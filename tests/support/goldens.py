@@ -40,7 +40,7 @@ def sample(path: Path) -> TrainingRun:
 
 
 def rendered(
-    run: TrainingRun, platform: str = "generic", excluded: tuple[str, ...] = ()
+    run: TrainingRun, platform: platforms.PlatformName = "generic", excluded: tuple[str, ...] = ()
 ) -> list[Any]:
     """Everything of one attempt, in the order in which the operator applies it."""
     settings = rendering.RenderSettings(platform=platform, token_key="0a1b2c3d")

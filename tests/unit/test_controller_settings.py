@@ -49,6 +49,18 @@ def test_an_empty_value_means_the_default_whatever_its_kind(read):
             "LOG_LEVEL", "LOUD", "it should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR'", id="level"
         ),
         pytest.param("RAY_AUTH", "on", "it should be 'token' or 'disabled'", id="authentication"),
+        pytest.param(
+            "PLATFORM",
+            "ibm",
+            "it should be 'generic', 'gke', 'eks', 'karpenter' or 'aks'",
+            id="platform",
+        ),
+        pytest.param(
+            "IMAGE_PULL_POLICY",
+            "Sometimes",
+            "it should be 'Always', 'IfNotPresent' or 'Never'",
+            id="pull policy",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_what_it_needs(read, name, value, need):

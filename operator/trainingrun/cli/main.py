@@ -10,6 +10,7 @@ import yaml
 from .. import rendering
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
+from ..rendering import platforms
 from . import cluster_commands, durations, manifest_files
 from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
@@ -128,7 +129,7 @@ def render(
     """Print the manifests of an attempt as the operator would apply them."""
     with one_sentence(ValueError):
         found = _with_uid(manifest_files.read(file).only_run())
-        settings = rendering.RenderSettings(platform=platform, image=image)
+        settings = rendering.RenderSettings(platform=platforms.known_name(platform), image=image)
         manifests = [
             rendering.token_secret(found, settings.token_key),
             *rendering.support_objects(found, settings),

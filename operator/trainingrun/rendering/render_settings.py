@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .platforms import PlatformName
+
 KUBERAY_NAMESPACES = ("default",)
 """Where KubeRay's own manifests and its guide install it: assumed where nothing else is known."""
 
@@ -13,10 +15,10 @@ class RenderSettings:
 
     image: str = "trainingrun-torch:dev"
     """Training image of runs that name none."""
-    image_pull_policy: str = "IfNotPresent"
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """Pull policy of that image and of the runs' own."""
-    platform: str = "generic"
-    """Name of a file in `platforms/`: generic, gke, eks, karpenter or aks."""
+    platform: PlatformName = "generic"
+    """The cloud of the nodes: a file in `platforms/`."""
     ray_version: str = "2.60.0"
     """Ray's version in the training image; KubeRay requires it."""
     ray_auth: Literal["token", "disabled"] = "token"

@@ -6,14 +6,16 @@
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal, get_args
 
 import yaml
 
 from ..merge import merge
 
-KNOWN = ("generic", "gke", "eks", "karpenter", "aks")
-"""Names that `load` takes."""
+PlatformName = Literal["generic", "gke", "eks", "karpenter", "aks"]
+"""Name of a file in this folder."""
+
+KNOWN: tuple[PlatformName, ...] = get_args(PlatformName)
 
 EXIT_SECONDS = 5
 """What is left of the grace period, after the preStop hook, for Ray to end."""
@@ -56,15 +58,21 @@ class Platform:
         return self.termination_grace_period_s - EXIT_SECONDS
 
 
-@cache
-def load(name: str) -> Platform:
-    """The platform of that name.
+def known_name(text: str) -> PlatformName:
+    """The text as the name of a platform.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none of that name.
     """
-    if name not in KNOWN:
-        raise ValueError(f"platform is {name!r}; use one of {', '.join(KNOWN)}")
+    for name in KNOWN:
+        if name == text:
+            return name
+    raise ValueError(f"platform is {text!r}; use one of {', '.join(KNOWN)}")
+
+
+@cache
+def load(name: PlatformName) -> Platform:
+    """The platform of that name."""
     data = merge(_file("generic"), _file(name))
     spot = data["spot"]
     return Platform(
