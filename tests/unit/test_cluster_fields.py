@@ -61,7 +61,7 @@ def test_of_a_node_its_conditions_taints_and_hostname_are_kept():
             "resourceVersion": "1",
             "labels": {"kubernetes.io/hostname": "h"},
         },
-        "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+        "spec": {"taints": [{"key": "k"}]},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
 
