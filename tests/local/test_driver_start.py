@@ -12,7 +12,6 @@ import pytest
 from support.s3 import S3Server, running_s3
 from trainingrun.api.contract import (
     CONTRACT_ENV,
-    LEASE_LOST_EXIT_CODE,
     PROGRESS_FILE,
     STORAGE_PATIENCE_ENV,
     ContractStorage,
@@ -21,6 +20,7 @@ from trainingrun.api.contract import (
     RunContract,
     RunState,
 )
+from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE
 from trainingrun_runtime.checkpoints import run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.coordination.lease import Lease

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_EXIT_CODE, SUSPEND_FILE
+from trainingrun.api.contract import SUSPEND_FILE
+from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest
 

@@ -12,13 +12,8 @@ import pytest
 
 from support.local_runs import OUTAGE_S, Run, two_workers
 from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-from trainingrun.api.contract import (
-    SUSPEND_EXIT_CODE,
-    SUSPEND_FILE,
-    Progress,
-    RecordKind,
-    RunState,
-)
+from trainingrun.api.contract import SUSPEND_FILE, Progress, RecordKind, RunState
+from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result, verification
 from trainingrun_runtime.checkpoints.bucket import Bucket

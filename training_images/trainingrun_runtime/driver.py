@@ -16,9 +16,7 @@ import ray
 from trainingrun.api.contract import (
     CONFIG_ENV,
     CONTRACT_ENV,
-    LEASE_LOST_EXIT_CODE,
     PROGRESS_FILE,
-    SUSPEND_EXIT_CODE,
     SUSPEND_FILE,
     Failure,
     LastCheckpoint,
@@ -27,6 +25,7 @@ from trainingrun.api.contract import (
     RunContract,
     RunState,
 )
+from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 
 from . import prestarted_worker, stacks
 from .checkpoints import manifest, retention, run_result

@@ -1,4 +1,4 @@
-"""What operator and runtime exchange: the only module that both sides import.
+"""What operator and runtime exchange, beside the exit codes in `exit_codes`.
 
 The operator writes a `RunContract` into the environment of the head pod ($TRAININGRUN_CONTRACT);
 the head pod answers `GET /progress` with a `Progress`. The bearer tokens for it are the
@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from .base import Model
-from .exit_codes import LEASE_LOST_EXIT_CODE as LEASE_LOST_EXIT_CODE
-from .exit_codes import SUSPEND_EXIT_CODE as SUSPEND_EXIT_CODE
 
 CONTRACT_ENV = "TRAININGRUN_CONTRACT"
 """The driver's `RunContract`, as JSON."""
