@@ -100,7 +100,9 @@ def seen(
             records.append(
                 Record(number=number, kind=RecordKind.RESTORED, time=time, step=restored)
             )
-        progress = Progress(attempt=1, epoch=1, step=step, step_time=time, records=list(records))
+        progress = Progress(
+            attempt=1, fencing_token=1, step=step, step_time=time, records=list(records)
+        )
         results.append(found.record(progress))
     return found, results
 

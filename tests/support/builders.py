@@ -234,7 +234,7 @@ def a_progress(attempt: int = 1, **document: Any) -> Progress:
     return Progress.model_validate(
         {
             "attempt": attempt,
-            "epoch": attempt,
+            "fencing_token": attempt,
             "state": "Training",
             "time": unix(60),
             "resumed_from_step": 0,

@@ -49,7 +49,7 @@ def failed(kind: str = "Application", **document: Any) -> Any:
             id="error of the store",
         ),
         pytest.param(
-            {"progress": failed("Storage", epoch=0)},
+            {"progress": failed("Storage", fencing_token=0)},
             "Lost",
             LossReason.STORAGE_ERROR,
             id="error of the store before training",
@@ -70,7 +70,7 @@ def failed(kind: str = "Application", **document: Any) -> Any:
             {"progress": a_progress(state="Succeeded")}, "Succeeded", None, id="succeeded"
         ),
         pytest.param(
-            {"progress": a_progress(state="Succeeded", epoch=0)},
+            {"progress": a_progress(state="Succeeded", fencing_token=0)},
             "Succeeded",
             None,
             id="succeeded before training",

@@ -179,7 +179,9 @@ def test_a_new_driver_s_records_are_counted_though_their_numbers_begin_again(
     training: Observed,
 ) -> None:
     first = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
-    second = then(first, progress=records({"kind": "WorkerLost", "pod": "worker-2"}, epoch=2))
+    second = then(
+        first, progress=records({"kind": "WorkerLost", "pod": "worker-2"}, fencing_token=2)
+    )
     assert counts(second) == {"workerFailures": 2}
     late = then(second, progress=first.progress)
     assert counts(late) == {"workerFailures": 2}, "an older driver has nothing new to tell"

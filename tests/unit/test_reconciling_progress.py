@@ -51,15 +51,15 @@ def test_metrics_in_status_are_few_and_small(training: Observed) -> None:
 
 def test_a_starting_driver_does_not_wipe_what_was_reached(training: Observed) -> None:
     known = then(training, 62)
-    starting = replace(known, progress=a_progress(epoch=2, step=0, resumed_from_step=None))
+    starting = replace(known, progress=a_progress(fencing_token=2, step=0, resumed_from_step=None))
     assert reconcile(starting).status.progress == known.run.status.progress
-    resumed = replace(known, progress=a_progress(epoch=2, step=8, resumed_from_step=8))
+    resumed = replace(known, progress=a_progress(fencing_token=2, step=8, resumed_from_step=8))
     assert reconcile(resumed).status.progress.step == 8  # type: ignore[union-attr]
 
 
 def test_the_attempt_shows_where_it_went_on_and_how_far_it_came(training: Observed) -> None:
     known = then(replace(training, progress=a_progress(resumed_from_step=4)), 62)
-    later = a_progress(epoch=2, step=7, resumed_from_step=6)
+    later = a_progress(fencing_token=2, step=7, resumed_from_step=6)
     last = reconcile(replace(known, progress=later)).status.attempts[-1]
     assert (last.resumed_from_step, last.last_step) == (4, 10)
 
@@ -125,7 +125,7 @@ def test_every_second_is_in_exactly_one_place(training: Observed) -> None:
 def test_a_successor_starts_from_zero_and_nothing_is_counted_twice(training: Observed) -> None:
     first = then(training, 62)
     successor = a_progress(
-        epoch=2,
+        fencing_token=2,
         resumed_from_step=10,
         step=20,
         step_time=unix(120),
@@ -141,10 +141,10 @@ def test_a_successor_starts_from_zero_and_nothing_is_counted_twice(training: Obs
 
 def test_steps_that_a_successor_does_again_were_lost_work(training: Observed) -> None:
     first = then(training, 62)
-    successor = a_progress(epoch=2, resumed_from_step=5, step=5, step_time=None, seconds={})
+    successor = a_progress(fencing_token=2, resumed_from_step=5, step=5, step_time=None, seconds={})
     resumed = then(replace(first, progress=successor), 80)
     stepped = a_progress(
-        epoch=2,
+        fencing_token=2,
         resumed_from_step=5,
         step=6,
         step_time=unix(90),

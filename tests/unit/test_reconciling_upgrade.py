@@ -18,6 +18,8 @@ LOSS = {"reason": "OutOfMemory", "time": TIME}
             {"attemptsWithoutProgress": 2}, "attempts_without_progress", 2, id="present name"
         ),
         pytest.param({"bestStep": 7}, "best_step", 7, id="never renamed"),
+        pytest.param({"epoch": 3}, "fencing_token", 3, id="epoch"),
+        pytest.param({"driverEpoch": 3}, "driver_fencing_token", 3, id="driverEpoch"),
     ],
 )
 def test_a_number_is_read(written: dict[str, Any], field: str, value: int):

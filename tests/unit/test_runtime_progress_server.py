@@ -131,7 +131,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
     assert ask(server.server_port, "/metrics", token=None) == (200, "")
     progress = Progress(
         attempt=2,
-        epoch=3,
+        fencing_token=3,
         step=10,
         metrics={"loss": 0.25, "note": "text", "gone": "NaN", "good": True},
         seconds=Seconds(productive=12.5, lost_work=2),

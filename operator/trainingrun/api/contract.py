@@ -297,9 +297,9 @@ class Progress(Wire):
 
     attempt: Count
     """The contract's attempt."""
-    epoch: Count = 0
-    """Fencing token of the driver's lease: it grows with every driver that takes over the run; 0
-    before that. Earlier images and operators use this name."""
+    fencing_token: Count = Field(default=0, alias="epoch")
+    """Of the driver's lease: it grows with every driver that takes over the run; 0 before that.
+    The document's own name for it is that of earlier images and operators."""
     state: RunState = RunState.STARTING
     """What the driver is doing."""
     time: UnixTime = 0

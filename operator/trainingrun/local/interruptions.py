@@ -38,7 +38,7 @@ class Interruptions:
     def record(self, progress: Progress) -> Interruption | None:
         """Evaluate one document; the interruption that ends with it, if one does."""
         for record in progress.records:
-            number = (progress.attempt, progress.epoch, record.number)
+            number = (progress.attempt, progress.fencing_token, record.number)
             if number <= self._records:
                 continue
             self._records = number

@@ -52,11 +52,11 @@ def ended(
         attempt: The current attempt.
     """
     progress = context.progress(attempt.number)
-    # Epoch 0 is a driver that ended before it held the lease: done already, or no storage.
+    # Token 0 is of a driver that ended before it held the lease: done already, or no storage.
     if (
         progress is not None
         and progress.state.final
-        and (progress.epoch == 0 or progress.epoch >= bookkeeping.epoch)
+        and (progress.fencing_token == 0 or progress.fencing_token >= bookkeeping.fencing_token)
     ):
         return Findings(end=_by_final_progress(context, bookkeeping, progress))
     if context.deleted(attempt.number):

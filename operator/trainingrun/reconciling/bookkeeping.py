@@ -65,7 +65,8 @@ class Bookkeeping(Model):
     head: str | None = None
     """UID of the current attempt's head pod, once there is one."""
     counted: dict[str, CountedDisruption] = _formerly("charges", "counted", {})
-    """Losses of the current attempt by pod UID, `node:<name>` or `record:<epoch>/<number>`."""
+    """Losses of the current attempt, by pod UID, `node:<name>` or
+    `record:<fencing token>/<number>`."""
     lost_nodes: dict[str, str] = Field(default_factory=dict)
     """Nodes that were lost, with the time; kept across attempts, for a while."""
     hostnames: dict[str, str] = Field(default_factory=dict)
@@ -80,12 +81,12 @@ class Bookkeeping(Model):
     """Since when every pod runs and KubeRay has submitted no driver."""
     incomplete_since: str | None = None
     """Since when the attempt lacks pods and nothing says why."""
-    epoch: int = 0
-    """Fencing token of the newest driver whose records were read."""
+    fencing_token: int = Field(0, alias="epoch")
+    """Of the newest driver whose records were read."""
     records: int = 0
     """Number of its last record that was read."""
-    driver_epoch: int = 0
-    """Fencing token of the newest driver that has restored; the next three fields are about it."""
+    driver_fencing_token: int = Field(0, alias="driverEpoch")
+    """Of the newest driver that has restored; the next three fields are about it."""
     first_step: int = 0
     """Step from which that driver continued."""
     last_step: int = 0

@@ -15,7 +15,7 @@ count moves along. The rules:
 
 from collections.abc import Iterable, Mapping
 
-from ..api.contract import Record, RecordKind
+from ..api.contract import Progress, Record, RecordKind
 from ..api.reasons import EventReason
 from ..api.status import Attempt, LossReason, RunStatus
 from . import pod_loss, pod_status, silence
@@ -125,10 +125,10 @@ def _record_suspension_by_queue(
     losses.changes["head"] = None
     # The driver records its workers' notices: the same preemption again.
     progress = context.progress(attempt)
-    if progress is not None and progress.epoch >= max(bookkeeping.epoch, 1):
-        recorded = bookkeeping.records if progress.epoch == bookkeeping.epoch else 0
+    if progress is not None and progress.fencing_token >= max(bookkeeping.fencing_token, 1):
         newest = max((record.number for record in progress.records), default=0)
-        losses.changes |= {"epoch": progress.epoch, "records": max(recorded, newest)}
+        newest = max(_last_recorded(bookkeeping, progress), newest)
+        losses.changes |= {"fencing_token": progress.fencing_token, "records": newest}
 
 
 def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Object) -> None:
@@ -189,18 +189,23 @@ def _record_events(
     progress = context.progress(attempt)
     # A driver without a lease (token 0) holds nothing that could be lost, and an older driver's
     # document that is read late has nothing new.
-    if progress is None or progress.epoch < max(bookkeeping.epoch, 1):
+    if progress is None or progress.fencing_token < max(bookkeeping.fencing_token, 1):
         return
-    recorded = bookkeeping.records if progress.epoch == bookkeeping.epoch else 0
+    recorded = _last_recorded(bookkeeping, progress)
     for record in sorted(progress.records, key=lambda record: record.number):
         if record.number > recorded:
-            _record_event(context, losses, attempt, progress.epoch, record)
+            _record_event(context, losses, attempt, progress.fencing_token, record)
             recorded = record.number
-    losses.changes |= {"epoch": progress.epoch, "records": recorded}
+    losses.changes |= {"fencing_token": progress.fencing_token, "records": recorded}
+
+
+def _last_recorded(bookkeeping: Bookkeeping, progress: Progress) -> int:
+    """Number of this driver's last record that was read; 0: none was."""
+    return bookkeeping.records if progress.fencing_token == bookkeeping.fencing_token else 0
 
 
 def _record_event(
-    context: ReconcileContext, losses: Losses, attempt: int, epoch: int, record: Record
+    context: ReconcileContext, losses: Losses, attempt: int, fencing_token: int, record: Record
 ) -> None:
     if record.kind is RecordKind.RESTORED:
         losses.events.append(RunEvent("Normal", EventReason.RESTORED, record.message))
@@ -211,7 +216,7 @@ def _record_event(
     if record.kind not in (RecordKind.PREEMPTED, RecordKind.WORKER_LOST):
         return
     reason, when = LossReason(record.kind.value), from_unix(record.time)
-    key = f"record:{epoch}/{record.number}"
+    key = f"record:{fencing_token}/{record.number}"
     if record.pod is not None:
         pod = context.index(attempt).by_name.get(record.pod)
         # The pod may be here still, or be counted and gone.

@@ -30,14 +30,14 @@ def record_seconds(
     """
     changes = _queue(context, status, bookkeeping, attempt)
     progress = context.progress(attempt)
-    if progress is None or progress.epoch < max(bookkeeping.driver_epoch, 1):
+    if progress is None or progress.fencing_token < max(bookkeeping.driver_fencing_token, 1):
         return Findings(bookkeeping=changes)
     if progress.resumed_from_step is None and not progress.step:
         return Findings(bookkeeping=changes)  # its checkpoint is not restored yet
-    if progress.epoch > bookkeeping.driver_epoch:
+    if progress.fencing_token > bookkeeping.driver_fencing_token:
         changes |= _close(bookkeeping, progress)
     changes |= {
-        "driver_epoch": progress.epoch,
+        "driver_fencing_token": progress.fencing_token,
         "last_step": progress.step,
         "driver": TimeSpent(
             productive=progress.seconds.productive,

@@ -26,7 +26,7 @@ def record_progress(
 ) -> Findings:
     """Write what the driver newly reports: progress, checkpoint and the attempt's steps."""
     progress = context.progress(attempt.number)
-    if progress is None or (0 < progress.epoch < bookkeeping.epoch):
+    if progress is None or (0 < progress.fencing_token < bookkeeping.fencing_token):
         return Findings()  # nothing, or an older driver's document that was read late
     changes: dict[str, Any] = {}
     if progress.checkpoint is not None:

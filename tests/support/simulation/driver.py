@@ -21,7 +21,7 @@ CHECKPOINT_STEPS = 20
 class Bucket:
     """What outlives every driver."""
 
-    epoch: int = 0
+    fencing_token: int = 0
     """The newest lease."""
     step: int = 0
     """The newest committed checkpoint."""
@@ -38,7 +38,7 @@ class Driver:
     created_at: float
     total: int
     count: int
-    epoch: int = 0
+    fencing_token: int = 0
     state: RunState = RunState.STARTING
     step: float = 0.0
     resumed: int | None = None
@@ -73,10 +73,10 @@ class Driver:
         """Time passes; `workers` are those of its attempt that can be reached."""
         if self.over or self.hung:
             return
-        if self.epoch == 0:
-            self.bucket.epoch += 1
-            self.epoch = self.bucket.epoch
-        if self.epoch < self.bucket.epoch:
+        if self.fencing_token == 0:
+            self.bucket.fencing_token += 1
+            self.fencing_token = self.bucket.fencing_token
+        if self.fencing_token < self.bucket.fencing_token:
             self.fail(now, 3, None)
             return
         if self.asked is not None and now - self.asked >= 2:
@@ -150,7 +150,7 @@ class Driver:
 
     def document(self, now: float) -> Progress | None:
         """What it serves; None: nothing yet."""
-        if self.mute or (self.epoch == 0 and not self.over):
+        if self.mute or (self.fencing_token == 0 and not self.over):
             return None
         step, committed = math.floor(self.step), self.bucket.step
         checkpoint = {
@@ -161,7 +161,7 @@ class Driver:
         return Progress.model_validate(
             {
                 "attempt": self.attempt,
-                "epoch": self.epoch,
+                "epoch": self.fencing_token,
                 "state": self.state,
                 "time": unix(now),
                 "resumed_from_step": self.resumed,

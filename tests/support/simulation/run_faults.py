@@ -36,7 +36,7 @@ def driver_ends_without_a_word(story: Story, choice: int) -> None:
 @fault("silence")
 def driver_hangs(story: Story, choice: int) -> None:
     driver = story.world.driver
-    if driver and not driver.over and driver.epoch == 0:
+    if driver and not driver.over and driver.fencing_token == 0:
         driver.hung = True
 
 

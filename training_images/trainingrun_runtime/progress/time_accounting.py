@@ -208,7 +208,7 @@ class TimeAccounting:
         checkpoint = self._seconds.checkpoint + stalled
         return Progress(
             attempt=self._attempt,
-            epoch=self._fencing_token,
+            fencing_token=self._fencing_token,
             state=self._state,
             time=now,
             resumed_from_step=self._resumed_from,
