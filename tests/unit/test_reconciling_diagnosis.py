@@ -145,6 +145,16 @@ def test_a_rejected_ray_job_is_not_accepted_and_not_tried_in_a_loop() -> None:
     assert (plan.actions, plan.requeue_after_s) == ((), 30.0)
 
 
+def test_a_rejected_ray_job_is_said_beside_a_lost_access_to_the_api_server() -> None:
+    rejected = Rejection("RayJob", "digits-1", "RayJob.ray.io is invalid: spec.x: must be y")
+    plan = reconcile(Observed(a_run(), rejected=rejected, stale={"Node": "403: forbidden"}))
+    found = [condition(plan, "Accepted"), condition(plan, "Stalled")]
+    assert [(known.status, known.reason) for known in found] == [
+        ("False", "Rejected"),
+        ("True", "ApiAccessLost"),
+    ]
+
+
 def test_a_quota_that_refuses_the_ray_job_stalls_an_accepted_run() -> None:
     plan = reconcile(
         Observed(

@@ -24,8 +24,13 @@ class Phase(StrEnum):
     FAILED = "Failed"
 
 
+Budget = Literal["application", "infrastructure", "none"]
+"""What an ended attempt is counted against: failures.maxRestarts, failures.maxPreemptions or
+neither."""
+
+
 class LossReason(StrEnum):
-    """Why an attempt, or a part of one, ended. `budget` says who pays for it."""
+    """Why an attempt, or a part of one, ended. `budget` says what it is counted against."""
 
     PREEMPTED = "Preempted"
     NODE_LOST = "NodeLost"
@@ -39,8 +44,8 @@ class LossReason(StrEnum):
     SUSPENDED = "Suspended"
 
     @property
-    def budget(self) -> Literal["application", "infrastructure", "none"]:
-        """Whose retries it uses: failures.maxRestarts, failures.maxPreemptions or none."""
+    def budget(self) -> Budget:
+        """What it is counted against."""
         if self in (LossReason.APPLICATION_ERROR, LossReason.OUT_OF_MEMORY):
             return "application"
         return "none" if self is LossReason.SUSPENDED else "infrastructure"

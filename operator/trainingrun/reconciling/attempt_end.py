@@ -7,7 +7,7 @@ deleted, then the next attempt waits until nothing of the former is left.
 from datetime import timedelta
 
 from ..api.reasons import EventReason
-from ..api.status import LossReason, RunStatus
+from ..api.status import Budget, LossReason, RunStatus
 from . import retry_policy
 from .bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
 from .context import ReconcileContext
@@ -69,7 +69,7 @@ def retry(
     context: ReconcileContext,
     status: RunStatus,
     bookkeeping: Bookkeeping,
-    charged: frozenset[str],
+    charged: frozenset[Budget],
 ) -> Findings:
     """After a failed or lost attempt: why none follows, or when the next one may begin.
 

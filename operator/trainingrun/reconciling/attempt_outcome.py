@@ -9,7 +9,7 @@ from typing import Any
 from ..api.contract import Failure, Progress, RunState
 from ..api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 from ..api.reasons import ConditionReason
-from ..api.status import Attempt, LossReason, RunStatus
+from ..api.status import Attempt, Budget, LossReason, RunStatus
 from . import pod_status, retry_policy, silence
 from .bookkeeping import Bookkeeping, CountedDisruption
 from .context import ReconcileContext
@@ -39,7 +39,7 @@ def ended(
     context: ReconcileContext,
     status: RunStatus,
     bookkeeping: Bookkeeping,
-    charged: frozenset[str],
+    charged: frozenset[Budget],
     attempt: Attempt,
 ) -> Findings:
     """How the attempt ended; no end: it continues, or its driver's final progress is awaited.

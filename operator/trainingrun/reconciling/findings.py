@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from ..api.reasons import ConditionReason
-from ..api.status import LossReason
+from ..api.status import Budget, LossReason
 from .model import Action, RunEvent
 
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
@@ -52,7 +52,7 @@ class Findings(NamedTuple):
     """Actions, carried out in this order."""
     events: tuple[RunEvent, ...] = ()
     """Events, emitted in this order."""
-    charged: frozenset[str] = frozenset()
-    """The budgets that a counted loss charges: "application" or "infrastructure"."""
+    charged: frozenset[Budget] = frozenset()
+    """The budgets that a counted loss charges."""
     requeue_within_s: float | None = None
     """Seconds until the next reconcile at the latest; None: no bound."""

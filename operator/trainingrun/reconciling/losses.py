@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..api.reasons import EventReason
-from ..api.status import LossReason, RunStatus
+from ..api.status import Budget, LossReason, RunStatus
 from .bookkeeping import Bookkeeping, CountedDisruption
 from .findings import Findings
 from .model import RunEvent
@@ -244,8 +244,8 @@ class Losses:
         new = {name: max(getattr(counts, name) + number, 0) for name, number in changes.items()}
         return {"disruptions": counts.model_copy(update=new)}
 
-    def _charged(self, memory: int) -> frozenset[str]:
-        charged = set()
+    def _charged(self, memory: int) -> frozenset[Budget]:
+        charged: set[Budget] = set()
         if memory > 0:
             charged.add("application")
         if sum(self._counts.values()) - memory > 0:

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from ..api.reasons import EventReason
-from ..api.status import RunStatus
+from ..api.status import Budget, RunStatus
 from .bookkeeping import Bookkeeping
 from .findings import AttemptEnd, Blocker, Findings, RunFailure
 from .model import Action, Plan, RunEvent, object_of
@@ -22,10 +22,10 @@ class PlanBuilder:
     bookkeeping: Bookkeeping
     actions: list[Action] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
-    charged: frozenset[str] = frozenset()
+    charged: frozenset[Budget] = frozenset()
     """The budgets that this reconcile charged: only those are checked."""
     requeue_after_s: float | None = None
-    # Of each of these, the first that is found stays.
+    # Of each of these, the first that is found stays; but a rejection replaces the blocker.
     end: AttemptEnd | None = None
     run_failure: RunFailure | None = None
     blocker: Blocker | None = None

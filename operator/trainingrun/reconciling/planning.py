@@ -113,7 +113,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         node_loss.replace_workers_of_lost_head(context, builder.status, builder.bookkeeping, number)
     )
     builder.requeue_within(requeue.after_s(context, builder.bookkeeping, attempt))
-    builder.blocker = (
+    blocker = (
         diagnosis.of_access(context)
         or diagnosis.of_kuberay(context)
         or diagnosis.of_pods(context, attempt)
@@ -121,6 +121,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         or silence.blocker(context, attempt)
         or attempt_outcome.given_up(builder.bookkeeping, attempt)
     )
+    builder.add(Findings(blocker=blocker))
     if not builder.blocker:
         builder.add(stuck.of_attempt(context, builder.bookkeeping, attempt))
 
@@ -131,7 +132,7 @@ def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEn
     builder.actions.clear()
     builder.add(attempt_end.record(context, builder.status, builder.bookkeeping, end))
     if end.outcome == "Succeeded":
-        number = builder.status.attempt
+        number = builder.status.attempts[-1].number
         builder.add(lifetime.succeed(context, builder.status, builder.bookkeeping, number))
     elif not builder.run_failure:
         builder.add(

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from ..api.contract import Failure
 from ..api.reasons import ConditionReason
-from ..api.status import Attempt, Disruptions, LossReason, RunStatus
+from ..api.status import Attempt, Budget, Disruptions, LossReason, RunStatus
 from ..api.v1alpha1 import Backoff, Failures
 from .bookkeeping import Bookkeeping
 from .findings import RunFailure
@@ -31,13 +31,13 @@ def infrastructure_losses(status: RunStatus, bookkeeping: Bookkeeping) -> int:
     )
 
 
-def budgets(reason: LossReason | None) -> frozenset[str]:
+def budgets(reason: LossReason | None) -> frozenset[Budget]:
     """The budgets that an attempt's end for this reason charged."""
     return frozenset((reason.budget,) if reason is not None else ())
 
 
 def exhausted(
-    status: RunStatus, bookkeeping: Bookkeeping, failures: Failures, charged: frozenset[str]
+    status: RunStatus, bookkeeping: Bookkeeping, failures: Failures, charged: frozenset[Budget]
 ) -> RunFailure | None:
     """Whether a budget is used up.
 
