@@ -52,7 +52,7 @@ async def test_an_operator_restarted_in_mid_run_goes_on_where_it_was(
 async def test_a_restart_takes_nothing_back_in_the_status_of_a_running_attempt(
     apiserver, namespace, kuberay, head, new_operator, status
 ):
-    """The head is asked before the first decision: the phase does not flap."""
+    """The head is polled before the first decision: the phase does not flap."""
     run = apiserver.create(a_run(namespace))
     async with running(await new_operator()) as operator:
         await eventually(lambda: status().get("attempt") == 1)

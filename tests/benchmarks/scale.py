@@ -13,8 +13,8 @@ it, and this prints
 - the share of a core that it uses while nothing happens to any run;
 - its resident memory, then and at the most.
 
-With --heads the heads of the running attempts answer the operator's questions for their progress,
-without news; without, their pods have no address and nobody is asked.
+With --heads the heads of the running attempts answer the operator's polls of their progress,
+without news; without, their pods have no address and nobody is polled.
 """
 
 import argparse

@@ -54,7 +54,7 @@ CASES = {
         image=clusters.STORAGE_IMAGE
     ),
     "unschedulable": Bad(
-        r"no node has enough cpu \(the pod asks for 500\)", fails=False,
+        r"no node has enough cpu \(the pod requests 500\)", fails=False,
         workers={"resources": {"cpu": "500"}}
     ),
     "function-not-found": Bad(

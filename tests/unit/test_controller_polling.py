@@ -1,4 +1,4 @@
-"""Asking heads that run the user's code: whatever they answer, the operator goes on at its pace."""
+"""Polling heads that run the user's code: whatever they answer, the operator keeps its pace."""
 
 import asyncio
 import contextlib
@@ -149,7 +149,7 @@ async def test_the_poller_follows_no_redirect_to_another_run(status):
         async with a_head(answer) as url, a_poller(lambda name: url) as poller:
             poller.follow(KEY, "u", 1)
             await until(lambda: poller.snapshot(KEY, "u").progress_error)
-            poller.ask_to_suspend(KEY, "u", 1)
+            poller.post_suspend(KEY, "u", 1)
             await until(lambda: poller._runs[KEY].suspending.done())
             assert str(status) in poller.snapshot(KEY, "u").progress_error
     assert others == []
@@ -290,11 +290,11 @@ async def test_heads_that_hang_keep_no_other_run_waiting():
                 poller.unfollow(key)
 
 
-async def test_one_question_per_occasion_is_asked_and_nobody_waits_for_the_answer():
-    notified, asked, answer_now = [], [], asyncio.Event()
+async def test_an_occasion_is_polled_for_once_and_nobody_waits_for_the_answer():
+    notified, polled, answer_now = [], [], asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
-        asked.append(request.path)
+        polled.append(request.path)
         await answer_now.wait()
         return web.Response(body=a_document(step=3, state="Succeeded"))
 
@@ -302,14 +302,14 @@ async def test_one_question_per_occasion_is_asked_and_nobody_waits_for_the_answe
         a_head(slow) as url,
         a_poller(lambda name: url, on_change=lambda *key: notified.append(key)) as poller,
     ):
-        assert poller.ask_once(KEY, "u", 1, "end of j")
-        assert poller.ask_once(KEY, "u", 1, "end of j"), "still awaited, and not asked again"
-        await until(lambda: asked)
+        assert poller.poll_once(KEY, "u", 1, "end of j")
+        assert poller.poll_once(KEY, "u", 1, "end of j"), "still awaited, and not polled again"
+        await until(lambda: polled)
         answer_now.set()
         await until(lambda: notified)
-        assert not poller.ask_once(KEY, "u", 1, "end of j")
+        assert not poller.poll_once(KEY, "u", 1, "end of j")
         assert poller.snapshot(KEY, "u").progress.step == 3
-        assert (notified, len(asked)) == ([KEY], 1)
+        assert (notified, len(polled)) == ([KEY], 1)
 
 
 async def test_a_head_that_never_answers_delays_a_decision_by_a_bounded_time():
@@ -325,26 +325,26 @@ async def test_a_head_that_never_answers_delays_a_decision_by_a_bounded_time():
             lambda name: url, timeout_s=0.2, on_change=lambda *key: notified.append(key)
         ) as poller,
     ):
-        assert poller.ask_once(KEY, "u", 1, "start")
+        assert poller.poll_once(KEY, "u", 1, "start")
         await until(lambda: notified, seconds=10)
-        assert not poller.ask_once(KEY, "u", 1, "start")
+        assert not poller.poll_once(KEY, "u", 1, "start")
         assert poller.snapshot(KEY, "u").progress_error == "the head does not answer (timeout)"
 
 
 async def test_a_run_without_a_head_is_not_waited_for():
     async with a_poller(lambda name: None) as poller:
-        assert not poller.ask_once(KEY, "u", 1, "start")
+        assert not poller.poll_once(KEY, "u", 1, "start")
 
 
-async def test_how_long_a_head_was_asked_is_known_though_it_has_no_document_yet():
+async def test_how_long_a_head_was_polled_is_known_though_it_has_no_document_yet():
     async with (
         a_head(lambda request: web.Response(status=503)) as url,
         a_poller(lambda name: url) as poller,
     ):
-        assert poller.snapshot(KEY, "u").progress_asked_s is None
+        assert poller.snapshot(KEY, "u").progress_polled_s is None
         poller.follow(KEY, "u", 1)
-        await until(lambda: (poller.snapshot(KEY, "u").progress_asked_s or 0.0) > 0.1)
+        await until(lambda: (poller.snapshot(KEY, "u").progress_polled_s or 0.0) > 0.1)
         snapshot = poller.snapshot(KEY, "u")
         assert (snapshot.progress, snapshot.progress_failing_s) == (None, None)
         poller.follow(KEY, "u", 2)
-        await until(lambda: (poller.snapshot(KEY, "u").progress_asked_s or 9.0) < 0.1)
+        await until(lambda: (poller.snapshot(KEY, "u").progress_polled_s or 9.0) < 0.1)

@@ -69,7 +69,7 @@ def config_error(message: str) -> dict[str, Any]:
                 )
             },
             "Unschedulable",
-            ["no node has enough nvidia.com/gpu (the pod asks for 8) free"],
+            ["no node has enough nvidia.com/gpu (the pod requests 8) free"],
             id="no GPU free",
         ),
         pytest.param(

@@ -25,10 +25,10 @@ def training() -> Observed:
     "polls",
     [
         {},
-        {"progress_asked_s": 0.5},
-        {"progress_asked_s": DAYS},
-        {"progress_asked_s": DAYS, "progress_failing_s": DAYS},
-        {"progress_asked_s": DAYS, "progress_failing_s": DAYS, "progress_error": "it answers 401"},
+        {"progress_polled_s": 0.5},
+        {"progress_polled_s": DAYS},
+        {"progress_polled_s": DAYS, "progress_failing_s": DAYS},
+        {"progress_polled_s": DAYS, "progress_failing_s": DAYS, "progress_error": "it answers 401"},
         {"progress": a_progress(), "progress_age_s": 600.0, "progress_failing_s": DAYS},
     ],
     ids=["restarted", "first poll", "503", "no way to the head", "wrong token", "cut off"],
@@ -48,7 +48,7 @@ def test_a_job_that_kuberay_calls_running_is_never_ended_for_its_silence(
 def test_a_head_that_cannot_be_read_is_said_with_the_reason_and_what_to_do(
     training: Observed,
 ) -> None:
-    hesitant = replace(training, progress_failing_s=30.0, progress_asked_s=30.0)
+    hesitant = replace(training, progress_failing_s=30.0, progress_polled_s=30.0)
     assert condition(reconcile(hesitant, 700), "Stalled").status == "False"
     reported = "it answers 401: it has the token of another key"
     failing = replace(hesitant, progress_failing_s=61.0, progress_error=reported)
@@ -63,9 +63,9 @@ def test_a_head_that_cannot_be_read_is_said_with_the_reason_and_what_to_do(
 def test_a_driver_that_reports_nothing_while_its_head_answers_is_shown_too(
     training: Observed,
 ) -> None:
-    waiting = replace(training, progress_asked_s=599.0)
+    waiting = replace(training, progress_polled_s=599.0)
     assert condition(reconcile(waiting, 9000), "Stalled").status == "False"
-    stalled = condition(reconcile(replace(training, progress_asked_s=601.0), 9000), "Stalled")
+    stalled = condition(reconcile(replace(training, progress_polled_s=601.0), 9000), "Stalled")
     assert (stalled.status, stalled.reason) == ("True", "DriverSilent")
     assert "digits-1-head" in stalled.message
 
@@ -75,15 +75,15 @@ def test_a_driver_that_reports_nothing_while_its_head_answers_is_shown_too(
 )
 def test_a_driver_that_was_never_submitted_is_given_up_after_ten_minutes(reported: str) -> None:
     begun = replace(a_training_run(), ray_jobs=(a_ray_job(status=reported),), progress_age_s=None)
-    since = then(replace(begun, progress_asked_s=10.0), 40)
+    since = then(replace(begun, progress_polled_s=10.0), 40)
     assert (
-        reconcile(replace(since, progress_asked_s=500.0), 639).status.attempts[-1].outcome
+        reconcile(replace(since, progress_polled_s=500.0), 639).status.attempts[-1].outcome
         == "Running"
     )
-    last = reconcile(replace(since, progress_asked_s=600.0), 640).status.attempts[-1]
+    last = reconcile(replace(since, progress_polled_s=600.0), 640).status.attempts[-1]
     assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
     assert "KubeRay submitted no driver" in last.message
-    missing = replace(since, pods=pods()[:2], progress_asked_s=600.0)
+    missing = replace(since, pods=pods()[:2], progress_polled_s=600.0)
     assert reconcile(missing, 640).status.attempts[-1].outcome == "Running", (
         "a pod is still missing"
     )
@@ -91,17 +91,17 @@ def test_a_driver_that_was_never_submitted_is_given_up_after_ten_minutes(reporte
 
 def test_a_restarted_operator_asks_itself_before_it_gives_up_and_goes_on_counting() -> None:
     begun = replace(a_training_run(), ray_jobs=(a_ray_job(),), progress_age_s=None)
-    since = then(replace(begun, progress_asked_s=10.0), 40)
-    restarted = replace(since, progress_asked_s=None)
+    since = then(replace(begun, progress_polled_s=10.0), 40)
+    restarted = replace(since, progress_polled_s=None)
     assert reconcile(restarted, 5000).status.attempts[-1].outcome == "Running"
-    asked = replace(restarted, progress_asked_s=59.0)
+    asked = replace(restarted, progress_polled_s=59.0)
     assert reconcile(asked, 5000).status.attempts[-1].outcome == "Running"
-    asked = replace(restarted, progress_asked_s=60.0)
+    asked = replace(restarted, progress_polled_s=60.0)
     assert reconcile(asked, 5000).status.attempts[-1].outcome == "Lost"
 
 
 def test_a_start_that_goes_on_is_counted_from_zero_the_next_time() -> None:
-    begun = replace(a_training_run(), ray_jobs=(a_ray_job(),), progress_asked_s=10.0)
+    begun = replace(a_training_run(), ray_jobs=(a_ray_job(),), progress_polled_s=10.0)
     assert then(begun, 40).run.status.seen["hungSince"]
     runs = then(then(begun, 40), 50, ray_jobs=(a_ray_job(status="RUNNING"),))
     assert "hungSince" not in reconcile(runs, 60).status.seen

@@ -100,7 +100,7 @@ def test_every_pod_keeps_off_a_lost_node(capacity: str):
 
 
 @every_platform
-def test_the_hook_ends_within_the_platforms_window(platform: str):
+def test_the_hook_ends_within_the_platforms_grace_period(platform: str):
     pod = worker(platform)
     (pre_stop_s,) = [
         variable["value"]
@@ -110,7 +110,7 @@ def test_the_hook_ends_within_the_platforms_window(platform: str):
     assert 0 < int(pre_stop_s) <= pod["terminationGracePeriodSeconds"] - platforms.EXIT_SECONDS
 
 
-def test_gkes_window_of_15_seconds_is_kept():
+def test_gkes_grace_period_of_15_seconds_is_kept():
     assert worker("gke")["terminationGracePeriodSeconds"] == 15
 
 

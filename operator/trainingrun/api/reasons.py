@@ -188,7 +188,7 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionType.STALLED,
         "True",
         ConditionReason.KUBERAY_GAVE_UP,
-        "KubeRay marked the RayJob as failed although its driver answers. The driver is asked for "
+        "KubeRay marked the RayJob as failed although its driver answers. The operator requests "
         "a checkpoint, and the next attempt continues from it.",
         "Check that KubeRay's operator can reach port 8265 of the head pod.",
     ),
@@ -366,7 +366,7 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Normal", EventReason.ATTEMPT_STARTED, "An attempt began; its RayJob is named."),
     EventRow("Warning", EventReason.ATTEMPT_FAILED, "An attempt ended by the application's fault."),
     EventRow("Warning", EventReason.ATTEMPT_LOST, "An attempt ended by loss of infrastructure."),
-    EventRow("Normal", EventReason.SUSPENDING, "The runtime is asked for a checkpoint and to end."),
+    EventRow("Normal", EventReason.SUSPENDING, "A checkpoint and the attempt's end are requested."),
     EventRow("Normal", EventReason.SUSPENDED, "Every pod of the suspended run is gone."),
     EventRow("Normal", EventReason.RESUMED, "`suspend` is false again."),
     EventRow("Normal", EventReason.SUCCEEDED, "The training is complete."),

@@ -54,7 +54,7 @@ class _Followed:
     document: Progress | None = None
     fetched_at: float | None = None
     failing_since: float | None = None
-    asked_since: float | None = None
+    polled_since: float | None = None
     """Since when this pod is polled."""
     answer: _Answer | None = None
     """The last one of this pod."""
@@ -81,7 +81,7 @@ class ProgressSnapshot:
     progress_error: str | None = None
     refused_key: str | None = None
     """Where the head answers 401 to every token: the name of the key that its own token is of."""
-    progress_asked_s: float | None = None
+    progress_polled_s: float | None = None
 
 
 class Poller:
@@ -105,13 +105,13 @@ class Poller:
         Args:
             resolve: Where to fetch it.
             tokens_of: The bearer tokens of a run's UID, newest first.
-            every_s: Seconds between two questions to one run.
-            per_second: Questions per second over all runs.
-            concurrency: Questions at the same time; a quarter as many to heads that did not answer
+            every_s: Seconds between two polls of one run.
+            per_second: Polls per second over all runs.
+            concurrency: Polls at the same time; a quarter as many to heads that did not answer
                 the last one, so that they cannot keep the others waiting.
             timeout_s: Longest wait for an answer.
             on_change: Called for a run whose document changed, whose polls begin to fail or work,
-                or for which `ask_once` is done.
+                or for which `poll_once` is done.
             count: Called with each outcome.
             may_act: Called before /suspend is posted.
         """
@@ -135,7 +135,7 @@ class Poller:
 
     @property
     def patience_s(self) -> float:
-        """Longest time that `ask_once` takes."""
+        """Longest time that `poll_once` takes."""
         return 2 * self._timeout_s
 
     def follows(self, key: Key, uid: str, attempt: int) -> bool:
@@ -147,10 +147,10 @@ class Poller:
         """Polls this attempt until `unfollow`; the same again changes nothing."""
         run = self._known(key, uid, attempt)
         if run.task is None or run.task.done():
-            run.task = asyncio.create_task(self._keep_asking(key, run), name=f"poll {key}")
+            run.task = asyncio.create_task(self._keep_polling(key, run), name=f"poll {key}")
 
     def unfollow(self, key: Key) -> None:
-        """Stops asking; the last document is kept."""
+        """Stops polling; the last document is kept."""
         run = self._runs.get(key)
         if run is not None:
             for task in run.tasks():
@@ -159,7 +159,7 @@ class Poller:
             self._nothing_failed(run)
 
     def forget(self, key: Key) -> None:
-        """Stops asking, and drops the document."""
+        """Stops polling, and drops the document."""
         self.unfollow(key)
         self._runs.pop(key, None)
 
@@ -180,11 +180,11 @@ class Poller:
             None if run.failing_since is None else now - run.failing_since,
             run.answer.error if run.answer else None,
             run.token_key if run.answer and run.answer.outcome == "refused" else None,
-            None if run.asked_since is None else now - run.asked_since,
+            None if run.polled_since is None else now - run.polled_since,
         )
 
-    def ask_once(self, key: Key, uid: str, attempt: int, occasion: str) -> bool:
-        """One question outside the turn, once per occasion; whether its answer is still awaited.
+    def poll_once(self, key: Key, uid: str, attempt: int, occasion: str) -> bool:
+        """One poll outside the turn, once per occasion; whether its answer is still awaited.
 
         It is not awaited here: `on_change` is called once it is answered, or has taken too long.
         """
@@ -193,11 +193,11 @@ class Poller:
         run = self._known(key, uid, attempt)
         task = run.occasions.get(occasion)
         if task is None:
-            task = asyncio.create_task(self._ask_now(key, run), name=f"ask {key}: {occasion}")
+            task = asyncio.create_task(self._poll_now(key, run), name=f"poll {key}: {occasion}")
             run.occasions[occasion] = task
         return not task.done()
 
-    def ask_to_suspend(self, key: Key, uid: str, attempt: int) -> None:
+    def post_suspend(self, key: Key, uid: str, attempt: int) -> None:
         """POST /suspend, in the background, unless that is under way."""
         run = self._known(key, uid, attempt)
         if run.suspending is None or run.suspending.done():
@@ -225,40 +225,40 @@ class Poller:
     def _nothing_failed(run: _Followed) -> None:
         run.failing_since = run.answer = None
 
-    async def _keep_asking(self, key: Key, run: _Followed) -> None:
+    async def _keep_polling(self, key: Key, run: _Followed) -> None:
         while True:
             await self._turn()
-            if await self._ask(key, run):
+            if await self._poll(key, run):
                 self._on_change(*key)
             # Jittered, so that runs that started together do not stay together.
             await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # noqa: S311
 
-    async def _ask_now(self, key: Key, run: _Followed) -> None:
+    async def _poll_now(self, key: Key, run: _Followed) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.patience_s):
-                await self._ask(key, run)
+                await self._poll(key, run)
         # After this task has ended: whoever reconciles then finds it done.
         asyncio.get_running_loop().call_soon(self._on_change, *key)
 
     async def _turn(self) -> None:
-        """Waits for this question's place in the cluster's rate."""
+        """Waits for this poll's place in the cluster's rate."""
         now = time.monotonic()
         self._next_turn = max(self._next_turn + self._spacing_s, now)
         await asyncio.sleep(self._next_turn - now)
 
-    async def _ask(self, key: Key, run: _Followed) -> bool:
-        """One question; whether there is something new."""
+    async def _poll(self, key: Key, run: _Followed) -> bool:
+        """One poll; whether there is something new."""
         async with run.lock:
             target = self._resolve(key, run.uid, run.attempt)
             if target is None or target.pod_uid != run.pod_uid:
                 # Another pod's silence says nothing about this one.
                 self._nothing_failed(run)
                 run.pod_uid = target.pod_uid if target else ""
-                run.asked_since = None
+                run.polled_since = None
                 run.token_key = target.token_key if target else ""
             if target is None:
                 return False
-            run.asked_since = run.asked_since or time.monotonic()
+            run.polled_since = run.polled_since or time.monotonic()
             before = run.answer
             failing = before is not None and before.failed
             async with self._slots_of_failing if failing else self._slots:
@@ -325,6 +325,9 @@ class Poller:
         target = self._resolve(key, run.uid, attempt)
         if target is None or not self._may_act():
             return
+        # It ends while this process still holds the Lease: writes are allowed for 7 s after a
+        # renewal, no other operator takes the Lease within 10 s, and by default a request ends
+        # after 2 s (`leadership.WRITE_S`, `leadership.LEASE_S`, `poll_timeout_s`).
         try:
             async with (
                 asyncio.timeout(self._timeout_s),

@@ -88,7 +88,7 @@ class Reconciler:
         if seen is None:
             self._forget(key)
             return None
-        if self._head_is_asked(key, seen):
+        if self._awaits_poll(key, seen):
             return self._polls.patience_s + 1  # earlier, as soon as it has answered
         seen = self._with_progress(key, seen)
         with about(attempt=seen.run.status.attempt):
@@ -109,12 +109,13 @@ class Reconciler:
             self._render, kuberay_namespaces=namespaces, token_key=self._tokens().keys[0]
         )
 
-    def _head_is_asked(self, key: Key, seen: Observed) -> bool:
+    def _awaits_poll(self, key: Key, seen: Observed) -> bool:
         """Whether to wait for the head's answer before anything is decided about the run.
 
-        After a start of this process nothing is known of attempts that run already: the status
-        would change to that and back. When the RayJob has ended, the head may have
-        written its final progress since the last poll, and goes with the job. No worker waits.
+        After a start of this process no progress of a running attempt is known: the status would
+        show such a run as Starting for a moment. When the RayJob has ended, the head may have
+        written its final progress since the last poll, and is deleted with the job. No worker
+        waits.
         """
         uid, known = seen.run.metadata.uid, running(seen.run.status)
         if known is None:
@@ -125,10 +126,10 @@ class Reconciler:
             last = self._polls.snapshot(key, uid).progress
             if last is not None and last.attempt == attempt and last.state.final:
                 return False  # its final progress is here already
-            return self._polls.ask_once(key, uid, attempt, f"end of {job['metadata']['uid']}")
+            return self._polls.poll_once(key, uid, attempt, f"end of {job['metadata']['uid']}")
         if self._polls.follows(key, uid, attempt):
             return False
-        return self._polls.ask_once(key, uid, attempt, "start")
+        return self._polls.poll_once(key, uid, attempt, "start")
 
     def _with_progress(self, key: Key, seen: Observed) -> Observed:
         snapshot = self._polls.snapshot(key, seen.run.metadata.uid)
@@ -138,7 +139,7 @@ class Reconciler:
             progress_age_s=snapshot.progress_age_s,
             progress_failing_s=snapshot.progress_failing_s,
             progress_error=snapshot.progress_error,
-            progress_asked_s=snapshot.progress_asked_s,
+            progress_polled_s=snapshot.progress_polled_s,
             rejected=self._rejected(key, seen),
         )
 
@@ -189,7 +190,7 @@ class Reconciler:
                 # The head is not awaited: the deadline after which the pods are freed anyway is
                 # counted from the status, which is written now.
                 key = (metadata.namespace, metadata.name)
-                self._polls.ask_to_suspend(key, metadata.uid, attempt)
+                self._polls.post_suspend(key, metadata.uid, attempt)
 
     async def _publish(self, seen: Observed, plan: Plan) -> None:
         """The only place that writes a status."""

@@ -1,6 +1,7 @@
 """Everything an administrator can set, in one place, read from the environment at start.
 
-Field `workers` is variable TRAININGRUN_OPERATOR_WORKERS, and so on; the chart writes them.
+Field `workers` is variable TRAININGRUN_OPERATOR_WORKERS, and so on; the chart writes them. Names
+are read without regard to case.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ class OperatorSettings:
     resync_s: float = 600.0
     """Seconds between reconciles of every run that is not done, in case an event were lost."""
     polls_per_second: float = 50.0
-    """Progress documents fetched per second over all runs: with more runs, each is asked less
+    """Progress documents fetched per second over all runs: with more runs, each is polled less
     often."""
     poll_concurrency: int = 32
     """Progress documents fetched at the same time."""

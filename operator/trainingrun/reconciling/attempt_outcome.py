@@ -94,7 +94,7 @@ def _by_final_progress(
         return AttemptEnd(
             "Lost",
             LossReason.INFRASTRUCTURE_ERROR,
-            f"KubeRay gave up on the RayJob; its driver was asked to end, at step {progress.step}",
+            f"KubeRay gave up on the RayJob; its driver ended on request, at step {progress.step}",
         )
     if progress.state is RunState.SUSPENDED:
         return AttemptEnd(
@@ -148,8 +148,8 @@ def given_up(bookkeeping: Bookkeeping, attempt: Attempt) -> Blocker | None:
         return None
     return Blocker(
         ConditionReason.KUBERAY_GAVE_UP,
-        f"KubeRay gave up on RayJob {attempt.ray_job}, though its driver answers: the driver is "
-        "asked for a checkpoint, and the next attempt goes on from there; check whether KubeRay's "
+        f"KubeRay gave up on RayJob {attempt.ray_job}, though its driver answers: the operator "
+        "requests a checkpoint, and the next attempt goes on from there; check whether KubeRay's "
         "operator can reach port 8265 of the head pod",
     )
 

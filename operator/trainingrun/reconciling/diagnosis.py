@@ -204,7 +204,7 @@ def _of_scheduling(pod: Object) -> Blocker | None:
     scarce = sorted(set(_INSUFFICIENT.findall(message)))
     requests = _requests(pod)
     lacks = [
-        f"{name} (the pod asks for {requests[name]})" if name in requests else name
+        f"{name} (the pod requests {requests[name]})" if name in requests else name
         for name in scarce
     ]
     what = f"no node has enough {' and '.join(lacks)} free" if lacks else "no node takes it"

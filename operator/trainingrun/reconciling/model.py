@@ -75,7 +75,7 @@ class Observed:
     progress_error: str | None = None
     """Why the last poll failed, in a sentence that names the head's answer, such as "the head
     answers 401: it has the token of another operator key"; None with `progress_failing_s`."""
-    progress_asked_s: float | None = None
+    progress_polled_s: float | None = None
     """Seconds since this process first polled the head pod that is there now; None: it has not."""
     kuberay: Literal["ok", "missing", "too-old"] = "ok"
     """Whether the RayJob CRD is there, and takes what is rendered."""

@@ -46,11 +46,15 @@ def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | 
     if hung_since is None or context.unknown("RayJob", "Pod"):
         return None
     deadline_s = context.settings.startup_deadline_s
-    asked_s = context.observed.progress_asked_s
-    if seconds_since(hung_since, context.now) < deadline_s or asked_s is None or asked_s < SILENT_S:
+    polled_s = context.observed.progress_polled_s
+    if (
+        seconds_since(hung_since, context.now) < deadline_s
+        or polled_s is None
+        or polled_s < SILENT_S
+    ):
         return None
     return (
-        f"Every pod ran for {round(deadline_s)} s and KubeRay submitted no driver; look at the log "
+        f"Every pod ran for {round(deadline_s)} s and KubeRay submitted no driver; read the log "
         "of KubeRay's operator and of the head pod"
     )
 
@@ -60,7 +64,7 @@ def blocker(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
     head, job = context.head(attempt.number), context.job(attempt.number)
     if head is None or not pod_status.running(head) or context.suspended_by_queue(attempt.number):
         return None
-    failing_s, asked_s = context.observed.progress_failing_s, context.observed.progress_asked_s
+    failing_s, polled_s = context.observed.progress_failing_s, context.observed.progress_polled_s
     runs = job is not None and job_status(job) == "RUNNING"
     if failing_s is not None and failing_s >= SILENT_S and runs:
         why = context.observed.progress_error or "it does not answer"
@@ -70,12 +74,12 @@ def blocker(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
             f"job RUNNING: {why}; nothing is ended for that. Let the operator reach port 8484 of "
             "the head pod (NetworkPolicy, service mesh), with the token of the run's own Secret",
         )
-    unreported = context.progress(attempt.number) is None and asked_s is not None
-    if unreported and runs and (asked_s or 0.0) >= context.settings.startup_deadline_s:
+    unreported = context.progress(attempt.number) is None and polled_s is not None
+    if unreported and runs and (polled_s or 0.0) >= context.settings.startup_deadline_s:
         return Blocker(
             ConditionReason.DRIVER_SILENT,
             f"The driver has reported nothing for {round(context.settings.startup_deadline_s)} s, "
-            f"though KubeRay calls its job RUNNING; look at its log in pod {pod_status.name(head)}",
+            f"though KubeRay calls its job RUNNING; read its log in pod {pod_status.name(head)}",
         )
     return None
 

@@ -128,7 +128,7 @@ def _terminating(context: ReconcileContext, found: Sequence[Object]) -> Findings
         blocker = Blocker(
             ConditionReason.POD_TERMINATING,
             f"Pod {name} outstays its grace period for over {round(DELETION_S)} s on node "
-            f"{pod_status.node_name(pod)}; look at that node's kubelet, or free the pod: kubectl "
+            f"{pod_status.node_name(pod)}; check that node's kubelet, or free the pod: kubectl "
             f"delete pod {name} -n {namespace} --force",
         )
         # Where the kubelet says that no process is left, only the object is.

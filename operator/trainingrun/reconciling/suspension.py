@@ -24,8 +24,8 @@ def request(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attemp
             return Findings()  # a driver may be there
         # No driver has reported, so nothing was trained that a checkpoint could keep.
         return Findings(end=_end("Suspended before the driver had anything to save"))
-    asked = bookkeeping.suspend_asked or written(context.now)
-    late = seconds_since(asked, context.now) >= context.settings.suspend_deadline_s
+    requested = bookkeeping.suspend_asked or written(context.now)
+    late = seconds_since(requested, context.now) >= context.settings.suspend_deadline_s
     if late and context.can_be_empty:
         return Findings(
             end=_end(
@@ -37,9 +37,9 @@ def request(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attemp
     if bookkeeping.suspend_asked is not None:
         return Findings(actions=(action,))
     event = RunEvent(
-        "Normal", EventReason.SUSPENDING, "The runtime is asked to make a checkpoint and end"
+        "Normal", EventReason.SUSPENDING, "The operator requests a checkpoint and the attempt's end"
     )
-    return Findings(bookkeeping={"suspend_asked": asked}, actions=(action,), events=(event,))
+    return Findings(bookkeeping={"suspend_asked": requested}, actions=(action,), events=(event,))
 
 
 def rest(context: ReconcileContext, bookkeeping: Bookkeeping) -> Findings:

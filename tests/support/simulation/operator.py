@@ -167,7 +167,7 @@ class Operator:
     # Polling
 
     def poll(self) -> None:
-        """One question to the head pod, if an attempt is followed."""
+        """One poll of the head pod, if an attempt is followed."""
         polls, world = self.polls, self.world
         if not polls.followed:
             return
