@@ -1,4 +1,4 @@
-"""Which pod is asked for a run's progress: its own head, by the chain of owners."""
+"""Which pod is polled for a run's progress: its own head, by the chain of owners."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def a_head(uid: str = "p", owner: dict | None = CLUSTER, address: str = "10.0.0.
     return owned(uid, owner, labels=labels, **fields) | {"status": status}
 
 
-def ask(*pods, uid="u", attempt=1, clusters=None, jobs=None):
+def polled(*pods, uid="u", attempt=1, clusters=None, jobs=None):
     clusters = [owned("c", JOB)] if clusters is None else clusters
     jobs = [owned("j", RUN)] if jobs is None else jobs
     found = head_of(pods, clusters, jobs, uid, attempt)
@@ -40,33 +40,33 @@ def ask(*pods, uid="u", attempt=1, clusters=None, jobs=None):
     return found
 
 
-def test_the_head_is_asked_at_its_own_address():
-    assert ask(a_head()).url == "http://10.0.0.7:8484"
-    assert ask(a_head(address="fd00::1")).url == "http://[fd00::1]:8484"
+def test_the_head_is_polled_at_its_own_address():
+    assert polled(a_head()).url == "http://10.0.0.7:8484"
+    assert polled(a_head(address="fd00::1")).url == "http://[fd00::1]:8484"
 
 
 @pytest.mark.parametrize(
     ("uid", "attempt"),
     [pytest.param("another", 1, id="another run"), pytest.param("u", 2, id="another attempt")],
 )
-def test_another_run_s_or_attempt_s_head_is_not_asked(uid, attempt):
-    assert ask(a_head(), uid=uid, attempt=attempt) is None
+def test_another_run_s_or_attempt_s_head_is_not_polled(uid, attempt):
+    assert polled(a_head(), uid=uid, attempt=attempt) is None
 
 
-def test_a_head_that_is_leaving_is_still_asked_unless_a_new_one_is_there():
+def test_a_head_that_is_leaving_is_still_polled_unless_a_new_one_is_there():
     terminating = a_head("old", deletionTimestamp="2026-01-01T00:00:00Z")
-    assert ask(terminating).pod_uid == "old"
-    assert ask(terminating, a_head("new")).pod_uid == "new"
+    assert polled(terminating).pod_uid == "old"
+    assert polled(terminating, a_head("new")).pod_uid == "new"
 
 
-def test_a_pod_that_only_carries_the_labels_of_a_head_is_never_asked():
-    assert ask(a_head("forged", owner=None)) is None
-    assert ask(a_head("forged", owner=CLUSTER | {"uid": "elsewhere"})) is None
-    assert ask(a_head("forged", owner=None), a_head("real")).pod_uid == "real"
+def test_a_pod_that_only_carries_the_labels_of_a_head_is_never_polled():
+    assert polled(a_head("forged", owner=None)) is None
+    assert polled(a_head("forged", owner=CLUSTER | {"uid": "elsewhere"})) is None
+    assert polled(a_head("forged", owner=None), a_head("real")).pod_uid == "real"
 
 
 def test_a_ray_cluster_or_ray_job_of_somebody_else_makes_no_head():
-    assert ask(a_head(), clusters=[owned("c", None)]) is None
-    assert ask(a_head(), clusters=[owned("c", JOB | {"uid": "elsewhere"})]) is None
-    assert ask(a_head(), jobs=[owned("j", RUN | {"uid": "another"})]) is None
-    assert ask(a_head(), jobs=[owned("j", RUN, controller=False)]) is None
+    assert polled(a_head(), clusters=[owned("c", None)]) is None
+    assert polled(a_head(), clusters=[owned("c", JOB | {"uid": "elsewhere"})]) is None
+    assert polled(a_head(), jobs=[owned("j", RUN | {"uid": "another"})]) is None
+    assert polled(a_head(), jobs=[owned("j", RUN, controller=False)]) is None

@@ -1,0 +1,82 @@
+"""What the operator knows of nodes: those that are gone, and those that it may not watch."""
+
+import pytest
+
+from support.builders import an_object
+from trainingrun.cluster.api_client import Forbidden
+from trainingrun.cluster.node_states import UNKNOWN_NODE_S, Nodes
+from trainingrun.cluster.object_store import Store
+from trainingrun.cluster.watch_state import Watch
+
+
+class Answer:
+    """To a watch, as `Watch` sees it."""
+
+    closed, connection = False, None
+
+
+@pytest.fixture
+def clock():
+    return [1000.0]
+
+
+@pytest.fixture
+def watch(clock):
+    watch = Watch(None, "/nodes", Store(), what="Nodes", monotonic=lambda: clock[0])
+    watch.state = "synced"
+    watch.opened(Answer())
+    return watch
+
+
+@pytest.fixture
+def nodes(watch, clock):
+    return Nodes(watch, lambda: clock[0])
+
+
+def a_node(version: int = 1, **labels: str) -> dict:
+    conditions = [{"type": "Ready", "status": "True"}]
+    metadata = {"namespace": "", "labels": labels}
+    return an_object("n", version, metadata=metadata, status={"conditions": conditions})
+
+
+def test_a_node_that_is_not_listed_is_gone_only_after_a_while(nodes, clock):
+    assert nodes.states(["n"]) == {}
+    clock[0] += UNKNOWN_NODE_S + 1
+    assert nodes.states(["n"])["n"].exists is False
+
+
+def test_nodes_that_may_not_be_watched_are_unknown(nodes, watch, clock):
+    watch.store.saw(a_node())
+    assert nodes.states(["n"])["n"].ready
+    watch.refused(Forbidden("403"))
+    clock[0] += 100
+    assert nodes.states(["n"]) == {}
+
+
+def test_a_node_keeps_its_hostname_when_it_is_gone(nodes, watch, clock):
+    watch.store.saw(a_node(**{"kubernetes.io/hostname": "ip-10-0-0-7"}))
+    assert nodes.states(["n"])["n"].hostname == "ip-10-0-0-7"
+    watch.store.forget("", "n", "u")
+    nodes.states(["n"])
+    clock[0] += UNKNOWN_NODE_S + 1
+    gone = nodes.states(["n"])["n"]
+    assert (gone.exists, gone.hostname) == (False, "ip-10-0-0-7")
+
+
+def test_without_the_label_its_name_is_its_hostname(nodes, watch):
+    watch.store.saw(a_node())
+    assert nodes.states(["n"])["n"].hostname == "n"
+
+
+def test_what_has_not_changed_is_not_read_again(nodes, watch):
+    """A reconcile of a run with 1,000 workers on as many nodes is to cost 2 ms at most."""
+    conditions = {"conditions": [{"type": "Ready", "status": "True"}]}
+    for number in range(2):
+        metadata = {"namespace": ""}
+        node = an_object(f"n{number}", 1, f"u{number}", metadata=metadata, status=conditions)
+        watch.store.saw(node)
+    first, second = nodes.states(["n0", "n1"]), nodes.states(["n0", "n1"])
+    assert first["n0"] is second["n0"]
+    watch.store.saw(an_object("n0", 2, "u0", metadata={"namespace": ""}, status={}))
+    third = nodes.states(["n0", "n1"])
+    assert (third["n0"].ready, third["n1"] is first["n1"]) == (False, True)
