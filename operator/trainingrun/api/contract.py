@@ -25,12 +25,12 @@ UID_ENV = "TRAININGRUN_UID"
 ATTEMPT_ENV = "TRAININGRUN_ATTEMPT"
 """Number of the attempt, from 1."""
 TOKEN_FOLDER = "/etc/trainingrun/tokens"  # noqa: S105 - a folder of the head pod
-"""Each file in it holds a bearer token that the head takes. A file may come while it runs."""
+"""Each file in it holds a bearer token that the head accepts. A file may appear while it runs."""
 NOTICE_ENV = "TRAININGRUN_NOTICE_SECONDS"
 STORAGE_PATIENCE_ENV = "STORAGE_PATIENCE_SECONDS"
-"""Seconds for which the runtime waits before an attempt ends for a storage error that waiting alone
-rarely heals: no such bucket, refused credentials, a full disk. Default: 300. A store that does not
-answer is waited for without limit. Users set it in training.env."""
+"""Seconds for which the runtime waits before an attempt ends for a storage error that rarely goes
+away by itself: no such bucket, refused credentials, a full disk. Default: 300. A store that does
+not answer is waited for without limit. Users set it in training.env."""
 PROGRESS_PORT = 8484
 """Port of the head pod: GET /progress and POST /suspend (bearer token), GET /metrics, /healthz."""
 STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's own container
@@ -44,7 +44,7 @@ SAVED_FILE = "saved"
 WATCHER_FILE = "watcher"
 """Process id of the process that will answer a notice; without it preStop ends at once."""
 PROGRESS_FILE = "progress.json"
-"""The driver's `Progress`, for the server that hands it out and for a local run."""
+"""The driver's `Progress`, for the server of `GET /progress` and for a local run."""
 SUSPEND_FILE = "suspend"
 """Written on `POST /suspend`: the driver makes a checkpoint and ends once it is there."""
 WORKER_RESOURCE = "trainingrun_worker"
@@ -167,7 +167,7 @@ class RunContract(Wire):
     script_args: list[str] = Field(default_factory=list)
     """Its arguments."""
     config: dict[str, Any] = Field(default_factory=dict)
-    """Handed to the function."""
+    """Passed to the function."""
     torch_backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Collective library."""
     torch_timeout_seconds: float = 1800

@@ -255,7 +255,7 @@ class Watches:
         return False
 
     async def _is_served(self, kind: Kind) -> Literal["yes", "no", "missing", "unknown"]:
-        """What the API server says of a kind."""
+        """Whether the API server serves a kind."""
         try:
             found = await self._connection.request("GET", f"/apis/{kind.api_version}")
             plural = PLURALS[kind.api_version, kind.name]

@@ -35,7 +35,7 @@ watch, every 300 s, are made up for within milliseconds."""
 CATCH_UP_S = 1.0
 """After a longer gap: how long the events that were missed may take to arrive."""
 HANDLED_CHECK_S = 0.02
-"""Between checks whether kopf has handed over every listed object."""
+"""Between checks whether kopf has reported every listed object."""
 
 
 class Watch:
@@ -180,8 +180,8 @@ class Watch:
     async def _compare(self) -> None:
         """After a list of kopf's: waits until the store has what is there, and takes out the rest.
 
-        kopf hands over each listed object by itself, and says nothing of those that vanished while
-        no watch was open, as after a watch that expired (410 Gone).
+        kopf reports each listed object by itself, and does not report those that vanished while no
+        watch was open, as after a watch that expired (410 Gone).
         """
         wait = RETRY_S[0]
         while True:
@@ -222,7 +222,7 @@ class Watch:
 
     def _closed(self) -> None:
         if self._transport is not None and self._transport.is_closing():
-            # A TLS close handshake would wait until the server has said everything, and nothing
+            # A TLS close handshake would wait until the server has sent everything, and nothing
             # would close that socket any more.
             self._transport.abort()
         self._transport = None

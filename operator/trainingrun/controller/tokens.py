@@ -1,6 +1,6 @@
 """The runs' bearer tokens: derived from keys of the operator's, so that it need not read them.
 
-A token is HMAC-SHA256(operator key, UID of the run). The operator creates the Secret that hands it
+A token is HMAC-SHA256(operator key, UID of the run). The operator creates the Secret that passes it
 to the run's pods, and derives it again after a restart without the right to read any user's Secret.
 
 Keys can be rotated and lost. New tokens are of the newest key; those of the others are tried as

@@ -158,7 +158,7 @@ def terminations(pod: Object) -> Iterator[Object]:
 def termination_message(pod: Object) -> str:
     """How its first ended container ended, such as `exit code 1: ValueError: …`; "": none did.
 
-    Kubernetes hands on the end of a failed container's log, of which this takes the end of the
+    Kubernetes reports the end of a failed container's log, of which this takes the end of the
     last line: a runtime that cannot start a command begins with a long text.
     """
     for ending in terminations(pod):

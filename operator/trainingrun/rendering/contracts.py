@@ -13,8 +13,8 @@ Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 RAY_STRATEGIES: dict[str, Strategy] = {
     "Pack": "PACK",
     "Spread": "SPREAD",
-    # To Ray each pod is a node, and its STRICT_PACK wants all workers in one pod. That they share
-    # a Kubernetes node is the pod affinity's matter.
+    # To Ray each pod is a node, and its STRICT_PACK puts all workers into one pod. The pod
+    # affinity puts them on one Kubernetes node.
     "StrictPack": "PACK",
     "StrictSpread": "STRICT_SPREAD",
 }

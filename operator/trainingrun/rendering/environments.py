@@ -56,7 +56,7 @@ def credentials(run: TrainingRun) -> list[dict[str, Any]]:
 
 
 def literal(text: str) -> str:
-    """`text` so that the kubelet hands it on as it is: it would replace `$(NAME)`."""
+    """`text` so that the kubelet passes it on as it is: it would replace `$(NAME)`."""
     return text.replace("$", "$$")
 
 

@@ -58,7 +58,7 @@ def token_secret_name(run: TrainingRun, key: str) -> str:
 
 
 def renewed_token_secret_name(run: TrainingRun, key: str) -> str:
-    """Name of the Secret that hands a new token to a head that began with one of `key`."""
+    """Name of the Secret that passes a new token to a head that began with one of `key`."""
     return f"{token_secret_name(run, key)}-renewed"
 
 

@@ -20,7 +20,7 @@ class Queueing(NamedTuple):
 def queueing(run: TrainingRun, number: int) -> Queueing:
     """For the queue that the run names.
 
-    KubeRay 1.6 hands the labels to its pods only where it was installed with that batch scheduler;
+    KubeRay 1.6 passes the labels to its pods only where it was installed with that batch scheduler;
     they are on the pods as well, so that the queue is kept in any case. Gangs need that option.
     """
     queue = run.spec.scheduling.queue
