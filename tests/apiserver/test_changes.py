@@ -14,6 +14,7 @@ FROZEN: list[tuple[str, dict[str, Any]]] = [
     ("workers", {"workers": {"count": 2}}),
     ("workers", {"workers": {"podTemplate": {"spec": {"nodeName": "b"}}}}),
     ("head", {"head": {"resources": {"cpu": "2"}}}),
+    ("podTemplate", {"podTemplate": {"spec": {"serviceAccountName": "trainer"}}}),
     ("storage", {"storage": {"uri": "s3://elsewhere"}}),
     ("storage", {"storage": {"uri": "s3://runs/team-a", "region": "eu-west-1"}}),
     ("scheduling", {"scheduling": {"priorityClassName": "high"}}),
