@@ -3,16 +3,9 @@
 import pytest
 
 from support.builders import an_object
+from support.watches import Answer, a_watch
 from trainingrun.cluster.api_client import Forbidden
 from trainingrun.cluster.node_states import UNKNOWN_NODE_S, Nodes
-from trainingrun.cluster.object_store import Store
-from trainingrun.cluster.watch_state import Watch
-
-
-class Answer:
-    """To a watch, as `Watch` sees it."""
-
-    closed, connection = False, None
 
 
 @pytest.fixture
@@ -22,7 +15,7 @@ def clock():
 
 @pytest.fixture
 def watch(clock):
-    watch = Watch(None, "/nodes", Store(), what="Nodes", monotonic=lambda: clock[0])
+    watch = a_watch(clock, "/nodes", "Nodes")
     watch.state = "synced"
     watch.opened(Answer())
     return watch

@@ -2,14 +2,8 @@
 
 import pytest
 
-from trainingrun.cluster.object_store import Store
-from trainingrun.cluster.watch_state import STALE_AFTER_S, Watch
-
-
-class Answer:
-    """To a watch, as `Watch` sees it."""
-
-    closed, connection = False, None
+from support.watches import Answer, a_watch
+from trainingrun.cluster.watch_state import STALE_AFTER_S
 
 
 @pytest.fixture
@@ -19,7 +13,7 @@ def clock():
 
 @pytest.fixture
 def watch(clock):
-    return Watch(None, "/things", Store(), what="Things", monotonic=lambda: clock[0])
+    return a_watch(clock, "/things", "Things")
 
 
 def test_what_was_never_listed_is_unknown(watch):
