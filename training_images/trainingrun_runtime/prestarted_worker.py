@@ -141,12 +141,14 @@ def _import(names: Iterable[str]) -> None:
 
 
 def _end_if_left_over(file: Path) -> None:
-    """End a process of the first worker group that another one took the place of.
+    """End an idle process of the first worker group that another one took the place of.
 
     The next worker is to get a process that has imported the modules in `file`.
     """
     waiting = threading.Event()
     while not file.exists():
         waiting.wait(0.5)
-    if ray.get_runtime_context().get_actor_id() is None:
-        os._exit(0)
+    # A task of Ray Data that a worker has started inherits the worker's environment, and this hook.
+    with contextlib.suppress(OSError):
+        if Path("/proc/self/cmdline").read_bytes().startswith(b"ray::IDLE"):
+            os._exit(0)
