@@ -12,7 +12,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -93,18 +94,18 @@ def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:
         own = nodes.address_of(ray.get_runtime_context().get_node_id())
         with ThreadPoolExecutor(16) as pool:
             for address in nodes.addresses_with(WORKER_RESOURCE):
-                pool.submit(_try, prestart.prestart, address, worker, FIRST_KEEP_S)
+                pool.submit(_prestart_first, address, worker)
             # A raylet starts as many processes at once as its node has CPUs, a head often one.
             ray.get(coordinator.commits.remote())
             _claim().touch()
-            _try(prestart.prestart, own, controller, FIRST_KEEP_S)
+            _prestart_first(own, controller)
     except Exception as error:  # a start without them is slower, not wrong
         log.warning("no process was prestarted: %s", error)
 
 
-def _try(request: Callable[..., None], address: str, *arguments: Any) -> None:
+def _prestart_first(address: str, environment: str) -> None:
     try:
-        request(address, *arguments)
+        prestart.prestart(address, environment, FIRST_KEEP_S)
     except Exception as error:  # one node that does not answer is no reason to leave out the others
         log.warning("no process was prestarted at %s: %s", address, error)
 
@@ -145,9 +146,8 @@ def _end_if_left_over(file: Path) -> None:
 
     The next worker is to get a process that has imported the modules in `file`.
     """
-    waiting = threading.Event()
     while not file.exists():
-        waiting.wait(0.5)
+        time.sleep(0.5)
     # A task of Ray Data that a worker has started inherits the worker's environment, and this hook.
     with contextlib.suppress(OSError):
         if Path("/proc/self/cmdline").read_bytes().startswith(b"ray::IDLE"):

@@ -137,9 +137,9 @@ def check() -> None:
         UnknownRay: with one sentence: what differs, and which Ray to install.
     """
     check_version()
-    has_torch = importlib.util.find_spec("torch") is not None
+    skipped = () if importlib.util.find_spec("torch") else (_TORCH,)
     for (module, name), wanted in PARAMETERS.items():
-        if module.startswith(_TORCH) and not has_torch:
+        if module.startswith(skipped):
             continue
         found = tuple(inspect.signature(_find(module, name)).parameters)
         if found != wanted:
@@ -149,7 +149,7 @@ def check() -> None:
         if lacking:
             raise UnknownRay(sentence(f"has {name} without {', '.join(sorted(lacking))}"))
     for (module, name), attributes in NAMES.items():
-        if module.startswith(_TORCH) and not has_torch:
+        if module.startswith(skipped):
             continue
         thing = _find(module, name)
         descriptor = getattr(thing, "DESCRIPTOR", None)  # a message of Ray's protocol
