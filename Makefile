@@ -3,7 +3,8 @@
 # make test      everything that needs no cluster
 # make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default)
 # make test-all  make test, make test-ray, ten times the fuzzer's sequences, and outages of ten minutes
-# make e2e       everything else, on a kind cluster with real Ray (KEEP=1 leaves it running)
+# make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
+# make e2e-full  make e2e and further losses and outages: half an hour more
 #
 # pip's own settings (PIP_FIND_LINKS, PIP_INDEX_URL …) reach every pip that is called here.
 PYTHON ?= python3
@@ -28,7 +29,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-ray test-all test-unit lint format generate verify images release-images e2e lock clean
+.PHONY: help venv demo cluster test test-ray test-all test-unit lint format generate verify images release-images e2e e2e-full lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -107,7 +108,10 @@ release-images:
 	$(MAKE) images BASE_IMAGE='$(RELEASE_BASE_IMAGE)'
 
 e2e: venv
-	$(BIN)/python -m pytest -s tests/e2e
+	$(BIN)/python -m pytest -s tests/e2e --ignore=tests/e2e/full
+
+e2e-full: venv
+	$(BIN)/python -m pytest -s tests/e2e/test_*.py tests/e2e/full
 
 # The pin is what development uses; the library itself takes any torch from pyproject.toml's range.
 lock: venv

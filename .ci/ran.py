@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Print how many tests of each file ran, and fail unless every test file of some folders did.
+"""Print how many tests of each file ran, and fail unless every file did.
 
-Usage: ran.py REPORT FOLDER... The report is pytest's --junitxml with --override-ini
-junit_family=xunit1, which names files; each test_*.py below a FOLDER must be in it, and nothing
-may be skipped.
+Usage: ran.py REPORT PATH... The report is pytest's --junitxml with --override-ini
+junit_family=xunit1, which names files; each PATH that is a file, and each test_*.py below a PATH
+that is a folder, must be in it, and nothing may be skipped.
 """
 
 import sys
@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 
 def main() -> int:
     """Read, print, and set the exit status."""
-    report, folders = Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
+    report, paths = Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
     cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314
     ran = Counter(case.get("file") for case in cases if case.find("skipped") is None)
     skipped = [case.get("name") for case in cases if case.find("skipped") is not None]
-    files = sorted(str(file) for folder in folders for file in folder.rglob("test_*.py"))
+    found = (path.rglob("test_*.py") if path.is_dir() else [path] for path in paths)
+    files = sorted(str(file) for each in found for file in each)
     for file in files:
         print(f"{ran[file]:5d} ran of {file}")
     missing = [file for file in files if not ran[file]]

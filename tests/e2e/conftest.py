@@ -16,6 +16,7 @@ from e2e import cluster as clusters
 from e2e import installing, live_source
 from e2e.cluster import TestCluster
 from e2e.diagnosing import excerpt, keep_evidence, recall
+from e2e.long_run import LongRun
 from e2e.report import Row, table
 from e2e.runs import Run, specification
 from e2e.scenario import Scenario, keep_reference, reference_key
@@ -130,6 +131,16 @@ def rows(request: pytest.FixtureRequest, operated: TestCluster) -> Iterator[list
     if failed(request.node):
         keep(request, operated, name_of(request.node))
     write_table(request.config.stash[ROWS])
+
+
+@pytest.fixture(scope="module")
+def steady(operated: TestCluster) -> Iterator[LongRun]:
+    """A run that trains slowly, from before the first test to the end of the last one."""
+    made = LongRun(Run(operated, operated.kubectl, "steady"))
+    made.start(specification())
+    yield made
+    made.run.remove()
+    installing.install_by_chart(operated)
 
 
 def keep(request: pytest.FixtureRequest, cluster: TestCluster, name: str) -> None:

@@ -9,10 +9,16 @@ from typing import Any
 from .cluster import TRAINING_IMAGE, image_id
 from .diagnosing import remember
 from .report import Row, gaps_in_numbers, steps_lost
-from .runs import Run, specification
+from .runs import CHECKPOINT_SECONDS, STEP_SECONDS, Run, specification
 
 PATIENCE = float(os.environ.get("E2E_PATIENCE", "10"))
 """By how much a timing may miss its target before that is an error. More on a busy machine."""
+TO_FIRST_STEP = 33
+"""Seconds: the design's bound from the apply, or from the end of `suspend`."""
+WELL_UNDER_WAY = 80
+"""Steps after which there is a checkpoint, and enough of the run left."""
+SINCE_CHECKPOINT = int(2 * CHECKPOINT_SECONDS / STEP_SECONDS)
+"""Steps that a crash may cost: one interval, and another one while its checkpoint is uploaded."""
 
 
 @dataclass

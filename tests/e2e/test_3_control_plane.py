@@ -4,38 +4,24 @@ One run goes through all of it. Each test leaves it as it found it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
 
 from e2e import installing, network, outages
-from e2e.cluster import NAMESPACE, SYSTEM, TestCluster, namespace
+from e2e.cluster import NAMESPACE, SYSTEM, namespace
 from e2e.kube import wait_for
 from e2e.long_run import LongRun
 from e2e.report import Row
-from e2e.runs import Run, specification
 
 OLD_S = 20
 """Lowered: the run's pods are older than this when an operator sees them for the first time."""
-ABSENT_S = 60
-"""How long something is away."""
 TAKEOVER_S = 15
 """In which another operator leads once the leader is gone."""
 OUTSIDE = "e2e-outside"
 
 pytestmark = pytest.mark.usefixtures("rows")
-
-
-@pytest.fixture(scope="module")
-def steady(operated: TestCluster) -> Iterator[LongRun]:
-    """A run that trains slowly, from before the first test to the end of the last one."""
-    made = LongRun(Run(operated, operated.kubectl, "steady"))
-    made.start(specification())
-    yield made
-    made.run.remove()
-    installing.install_by_chart(operated)
-
 
 REACHED = {
     (OUTSIDE, "kuberay-operator"): set(),
@@ -108,44 +94,6 @@ def test_the_leader_of_two_operators_is_killed(steady: LongRun):
         took = time.time() - began
         steady.reports_again()
     steady.measure("(k) leading operator kill -9", began, f"another leads after {took:.0f} s")
-
-
-def test_the_operator_may_not_see_the_run_for_a_while(steady: LongRun):
-    cluster = steady.run.cluster
-    with steady.in_the_same_pods():
-        others = ("trainingruns", "trainingruns/status", "secrets", "networkpolicies", "events")
-        with outages.permissions_deleted(cluster, but=others) as outage:
-            outages.replace_operator(cluster)
-            said = steady.run.wait_for_condition("Stalled", timeout=60)["message"]
-            outage.last(ABSENT_S / 2)
-        steady.reports_again()
-        steady.no_longer_stalled()
-    assert "RayJobs" in said, said
-    steady.measure(
-        "(l) operator may not see pods and RayJobs", outage.began, f"for {ABSENT_S / 2:.0f} s"
-    )
-
-
-def test_the_operator_has_no_permissions_for_a_while(steady: LongRun):
-    cluster = steady.run.cluster
-    with steady.in_the_same_pods():
-        with outages.permissions_deleted(cluster) as outage:
-            outages.replace_operator(cluster)
-            steady.train_on(12)
-            outage.last(ABSENT_S)
-        steady.reports_again()
-        steady.no_longer_stalled()
-    steady.measure("(m) operator without RBAC binding", outage.began, f"for {ABSENT_S} s")
-
-
-def test_the_api_server_is_paused(steady: LongRun):
-    with steady.in_the_same_pods():
-        with outages.api_server_paused(steady.run.cluster) as outage:
-            steady.train_on(12)
-            outage.last(ABSENT_S)
-        steady.reports_again()
-        steady.no_longer_stalled()
-    steady.measure("(n) API server paused", outage.began, f"for {ABSENT_S} s")
 
 
 def test_the_run_ends_as_if_all_had_been_there(

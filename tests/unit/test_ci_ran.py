@@ -9,14 +9,14 @@ import pytest
 RAN = Path(__file__).parents[2] / ".ci" / "ran.py"
 
 
-def ran(folder: Path, cases: str) -> subprocess.CompletedProcess[str]:
-    """What ran.py says of a folder with the files test_a.py and test_b.py."""
+def ran(folder: Path, cases: str, path: str = "tests") -> subprocess.CompletedProcess[str]:
+    """What ran.py says of a folder with the files test_a.py and test_b.py, or of one of them."""
     tests = folder / "tests"
     tests.mkdir()
     for name in ("test_a.py", "test_b.py", "support.py"):
         (tests / name).touch()
     (folder / "report.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    command = [sys.executable, str(RAN), "report.xml", "tests"]
+    command = [sys.executable, str(RAN), "report.xml", path]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -51,6 +51,11 @@ def test_a_file_that_did_not_run_fails_it(tmp_path: Path, cases: str, says: str)
     said = ran(tmp_path, cases)
     assert said.returncode == 1
     assert says in said.stderr
+
+
+def test_a_file_is_counted_alone(tmp_path: Path):
+    said = ran(tmp_path, case("test_a.py"), "tests/test_a.py")
+    assert (said.returncode, said.stdout) == (0, "    1 ran of tests/test_a.py\n"), said.stderr
 
 
 def test_no_report_fails_it(tmp_path: Path):

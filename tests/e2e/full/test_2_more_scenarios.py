@@ -1,0 +1,82 @@
+"""Less common losses: training goes on and ends with the same weights."""
+
+import time
+
+from e2e.cluster import HERE
+from e2e.report import seconds_without_training, steps_lost
+from e2e.runs import Run, specification
+from e2e.scenario import SINCE_CHECKPOINT, TO_FIRST_STEP, WELL_UNDER_WAY, Scenario, weights
+
+PLAIN_SCRIPT = HERE / "plain_train.py"
+
+
+def test_worker_container_killed(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(run.cluster.kill_container, run.kubectl, run.trainer(), "ray-worker")
+    run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.went_on(
+        pause, "(c) worker container kill -9", target=None, lost_at_most=SINCE_CHECKPOINT
+    )
+
+
+def test_newest_checkpoint_truncated(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    scenario.disturb(lambda: run.patch(suspend=True))
+    run.wait_for_condition("Suspended")
+    run.wait_until_freed()
+    storage = run.kubectl.within("storage")
+    storage("exec", "deployment/s3", "--", "sh", "-ec", TRUNCATE.replace("RUN", run.folder()))
+
+    resumed = time.time()
+    run.patch(suspend=False)
+    run.succeed()
+
+    pause = next(step.time for step in run.steps() if step.time > resumed) - resumed
+    scenario.went_on(
+        pause,
+        "(h) newest checkpoint truncated",
+        target=TO_FIRST_STEP,
+        lost_at_most=SINCE_CHECKPOINT,
+    )
+    assert steps_lost(run.steps()) > 0, "the damaged checkpoint was used"
+    assert any("checkpoint" in event.lower() and "damaged" in event for event in run.events())
+
+
+TRUNCATE = """
+cd /data/runs/e2e/RUN
+newest=$(ls manifests | sort | tail -n 1)
+folder=$(sed 's/.*"path": *"\\([^"]*\\)".*/\\1/' "manifests/$newest")
+largest=$(ls -S "$folder" | head -n 1)
+truncate -s -1 "$folder/$largest"
+"""
+"""Takes the last byte off the largest file of the newest checkpoint, behind the gateway's back."""
+
+
+def test_plain_script(scenario: Scenario):
+    run = scenario.run
+    run.kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "plain"},
+            "data": {"plain_train.py": PLAIN_SCRIPT.read_text()},
+        }
+    )
+    training = {"script": {"configMap": "plain", "file": "plain_train.py"}}
+    scenario.spec = specification(training=training)
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(run.kubectl.delete, "pod", run.trainer())
+    run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.notes.append("it saves every 20 steps and knows no notice")
+    undisturbed = Run(run.cluster, run.kubectl, "plain-undisturbed")
+    undisturbed.start(scenario.spec)
+    expected = weights(undisturbed.succeed())
+    undisturbed.remove()
+    scenario.reference = lambda: expected
+    scenario.went_on(pause, "(i) plain script, pod deleted", target=None, lost_at_most=2 * 20)
