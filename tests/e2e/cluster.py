@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from .kube import CommandError, Kubectl, run, wait_for
 
 HERE = Path(__file__).parent
@@ -31,6 +33,8 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "trainingrun", "AWS_SECRET_ACCESS_KEY": "tra
 LIVE_SOURCE = bool(os.environ.get("E2E_LIVE_SOURCE"))
 """See `live_source`: images that are there already then need not be the newest."""
 SPOT_TAINT = "trainingrun.dev/capacity=spot:NoSchedule"
+JOURNALS = "/var/trainingrun-e2e"
+"""Folder on each node with one folder per run; see `journals`."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +112,20 @@ class TestCluster:
         return ready and not any(key.startswith("node.kubernetes.io/") for key in away)
 
 
+def journals_of(cluster: str) -> Path:
+    """The folder of this machine that is `JOURNALS` on each node."""
+    return ARTIFACTS / "journals" / cluster
+
+
 def create_cluster(name: str) -> TestCluster:
     """Nodes, KubeRay, the bucket and the scenarios' namespace; what is there already is kept."""
-    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    journals_of(name).mkdir(parents=True, exist_ok=True)
     kubeconfig = ARTIFACTS / f"{name}.kubeconfig"
     if name not in run("kind", "get", "clusters").split():
         run(
             "kind", "create", "cluster", f"--name={name}", f"--image={NODE_IMAGE}",
-            f"--config={HERE / 'kind.yaml'}", f"--kubeconfig={kubeconfig}", "--wait=120s",
-            timeout=300,
+            "--config=-", f"--kubeconfig={kubeconfig}", "--wait=120s",
+            stdin=_configuration(name), timeout=300,
         )  # fmt: skip
     run("kind", "export", "kubeconfig", f"--name={name}", f"--kubeconfig={kubeconfig}")
     cluster = TestCluster(name, Kubectl(kubeconfig, NAMESPACE))
@@ -127,6 +136,16 @@ def create_cluster(name: str) -> TestCluster:
     _storage(cluster)
     namespace(cluster, NAMESPACE)
     return cluster
+
+
+def _configuration(name: str) -> str:
+    """kind.yaml, with the journals' folder in each node on which training pods may be."""
+    configuration = yaml.safe_load((HERE / "kind.yaml").read_text())
+    mount = {"hostPath": str(journals_of(name)), "containerPath": JOURNALS}
+    for node in configuration["nodes"]:
+        if node["role"] == "worker":
+            node["extraMounts"] = [mount]
+    return yaml.safe_dump(configuration)
 
 
 def delete_cluster(cluster: TestCluster) -> None:

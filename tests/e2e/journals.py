@@ -1,42 +1,45 @@
-"""The step journals of one run: a folder on each node in which rank 0 notes each step it does."""
+"""The step journals of one run: a folder in which rank 0 notes each step it does.
 
-import re
+The folder is this machine's, mounted into the nodes: reading it takes no CPU time of the cluster
+that is measured, and it outlives a node that is killed.
+"""
+
+import shutil
+from pathlib import Path
 from typing import Any
 
-from .cluster import TestCluster
+from .cluster import JOURNALS, TestCluster, journals_of
 from .report import Step, read_journals
 
-JOURNALS = "/var/trainingrun-e2e"
-"""Folder on each node with one folder per run, in the node's own file system: it outlives the
-node's being killed."""
 MOUNT = {"name": "journal", "mountPath": "/journal"}
 ENV = {"name": "STEP_LOG_FOLDER", "value": "/journal"}
 
 
 class Journals:
-    """Those of the run `name`, on the nodes of a cluster."""
+    """Those of the run `name`, one for each pod that had rank 0."""
 
     def __init__(self, cluster: TestCluster, name: str) -> None:
-        self._cluster, self._folder = cluster, f"{JOURNALS}/{name}"
+        self._folder, self._on_node = journals_of(cluster.name) / name, f"{JOURNALS}/{name}"
 
     def clear(self) -> None:
-        """Make the folders, empty."""
-        folder = self._folder
-        for node in self._cluster.workers:  # training pods are nobody's root: it is for all
-            self._cluster.on_node(node, f"rm -rf {folder} && mkdir -p -m 777 {folder}")
+        """Make the folder, empty."""
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+        self._folder.mkdir(parents=True)
+        self._folder.chmod(0o777)  # training pods are nobody's root: it is for all
 
     def set_pace(self, seconds: float) -> None:
         """From its next step on the run takes so many seconds per step."""
-        for node in self._cluster.workers:  # renamed into place: never seen half written
-            script = f"cd {self._folder} && echo {seconds} > .pace && mv .pace pace"
-            self._cluster.on_node(node, script)
+        written = self._folder / ".pace"
+        written.write_text(f"{seconds}\n")
+        written.rename(self._folder / "pace")  # never seen half written
 
     def volume(self) -> dict[str, Any]:
         """The folder as a volume of the worker pods."""
-        return {"name": "journal", "hostPath": {"path": self._folder}}
+        return {"name": "journal", "hostPath": {"path": self._on_node}}
 
     def steps(self) -> list[Step]:
-        """Every step that was done, oldest first; a machine that is off keeps its own."""
+        """Every step that was done, oldest first."""
         return read_journals(self._by_pod().values())
 
     def trainer(self) -> str:
@@ -44,13 +47,6 @@ class Journals:
         return max(self._by_pod().items(), key=lambda item: read_journals([item[1]])[-1])[0]
 
     def _by_pod(self) -> dict[str, str]:
-        journals = {}
-        script = f"""cd {self._folder} && for f in $(ls); do
-          case "$f" in *.log) echo "==> $f"; cat "$f" ;; esac
-        done; true"""
-        for node in self._cluster.workers:
-            if not self._cluster.is_up(node):
-                continue
-            parts = re.split(r"^==> (.*)\.log\n", self._cluster.on_node(node, script), flags=re.M)
-            journals |= dict(zip(parts[1::2], parts[2::2], strict=True))
-        return {pod: text for pod, text in journals.items() if text.strip()}
+        files: list[Path] = sorted(self._folder.glob("*.log"))
+        found = {file.stem: file.read_text() for file in files}
+        return {pod: text for pod, text in found.items() if text.strip()}

@@ -114,7 +114,7 @@ class Run:
 
     def holds(self, condition: str) -> bool:
         """Whether a condition is True."""
-        return self.conditions().get(condition, {}).get("status") == "True"
+        return is_true(self.conditions(), condition)
 
     def events(self) -> list[str]:
         """`Reason: message` of its events."""
@@ -165,18 +165,21 @@ class Run:
         """Wait until that step was done."""
 
         def done() -> bool:
+            if any(step.number >= number for step in self.steps()):
+                return True
             self.fail_if_over("Failed")
-            return any(step.number >= number for step in self.steps())
+            return False
 
-        wait_for(f"step {number} of {self.name}", done, timeout, instead=self.sentence)
+        wait_for(f"step {number} of {self.name}", done, timeout, self.sentence, every=1)
 
     def wait_for_condition(self, condition: str, timeout: float = 120) -> dict[str, Any]:
         """Wait until a condition is True; it."""
 
         def held() -> dict[str, Any] | None:
-            if condition != "Failed":
-                self.fail_if_over("Failed")
-            return self.conditions()[condition] if self.holds(condition) else None
+            found = self.conditions()  # once: each kubectl takes CPU time of the cluster
+            if condition != "Failed" and is_true(found, "Failed"):
+                raise NotSeenError(f"{self.name} is Failed: {self.sentence()}")
+            return found[condition] if is_true(found, condition) else None
 
         return wait_for(
             f"condition {condition} of {self.name}", held, timeout, self.sentence, every=1
@@ -206,6 +209,11 @@ class Run:
         ]
         last = f"last step {steps[-1].number} at {steps[-1].time:.0f}" if steps else "no step yet"
         return "; ".join([*said, last, f"pods {pods}"])
+
+
+def is_true(conditions: Mapping[str, dict[str, Any]], condition: str) -> bool:
+    """Whether one of the conditions is True."""
+    return conditions.get(condition, {}).get("status") == "True"
 
 
 KILL_TRAINER = r"""
