@@ -144,7 +144,7 @@ def _configuration(name: str) -> str:
     mount = {"hostPath": str(journals_of(name)), "containerPath": JOURNALS}
     for node in configuration["nodes"]:
         if node["role"] == "worker":
-            node["extraMounts"] = [mount]
+            node["extraMounts"] = [dict(mount)]
     return yaml.safe_dump(configuration)
 
 
