@@ -17,6 +17,7 @@ FROZEN: list[tuple[str, dict[str, Any]]] = [
     ("podTemplate", {"podTemplate": {"spec": {"serviceAccountName": "trainer"}}}),
     ("storage", {"storage": {"uri": "s3://elsewhere"}}),
     ("storage", {"storage": {"uri": "s3://runs/team-a", "region": "eu-west-1"}}),
+    ("storage", {"storage": {"uri": "s3://runs/team-a", "restoreFrom": {"run": "other"}}}),
     ("scheduling", {"scheduling": {"priorityClassName": "high"}}),
 ]
 FREE: list[tuple[str, dict[str, Any]]] = [

@@ -84,6 +84,28 @@ async def test_the_final_progress_is_fetched_as_soon_as_the_job_has_ended(
     assert status()["progress"]["step"] == 10
 
 
+async def test_a_run_waits_for_the_run_that_it_begins_from_and_keeps_its_folder(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    student = a_run(namespace, "student")
+    student["spec"]["storage"]["restoreFrom"] = {"run": "teacher", "step": 40}
+    async with running(await new_operator()):
+        apiserver.create(student)
+        await eventually(
+            lambda: (
+                "RestoreSourceMissing"
+                in [condition["reason"] for condition in status("student").get("conditions", [])]
+            )
+        )
+        assert kuberay.jobs() == []
+        teacher = apiserver.create(a_run(namespace, "teacher"))
+        job = await eventually(lambda: kuberay.job("student-1"))
+        await eventually(lambda: status("student").get("attempt") == 1)
+    folder = f"s3://runs/tests/teacher-{teacher['metadata']['uid'][:8]}"
+    assert status("student")["restoredFrom"] == {"uri": folder}
+    assert f'"restoreFrom":{{"uri":"{folder}","step":40}}' in str(job)
+
+
 async def test_events_report_what_the_status_shows(
     apiserver, namespace, kuberay, new_operator, status
 ):

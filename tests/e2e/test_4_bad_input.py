@@ -78,6 +78,14 @@ CASES = {
         r"s3://no-such-bucket\S* .*does not exist; .*storage\.uri", fails=True,
         training=IMPATIENT, storage={"uri": "s3://no-such-bucket/e2e"},
     ),
+    "restore-unknown-run": Bad(
+        r"restoreFrom\.run is nobody, and namespace e2e-bad has no TrainingRun", fails=False,
+        storage={"restoreFrom": {"run": "nobody"}},
+    ),
+    "restore-no-checkpoint": Bad(
+        r"there is no checkpoint in s3://runs/e2e/nobody-0 .*name a run's own folder", fails=True,
+        storage={"restoreFrom": {"uri": "s3://runs/e2e/nobody-0"}},
+    ),
 }  # fmt: skip
 
 

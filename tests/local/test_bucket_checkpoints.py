@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.checkpoints import saved
 from trainingrun_runtime.checkpoints import bucket as bucket_module
 from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
 from trainingrun_runtime.checkpoints.manifest import (
@@ -12,44 +13,10 @@ from trainingrun_runtime.checkpoints.manifest import (
     Manifest,
     commit,
     committed,
-    digest_folder,
     newest_intact,
 )
 from trainingrun_runtime.checkpoints.retention import sweep
 from trainingrun_runtime.checkpoints.verification import verify
-
-
-def saved(
-    bucket: Bucket,
-    folder: Path,
-    step: int,
-    fencing_token: int = 1,
-    index: int = 1,
-    **metrics: float,
-) -> Manifest:
-    """Upload a checkpoint of two files as Ray does, and commit it."""
-    local = folder / f"{fencing_token}-{index}"
-    (local / "rank-0").mkdir(parents=True)
-    (local / "rank-0" / "state.pt").write_bytes(f"weights of step {step}".encode() * 100)
-    (local / "empty").write_bytes(b"")
-    manifest = Manifest(
-        path=f"checkpoints/0001-{fencing_token:06d}/step-{step:010d}-{index}",
-        step=step,
-        world_size=2,
-        attempt=1,
-        fencing_token=fencing_token,
-        index=index,
-        metrics=metrics,
-        files=digest_folder(local),
-        time=1000.0 + step,
-    )
-    filesystem, root = bucket.pyarrow()
-    filesystem.create_dir(f"{root}/{manifest.path}/rank-0")
-    for name in manifest.files:
-        with filesystem.open_output_stream(f"{root}/{manifest.path}/{name}") as file:
-            file.write((local / name).read_bytes())
-    commit(bucket, manifest)
-    return manifest
 
 
 def test_what_is_committed_is_restored(bucket: Bucket, tmp_path: Path) -> None:

@@ -163,3 +163,21 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     steps = sorted(json.loads(file.read_text())["step"] for file in log)
     assert steps[0] < 100
     assert steps[-1] == 100
+
+
+def test_a_run_begins_from_another_run_in_the_local_folder(folder: Path) -> None:
+    function = "trainingrun_runtime.examples.linear:train"
+    whole = start(folder / "whole", a_run(function, workers=1, steps=40))
+    assert whole.wait() == 0, whole.output
+    first = yaml.safe_load(a_run(function, workers=1, steps=20))
+    first["metadata"]["name"] = "first"
+    half = start(folder, yaml.safe_dump(first))
+    assert half.wait() == 0, half.output
+    checkpoint = half.result()["checkpoint"]
+
+    manifest = yaml.safe_load(a_run(function, workers=1, steps=40))
+    manifest["spec"]["storage"]["restoreFrom"] = {"run": "first"}
+    rest = start(folder, yaml.safe_dump(manifest))
+    assert rest.wait() == 0, rest.output
+    assert f"restored step 20 from {checkpoint}" in rest.output
+    assert rest.result()["weights_sha256"] == whole.result()["weights_sha256"]

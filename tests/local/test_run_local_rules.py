@@ -1,5 +1,6 @@
 """What a local run decides without any process: retries, losses, folders, the machine's limits."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from trainingrun.local import LocalError, machine
 from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions
 from trainingrun.local.retries import GiveUp, Retry, Tally, after_failure
+from trainingrun.rendering import RenderSettings, contract
 
 APPLICATION = Failure(kind="Application", message="ValueError: no")
 STORAGE = Failure(kind="Storage", message="a disk is full")
@@ -222,3 +224,53 @@ def test_variables_from_a_secret_come_from_the_shell() -> None:
     assert machine.variables(spec, {"TOKEN": "t", "OTHER": "o"}) == {"PLAIN": "1", "TOKEN": "t"}
     with pytest.raises(LocalError, match="export TOKEN in this shell"):
         machine.variables(spec, {})
+
+
+def restoring(
+    tmp_path: Path, root: str = "student", **source: object
+) -> tuple[Folder, TrainingRun]:
+    """A local run with this `storage.restoreFrom`, and its folder."""
+    storage = {"uri": "s3://runs/demo", "endpoint": "http://elsewhere:7070", "restoreFrom": source}
+    run = a_run(storage=storage)
+    return Folder.prepare(run, tmp_path / root, resume=False), run
+
+
+@pytest.mark.parametrize("root", ["student", "teacher"], ids=["beside", "same folder"])
+def test_a_run_that_is_named_is_the_latest_one_of_that_name_here(tmp_path: Path, root: str) -> None:
+    for age, name in enumerate(("teacher-00000002", "teacher-00000001", "teacher-retry-00000003")):
+        found = tmp_path / "teacher" / name
+        found.mkdir(parents=True)
+        os.utime(found, (1000 - age, 1000 - age))
+    folder, run = restoring(tmp_path, root, run="teacher", step=7)
+    restored = folder.restore_from(run.spec.storage)
+    assert restored
+    assert restored.uri == (tmp_path / "teacher" / "teacher-00000002").as_uri()
+    assert restored.step == 7
+
+
+def test_a_folder_elsewhere_is_read_with_the_endpoint_of_the_file(tmp_path: Path) -> None:
+    folder, run = restoring(tmp_path, uri="s3://runs/demo/teacher-1/")
+    restored = folder.restore_from(run.spec.storage)
+    assert restored
+    assert (restored.uri, restored.endpoint) == (
+        "s3://runs/demo/teacher-1",
+        "http://elsewhere:7070",
+    )
+    assert contract(folder.run, 1, RenderSettings()).storage.endpoint is None
+
+
+def test_a_run_that_is_not_here_is_a_sentence_until_the_run_has_its_own_checkpoint(
+    tmp_path: Path,
+) -> None:
+    folder, run = restoring(tmp_path, run="teacher")
+    with pytest.raises(LocalError, match=r"restoreFrom\.run is teacher, and neither .*/student"):
+        folder.restore_from(run.spec.storage)
+    own = tmp_path / "student" / f"digits-{folder.run.metadata.uid[:8]}" / "manifests"
+    own.mkdir(parents=True)
+    (own / "000001-000001.json").write_text("{}")
+    assert folder.restore_from(run.spec.storage) is None
+
+
+def test_a_run_without_restore_from_begins_from_scratch(tmp_path: Path) -> None:
+    run = a_run()
+    assert Folder.prepare(run, tmp_path, resume=False).restore_from(run.spec.storage) is None

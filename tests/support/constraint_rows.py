@@ -18,6 +18,9 @@ LABEL_VALUE = "must be the value of a node label, such as NVIDIA-A100-SXM4-80GB"
 IMAGE = "must be the reference of an image, such as ghcr.io/acme/train:1.0"
 NCCL = "nccl needs workers.accelerator of kind nvidia or amd; use auto, or gloo"
 
+RESTORED_RUN = "must be the name of a TrainingRun: lower-case letters, digits and hyphens"
+RESTORED_FOLDER = "must be a run's own folder, such as s3://bucket/folder/digits-1a2b3c4d"
+
 _STORAGE = {"uri": "s3://runs/team-a"}
 _NCCL = {"function": "a:b", "torch": {"backend": "nccl"}}
 _GPU = {"accelerator": {"kind": "nvidia"}}
@@ -261,6 +264,60 @@ ROWS: list[Row] = [
     _length("spec.storage.region", 63),
     *_rule("spec.storage.credentialsSecret", OBJECT_NAME, ["s3.keys-1"], ["S3", "", "a/b", "a-"]),
     _length("spec.storage.credentialsSecret", 253),
+    *_rule(
+        "spec.storage.restoreFrom",
+        "set exactly one of uri (a run's folder in the bucket) and run",
+        [{"uri": "s3://runs/digits-1a2b3c4d"}, {"run": "other", "step": 4}],
+        [{}, {"uri": "s3://runs/digits-1a2b3c4d", "run": "other"}, {"step": 4}],
+    ),
+    *_rule(
+        "spec.storage.restoreFrom.uri",
+        RESTORED_FOLDER,
+        [{"uri": "gs://runs/a"}, {"uri": "file:///data/runs/a"}],
+        [{"uri": "runs/a"}, {"uri": "s3://key:secret@runs/a"}, {"uri": ""}],
+        "spec.storage.restoreFrom",
+    ),
+    Row(
+        "spec.storage.restoreFrom.uri",
+        "maxLength",
+        {"uri": "s3://" + "a" * 1019},
+        {"uri": "s3://" + "a" * 1020},
+        "may not be more than 1024 bytes",
+        "spec.storage.restoreFrom",
+    ),
+    *_rule(
+        "spec.storage.restoreFrom.run",
+        RESTORED_RUN,
+        [{"run": "a"}, {"run": "run-2"}],
+        [{"run": "1a"}, {"run": "a.b"}, {"run": ""}],
+        "spec.storage.restoreFrom",
+    ),
+    Row(
+        "spec.storage.restoreFrom.run",
+        "maxLength",
+        {"run": "a" * 41},
+        {"run": "a" * 42},
+        "may not be more than 41 bytes",
+        "spec.storage.restoreFrom",
+    ),
+    *_rule(
+        "spec.storage.restoreFrom.run",
+        "must be another run, not this one; a former run of this name is named by its folder",
+        [{"run": "digits-2"}],
+        [{"run": "digits"}],
+        "spec.storage.restoreFrom",
+    ),
+    *[
+        Row(
+            row.path,
+            row.keyword,
+            {"run": "a", "step": row.good},
+            {"run": "a", "step": row.bad},
+            row.says,
+            "spec.storage.restoreFrom",
+        )
+        for row in _range("spec.storage.restoreFrom.step", 0, 2**53 - 1)
+    ],
     *_range("spec.checkpoints.keep", 2, 1000),
     _required("spec.checkpoints.best.metric", "loss"),
     Row("spec.checkpoints.best.metric", "minLength", "a", "", "should be at least 1 chars long"),

@@ -31,12 +31,15 @@ def a_run(name: str = "digits", namespace: str = "team-a", **spec: Any) -> Train
 
 
 def sample(path: Path) -> TrainingRun:
-    """The run in a sample file, as the API server would hand it out."""
+    """The run in a sample file as it is when its first attempt begins."""
     documents = yaml.safe_load_all(path.read_text())
     run = next(document for document in documents if document["kind"] == "TrainingRun")
-    return TrainingRun.model_validate(
-        {**run, "metadata": {**run["metadata"], "namespace": "team-a", "uid": UID}}
-    )
+    storage, status = run["spec"]["storage"], {}
+    if "restoreFrom" in storage:
+        folder = f"{storage['uri']}/{storage['restoreFrom']['run']}-0a1b2c3d"
+        status = {"restoredFrom": {"uri": folder}}
+    metadata = {**run["metadata"], "namespace": "team-a", "uid": UID}
+    return TrainingRun.model_validate({**run, "metadata": metadata, "status": status})
 
 
 def rendered(

@@ -125,6 +125,14 @@ def test_render_prints_what_the_operator_would_apply(file: Path) -> None:
     assert all(each["metadata"]["ownerReferences"][0]["uid"] for each in manifests)
 
 
+def test_render_takes_some_uid_for_the_folder_of_a_run_that_is_named(file: Path) -> None:
+    storage = 'storage: {uri: "s3://runs/demo"'
+    file.write_text(RUN.replace(storage, storage + ", restoreFrom: {run: other, step: 4}"))
+    code, output, _ = call("render", file)
+    assert code == 0
+    assert '"restoreFrom":{"uri":"s3://runs/demo/other-00000000","step":4}' in output
+
+
 def test_render_knows_the_platforms_and_names_them(file: Path) -> None:
     file.write_text(RUN)
     code, output, errors = call("render", file, "--platform", "mars")

@@ -127,3 +127,18 @@ def test_success_carries_the_result_and_the_checkpoint(accounting):
     assert document.state is RunState.SUCCEEDED
     assert document.metrics == {"accuracy": 0.9}
     assert document.checkpoint.step == 30
+
+
+def test_a_driver_says_what_other_run_s_checkpoint_it_began_from():
+    accounting = TimeAccounting(attempt=1, fencing_token=1, now=1000.0)
+    uri = "s3://runs/other-1a2b3c4d/checkpoints/x"
+    accounting.group_started(1020.0, world_size=2, resumed_step=40, restored_from=uri)
+    accounting.stepped(report(1, 50, 1030.0, 1040.0))
+    first = accounting.document(1040.0)
+    assert (first.resumed_from_step, first.restored_from) == (40, uri)
+    assert first.records[-1].message == f"restored step 40 of another run, from {uri}"
+    accounting.group_started(1065.0, world_size=2, resumed_step=45)
+    later = accounting.document(1065.0)
+    assert later.records[-1].message == "resumed from step 45"
+    assert (later.resumed_from_step, later.restored_from) == (40, uri)
+    assert (later.seconds.productive, later.seconds.lost_work) == (5.0, 5.0)

@@ -28,10 +28,11 @@ from trainingrun.api.contract import (
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 
 from . import prestarted_worker, stacks
-from .checkpoints import manifest, retention, run_result
+from .checkpoints import manifest, restore_source, retention, run_result
 from .checkpoints.bucket import Bucket
 from .checkpoints.committer import Committer
 from .checkpoints.manifest import Manifest
+from .checkpoints.restore_source import NothingToRestore
 from .checkpoints.storage_errors import StorageError, recognize
 from .checkpoints.storage_retry import StorageRetry, report_to
 from .coordination.command import Command
@@ -88,7 +89,12 @@ def main() -> int:
             final.succeeded(done)
             return DONE
         committed = retry(lambda: manifest.committed(bucket))
-        attempt = _Attempt(contract, lease, started, final, committed, imports)
+        base_step = committed[-1].step if committed else 0
+        source = contract.restore_from
+        if source is not None and not committed:
+            # A wrong folder or step is known before Ray's workers start; rank 0 reads the files.
+            base_step = retry(lambda: restore_source.find(source, deep=False))[0].step
+        attempt = _Attempt(contract, lease, started, final, committed, base_step, imports)
     except Superseded as error:
         log.error("%s", error)
         return LEASE_LOST_EXIT_CODE
@@ -109,6 +115,8 @@ def main() -> int:
 
 def _failure_of(error: BaseException) -> Failure:
     """The failure for an error that was not raised by training code."""
+    if isinstance(error, NothingToRestore):
+        return Failure(kind="Application", message=str(error))
     storage = recognize(error)
     if storage is not None:
         return Failure(kind="Storage", message=str(storage))
@@ -166,12 +174,12 @@ class _Attempt:
         started: float,
         documents: _Documents,
         committed: list[Manifest],
+        base_step: int,
         imports: BackgroundImports,
     ) -> None:
-        self._documents, self._imports = documents, imports
+        self._documents, self._imports, self._base_step = documents, imports, base_step
         self._contract, self._lease, self._bucket = contract, lease, lease.bucket
         newest = committed[-1] if committed else None
-        self._base_step = newest.step if newest else 0
         checkpoint = (
             LastCheckpoint(uri=self._bucket.uri(newest.path), step=newest.step, time=newest.time)
             if newest

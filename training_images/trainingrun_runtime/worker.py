@@ -18,7 +18,7 @@ from ray.train.collective import broadcast_from_rank_zero
 from trainingrun.api.contract import RunContract
 
 from . import prestarted_worker, stacks
-from .checkpoints import checkpoint_files, manifest
+from .checkpoints import checkpoint_files, manifest, restore_source
 from .checkpoints.bucket import Bucket
 from .checkpoints.manifest import Manifest
 from .checkpoints.storage_retry import StorageRetry, report_to
@@ -60,7 +60,8 @@ class Worker:
         self.timeout_s = contract.torch_timeout_seconds
         """Seconds after which a collective call fails."""
         self.restored: Manifest | None = None
-        """The checkpoint that this worker group begins from."""
+        """The run's own checkpoint that this worker group begins from."""
+        self._restore_from = contract.restore_from
         self.group = 0
         """Number of the worker group, from 1."""
         self.storage_retry = StorageRetry(report_to(coordinator, f"rank {self.rank}"))
@@ -106,24 +107,35 @@ class Worker:
             # Uploads of the former group are complete and about to be committed.
             while ray.get(self.coordinator.uploads_waiting.remote()):
                 time.sleep(0.1)
-            found, skipped = self.storage_retry(lambda: manifest.newest_intact(bucket))
-            step = found.step if found else 0
+            found, foreign, skipped = self.storage_retry(
+                lambda: restore_source.choose(bucket, self._restore_from)
+            )
             group = ray.get(
                 self.coordinator.group_started.remote(
-                    self.world_size, step, [s.reason for s in skipped]
+                    self.world_size,
+                    found.step if found else 0,
+                    [s.reason for s in skipped],
+                    self._folder(bucket, foreign).uri(found.path) if found and foreign else None,
                 )
             )
-            chosen = (found.model_dump() if found else None, group)
-        document, self.group = broadcast_from_rank_zero(chosen)
-        self.restored = Manifest.model_validate(document) if document else None
-        if self.restored:
-            training.offer_checkpoint(*checkpoint_files.offered(bucket, self.restored))
+            chosen = (found.model_dump() if found else None, foreign, group)
+        document, foreign, self.group = broadcast_from_rank_zero(chosen)
+        if document:
+            restored = Manifest.model_validate(document)
+            self.restored = None if foreign else restored
+            place = self._folder(bucket, foreign)
+            training.offer_checkpoint(*checkpoint_files.offered(place, restored))
         else:
             training.offer_checkpoint(None, None)
         training.attach_checksums(_digest, self.storage_retry)
         training.keep_checkpoints_apart(self.group)
         self._watcher.start()
         self._prestart = prestarted_worker.schedule()
+
+    def _folder(self, own: Bucket, foreign: bool) -> Bucket:
+        """The run's own folder, or the one that it begins from."""
+        source = self._restore_from
+        return restore_source.folder(source) if foreign and source is not None else own
 
     def end(self) -> None:
         """The training function returned or raised."""

@@ -136,6 +136,19 @@ class ContractStorage(Wire):
     """Region of the bucket."""
 
 
+class ContractRestore(Wire):
+    """Another run's folder, from which a run begins that has no intact checkpoint of its own."""
+
+    uri: str
+    """The other run's folder."""
+    endpoint: str | None = None
+    """URL of an S3-compatible service."""
+    region: str | None = None
+    """Region of the bucket."""
+    step: int | None = None
+    """Step of the checkpoint; none: the newest intact one."""
+
+
 class ContractCheckpoints(Wire):
     """When checkpoints are made and which are kept."""
 
@@ -180,6 +193,8 @@ class RunContract(Wire):
     """Ray's placement strategy."""
     storage: ContractStorage
     """The run's own folder in the bucket."""
+    restore_from: ContractRestore | None = None
+    """Another run, from whose checkpoint this one begins; none: it begins at step 0."""
     checkpoints: ContractCheckpoints = Field(default_factory=ContractCheckpoints)
     """When checkpoints are made and which are kept."""
 
@@ -306,6 +321,8 @@ class Progress(Wire):
     """Unix time of this document, in seconds."""
     resumed_from_step: Count | None = None
     """Step of the checkpoint that this driver first restored; 0 from scratch."""
+    restored_from: Uri | None = None
+    """That checkpoint, where it is another run's; none: it is the run's own, or there is none."""
     step: Count = 0
     """Steps done."""
     step_time: UnixTime | None = None

@@ -32,6 +32,7 @@ class ConditionReason(StrEnum):
     KUBERAY_SILENT = "KubeRaySilent"
     KUBERAY_GAVE_UP = "KubeRayGaveUp"
     NAME_TAKEN = "NameTaken"
+    RESTORE_SOURCE_MISSING = "RestoreSourceMissing"
     IMAGE_CANNOT_BE_PULLED = "ImageCannotBePulled"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - a condition's reason
     CONFIG_MAP_MISSING = "ConfigMapMissing"
@@ -199,6 +200,13 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         "A RayJob of the next attempt's name belongs to another owner, such as a deleted run of "
         "the same name.",
         "Delete that RayJob, or wait until it is gone.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.RESTORE_SOURCE_MISSING,
+        "The namespace has no TrainingRun of the name in `storage.restoreFrom.run`.",
+        "Create it, or create this run again with the right name or with `restoreFrom.uri`.",
     ),
     ConditionRow(
         ConditionType.STALLED,

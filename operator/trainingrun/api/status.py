@@ -140,6 +140,15 @@ class CheckpointStatus(StatusModel):
     """When it was committed."""
 
 
+class RestoredFrom(StatusModel):
+    """The other run from which this one begins: spec.storage.restoreFrom."""
+
+    uri: str
+    """That run's folder, found before the first attempt. It is kept if that run is deleted."""
+    step: int | None = None
+    """Step of the checkpoint that was restored from it; none: no driver has yet."""
+
+
 class Disruptions(StatusModel):
     """What was lost so far, by kind."""
 
@@ -234,6 +243,8 @@ class RunStatus(StatusModel):
     """How far the training is."""
     checkpoint: CheckpointStatus | None = None
     """The newest committed checkpoint."""
+    restored_from: RestoredFrom | None = None
+    """The other run from which this one begins: spec.storage.restoreFrom."""
     disruptions: Disruptions = Field(default_factory=Disruptions)
     """What was lost so far, by kind."""
     goodput: Goodput | None = None

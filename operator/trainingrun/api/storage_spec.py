@@ -7,6 +7,42 @@ from pydantic import Field
 from .base import Model, Rule, matching
 from .spec_fields import Whole, object_name
 
+FOLDER_PATTERN = r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^@?#\s]*"
+"""A folder in a bucket, without credentials, query or spaces."""
+
+
+class RestoreFrom(Model):
+    """Another run, from whose checkpoint this one begins."""
+
+    uri: str | None = Field(default=None, max_length=1024)
+    """Folder of that run, such as `s3://runs/team-a/digits-1a2b3c4d`, also of a run of another
+    cluster. Exactly one of uri and run is set."""
+    run: str | None = Field(default=None, max_length=41)
+    """Name of a TrainingRun in the same namespace. Its folder is found when this run begins, and
+    kept in status.restoredFrom."""
+    step: Whole | None = Field(default=None, ge=0, le=9007199254740991)
+    """Step of the checkpoint. Default: the newest intact one."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.uri) != has(self.run)",
+            "set exactly one of uri (a run's folder in the bucket) and run (the name of a "
+            "TrainingRun in this namespace)",
+            lambda source: (source.uri is None) != (source.run is None),
+        ),
+        matching(
+            "uri",
+            FOLDER_PATTERN,
+            "must be a run's own folder, such as s3://bucket/folder/digits-1a2b3c4d (or gs, az, "
+            "abfs, abfss, file), without credentials, query or spaces",
+        ),
+        matching(
+            "run",
+            r"[a-z]([-a-z0-9]*[a-z0-9])?",
+            "must be the name of a TrainingRun: lower-case letters, digits and hyphens",
+        ),
+    )
+
 
 class Storage(Model):
     """The bucket in which the run keeps its lease, checkpoints and result."""
@@ -20,11 +56,16 @@ class Storage(Model):
     credentials_secret: str | None = Field(default=None, max_length=253)
     """Secret, in the run's namespace, whose keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, …)
     become environment variables. Default: none, the pods' service account is used."""
+    restore_from: RestoreFrom | None = None
+    """Another run, from whose checkpoint this one begins: model, optimizer, step and epoch continue
+    as in a resumed run. It counts while this run has no intact checkpoint of its own. That run's
+    folder is only read, with this run's endpoint, region and credentials. Default: training begins
+    at step 0."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         matching(
             "uri",
-            r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^@?#\s]*",
+            FOLDER_PATTERN,
             "must be a folder in a bucket, such as s3://bucket/folder (or gs, az, abfs, abfss, "
             "file), without credentials, query or spaces; credentials go into a Secret: "
             "credentialsSecret",

@@ -14,7 +14,7 @@ from .pods_spec import Accelerator, Capacity, Head, HeadResources, WorkerResourc
 from .scheduling_spec import Queue, Scheduling
 from .spec_fields import Freeform, Switch, Whole
 from .status import RunStatus
-from .storage_spec import BestCheckpoint, Checkpoints, Storage
+from .storage_spec import BestCheckpoint, Checkpoints, RestoreFrom, Storage
 from .training_spec import EnvVar, ScriptSource, TorchSettings, Training
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "HeadResources",
     "ObjectMeta",
     "Queue",
+    "RestoreFrom",
     "RunSpec",
     "Scheduling",
     "ScriptSource",
@@ -172,5 +173,16 @@ class TrainingRun(Model):
                 and re.fullmatch(_RUN_NAME, run.metadata.name) is not None
             ),
             "metadata.name",
+        ),
+        Rule(
+            "!has(self.spec.storage.restoreFrom) || !has(self.spec.storage.restoreFrom.run) || "
+            "self.spec.storage.restoreFrom.run != self.metadata.name",
+            "must be another run, not this one; a former run of this name is named by its folder, "
+            "in uri",
+            lambda run: (
+                run.spec.storage.restore_from is None
+                or run.spec.storage.restore_from.run != run.metadata.name
+            ),
+            "spec.storage.restoreFrom.run",
         ),
     )

@@ -8,6 +8,7 @@ import typer
 import yaml
 
 from .. import rendering
+from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
@@ -57,9 +58,16 @@ def _options(
 
 
 def _with_uid(found: TrainingRun) -> TrainingRun:
-    """The run with a UID, as the API server would give it one; its manifests need it."""
+    """The run with a UID, as the API server would give it one; its manifests need it.
+
+    The folder of a run that `storage.restoreFrom` names gets that UID too.
+    """
     metadata = found.metadata.model_copy(update={"uid": found.metadata.uid or _SOME_UID})
-    return found.model_copy(update={"metadata": metadata})
+    storage, status = found.spec.storage, found.status
+    if storage.restore_from is not None and storage.restore_from.run is not None:
+        uri = rendering.names.folder_below(storage.uri, storage.restore_from.run, _SOME_UID)
+        status = status.model_copy(update={"restored_from": RestoredFrom(uri=uri)})
+    return found.model_copy(update={"metadata": metadata, "status": status})
 
 
 @app.command()

@@ -54,6 +54,9 @@ def details(run: Run) -> Table:
     checkpoint = status.get("checkpoint") or {}
     if checkpoint:
         row("checkpoint", f"step {checkpoint['step']}, {checkpoint['uri']}")
+    restored = status.get("restoredFrom") or {}
+    if restored.get("step") is not None:
+        row("restored from", f"step {restored['step']}, {restored['uri']}")
     row("restarts", status.get("restarts"))
     for name, count in (status.get("disruptions") or {}).items():
         row(name, count or None)

@@ -99,9 +99,13 @@ class KubernetesCluster:
         pods = self.stores.pods.of_run(key)
         on = {node for pod in pods if (node := pod["spec"].get("nodeName"))}
         nodes = sorted(on.union(run.status.seen.get("lostNodes") or ()))
+        source = run.spec.storage.restore_from
         return Observed(
             run=run,
             invalid=invalid,
+            restore_source=self.stores.runs.store.get(namespace, source.run)
+            if source and source.run
+            else None,
             ray_jobs=self.stores.ray_jobs.of_run(key),
             ray_clusters=self.stores.ray_clusters.of_run(key),
             pods=pods,

@@ -1,16 +1,20 @@
 """The folder that takes the bucket's place, with the logs beside the runs in it."""
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..api.contract import ContractRestore
 from ..api.v1alpha1 import Storage, TrainingRun
 from ..rendering import names
 from .local_error import LocalError
 
 _LATEST = "latest.json"
+_UID = re.compile(r"[0-9a-f]{8}")
+"""The part of a UID that the name of a run's folder ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,53 @@ class Folder:
         """Store the number of an attempt, for a later `--resume`."""
         text = json.dumps({"uid": self.run.metadata.uid, "attempt": attempt})
         (self.root / _LATEST).write_text(text)
+
+    def restore_from(self, wanted: Storage) -> ContractRestore | None:
+        """The other run that this one begins from, if it does.
+
+        A run that is named is the latest one of that name in this folder, or in the folder beside
+        this one that has its name.
+
+        Args:
+            wanted: `spec.storage` as it was written.
+
+        Raises:
+            LocalError: There is no run of that name.
+        """
+        source = wanted.restore_from
+        if source is None:
+            return None
+        uri = source.uri
+        if uri is None:
+            found = self._latest(source.run or "")
+            if found is None:
+                if any((self.root / self._name / "manifests").glob("*.json")):
+                    return None  # a resumed run needs only its own checkpoints
+                raise LocalError(
+                    f"storage.restoreFrom.run is {source.run}, and neither {self.root} nor "
+                    f"{self.root.parent / (source.run or '')} holds a run of that name; give its "
+                    "folder in restoreFrom.uri, such as file:///runs/digits-1a2b3c4d"
+                )
+            uri = found.as_uri()
+        return ContractRestore(
+            uri=uri.rstrip("/"), endpoint=wanted.endpoint, region=wanted.region, step=source.step
+        )
+
+    @property
+    def _name(self) -> str:
+        """Of the run's own folder below `root`."""
+        return self.uri.rpartition("/")[2]
+
+    def _latest(self, name: str) -> Path | None:
+        """The folder of the latest run of this name."""
+        places = (self.root, self.root.parent / name)
+        found = [
+            entry
+            for place in places
+            for entry in place.glob(f"{name}-*")
+            if _UID.fullmatch(entry.name.removeprefix(f"{name}-")) and entry.is_dir()
+        ]
+        return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
 
     def write_script(self, config_maps: Mapping[str, Mapping[str, str]]) -> Path | None:
         """Write the run's script where Python finds it, unless it is a file of the image.

@@ -71,7 +71,10 @@ def run_locally(
     folder = Folder.prepare(run, options.folder, options.resume)
     script = folder.write_script(config_maps)
     base = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
-        update={"script": str(script) if script else None}
+        update={
+            "script": str(script) if script else None,
+            "restore_from": folder.restore_from(run.spec.storage),
+        }
     )
     environment = {
         **variables,
@@ -108,6 +111,8 @@ class _Loop:
     tally: Tally = field(default_factory=Tally)
     preemption: Preemption | None = None
     log: Path = field(default_factory=Path)
+    restored: bool = False
+    """Whether it was shown what another run's checkpoint this run began from."""
 
     def run_attempts(self) -> Progress | str:
         """The final progress document of a success, or a sentence about the failure."""
@@ -175,6 +180,10 @@ class _Loop:
             time.sleep(_POLL_S)
 
     def _show(self, progress: Progress, number: int) -> None:
+        if progress.restored_from is not None and not self.restored:
+            self.restored = True
+            step = progress.resumed_from_step
+            self.display.note(f"restored step {step} from {progress.restored_from}")
         self.display.show(progress, number, self.tally.restarts)
         over = self.interruptions.record(progress)
         if over is None:

@@ -58,6 +58,9 @@ class Observed:
     invalid: str | None = None
     """Why the spec cannot be used, where an older CRD let it through; `run` then has a placeholder
     spec and only its metadata and status count."""
+    restore_source: Object | None = None
+    """The TrainingRun that `storage.restoreFrom.run` names; None: it names none, or there is none
+    of that name."""
     ray_jobs: tuple[Object, ...] = ()
     """RayJobs with the run's label, of whatever owner (see `owner_uid`)."""
     ray_clusters: tuple[Object, ...] = ()

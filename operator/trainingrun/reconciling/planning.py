@@ -23,6 +23,7 @@ from . import (
     node_loss,
     progress_status,
     requeue,
+    restore_source,
     silence,
     stuck,
     suspension,
@@ -164,6 +165,10 @@ def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     prevented = attempt_start.prevented(context, builder.status, builder.bookkeeping)
     if prevented:
         builder.add(prevented)
+        return
+    found = restore_source.find(context, builder.status)
+    if found:
+        builder.add(found)
         return
     builder.add(node_exclusions.lift(context, builder.status, builder.bookkeeping))
     builder.add(attempt_start.begin(context, builder.status, builder.bookkeeping))

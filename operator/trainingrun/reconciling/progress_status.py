@@ -35,6 +35,10 @@ def record_progress(
             step=progress.checkpoint.step,
             time=written(from_unix(progress.checkpoint.time)),
         )
+    if status.restored_from is not None and progress.restored_from is not None:
+        changes["restored_from"] = status.restored_from.model_copy(
+            update={"step": progress.resumed_from_step}
+        )
     if progress.step or progress.resumed_from_step is not None or status.progress is None:
         changes["progress"] = _progress(progress)
     resumed = attempt.resumed_from_step

@@ -3,7 +3,13 @@
 from pathlib import PurePosixPath
 from typing import Literal
 
-from ..api.contract import WORKER_RESOURCE, ContractCheckpoints, ContractStorage, RunContract
+from ..api.contract import (
+    WORKER_RESOURCE,
+    ContractCheckpoints,
+    ContractRestore,
+    ContractStorage,
+    RunContract,
+)
 from ..api.v1alpha1 import ScriptSource, TrainingRun
 from . import names, platforms, whole_quantities
 from .render_settings import RenderSettings
@@ -74,10 +80,27 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
             endpoint=spec.storage.endpoint,
             region=spec.storage.region,
         ),
+        restore_from=_restore_from(run),
         checkpoints=ContractCheckpoints(
             keep=spec.checkpoints.keep,
             best_metric=best.metric if best else None,
             best_order=best.order if best else "max",
             every_seconds=spec.checkpoints.every_seconds,
         ),
+    )
+
+
+def _restore_from(run: TrainingRun) -> ContractRestore | None:
+    storage = run.spec.storage
+    wanted, found = storage.restore_from, run.status.restored_from
+    if wanted is None:
+        return None
+    uri = found.uri if found else wanted.uri
+    if uri is None:
+        raise ValueError(
+            f"storage.restoreFrom.run {wanted.run} is not in status.restoredFrom yet; its folder "
+            "is not known"
+        )
+    return ContractRestore(
+        uri=uri.rstrip("/"), endpoint=storage.endpoint, region=storage.region, step=wanted.step
     )

@@ -77,8 +77,12 @@ def run_folder(run: TrainingRun) -> str:
     The UID keeps a run that is created again under the same name away from the former one's
     checkpoints.
     """
-    base = run.spec.storage.uri.rstrip("/")
-    return f"{base}/{run.metadata.name}-{run.metadata.uid[:8]}"
+    return folder_below(run.spec.storage.uri, run.metadata.name, run.metadata.uid)
+
+
+def folder_below(storage_uri: str, name: str, uid: str) -> str:
+    """URI of the folder of the run of this name and UID below its `storage.uri`."""
+    return f"{storage_uri.rstrip('/')}/{name}-{uid[:8]}"
 
 
 def inherited_metadata(run: TrainingRun) -> dict[str, Any]:

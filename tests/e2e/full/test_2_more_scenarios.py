@@ -80,3 +80,26 @@ def test_plain_script(scenario: Scenario):
     undisturbed.remove()
     scenario.reference = lambda: expected
     scenario.went_on(pause, "(i) plain script, pod deleted", target=None, lost_at_most=2 * 20)
+
+
+def test_begins_from_another_run_and_loses_a_worker(scenario: Scenario):
+    run = scenario.run
+    training = scenario.spec["training"]
+    first_half = {**training["config"], "steps": WELL_UNDER_WAY}
+    other = Run(run.cluster, run.kubectl, "first-half")
+    other.start({**scenario.spec, "training": {**training, "config": first_half}}, journal=False)
+    other.succeed()
+    folder = other.folder()
+
+    storage = {**scenario.spec["storage"], "restoreFrom": {"run": other.name}}
+    scenario.spec = {**scenario.spec, "storage": storage}
+    scenario.start_and_reach(WELL_UNDER_WAY + 20)
+    other.remove()
+    scenario.disturb(run.kubectl.delete, "pod", run.trainer())
+    status = run.succeed()
+
+    assert status["restoredFrom"] == {"uri": f"s3://runs/e2e/{folder}", "step": WELL_UNDER_WAY}
+    assert run.steps()[0].number == WELL_UNDER_WAY + 1
+    assert steps_lost(run.steps()) == 0, "the run's own checkpoint was not used"
+    assert weights(status) == scenario.reference()
+    assert any(f"restored step {WELL_UNDER_WAY} of another run" in said for said in run.events())

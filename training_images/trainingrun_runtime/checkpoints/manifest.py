@@ -156,8 +156,15 @@ def committed(bucket: Bucket) -> list[Manifest]:
     return [found for _, found in read_all(bucket) if isinstance(found, Manifest)]
 
 
-def newest_intact(bucket: Bucket) -> tuple[Manifest | None, list[Skipped]]:
+def newest_intact(
+    bucket: Bucket, step: int | None = None, deep: bool = True
+) -> tuple[Manifest | None, list[Skipped]]:
     """The checkpoint to restore.
+
+    Args:
+        bucket: A run's folder.
+        step: Only checkpoints of this step count; default: any.
+        deep: Also read every file and compare its SHA-256; otherwise existence and size only.
 
     Returns:
         The newest checkpoint whose files are all as committed, or none; and the newer ones that
@@ -168,7 +175,9 @@ def newest_intact(bucket: Bucket) -> tuple[Manifest | None, list[Skipped]]:
         if isinstance(found, str):
             skipped.append(Skipped(None, f"{key} cannot be read: {found}"))
             continue
-        reason = verify(bucket, found)
+        if step is not None and found.step != step:
+            continue
+        reason = verify(bucket, found, deep)
         if reason is None:
             return found, skipped
         skipped.append(Skipped(found, f"the checkpoint of step {found.step} is damaged: {reason}"))

@@ -79,8 +79,21 @@ class Coordinator:
         # A node that is reachable again, or runs a new pod, is not lost.
         self._lost = {dead: name for dead, name in self._lost.items() if name != node}
 
-    def group_started(self, world_size: int, resumed_step: int, skipped: list[str]) -> int:
-        """Rank 0: a worker group starts; returns its number."""
+    def group_started(
+        self,
+        world_size: int,
+        resumed_step: int,
+        skipped: list[str],
+        restored_from: str | None = None,
+    ) -> int:
+        """Rank 0: a worker group starts; returns its number.
+
+        Args:
+            world_size: Workers of the group.
+            resumed_step: Step of the checkpoint that it begins from; 0 from scratch.
+            skipped: Why newer checkpoints were not restored, a sentence for each.
+            restored_from: URI of that checkpoint, where it is another run's.
+        """
         with self._lock:
             for message in skipped:
                 self._accounting.skipped(time.time(), message)
@@ -89,7 +102,7 @@ class Coordinator:
             self._forget_storage_errors_of_ranks()
             self._group_began, self._has_session = time.time(), False
             self._group = self._accounting.group_started(
-                self._group_began, world_size, resumed_step
+                self._group_began, world_size, resumed_step, restored_from
             )
             return self._group
 

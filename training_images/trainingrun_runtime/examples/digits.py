@@ -26,6 +26,7 @@ from .repeatable import (
     batch,
     configured,
     seed_everything,
+    set_learning_rate,
     steps_per_epoch,
     weights_sha256,
 )
@@ -90,6 +91,7 @@ def train(config: dict[str, Any]) -> None:
     model = prepare_model(network(), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=0.9)
     session = Session(model=model, optimizer=optimizer)
+    set_learning_rate(optimizer, settings.lr)
     pace = Pace(settings.step_seconds, rank)
 
     for step in session.steps(total):

@@ -15,7 +15,14 @@ from ray.train.torch import get_device, prepare_model
 from trainingrun_runtime import Session
 
 from .pacing import Pace
-from .repeatable import REPEATABLE, batch, configured, seed_everything, weights_sha256
+from .repeatable import (
+    REPEATABLE,
+    batch,
+    configured,
+    seed_everything,
+    set_learning_rate,
+    weights_sha256,
+)
 
 SAMPLES = 1024
 
@@ -50,6 +57,7 @@ def train(config: dict[str, Any]) -> None:
     model = prepare_model(torch.nn.Linear(1, 1), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)
     session = Session(model=model, optimizer=optimizer)
+    set_learning_rate(optimizer, settings.lr)
     pace = Pace(settings.step_seconds, rank)
 
     for step in session.steps(settings.steps):

@@ -38,6 +38,12 @@ def seed_everything(seed: int) -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Have the config decide: a restored optimizer has the learning rate that it was saved with."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
 def steps_per_epoch(samples: int, batch_size: int, workers: int) -> int:
     """Steps that see the data once; the few samples that fill no batch are left out.
 

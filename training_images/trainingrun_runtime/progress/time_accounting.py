@@ -60,6 +60,7 @@ class TimeAccounting:
         self._broken_group = -1
         self._world_size = 0
         self._resumed_from: int | None = None
+        self._restored_from: str | None = None
         self._resumed_productive = 0.0
         self._last: StepReport | None = None
         self._last_done: float | None = None
@@ -79,16 +80,19 @@ class TimeAccounting:
         """Steps done."""
         return self._step
 
-    def group_started(self, now: float, world_size: int, resumed_step: int) -> int:
+    def group_started(
+        self, now: float, world_size: int, resumed_step: int, restored_from: str | None = None
+    ) -> int:
         """A worker group begins from `resumed_step`; its number, from 1.
 
+        `restored_from` is the URI of the checkpoint, where it is another run's.
         What was done after that step is done again: it moves from productive to lost work.
         """
         self._settle_group()
         productive = self._seconds.productive
         kept = self._productive_up_to(resumed_step) if self._samples else 0.0
         if self._resumed_from is None:
-            self._resumed_from = resumed_step
+            self._resumed_from, self._restored_from = resumed_step, restored_from
         self._seconds = self._seconds.model_copy(
             update={
                 "productive": kept,
@@ -100,9 +104,10 @@ class TimeAccounting:
         self._last = None
         self._world_size = world_size
         self._step = resumed_step
-        self._add_record(
-            now, RecordKind.RESTORED, f"resumed from step {resumed_step}", step=resumed_step
-        )
+        message = f"resumed from step {resumed_step}"
+        if restored_from is not None:
+            message = f"restored step {resumed_step} of another run, from {restored_from}"
+        self._add_record(now, RecordKind.RESTORED, message, step=resumed_step)
         return self._group
 
     def stepped(self, report: StepReport) -> None:
@@ -212,6 +217,7 @@ class TimeAccounting:
             state=self._state,
             time=now,
             resumed_from_step=self._resumed_from,
+            restored_from=self._restored_from,
             step=self._step,
             step_time=self._last_done,
             total_steps=self._total,

@@ -1,0 +1,39 @@
+"""Committed checkpoints without a training."""
+
+from pathlib import Path
+
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.checkpoints.manifest import Manifest, commit, digest_folder
+
+
+def saved(
+    bucket: Bucket,
+    folder: Path,
+    step: int,
+    fencing_token: int = 1,
+    index: int = 1,
+    **metrics: float,
+) -> Manifest:
+    """Upload a checkpoint of two files as Ray does, and commit it."""
+    local = folder / f"{fencing_token}-{index}"
+    (local / "rank-0").mkdir(parents=True)
+    (local / "rank-0" / "state.pt").write_bytes(f"weights of step {step}".encode() * 100)
+    (local / "empty").write_bytes(b"")
+    manifest = Manifest(
+        path=f"checkpoints/0001-{fencing_token:06d}/step-{step:010d}-{index}",
+        step=step,
+        world_size=2,
+        attempt=1,
+        fencing_token=fencing_token,
+        index=index,
+        metrics=metrics,
+        files=digest_folder(local),
+        time=1000.0 + step,
+    )
+    filesystem, root = bucket.pyarrow()
+    filesystem.create_dir(f"{root}/{manifest.path}/rank-0")
+    for name in manifest.files:
+        with filesystem.open_output_stream(f"{root}/{manifest.path}/{name}") as file:
+            file.write((local / name).read_bytes())
+    commit(bucket, manifest)
+    return manifest

@@ -1,0 +1,133 @@
+"""A run that begins from another one's checkpoint: how its folder is found, and what is shown."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.builders import UID, a_progress, a_ray_job, a_run, pods
+from support.reconciled import condition, reconcile, then
+from trainingrun.api.contract import CONTRACT_ENV, RunContract
+from trainingrun.api.status import RestoredFrom, RunStatus
+from trainingrun.reconciling import Observed, Plan
+from trainingrun.rendering import RenderSettings, attempt, contract
+
+OTHER = {
+    "metadata": {"name": "teacher", "namespace": "ml", "uid": "feedbeef-0000"},
+    "spec": {"storage": {"uri": "s3://runs/team-b/"}},
+}
+FOLDER = "s3://runs/team-b/teacher-feedbeef"
+
+
+def restoring(**restore_from: Any) -> Observed:
+    """A new run with this `storage.restoreFrom`."""
+    return Observed(
+        a_run(
+            storage={
+                "uri": "s3://runs/team-a",
+                "endpoint": "http://s3",
+                "restoreFrom": restore_from,
+            }
+        )
+    )
+
+
+def contract_of(plan: Plan) -> RunContract:
+    """The contract in the head of the RayJob that is created."""
+    job = plan.actions[-1].manifest  # type: ignore[union-attr]
+    (container,) = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    (document,) = [one["value"] for one in container["env"] if one["name"] == CONTRACT_ENV]
+    return RunContract.model_validate(json.loads(document))
+
+
+@pytest.mark.parametrize(
+    ("observed", "folder"),
+    [
+        pytest.param(replace(restoring(run="teacher"), restore_source=OTHER), FOLDER, id="run"),
+        pytest.param(restoring(uri="gs://elsewhere/a-1/"), "gs://elsewhere/a-1", id="uri"),
+    ],
+)
+def test_the_folder_is_written_to_the_status_before_the_first_attempt_begins(
+    observed: Observed, folder: str
+) -> None:
+    first = reconcile(observed)
+    assert first.actions == ()
+    assert first.status.attempt == 0
+    assert first.status.restored_from == RestoredFrom(uri=folder)
+    assert first.requeue_after_s == 0
+    begun = reconcile(then(observed))
+    assert begun.status.attempt == 1
+    found = contract_of(begun).restore_from
+    assert found
+    assert (found.uri, found.endpoint, found.step) == (folder, "http://s3", None)
+
+
+def test_the_wanted_step_is_in_the_contract() -> None:
+    run = restoring(uri=FOLDER, step=40)
+    found = contract_of(reconcile(then(run))).restore_from
+    assert found
+    assert found.step == 40
+
+
+def test_a_source_that_is_missing_is_awaited_in_a_sentence() -> None:
+    plan = reconcile(restoring(run="teacher"))
+    assert (plan.actions, plan.status.phase, plan.status.attempts) == ((), "Pending", [])
+    stalled = condition(plan, "Stalled")
+    assert stalled.reason == "RestoreSourceMissing"
+    assert "restoreFrom.run is teacher, and namespace" in stalled.message
+    assert plan.requeue_after_s is not None
+    there = replace(then(restoring(run="teacher")), restore_source=OTHER)
+    found = reconcile(there)
+    assert found.status.restored_from == RestoredFrom(uri=FOLDER)
+    assert condition(found, "Stalled").status == "False"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [None, {**OTHER, "metadata": {**OTHER["metadata"], "uid": "00000000-1"}}],
+    ids=["deleted", "created again"],
+)
+def test_a_folder_that_was_found_is_kept_whatever_becomes_of_the_other_run(now: Any) -> None:
+    found = then(replace(restoring(run="teacher"), restore_source=OTHER))
+    begun = reconcile(replace(found, restore_source=now))
+    assert begun.status.restored_from == RestoredFrom(uri=FOLDER)
+    restored = contract_of(begun).restore_from
+    assert restored
+    assert restored.uri == FOLDER
+
+
+def test_nothing_is_decided_on_a_source_that_cannot_be_seen() -> None:
+    blind = replace(restoring(run="teacher"), stale={"TrainingRun": "it answers 403"})
+    assert condition(reconcile(blind), "Stalled").reason == "ApiAccessLost"
+
+
+def test_a_suspended_run_looks_for_no_source() -> None:
+    resting = a_run(suspend=True, storage={"uri": "s3://runs/a", "restoreFrom": {"run": "teacher"}})
+    assert condition(reconcile(Observed(resting)), "Stalled").status == "False"
+
+
+def test_the_status_shows_the_step_that_was_restored_and_the_event_from_where() -> None:
+    found = then(replace(restoring(run="teacher"), restore_source=OTHER))
+    begun = then(found, 61, ray_jobs=(a_ray_job(status="RUNNING"),), pods=pods(), progress_age_s=1)
+    says = f"restored step 40 of another run, from {FOLDER}/checkpoints/x"
+    record = {"number": 1, "kind": "Restored", "time": 0, "message": says, "step": 40}
+    restored = a_progress(
+        resumed_from_step=40, step=41, restored_from=f"{FOLDER}/checkpoints/x", records=[record]
+    )
+    plan = reconcile(replace(begun, progress=restored), 90)
+    assert plan.status.restored_from == RestoredFrom(uri=FOLDER, step=40)
+    assert ("Restored", says) in [(event.reason, event.message) for event in plan.events]
+    own = then(replace(begun, progress=restored), 90)
+    resumed = a_progress(fencing_token=2, resumed_from_step=50, step=51)
+    again = reconcile(replace(own, progress=resumed), 120)
+    assert again.status.restored_from == RestoredFrom(uri=FOLDER, step=40)
+
+
+def test_a_source_that_was_not_found_is_never_rendered() -> None:
+    run = restoring(run="teacher").run
+    with pytest.raises(ValueError, match=r"not in status\.restoredFrom yet"):
+        contract(run, 1, RenderSettings())
+    status = RunStatus(restored_from=RestoredFrom(uri=FOLDER))
+    assert attempt(run.model_copy(update={"status": status}), 1, RenderSettings())
+    assert run.metadata.uid == UID

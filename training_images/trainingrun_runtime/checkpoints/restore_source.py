@@ -1,0 +1,110 @@
+"""The checkpoint that a worker group begins from: the run's own, else that of another run.
+
+The other run's folder is only read: nothing in it is created, changed or deleted.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from trainingrun.api.contract import ContractRestore
+
+from . import manifest
+from .bucket import Bucket
+from .manifest import Manifest, Skipped
+
+SHOWN_STEPS = 10
+"""Steps that a sentence names, the newest."""
+
+
+class NothingToRestore(Exception):
+    """`storage.restoreFrom` names no intact checkpoint. The text is one sentence for the user."""
+
+
+class Chosen(NamedTuple):
+    """What a worker group begins from."""
+
+    manifest: Manifest | None
+    """The checkpoint; none: training begins at step 0."""
+    foreign: bool
+    """Whether it is in the folder of the other run."""
+    skipped: list[Skipped]
+    """Newer checkpoints that are not intact, newest first; the run's own before the other's."""
+
+
+def choose(bucket: Bucket, wanted: ContractRestore | None) -> Chosen:
+    """The run's own newest intact checkpoint, or where there is none, the other run's.
+
+    Args:
+        bucket: The run's own folder.
+        wanted: `storage.restoreFrom`, if set.
+
+    Raises:
+        NothingToRestore: There is none in either.
+        StorageError: The store did not answer, so it is unknown.
+    """
+    own, skipped = manifest.newest_intact(bucket)
+    if own is not None or wanted is None:
+        return Chosen(own, False, skipped)
+    found, more = find(wanted)
+    return Chosen(found, True, [*skipped, *more])
+
+
+def folder(wanted: ContractRestore) -> Bucket:
+    """The other run's folder.
+
+    Raises:
+        NothingToRestore: It is a folder of this machine and does not exist.
+        StorageError: The URI cannot be used.
+    """
+    parts = urlsplit(wanted.uri)
+    # `Bucket.open` would make the folder.
+    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+        raise NothingToRestore(
+            f"storage.restoreFrom is {wanted.uri}, which is no folder here; name the folder of a "
+            "run that has a checkpoint"
+        )
+    return Bucket.open(wanted.uri, wanted.endpoint, wanted.region)
+
+
+def find(wanted: ContractRestore, deep: bool = True) -> tuple[Manifest, list[Skipped]]:
+    """The other run's checkpoint.
+
+    Args:
+        wanted: Its folder, and the step if a certain one is wanted.
+        deep: As for `newest_intact`.
+
+    Returns:
+        The checkpoint, and the newer ones that were skipped, newest first.
+
+    Raises:
+        NothingToRestore: It has no intact one, or none of that step.
+        StorageError: The store did not answer, so it is unknown.
+    """
+    bucket = folder(wanted)
+    found, skipped = manifest.newest_intact(bucket, wanted.step, deep)
+    if found is not None:
+        return found, skipped
+    at = f"{bucket.root} at {bucket.endpoint}" if bucket.endpoint else bucket.root
+    damaged = [one for one in skipped if one.manifest is not None]
+    if damaged and wanted.step is not None:
+        raise NothingToRestore(
+            f"storage.restoreFrom.step is {wanted.step}, and in {at} {damaged[0].reason}; choose "
+            "another step, or leave step out for the newest intact checkpoint"
+        )
+    if skipped and wanted.step is None:
+        raise NothingToRestore(
+            f"storage.restoreFrom: no checkpoint in {at} is intact ({skipped[0].reason}); begin "
+            "from another run, or without restoreFrom"
+        )
+    steps = sorted({one.step for one in manifest.committed(bucket)})
+    if not steps:
+        raise NothingToRestore(
+            f"storage.restoreFrom: there is no checkpoint in {at}; name a run's own folder, such "
+            "as s3://bucket/folder/digits-1a2b3c4d, of a run that has made one"
+        )
+    known = ", ".join(map(str, steps[-SHOWN_STEPS:]))
+    raise NothingToRestore(
+        f"storage.restoreFrom.step is {wanted.step}, and {at} has checkpoints of other steps only "
+        f"({known}); choose one of them, or leave step out for the newest"
+    )
