@@ -1,4 +1,4 @@
-"""`list`, `get` and `watch` against an HTTP server that answers as an API server would."""
+"""`list`, `get`, `watch` and `retry` against an HTTP server that answers as an API server would."""
 
 import json
 import threading
@@ -12,7 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainingrun.cli import watch_view
+from trainingrun.cli import retried_run, watch_view
+from trainingrun.cli.errors import CliError
 from trainingrun.cli.main import app
 from trainingrun.local.plain import plain_lines
 
@@ -38,6 +39,8 @@ class Server:
 
     answers: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
     port: int = 0
+    created: list[Any] = field(default_factory=list)
+    """What was sent to be created."""
 
     def answer(self, path: str) -> tuple[int, Any]:
         waiting = self.answers.get(path)
@@ -52,13 +55,19 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            code, body = state.answer(self.path.split("?")[0])
+            path = self.path.split("?")[0]
+            code, body = state.answer(path if self.command == "GET" else f"POST {path}")
             content = json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            state.created.append(json.loads(self.rfile.read(length)))
+            self.do_GET()
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -135,7 +144,7 @@ def test_get_as_yaml_gives_the_object(server: Server) -> None:
     assert yaml.safe_load(call("get", "digits", "-o", "yaml")[1]) == a_run("Running")
 
 
-@pytest.mark.parametrize("command", ["get", "logs", "watch"])
+@pytest.mark.parametrize("command", ["get", "logs", "watch", "retry"])
 def test_a_wrong_name_is_said_in_a_sentence(server: Server, command: str) -> None:
     code, output, errors = call(command, "digts")
     assert (code, output) == (1, "")
@@ -280,3 +289,188 @@ def test_a_log_keeps_its_lines_and_tabs_and_loses_what_a_terminal_obeys() -> Non
     assert plain_lines("a\tb\r\n\x1b[31mc\x1b]0;t\x07\x1b[K\n") == "a\tb\r\nc\n"
     # A sequence that was cut in two is still none.
     assert plain_lines("a\x1b") + plain_lines("[31mb") == "a[31mb"
+
+
+def a_whole_run(**status: Any) -> dict[str, Any]:
+    """A run as the API server gives it, suspended after some steps."""
+    return {
+        "apiVersion": "trainingrun.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {
+            "name": "digits",
+            "namespace": "team-a",
+            "uid": "1a2b3c4d-0000",
+            "resourceVersion": "7",
+            "generation": 2,
+            "labels": {"team": "vision", "app.kubernetes.io/managed-by": "Helm"},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"},
+        },
+        "spec": {
+            "training": {"function": "examples.digits:train", "config": {"lr": 0.1, "epochs": 5}},
+            "workers": {"count": 2},
+            "storage": {"uri": "s3://runs/team-a"},
+            "suspend": True,
+        },
+        "status": {"phase": "Suspended", **status},
+    }
+
+
+SAVED = {"uri": "s3://runs/team-a/digits-1a2b3c4d/checkpoints/x", "step": 40, "time": "t"}
+
+
+@pytest.fixture
+def saved(server: Server) -> Server:
+    """A server with a run that has a checkpoint, which takes new runs."""
+    server.answers[f"{RUNS}/digits"] = [(200, a_whole_run(checkpoint=SAVED))]
+    server.answers[RUNS] = [(200, {"items": [a_whole_run()]})]
+    server.answers[f"POST {RUNS}"] = [(201, {})]
+    return server
+
+
+def test_retry_creates_a_run_of_the_same_spec_that_begins_from_the_checkpoint(
+    saved: Server,
+) -> None:
+    code, output, errors = call("retry", "digits", "--set", "training.config.lr=1e-3")
+    assert (code, errors) == (0, "")
+    assert output == (
+        "digits-retry-1 created; it begins from the newest intact checkpoint of digits\n"
+    )
+    (created,) = saved.created
+    assert created["metadata"] == {
+        "name": "digits-retry-1", "namespace": "team-a", "labels": {"team": "vision"}
+    }  # fmt: skip
+    assert created["spec"] == {
+        "training": {"function": "examples.digits:train", "config": {"lr": 0.001, "epochs": 5}},
+        "workers": {"count": 2},
+        "storage": {"uri": "s3://runs/team-a", "restoreFrom": {"run": "digits"}},
+    }
+    assert "status" not in created
+
+
+def test_retry_with_dry_run_prints_the_run_and_creates_nothing(saved: Server) -> None:
+    code, output, _ = call("retry", "digits", "--name", "again", "--step", "40", "--dry-run")
+    assert code == 0
+    printed = yaml.safe_load(output)
+    assert printed["metadata"]["name"] == "again"
+    assert printed["spec"]["storage"]["restoreFrom"] == {"run": "digits", "step": 40}
+    assert saved.created == []
+
+
+def test_a_run_without_a_checkpoint_is_retried_from_where_it_began(saved: Server) -> None:
+    saved.answers[f"{RUNS}/digits"] = [(200, a_whole_run())]
+    assert call("retry", "digits")[1] == "digits-retry-1 created; it begins at step 0\n"
+    assert "restoreFrom" not in saved.created[-1]["spec"]["storage"]
+
+    folder = "s3://runs/team-a/teacher-feedbeef"
+    run = a_whole_run(restoredFrom={"uri": folder})
+    run["spec"]["storage"]["restoreFrom"] = {"run": "teacher", "step": 7}
+    saved.answers[f"{RUNS}/digits"] = [(200, run)]
+    _, output, _ = call("retry", "digits")
+    assert output == f"digits-retry-1 created; it begins from step 7 of {folder}\n"
+    assert saved.created[-1]["spec"]["storage"]["restoreFrom"] == {"uri": folder, "step": 7}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        pytest.param(
+            ["--set", "training.confg.lr=1"],
+            "spec.training.confg is not a field; did you mean config?",
+            id="unknown",
+        ),
+        pytest.param(
+            ["--set", "workers.count=many"],
+            'spec.workers.count is "many"; write a whole number',
+            id="wrong type",
+        ),
+        pytest.param(
+            ["--set", "training.function.name=a"],
+            "--set training.function.name: there is no name, for training.function is not a "
+            "mapping; correct the path",
+            id="below a text",
+        ),
+        pytest.param(
+            ["--set", "training.env.0.value=a"],
+            "spec.training.env is wrong; write a list",
+            id="below nothing",
+        ),
+        pytest.param(
+            ["--set", "training.config.lr"],
+            "--set training.config.lr is no setting; write one such as training.config.lr=0.01",
+            id="no value",
+        ),
+        pytest.param(
+            ["--set", "training.config.lr=[1"],
+            "--set training.config.lr: [1 is not YAML; quote it if it is a text",
+            id="no YAML",
+        ),
+        pytest.param(
+            ["--name", "Digits"], 'metadata.name is "Digits": must have at most 41', id="name"
+        ),
+    ],
+)
+def test_what_cannot_be_set_is_said_in_a_sentence_and_nothing_is_created(
+    saved: Server, options: list[str], sentence: str
+) -> None:
+    code, output, errors = call("retry", "digits", *options)
+    assert (code, output) == (1, "")
+    assert errors.startswith(sentence)
+    assert saved.created == []
+
+
+def test_a_step_of_a_run_without_a_checkpoint_is_refused(saved: Server) -> None:
+    saved.answers[f"{RUNS}/digits"] = [(200, a_whole_run())]
+    code, _, errors = call("retry", "digits", "--step", "4")
+    assert code == 1
+    assert errors.startswith("--step is 4, and digits has no checkpoint; leave --step out")
+
+
+def test_a_name_that_is_taken_is_said_in_the_api_servers_words(saved: Server) -> None:
+    saved.answers[f"POST {RUNS}"] = [(409, {"message": 'trainingruns "digits" already exists'})]
+    assert call("retry", "digits", "--name", "again") == (
+        1, "", 'TrainingRun again in namespace team-a: trainingruns "digits" already exists\n'
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "found"),
+    [
+        ("digits", [], "digits-retry-1"),
+        ("digits", ["digits-retry-1", "digits-retry-3"], "digits-retry-2"),
+        ("digits-retry-1", ["digits-retry-1"], "digits-retry-2"),
+        ("a" * 41, [], "a" * 33 + "-retry-1"),
+        ("a" * 32 + "-" + "b" * 8, [], "a" * 32 + "-retry-1"),
+    ],
+    ids=["first", "first free", "of a retry", "too long", "cut at a hyphen"],
+)
+def test_the_new_name_is_the_first_free_one(name: str, taken: list[str], found: str) -> None:
+    assert retried_run.free_name(name, taken) == found
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "value"),
+    [
+        ("training.config.lr=0.5", ["training", "config", "lr"], 0.5),
+        ("spec.training.config.new=[1, a]", ["training", "config", "new"], [1, "a"]),
+        ("training.config.text=a=b", ["training", "config", "text"], "a=b"),
+        ("training.config.flag=true", ["training", "config", "flag"], True),
+        ("checkpoints.best.metric=loss", ["checkpoints", "best", "metric"], "loss"),
+        ("training.config.lr=null", ["training", "config"], {"epochs": 5}),
+        ("storage.restoreFrom=null", ["storage"], {"uri": "s3://runs/team-a"}),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_setting_changes_one_field_of_the_spec(setting: str, path: list[str], value: Any) -> None:
+    found: Any = retried_run.retried(a_whole_run(checkpoint=SAVED), "b", None, [setting])["spec"]
+    for part in path:
+        found = found[part]
+    assert found == value
+
+
+def test_an_entry_of_a_list_is_set_by_its_number() -> None:
+    run = a_whole_run(checkpoint=SAVED)
+    run["spec"]["training"]["env"] = [{"name": "A", "value": "1"}]
+    found = retried_run.retried(run, "b", None, ["training.env.0.value='2'"])
+    assert found["spec"]["training"]["env"] == [{"name": "A", "value": "2"}]
+    with pytest.raises(CliError, match=r"there is no 1, for training\.env is a list of 1, from 0"):
+        retried_run.retried(run, "b", None, ["training.env.1.value='2'"])

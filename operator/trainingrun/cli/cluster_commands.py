@@ -1,4 +1,4 @@
-"""`list`, `get`, `logs` and `watch`: what needs a cluster."""
+"""`list`, `get`, `logs`, `watch` and `retry`: what needs a cluster."""
 
 import sys
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from ..local.plain import plain_lines
-from . import run_views, watch_view
+from . import retried_run, run_views, watch_view
 from .consoles import wide_console
 from .errors import one_sentence
 
@@ -34,6 +34,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(get)
     app.command()(logs)
     app.command()(watch)
+    app.command()(retry)
 
 
 def _connect(context: str | None, namespace: str | None) -> "Kube":
@@ -106,3 +107,42 @@ def watch(name: Name, namespace: Namespace = None, context: Context = None) -> N
             watch_view.follow(kube, name)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+
+
+def retry(
+    name: Name,
+    new_name: Annotated[
+        str | None,
+        typer.Option("--name", help="Name of the new run.  [default: NAME-retry-1, -2, …]"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a field of the spec, such as training.config.lr=0.01; repeatable.",
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(min=0, help="Step of the checkpoint.  [default: the newest intact one]"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the new run instead of creating it.")
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Create a run with the spec of another one, which begins from that one's checkpoint."""
+    with one_sentence():
+        kube = _connect(context, namespace)
+        former = kube.run(name)
+        if new_name is None:
+            taken = [run["metadata"]["name"] for run in kube.runs(everywhere=False)]
+            new_name = retried_run.free_name(name, taken)
+        manifest = retried_run.retried(former, new_name, step, settings or [])
+        if dry_run:
+            typer.echo(yaml.safe_dump(manifest, sort_keys=False), nl=False)
+            return
+        kube.create(manifest)
+    typer.echo(f"{new_name} created; it begins {retried_run.begins(manifest)}")

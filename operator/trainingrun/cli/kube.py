@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import urllib3
@@ -82,6 +82,17 @@ class Kube:
                 self._custom.get_namespaced_custom_object(
                     GROUP, VERSION, self.namespace, PLURAL, name, _request_timeout=_TIMEOUT_S
                 )
+            )
+
+    def create(self, run: Mapping[str, Any]) -> None:
+        """Create a TrainingRun in the default namespace.
+
+        Raises:
+            CliError: The API server refuses it, or one of that name is there.
+        """
+        with _one_sentence(f"TrainingRun {run['metadata']['name']} in namespace {self.namespace}"):
+            self._custom.create_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, PLURAL, run, _request_timeout=_TIMEOUT_S
             )
 
     def head_pod(self, run: str) -> str:

@@ -1,0 +1,147 @@
+"""The TrainingRun that `retry` makes of another one. Pure."""
+
+import copy
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from ..api.parse import InvalidRunError, parse
+from ..api.v1alpha1 import API_VERSION, KIND, MAX_NAME_LENGTH
+from ..rendering import names
+from .errors import CliError
+
+_SUFFIX = re.compile(r"-retry-[0-9]+$")
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """`<name>-retry-1`, or the first higher number whose name is free.
+
+    A retry of `digits-retry-1` is `digits-retry-2`. A name that is too long is cut before its
+    suffix.
+    """
+    base, number = _SUFFIX.sub("", name), 1
+    while True:
+        suffix = f"-retry-{number}"
+        found = base[: MAX_NAME_LENGTH - len(suffix)].rstrip("-") + suffix
+        if found not in taken:
+            return found
+        number += 1
+
+
+def retried(
+    run: Mapping[str, Any], name: str, step: int | None, settings: Sequence[str]
+) -> dict[str, Any]:
+    """The manifest of a new run with the spec of `run`, which begins from its checkpoint.
+
+    Where `run` has none, the new one begins where that one began. Labels and annotations of tools
+    such as Helm and Argo CD, which mean the former object alone, are left out.
+
+    Args:
+        run: The TrainingRun as the API server gives it.
+        name: The new one's name.
+        step: Step of the checkpoint; None: the newest intact one.
+        settings: Changes of the spec, each `path=value` with the value in YAML; null removes.
+
+    Raises:
+        CliError: A setting cannot be used, or there is no checkpoint and a step is wanted.
+    """
+    former = run["metadata"]
+    spec = copy.deepcopy(dict(run["spec"]))
+    spec.pop("suspend", None)
+    spec["storage"] = {**spec["storage"], "restoreFrom": _restore_from(run, step)}
+    for setting in settings:
+        _set(spec, setting)
+    if spec["storage"].get("restoreFrom") is None:
+        spec["storage"].pop("restoreFrom", None)
+    manifest = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": name,
+            "namespace": former["namespace"],
+            "labels": former.get("labels") or {},
+            "annotations": former.get("annotations") or {},
+        },
+        "spec": spec,
+    }
+    try:
+        valid = parse(manifest)
+    except InvalidRunError as error:
+        raise CliError(str(error)) from None
+    manifest["metadata"] = {
+        "name": name,
+        "namespace": former["namespace"],
+        **names.inherited_metadata(valid)["metadata"],
+    }
+    return manifest
+
+
+def begins(manifest: Mapping[str, Any]) -> str:
+    """Where a run begins, in words."""
+    source = manifest["spec"]["storage"].get("restoreFrom")
+    if not source:
+        return "at step 0"
+    which = f"step {source['step']}" if "step" in source else "the newest intact checkpoint"
+    return f"from {which} of {source.get('run') or source.get('uri')}"
+
+
+def _restore_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any] | None:
+    name, status = run["metadata"]["name"], run.get("status") or {}
+    if status.get("checkpoint"):
+        return {"run": name, **({"step": step} if step is not None else {})}
+    if step is not None:
+        raise CliError(
+            f"--step is {step}, and {name} has no checkpoint; leave --step out to begin where "
+            f"{name} began"
+        )
+    began: dict[str, Any] | None = run["spec"]["storage"].get("restoreFrom")
+    found = status.get("restoredFrom")
+    if began is None or found is None:
+        return began
+    # Its folder: the run that it names may be deleted.
+    return {"uri": found["uri"], **({"step": began["step"]} if "step" in began else {})}
+
+
+def _set(spec: dict[str, Any], setting: str) -> None:
+    path, equals, text = setting.partition("=")
+    path = path.strip().removeprefix("spec.")
+    parts = path.split(".")
+    if not equals or not all(parts):
+        raise CliError(f"--set {setting} is no setting; write one such as training.config.lr=0.01")
+    try:
+        value = _value(text)
+    except yaml.YAMLError:
+        raise CliError(f"--set {path}: {text} is not YAML; quote it if it is a text") from None
+    place: Any = spec
+    for depth, part in enumerate(parts[:-1]):
+        if isinstance(place, dict):
+            if place.get(part) is None:
+                place[part] = {}
+            place = place[part]
+        else:
+            place = place[_index(place, part, path, parts[:depth])]
+    last = parts[-1]
+    if not isinstance(place, dict):
+        place[_index(place, last, path, parts[:-1])] = value
+    elif value is None:
+        place.pop(last, None)
+    else:
+        place[last] = value
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)  # YAML 1.1, which PyYAML reads, takes 1e-3 for a text
+    except ValueError:
+        return yaml.safe_load(text)
+
+
+def _index(place: Any, part: str, path: str, parents: Sequence[str]) -> int:
+    if isinstance(place, list) and part.isdecimal() and int(part) < len(place):
+        return int(part)
+    parent = ".".join(parents)
+    what = f"a list of {len(place)}, from 0" if isinstance(place, list) else "not a mapping"
+    raise CliError(f"--set {path}: there is no {part}, for {parent} is {what}; correct the path")

@@ -1,0 +1,50 @@
+"""`trainingrun retry` against a real API server."""
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from support.apiserver import ApiServer
+from support.operators import a_run
+from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cli.main import app
+
+
+@pytest.fixture
+def retry(apiserver: ApiServer, namespace: str, monkeypatch: pytest.MonkeyPatch):
+    """Calls the command in the test's namespace; exit code, output and errors."""
+    location = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+    monkeypatch.setattr(location, str(apiserver.kubeconfig))
+
+    def call(*options: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, ["retry", "digits", "-n", namespace, *options])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result.exit_code, result.stdout, result.stderr
+
+    return call
+
+
+def test_a_run_that_was_stored_with_all_defaults_is_created_again(
+    apiserver: ApiServer, namespace: str, retry
+) -> None:
+    former = apiserver.create(a_run(namespace, suspend=True))
+    checkpoint = {"uri": "s3://runs/tests/digits-1/checkpoints/x", "step": 40, "time": "t"}
+    former["status"] = {"checkpoint": checkpoint}
+    apiserver.replace(former, "status")
+    code, output, errors = retry("--set", "workers.count=3")
+    assert (code, errors) == (0, "")
+    assert output.startswith("digits-retry-1 created; it begins from the newest intact checkpoint")
+    made = apiserver.get(API_VERSION, KIND, "digits-retry-1", namespace)
+    storage = {**former["spec"]["storage"], "restoreFrom": {"run": "digits"}}
+    workers = {**former["spec"]["workers"], "count": 3}
+    changed = {"storage": storage, "workers": workers, "suspend": False}
+    assert made["spec"] == {**former["spec"], **changed}
+    assert "status" not in made
+
+    code, output, _ = retry("--dry-run")
+    assert code == 0
+    assert yaml.safe_load(output)["metadata"]["name"] == "digits-retry-2"
+    code, _, errors = retry("--name", "digits-retry-1")
+    assert code == 1
+    assert errors.startswith(f"TrainingRun digits-retry-1 in namespace {namespace}: ")
+    assert "already exists" in errors
