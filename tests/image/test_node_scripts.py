@@ -23,7 +23,8 @@ PRESTOP = ROOT / "training_images" / "bin" / "trainingrun-prestop"
 def watcher(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that says that it will answer a notice."""
     with subprocess.Popen(["sleep", "300"]) as process:
-        (tmp_path / "watcher").write_text(str(process.pid))
+        (tmp_path / "watchers").mkdir()
+        (tmp_path / "watchers" / str(process.pid)).touch()
         yield process
         process.kill()
 
@@ -102,7 +103,20 @@ def test_the_hook_ends_when_the_watcher_is_done(
 ) -> None:
     hook = prestop(tmp_path)
     wait_for((tmp_path / "notice").exists)
-    (tmp_path / "watcher").unlink()
+    (tmp_path / "watchers" / str(watcher.pid)).unlink()
+    assert ends(hook) == ""
+
+
+def test_the_hook_waits_while_one_of_the_pods_workers_is_left(
+    tmp_path: Path, watcher: "subprocess.Popen[bytes]"
+) -> None:
+    with subprocess.Popen(["sleep", "300"]) as other:
+        (tmp_path / "watchers" / str(other.pid)).touch()
+        other.kill()
+    hook = prestop(tmp_path)
+    wait_for((tmp_path / "notice").exists)
+    assert hook.poll() is None, "the other worker makes the checkpoint"
+    (tmp_path / "saved").touch()
     assert ends(hook) == ""
 
 
@@ -158,8 +172,10 @@ def test_the_ray_process_takes_the_scripts_place_and_its_signals(tmp_path: Path)
 
 
 def test_a_restarted_container_forgets_the_former_ones_notice(tmp_path: Path) -> None:
-    for name in ("notice", "saved", "watcher", "suspend", "progress.json"):
+    for name in ("notice", "saved", "suspend", "progress.json"):
         (tmp_path / name).touch()
+    (tmp_path / "watchers").mkdir()
+    (tmp_path / "watchers" / "17").touch()
     process = node("worker", state=tmp_path, KUBERAY_GEN_RAY_START_CMD="true")
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 0

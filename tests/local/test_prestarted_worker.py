@@ -5,6 +5,8 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from support.local_runs import Run, two_workers
 from support.prestarted import processes
 from trainingrun.api.contract import WORKER_RESOURCE, RecordKind
@@ -30,10 +32,13 @@ def test_the_next_worker_gets_a_process_that_has_the_modules_of_the_killed_one(
     assert run.metrics()["taken_over"] is True
 
 
-def test_the_controller_and_the_first_workers_get_prestarted_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_the_controller_and_the_first_workers_get_prestarted_processes(
+    tmp_path: Path, per_node: int
+) -> None:
     before = tmp_path / "before"
     script = tmp_path / "script.py"
-    with two_workers(tmp_path) as ray:
+    with two_workers(tmp_path, workers_per_node=per_node) as ray:
         home = str(ray.head.state.parents[1])
         script.write_text(
             textwrap.dedent(f"""
@@ -50,19 +55,20 @@ def test_the_controller_and_the_first_workers_get_prestarted_processes(tmp_path:
                         time.sleep(0.05)
 
                 deadline = time.monotonic() + 120
-                while len(found := processes({home!r})) < 3 and time.monotonic() < deadline:
+                expected = {1 + 2 * per_node}
+                while len(found := processes({home!r})) < expected and time.monotonic() < deadline:
                     time.sleep(0.1)
                 pathlib.Path({str(before)!r}).write_text(json.dumps([p.pid for p in found]))
-                TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2)).fit()
+                TorchTrainer(train, scaling_config=ScalingConfig()).fit()
             """)
         )
         assert ray.start_on_head(["-c", BOTH_NODES], {}, tmp_path / "nodes.log").wait(60) == 0
-        run = Run(ray, tmp_path, None, {}, script=script)
+        run = Run(ray, tmp_path, None, {}, script=script, workers=2 * per_node)
         run.start()
         run.wait_until(lambda progress: progress.step >= 1)
         titles = {process.pid: process.title.split(".")[0] for process in processes(home)}
         run.stop()
     assert Counter(titles[pid] for pid in json.loads(before.read_text())) == {
         "ray::TrainController": 1,
-        "ray::RayTrainWorker": 2,
+        "ray::RayTrainWorker": 2 * per_node,
     }

@@ -33,7 +33,7 @@ RESOURCES = {"CPU": 1.0, WORKER_RESOURCE: 1.0}
 
 
 class Run:
-    """A run with two workers on this machine, one driver after the other."""
+    """A run on this machine, with a worker or more on each node; one driver after the other."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Run:
         bucket: Bucket | None = None,
         script: Path | None = None,
         every_seconds: float = 300,
+        workers: int = 2,
     ) -> None:
         self.ray = ray
         self.state = folder / "state"
@@ -58,7 +59,7 @@ class Run:
             function=function,
             script=str(script) if script else None,
             config=config,
-            workers=2,
+            workers=workers,
             resources_per_worker=RESOURCES,
             storage=ContractStorage(
                 uri=self.bucket.root, endpoint=self.bucket.endpoint, region=self.bucket.region
@@ -143,10 +144,24 @@ def _read(file: Path) -> bytes:
 
 
 @contextmanager
-def two_workers(logs: Path, **variables: str) -> Iterator[LocalRay]:
-    """A Ray of our own with two worker nodes; the tests' own modules can be training functions."""
+def two_workers(
+    logs: Path,
+    *,
+    workers_per_node: int = 1,
+    gpus: tuple[str, ...] = (),
+    **variables: str,
+) -> Iterator[LocalRay]:
+    """A Ray of our own with two worker nodes; the tests' own modules can be training functions.
+
+    Args:
+        logs: Folder for the nodes' output.
+        workers_per_node: Workers that each node holds.
+        gpus: One for each worker; to Ray they are bookkeeping.
+        variables: Environment of every process.
+    """
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images", "tests"))
     environment = {"PYTHONPATH": roots, "RAY_USAGE_STATS_ENABLED": "0", **variables}
-    with LocalRay(logs, environment, RESOURCES) as cluster:
+    each = {**RESOURCES, "GPU": 1.0} if gpus else RESOURCES
+    with LocalRay(logs, environment, each, gpus, workers_per_node=workers_per_node) as cluster:
         cluster.start(2)
         yield cluster

@@ -1,5 +1,6 @@
 """A notice: read whole or not at all, and handled at the right time."""
 
+import os
 import threading
 import time
 
@@ -67,11 +68,13 @@ def test_a_notice_without_a_readable_time_still_counts(folder):
 
 
 def test_the_hook_finds_a_watcher_only_while_one_watches(folder):
+    (folder / "watchers").mkdir()
+    (folder / "watchers" / "1").touch()  # of another worker in the pod
     watcher = PreemptionNoticeWatcher(lambda notice: None)
     watcher.start()
-    assert (folder / "watcher").exists()
+    assert {entry.name for entry in (folder / "watchers").iterdir()} == {"1", str(os.getpid())}
     watcher.stop()
-    assert not (folder / "watcher").exists()
+    assert {entry.name for entry in (folder / "watchers").iterdir()} == {"1"}
 
 
 def test_saved_ends_the_hook(folder):

@@ -1,9 +1,10 @@
-"""Prestarts processes for Ray's controller and the first workers, and one per node for the next.
+"""Prestarts processes for Ray's controller, for the first workers and for the next ones.
 
 Most of a start is the start of Python and its imports. A raylet can start a process in advance
 and assigns it to the next actor with the same runtime environment, which is the next worker. That
 environment sets a setup hook, `import_modules`, so the process has imported PyTorch and all modules
-of the former worker before it is assigned. It takes the memory of an idle process with PyTorch.
+of the former worker before it is assigned. It takes the memory of an idle process with PyTorch. A
+node has as many of them as workers.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ FIRST_KEEP_S = 120
 FIRST_MODULES = ("ray.train.torch", "torch._dynamo")
 """What a worker imports at least; DistributedDataParallel imports `torch._dynamo`."""
 FILE = "modules"
-"""Names of the modules that this pod's worker has loaded, in the state directory."""
+"""Names of the modules that this pod's workers have loaded, in the state directory."""
 CLAIM_ENV = "TRAININGRUN_CONTROLLER_CLAIM"
 """Path of a file; the process that deletes it imports PyTorch for Ray's controller."""
 
@@ -71,7 +72,10 @@ def schedule() -> threading.Timer:
 def _start() -> None:
     try:
         names = [name for name in list(sys.modules) if name not in ("__main__", "__mp_main__")]
-        (state_directory() / FILE).write_text("\n".join(names))
+        # Renamed into place: a process that another worker of this pod has requested may read it.
+        written = state_directory() / f".{FILE}-{os.getpid()}"
+        written.write_text("\n".join(names))
+        written.replace(state_directory() / FILE)
         own = ray.get_runtime_context().get_node_id()
         prestart.prestart(nodes.address_of(own), prestart.own_environment(), KEEP_S)
     except Exception as error:  # a restart without it is slower, not wrong
@@ -93,8 +97,8 @@ def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:
         worker = prestart.extended(controller, ENVIRONMENT)
         own = nodes.address_of(ray.get_runtime_context().get_node_id())
         with ThreadPoolExecutor(16) as pool:
-            for address in nodes.addresses_with(WORKER_RESOURCE):
-                pool.submit(_prestart_first, address, worker)
+            for address, number in nodes.addresses_with(WORKER_RESOURCE).items():
+                pool.submit(_prestart_first, address, worker, number)
             # A raylet starts as many processes at once as its node has CPUs, a head often one.
             ray.get(coordinator.commits.remote())
             _claim().touch()
@@ -103,9 +107,9 @@ def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:
         log.warning("no process was prestarted: %s", error)
 
 
-def _prestart_first(address: str, environment: str) -> None:
+def _prestart_first(address: str, environment: str, number: int = 1) -> None:
     try:
-        prestart.prestart(address, environment, FIRST_KEEP_S)
+        prestart.prestart(address, environment, FIRST_KEEP_S, number)
     except Exception as error:  # one node that does not answer is no reason to leave out the others
         log.warning("no process was prestarted at %s: %s", address, error)
 

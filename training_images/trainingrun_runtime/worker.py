@@ -15,7 +15,7 @@ import ray
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
-from trainingrun.api.contract import RunContract
+from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
 from . import prestarted_worker, stacks
 from .checkpoints import checkpoint_files, manifest, restore_source
@@ -127,6 +127,8 @@ class Worker:
             training.offer_checkpoint(*checkpoint_files.offered(place, restored))
         else:
             training.offer_checkpoint(None, None)
+        if ray.train.get_context().get_local_world_size() > 1:
+            training.number_local_ranks(nodes.total_on_own_node(WORKER_RESOURCE))
         training.attach_checksums(_digest, self.storage_retry)
         training.keep_checkpoints_apart(self.group)
         self._watcher.start()

@@ -41,15 +41,16 @@ PREEMPTION_NOTICE_FILE = "notice"
 """Written by the preStop hook: the Unix time in seconds at which the pod will be killed."""
 SAVED_FILE = "saved"
 """Written by the runtime once the checkpoint for that notice is committed; preStop then ends."""
-WATCHER_FILE = "watcher"
-"""Process id of the process that will answer a notice; without it preStop ends at once."""
+WATCHERS_FOLDER = "watchers"
+"""Has an empty file for each process that will answer a notice, named by its process id; without
+one preStop ends at once."""
 PROGRESS_FILE = "progress.json"
 """The driver's `Progress`, for the server of `GET /progress` and for a local run."""
 SUSPEND_FILE = "suspend"
 """Written on `POST /suspend`: the driver makes a checkpoint and ends once it is there."""
 WORKER_RESOURCE = "trainingrun_worker"
-"""Ray resource of which each worker's node has one and each worker takes one: a node holds exactly
-one worker, however many CPUs it has left for Ray Data."""
+"""Ray resource of which a pod has as many as workers, and each worker takes one: a pod never holds
+more of them, however many CPUs it has left for Ray Data."""
 
 
 MOST_RECORDS = 100

@@ -15,7 +15,7 @@ _MEMORY = at_least(
 
 
 class WorkerResources(Model):
-    """What each worker pod requests and is limited to."""
+    """What each worker requests and is limited to; its pod, perPod times as much."""
 
     cpu: Quantity = "1"
     """CPU cores."""
@@ -23,6 +23,10 @@ class WorkerResources(Model):
     """Memory, in bytes with a suffix such as Gi."""
     shared_memory: Quantity | None = None
     """Size of /dev/shm, taken from memory. Default: a quarter of memory, for data loaders."""
+    data_cpus: Whole | None = Field(default=None, ge=1, le=1000)
+    """CPU cores of each pod for Ray Data, which the pod requests beside those of its workers.
+    Default: none of its own; Ray Data shares the cores of the workers.
+    """
 
     rules: ClassVar[tuple[Rule, ...]] = (
         _CPU,
@@ -50,7 +54,7 @@ class HeadResources(Model):
 
 
 class Accelerator(Model):
-    """The accelerators of each worker."""
+    """The accelerators of each worker; its pod has perPod times as many."""
 
     kind: Literal["nvidia", "amd", "tpu", "gaudi", "neuron"]
     """Whose device it is; this decides the resource name and the platform's tolerations."""
@@ -76,20 +80,38 @@ class Capacity(Model):
 
 
 class Workers(Model):
-    """The workers, one pod each."""
+    """The workers, each of them one rank of the training, and their pods."""
 
     count: Whole = Field(default=1, ge=1, le=1000)
     """Number of workers: the world size."""
+    per_pod: Whole = Field(default=1, ge=1, le=64)
+    """Workers in each pod: GPUs use NVLink and CUDA IPC only within one. It divides count."""
     resources: WorkerResources = Field(default_factory=WorkerResources)
-    """What each worker pod requests and is limited to."""
+    """What each worker requests and is limited to; its pod, perPod times as much."""
     accelerator: Accelerator | None = None
     """The accelerators of each worker. Default: none, CPU only."""
     placement: Literal["Pack", "Spread", "StrictPack", "StrictSpread"] = "Pack"
-    """Whether workers share nodes: prefer, avoid, require or forbid it."""
+    """Whether worker pods share nodes: prefer, avoid, require or forbid it."""
     capacity: Capacity = Field(default_factory=Capacity)
     """Which kind of node the workers run on."""
     pod_template: Freeform = Field(default_factory=dict)
     """A PodTemplateSpec merged last over the rendered one; containers and env merge by name."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            # The minimum does not keep the API server from a division by zero here.
+            "self.perPod < 1 || self.count % self.perPod == 0",
+            "must divide workers.count, since every pod holds the same number of workers; write a "
+            "count that is a multiple of perPod, such as 16 for 2 pods with 8 workers each",
+            lambda workers: workers.count % workers.per_pod == 0,
+            "per_pod",
+        ),
+    )
+
+    @property
+    def pods(self) -> int:
+        """Number of worker pods."""
+        return self.count // self.per_pod
 
 
 class Head(Model):

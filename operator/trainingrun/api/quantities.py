@@ -53,6 +53,32 @@ def amount(quantity: str) -> Decimal:
     return Decimal(digits) * _FACTORS[quantity[len(digits) :]]
 
 
+def times(quantity: str, number: int) -> str:
+    """So many times a quantity, in the same unit; once: unchanged.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    if number == 1:
+        return quantity
+    amount(quantity)
+    digits = quantity.rstrip("kKmMGTPi")
+    return f"{_plain(Decimal(digits) * number)}{quantity[len(digits) :]}"
+
+
+def more_cores(cores: str, number: int) -> str:
+    """A quantity of cores and so many whole ones more; none more: unchanged."""
+    if number == 0:
+        return cores
+    millicores = (amount(cores) + number) * 1000
+    return _plain(millicores / 1000) if millicores % 1000 == 0 else f"{_plain(millicores)}m"
+
+
+def _plain(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def at_least(field: str, least: str, message: str) -> Rule:
     """The rule that a quantity, where it is set, is well formed and not less than `least`."""
     name = to_camel(field)

@@ -80,7 +80,7 @@ class RunSpec(Model):
     training: Training
     """What is trained."""
     workers: Workers = Field(default_factory=Workers)
-    """The workers, one pod each."""
+    """The workers, each of them one rank of the training, and their pods."""
     head: Head = Field(default_factory=Head)
     """The head: Ray's control store and the driver."""
     pod_template: Freeform = Field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""A TrainingRun on this machine: a local Ray with one simulated node per worker, a folder as the
-bucket, and attempts, retries and lost nodes handled in this process instead of by the operator.
+"""A TrainingRun on this machine: a local Ray with one simulated node per worker pod, a folder as
+the bucket, and attempts, retries and lost nodes handled in this process instead of by the operator.
 """
 
 from .local_error import LocalError

@@ -2,7 +2,7 @@
 
 import time
 
-from ..api.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHER_FILE
+from ..api.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHERS_FOLDER
 from .ray_nodes import NOTICE_SECONDS, LocalRay, Node
 
 _GRACE_S = 5.0
@@ -50,6 +50,6 @@ class Preemption:
     def _give_notice(self, node: Node) -> None:
         """As the preStop hook: request a checkpoint if a process watches for the notice."""
         self._deadline = time.time()
-        if (node.state / WATCHER_FILE).exists():
+        if any((node.state / WATCHERS_FOLDER).glob("*")):
             self._deadline += NOTICE_SECONDS
             (node.state / PREEMPTION_NOTICE_FILE).write_text(str(self._deadline))

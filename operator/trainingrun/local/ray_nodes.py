@@ -1,4 +1,4 @@
-"""A private Ray cluster on this machine: a head, and one simulated node per worker.
+"""A private Ray cluster on this machine: a head, and one simulated node per worker pod.
 
 Every node has its own state folder, so that the runtime's processes on it see the notice of their
 node and of no other. Nothing is shared with another Ray on the machine: the ports are free ones,
@@ -58,7 +58,7 @@ class Node:
     name: str
     """`head`, or `local-1`, `local-2` …; numbers are never used twice."""
     state: Path
-    """Its state folder: notice, saved, watcher and, on the head, progress.json."""
+    """Its state folder: notice, saved, watchers and, on the head, progress.json."""
     process: "subprocess.Popen[bytes]"
     """`ray start --block`, the leader of everything that runs on the node."""
     devices: tuple[str, ...] = ()
@@ -79,6 +79,9 @@ class LocalRay:
         environment: Mapping[str, str],
         resources: Mapping[str, float],
         devices: tuple[str, ...] = (),
+        *,
+        workers_per_node: int = 1,
+        data_cpus: int | None = None,
     ) -> None:
         """Prepare a cluster; nothing runs yet.
 
@@ -88,9 +91,12 @@ class LocalRay:
             resources: Ray resources of one worker, such as {"CPU": 1, "GPU": 1}; counts may exceed
                 the machine's, since to Ray they are bookkeeping.
             devices: The machine's NVIDIA GPUs, which the nodes share out.
+            workers_per_node: So many times the resources are on each node.
+            data_cpus: Ray CPUs of each node for Ray Data; None: as many as for its workers.
         """
         self._logs = logs
-        self._resources = dict(resources)
+        self._resources = {name: count * workers_per_node for name, count in resources.items()}
+        self._data_cpus = data_cpus
         self._free_devices = list(devices)
         # Short, and not below $TMPDIR: a socket's path may have no more than 104 characters.
         self._home = Path(tempfile.mkdtemp(prefix="tr-", dir="/tmp"))
@@ -132,7 +138,7 @@ class LocalRay:
         return self._head is not None
 
     def start(self, workers: int) -> None:
-        """Start the head and so many workers, and wait for the head.
+        """Start the head and so many worker nodes, and wait for the head.
 
         Raises:
             LocalError: Ray did not come up.
@@ -172,7 +178,8 @@ class LocalRay:
         others = {k: v for k, v in self._resources.items() if k not in ("CPU", "GPU", "memory")}
         devices = tuple(self._free_devices.pop(0) for _ in range(gpus))
         command = [f"--address={self.address}", f"--num-gpus={gpus}"]
-        command += [f"--num-cpus={node_cpus(cpus)}", f"--resources={json.dumps(others)}"]
+        command += [f"--num-cpus={node_cpus(cpus, self._data_cpus)}"]
+        command += [f"--resources={json.dumps(others)}"]
         # Its output is kept in files, and needs no process that hands it to the driver.
         command += ["--include-log-monitor=false"]
         name = f"local-{self._started}"

@@ -82,7 +82,15 @@ def run_locally(
         "PYTHONPATH": _import_path(script),
         CONFIG_ENV: json.dumps(run.spec.training.config),
     }
-    ray = LocalRay(folder.logs, environment, base.resources_per_worker, devices)
+    workers = run.spec.workers
+    ray = LocalRay(
+        folder.logs,
+        environment,
+        base.resources_per_worker,
+        devices,
+        workers_per_node=workers.per_pod,
+        data_cpus=workers.resources.data_cpus,
+    )
     with _terminable(), Display(console, run.metadata.name) as display, ray:
         loop = _Loop(folder, base, ray, display, options)
         final = loop.run_attempts()
@@ -124,7 +132,7 @@ class _Loop:
         while True:
             self.folder.remember(number)
             if not self.ray.running:
-                self.ray.start(spec.workers.count)
+                self.ray.start(spec.workers.pods)
             self.log = self.folder.logs / f"driver-{number}.log"
             own = self.base.model_copy(update={"attempt": number})
             driver = Driver(self.ray, own, self.log)

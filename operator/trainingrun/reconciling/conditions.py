@@ -123,7 +123,7 @@ def _ready(
     bookkeeping: Bookkeeping,
     progress: Progress | None,
 ) -> NewCondition:
-    wanted = silence.wanted_pods(context, bookkeeping) - 1
+    wanted = silence.wanted_workers(context, bookkeeping)
     kind = ConditionType.READY
     if progress and progress_status.trains(progress) and progress.world_size >= wanted:
         return NewCondition(kind, "True", ConditionReason.TRAINING, f"{wanted} workers train")

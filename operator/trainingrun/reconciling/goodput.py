@@ -13,7 +13,7 @@ from typing import Any
 
 from ..api.contract import Progress
 from ..api.status import Goodput, LostSeconds, RunStatus
-from . import pod_status
+from . import pod_status, silence
 from .bookkeeping import Bookkeeping, TimeSpent
 from .context import ReconcileContext
 from .findings import Findings
@@ -86,7 +86,7 @@ def _queue(
     if bookkeeping.queue_seconds is not None or status.start_time is None:
         return {}
     found = context.pods(attempt)
-    if len(found) < (bookkeeping.workers or context.run.spec.workers.count) + 1:
+    if len(found) < silence.wanted_pods(context, bookkeeping):
         return {}
     times = [time for pod in found if (time := pod_status.scheduled_at(pod))]
     if len(times) < len(found):

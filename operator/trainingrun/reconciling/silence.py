@@ -98,5 +98,10 @@ def every_pod_runs(context: ReconcileContext, bookkeeping: Bookkeeping, attempt:
 
 
 def wanted_pods(context: ReconcileContext, bookkeeping: Bookkeeping) -> int:
-    """Pods of the current attempt: its workers as they were rendered, and the head."""
-    return (bookkeeping.workers or context.run.spec.workers.count) + 1
+    """Pods of the current attempt: those of its workers as they were rendered, and the head."""
+    return wanted_workers(context, bookkeeping) // context.run.spec.workers.per_pod + 1
+
+
+def wanted_workers(context: ReconcileContext, bookkeeping: Bookkeeping) -> int:
+    """Workers of the current attempt as it was rendered: its world size."""
+    return bookkeeping.workers or context.run.spec.workers.count

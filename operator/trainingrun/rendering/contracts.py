@@ -24,7 +24,14 @@ RAY_STRATEGIES: dict[str, Strategy] = {
     "StrictPack": "PACK",
     "StrictSpread": "STRICT_SPREAD",
 }
-"""Ray's placement strategy, by the API's."""
+"""Ray's placement strategy for pods of one worker each, by the API's."""
+
+
+def _placement(run: TrainingRun) -> Strategy:
+    workers = run.spec.workers
+    # Ray has to fill each pod, or a replaced pod that still ends would get some of the workers.
+    # Where the pods are is for Kubernetes to decide.
+    return RAY_STRATEGIES[workers.placement] if workers.per_pod == 1 else "PACK"
 
 
 def worker_cpus(run: TrainingRun) -> int:
@@ -32,13 +39,17 @@ def worker_cpus(run: TrainingRun) -> int:
     return max(1, whole_quantities.whole(run.spec.workers.resources.cpu))
 
 
-def node_cpus(worker: int) -> int:
-    """Ray CPUs of a worker's pod: as many again as the worker takes, for Ray Data.
+def node_cpus(training: int, data: int | None) -> int:
+    """Ray CPUs of a pod: what its workers take, and some for Ray Data.
 
     Ray counts CPUs, it does not measure them. With none left over, the tasks that read a trainer's
     `datasets` would wait for ever; the kernel shares the real CPUs among both.
+
+    Args:
+        training: Ray CPUs of all workers in the pod.
+        data: For Ray Data; None: as many as for the workers.
     """
-    return 2 * worker
+    return training + (training if data is None else data)
 
 
 def ray_devices(run: TrainingRun, settings: RenderSettings) -> dict[str, int]:
@@ -74,7 +85,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         torch_timeout_seconds=training.torch.timeout_seconds,
         workers=spec.workers.count,
         resources_per_worker={resource: float(count) for resource, count in resources.items()},
-        placement=RAY_STRATEGIES[spec.workers.placement],
+        placement=_placement(run),
         storage=ContractStorage(
             uri=names.run_folder(run),
             endpoint=spec.storage.endpoint,

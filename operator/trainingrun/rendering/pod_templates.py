@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..api.contract import PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
+from ..api.quantities import more_cores, times
 from ..api.v1alpha1 import TrainingRun
 from . import affinities, environments, names, platforms, whole_quantities
 from .contracts import node_cpus, ray_devices, worker_cpus
@@ -55,17 +56,21 @@ def head(
 def worker(
     run: TrainingRun, number: int, settings: RenderSettings, excluded_hostnames: tuple[str, ...]
 ) -> dict[str, Any]:
-    """A worker's pod template."""
+    """A worker pod's template: with the resources of all workers in the pod."""
     platform = platforms.load(settings.platform)
     workers = run.spec.workers
-    resources = {"cpu": workers.resources.cpu, "memory": workers.resources.memory}
+    each = workers.resources
+    resources = {
+        "cpu": more_cores(times(each.cpu, workers.per_pod), each.data_cpus or 0),
+        "memory": times(each.memory, workers.per_pod),
+    }
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
     if workers.capacity.type != "OnDemand":
         tolerations += platform.spot_tolerations
     if workers.accelerator:
         device = platform.devices[workers.accelerator.kind]
-        resources[device.resource] = str(workers.accelerator.count)
+        resources[device.resource] = str(workers.accelerator.count * workers.per_pod)
         tolerations += device.tolerations
         if workers.accelerator.product:
             node_selector[device.product_label] = workers.accelerator.product
@@ -81,7 +86,7 @@ def worker(
         tokens=None,
         own_labels={},
         resources=resources,
-        shared_memory=shared_memory(workers.resources.memory, workers.resources.shared_memory),
+        shared_memory=_workers_shared_memory(run),
         node_selector=node_selector,
         affinity=affinities.worker(run, number, platform, excluded_hostnames),
         tolerations=tolerations,
@@ -101,15 +106,14 @@ def head_start(run: TrainingRun) -> dict[str, str]:
 
 
 def worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
-    """`ray start` parameters of a worker; its memory is left to KubeRay, which takes the limit."""
-    resources = run.spec.workers.resources
+    """`ray start` parameters of a worker pod; KubeRay takes its memory from the limit."""
+    workers = run.spec.workers
     params = {
-        "num-cpus": str(node_cpus(worker_cpus(run))),
-        "object-store-memory": _object_store(
-            shared_memory(resources.memory, resources.shared_memory)
-        ),
+        "num-cpus": str(node_cpus(worker_cpus(run) * workers.per_pod, workers.resources.data_cpus)),
+        "object-store-memory": _object_store(_workers_shared_memory(run)),
     }
-    custom = {**ray_devices(run, settings), WORKER_RESOURCE: 1}
+    each = {**ray_devices(run, settings), WORKER_RESOURCE: 1}
+    custom = {resource: count * workers.per_pod for resource, count in each.items()}
     if "GPU" in custom:
         params["num-gpus"] = str(custom.pop("GPU"))
     # Quoted for the shell, as KubeRay itself writes it.
@@ -120,6 +124,12 @@ def worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
 def shared_memory(memory: str, wanted: str | None) -> str:
     """Size of /dev/shm: the requested one, else a quarter of the memory that it is taken from."""
     return wanted or str(whole_quantities.whole(memory) // 4)
+
+
+def _workers_shared_memory(run: TrainingRun) -> str:
+    each, number = run.spec.workers.resources, run.spec.workers.per_pod
+    wanted = times(each.shared_memory, number) if each.shared_memory else None
+    return shared_memory(times(each.memory, number), wanted)
 
 
 def _object_store(shared: str) -> str:

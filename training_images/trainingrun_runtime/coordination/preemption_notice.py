@@ -2,8 +2,8 @@
 
 The pod's preStop hook writes a file and waits for another one (see
 `training_images/bin/trainingrun-prestop`), because starting Python would take a second of the grace
-period. A third file holds the id of the process that handles the notice. All three are in
-`state_directory()`.
+period. A folder has the ids of the processes that handle the notice, one for each worker in the
+pod. All of it is in `state_directory()`.
 """
 
 import os
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainingrun.api.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHER_FILE
+from trainingrun.api.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHERS_FOLDER
 
 from ..state_directory import state_directory
 
@@ -54,6 +54,7 @@ class PreemptionNoticeWatcher:
 
     def __init__(self, on_notice: Callable[[PreemptionNotice], None]) -> None:
         self._folder = state_directory()
+        self._entry = self._folder / WATCHERS_FOLDER / str(os.getpid())
         self._on_notice = on_notice
         self._stop = threading.Event()
         self.notice: PreemptionNotice | None = None
@@ -62,7 +63,8 @@ class PreemptionNoticeWatcher:
 
     def start(self) -> None:
         """Start to watch; from now on the preStop hook waits for `confirm_saved`."""
-        (self._folder / WATCHER_FILE).write_text(str(os.getpid()))
+        self._entry.parent.mkdir(exist_ok=True)
+        self._entry.touch()
         self._thread.start()
 
     def confirm_saved(self) -> None:
@@ -70,9 +72,9 @@ class PreemptionNoticeWatcher:
         (self._folder / SAVED_FILE).touch()
 
     def stop(self) -> None:
-        """Stop watching: a preStop hook ends at once."""
+        """Stop watching: a preStop hook ends at once, unless another process of the pod watches."""
         self._stop.set()
-        (self._folder / WATCHER_FILE).unlink(missing_ok=True)
+        self._entry.unlink(missing_ok=True)
 
     def _watch(self) -> None:
         while not self._stop.wait(POLL_S):

@@ -75,7 +75,10 @@ PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
 
 FIELDS: dict[tuple[str, str], frozenset[str]] = {
     (f"{_EXECUTION}.context", "TrainContext"): frozenset(
-        {"checkpoint", "storage_context", "preemption_context"}
+        {"checkpoint", "distributed_context", "storage_context", "preemption_context"}
+    ),
+    (f"{_EXECUTION}.context", "DistributedContext"): frozenset(
+        {"world_rank", "local_rank", "local_world_size", "node_rank"}
     ),
     (f"{_EXECUTION}.context", "TrainRunContext"): frozenset(
         {"run_config", "train_loop_config", "scaling_config", "backend_config", "dataset_config"}

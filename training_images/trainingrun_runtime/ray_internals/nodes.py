@@ -38,11 +38,21 @@ def address_of(node_id: str) -> str:
     return next(_address(node) for node in ray.nodes() if node["NodeID"] == node_id)
 
 
-def addresses_with(resource: str) -> list[str]:
-    """Host and port of the raylet of each node that is alive and has a custom resource."""
-    return [
-        _address(node) for node in ray.nodes() if node["Alive"] and resource in node["Resources"]
-    ]
+def addresses_with(resource: str) -> dict[str, int]:
+    """The amount of a custom resource by host and port of the raylet, of living nodes with it."""
+    return {
+        _address(node): int(node["Resources"][resource])
+        for node in ray.nodes()
+        if node["Alive"] and resource in node["Resources"]
+    }
+
+
+def total_on_own_node(resource: str) -> int:
+    """How much of a custom resource this node has, in use or not."""
+    own = ray.get_runtime_context().get_node_id()
+    return next(
+        int(node["Resources"].get(resource, 0)) for node in ray.nodes() if node["NodeID"] == own
+    )
 
 
 def _address(node: Mapping[str, Any]) -> str:

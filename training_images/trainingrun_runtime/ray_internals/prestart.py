@@ -54,20 +54,21 @@ def controller_variables() -> dict[str, str]:
     }
 
 
-def prestart(address: str, environment: str, keep_s: float) -> None:
-    """Have a raylet start one process.
+def prestart(address: str, environment: str, keep_s: float, number: int = 1) -> None:
+    """Have a raylet start processes.
 
     Args:
         address: host and port of the raylet.
-        environment: the runtime environment of the actors that may get the process.
-        keep_s: seconds for which the raylet keeps it at least.
+        environment: the runtime environment of the actors that may get one.
+        keep_s: seconds for which the raylet keeps them at least.
+        number: how many.
     """
     import grpc
     from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 
     request = node_manager_pb2.PrestartWorkersRequest(
         job_id=ray.JobID.from_hex(ray.get_runtime_context().get_job_id()).binary(),
-        num_workers=1,
+        num_workers=number,
         keep_alive_duration_secs=int(keep_s),
     )
     request.runtime_env_info.serialized_runtime_env = environment

@@ -6,10 +6,11 @@ Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preem
 """
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,28 @@ def offer_checkpoint(path: str | None, filesystem: pyarrow.fs.FileSystem | None)
     train_context().checkpoint = offered
     if ray.train.get_checkpoint() is not offered:
         raise UnknownRay(sentence("does not hand on the checkpoint that it is given"))
+
+
+def number_local_ranks(per_node: int) -> None:
+    """Number the ranks of each node from 0 where several nodes have one address.
+
+    Ray gives the ranks of a node consecutive numbers, but takes all nodes at one address for one
+    when it numbers them locally: in a local run every node is at 127.0.0.1.
+
+    Args:
+        per_node: how many ranks each node has.
+    """
+    context = train_context()
+    known = context.distributed_context
+    if known.local_world_size <= per_node:
+        return
+    node, local = divmod(known.world_rank, per_node)
+    context.distributed_context = replace(
+        known, local_rank=local, local_world_size=per_node, node_rank=node
+    )
+    ours = {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": per_node, "NODE_RANK": node}
+    # Set by Ray for PyTorch; without it nothing reads them.
+    os.environ.update({name: str(value) for name, value in ours.items() if name in os.environ})
 
 
 def attach_checksums(digest: Callable[[Path], Mapping[str, Any]], retry: StorageRetry) -> None:
