@@ -193,6 +193,23 @@ ROWS: list[Row] = [
     _length("spec.training.env[].name", 253),
     _length("spec.training.env[].value", 16384),
     *_range("spec.workers.count", 1, 1000),
+    Row("spec.workers.perPod", "minimum", 1, 0, "should be greater than or equal to 1"),
+    Row(
+        "spec.workers.perPod",
+        "maximum",
+        {"count": 64, "perPod": 64},
+        {"count": 65, "perPod": 65},
+        "should be less than or equal to 64",
+        "spec.workers",
+    ),
+    *_rule(
+        "spec.workers.perPod",
+        "must divide workers.count, since every pod holds the same number of workers; write a",
+        [{"count": 8, "perPod": 8}, {"count": 16, "perPod": 8}, {"count": 3}],
+        [{"count": 8, "perPod": 3}, {"count": 4, "perPod": 8}, {"perPod": 2}],
+        "spec.workers",
+    ),
+    *_range("spec.workers.resources.dataCpus", 1, 1000),
     *[
         row
         for group in ("workers", "head")

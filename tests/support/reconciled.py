@@ -67,9 +67,9 @@ def a_training_run(**spec: Any) -> Observed:
     return then(begun, 30)
 
 
-def a_polled_run() -> Observed:
+def a_polled_run(**spec: Any) -> Observed:
     """The same once its head has told of its progress."""
-    return replace(a_training_run(), progress=a_progress())
+    return replace(a_training_run(**spec), progress=a_progress())
 
 
 def condition(planned: Plan, type_: str) -> Condition:

@@ -42,7 +42,8 @@ STEPS_OF_A_STORY = st.lists(STEP, min_size=STEPS, max_size=STEPS).map(Steps)
 
 RUNS = st.fixed_dictionaries(
     {
-        "count": st.integers(1, 4),
+        "pods": st.integers(1, 4),
+        "per_pod": st.sampled_from([1, 2]),
         "total_steps": st.sampled_from([100_000, 5_000, 400]),
         "failures": st.fixed_dictionaries(
             {
@@ -60,7 +61,8 @@ RUNS = st.fixed_dictionaries(
 def a_story(run: dict[str, Any]) -> Story:
     """The story of that run, before its first step."""
     spec = {"failures": run["failures"], "ttlSecondsAfterFinished": run["ttl"]}
-    return Story(World(count=run["count"], total_steps=run["total_steps"]), spec, run["groups"])
+    world = World(count=run["pods"], per_pod=run["per_pod"], total_steps=run["total_steps"])
+    return Story(world, spec, run["groups"])
 
 
 def test_whatever_happens_the_promises_hold() -> None:

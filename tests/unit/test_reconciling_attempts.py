@@ -18,7 +18,7 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import condition, reconcile, then, wanting
+from support.reconciled import a_training_run, condition, reconcile, then, wanting
 from trainingrun.api.status import Attempt, LossReason, RunStatus
 from trainingrun.api.v1alpha1 import Backoff
 from trainingrun.reconciling import Observed
@@ -292,6 +292,16 @@ def test_pods_that_end_again_and_again_before_any_training_end_the_attempt(
 
 def test_workers_that_never_start_end_the_attempt_by_their_number(training: Observed) -> None:
     seen = training
+    for number in range(3):
+        assert reconcile(seen, 50).status.attempts[-1].outcome == "Running"
+        both = [a_pod(name, uid=f"{name}-{number}", exit_code=2) for name in ("w-1", "w-2")]
+        seen = then(seen, 40 + number, pods=(a_head(), *both))
+    message = reconcile(seen, 50).status.attempts[-1].message
+    assert message.startswith("6 pods of spec.workers ended before the training began")
+
+
+def test_workers_that_never_start_count_by_the_pod() -> None:
+    seen = a_training_run(workers={"count": 16, "perPod": 8})
     for number in range(3):
         assert reconcile(seen, 50).status.attempts[-1].outcome == "Running"
         both = [a_pod(name, uid=f"{name}-{number}", exit_code=2) for name in ("w-1", "w-2")]

@@ -16,7 +16,7 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import reconcile, then
+from support.reconciled import a_polled_run, reconcile, then
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.pod_loss import why_pod_ended
@@ -173,6 +173,21 @@ def test_a_worker_that_only_the_runtime_saw_dying_is_a_worker_failure(training: 
     reported = replace(training, progress=records({"kind": "WorkerLost", "pod": "worker-1"}))
     assert counts(reported) == {"workerFailures": 1}
     assert counts(then(reported), 90) == {"workerFailures": 1}
+
+
+@pytest.mark.parametrize("record_first", [True, False])
+def test_a_pod_of_eight_workers_is_one_loss(record_first: bool) -> None:
+    """Its workers end one after the other, and each worker group that breaks makes a record."""
+    training = a_polled_run(workers={"count": 16, "perPod": 8})
+    ended = (HEAD, a_pod("worker-1", exit_code=137), TWO)
+    died = {"kind": "WorkerLost", "pod": "worker-1"}
+    both = records(died, {**died, "number": 2})
+    if record_first:
+        between = then(replace(training, progress=both), pods=ended)
+    else:
+        between = then(replace(training, pods=ended), progress=both)
+    assert counts(between) == {"workerFailures": 1}
+    assert counts(then(between), 70) == {"workerFailures": 1}
 
 
 def test_a_new_driver_s_records_are_counted_though_their_numbers_begin_again(

@@ -99,6 +99,13 @@ def test_a_run_is_ready_while_all_its_workers_train(training: Observed) -> None:
     assert condition(reconcile(fewer), "Ready").status == "False"
 
 
+def test_a_run_whose_pods_hold_two_workers_each_is_ready_while_all_of_them_train() -> None:
+    training = a_polled_run(workers={"count": 4, "perPod": 2})
+    assert condition(reconcile(training), "Ready").status == "False"
+    ready = condition(reconcile(replace(training, progress=a_progress(world_size=4))), "Ready")
+    assert (ready.status, ready.message) == ("True", "4 workers train")
+
+
 def test_a_condition_s_time_changes_only_with_its_status(training: Observed) -> None:
     ready = then(training, 62)
     assert condition(reconcile(ready, 90), "Ready").last_transition_time == at(62)
@@ -110,6 +117,13 @@ def goodput(observed: Observed, seconds: float = 62) -> Goodput:
     found = reconcile(observed, seconds).status.goodput
     assert found
     return found
+
+
+def test_the_queue_ends_with_the_last_pod_however_many_workers_it_holds() -> None:
+    training = a_polled_run(workers={"count": 16, "perPod": 8})
+    assert goodput(training).lost_seconds.queue == 3
+    waits = a_polled_run(workers={"count": 16})
+    assert goodput(waits).lost_seconds.queue == 0, "14 pods are missing"
 
 
 def test_every_second_is_in_exactly_one_place(training: Observed) -> None:

@@ -175,6 +175,52 @@ def test_a_pod_holds_exactly_one_worker():
     assert reported.placement == "PACK"  # to Ray a pod is a node: STRICT_PACK would never fit
 
 
+def test_a_pod_of_several_workers_has_what_they_have_together():
+    spec = {
+        "count": 16,
+        "perPod": 8,
+        "resources": {"cpu": "1500m", "memory": "2Gi", "sharedMemory": "512Mi", "dataCpus": 3},
+        "accelerator": {"kind": "nvidia", "count": 2},
+    }
+    group = cluster(workers=spec)["workerGroupSpecs"][0]
+    assert {group["replicas"], group["minReplicas"], group["maxReplicas"]} == {2}
+    pod = group["template"]["spec"]
+    wanted = {"cpu": "15", "memory": "16Gi", "nvidia.com/gpu": "16"}
+    assert pod["containers"][0]["resources"] == {"requests": wanted, "limits": wanted}
+    (shared,) = [volume for volume in pod["volumes"] if volume["name"] == "shared-memory"]
+    assert shared["emptyDir"]["sizeLimit"] == "4096Mi"
+    assert group["rayStartParams"] == {
+        "num-cpus": str(8 * 2 + 3),
+        "num-gpus": "16",
+        "object-store-memory": str(2 * 2**30),
+        "resources": "'{\"trainingrun_worker\": 8}'",
+    }
+    reported = rendering.contract(a_run(workers=spec), 1, rendering.RenderSettings())
+    assert reported.workers == 16
+    assert reported.resources_per_worker == {"CPU": 2, "GPU": 2, "trainingrun_worker": 1}
+
+
+@pytest.mark.parametrize(
+    ("placement", "alone", "together"),
+    [
+        pytest.param("Pack", "PACK", "PACK", id="Pack"),
+        pytest.param("Spread", "SPREAD", "PACK", id="Spread"),
+        pytest.param("StrictPack", "PACK", "PACK", id="StrictPack"),
+        pytest.param("StrictSpread", "STRICT_SPREAD", "PACK", id="StrictSpread"),
+    ],
+)
+def test_ray_fills_pods_of_several_workers_and_kubernetes_places_them(
+    placement: str, alone: str, together: str
+):
+    """STRICT_SPREAD would put one worker into each pod, and wait for pods that never come."""
+    for per_pod, strategy in ((1, alone), (2, together)):
+        run = a_run(workers={"count": 4, "perPod": per_pod, "placement": placement})
+        assert rendering.contract(run, 1, rendering.RenderSettings()).placement == strategy
+        affinity, spread = rendered(run)[-1], worker(placement=placement)
+        group = affinity["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+        assert group["template"]["spec"]["affinity"] == spread["affinity"]
+
+
 @pytest.mark.parametrize("cpu", ["500m", "1", "7"])
 def test_training_leaves_ray_data_as_many_cpus_as_it_takes(cpu: str):
     """Else a trainer's `datasets` wait for ever: training takes every CPU that Ray has."""

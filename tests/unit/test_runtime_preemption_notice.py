@@ -1,6 +1,7 @@
 """A notice: read whole or not at all, and handled at the right time."""
 
 import os
+import subprocess
 import threading
 import time
 
@@ -75,6 +76,17 @@ def test_the_hook_finds_a_watcher_only_while_one_watches(folder):
     assert {entry.name for entry in (folder / "watchers").iterdir()} == {"1", str(os.getpid())}
     watcher.stop()
     assert {entry.name for entry in (folder / "watchers").iterdir()} == {"1"}
+
+
+def test_a_watcher_that_was_killed_is_forgotten_before_its_process_id_is_used_again(folder):
+    with subprocess.Popen(["true"]) as killed:
+        killed.wait()
+    (folder / "watchers").mkdir()
+    (folder / "watchers" / str(killed.pid)).touch()
+    watcher = PreemptionNoticeWatcher(lambda notice: None)
+    watcher.start()
+    assert {entry.name for entry in (folder / "watchers").iterdir()} == {str(os.getpid())}
+    watcher.stop()
 
 
 def test_saved_ends_the_hook(folder):

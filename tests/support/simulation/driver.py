@@ -38,6 +38,9 @@ class Driver:
     created_at: float
     total: int
     count: int
+    """Worker pods."""
+    per_pod: int
+    """Workers in each of them."""
     fencing_token: int = 0
     state: RunState = RunState.STARTING
     step: float = 0.0
@@ -168,7 +171,7 @@ class Driver:
                 "step": step,
                 "step_time": None if self.step_time is None else unix(self.step_time),
                 "total_steps": self.total,
-                "world_size": len(self.group),
+                "world_size": len(self.group) * self.per_pod,
                 "metrics": {"loss": 0.5},
                 "checkpoint": checkpoint if committed else None,
                 "records": self.records[-100:],

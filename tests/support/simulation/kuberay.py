@@ -112,7 +112,13 @@ def _submit(world: World, job: dict[str, Any], cluster: Cluster) -> None:
     if status["jobStatus"] != "RUNNING" and ready < world.count:
         return  # the first submission waits for every worker
     world.driver = Driver(
-        cluster.number, head, world.bucket, world.now, world.total_steps, world.count
+        cluster.number,
+        head,
+        world.bucket,
+        world.now,
+        world.total_steps,
+        world.count,
+        world.per_pod,
     )
     world.driver.anonymous = world.anonymous_records
     if world.storage_since is not None:

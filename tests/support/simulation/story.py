@@ -56,8 +56,10 @@ class Story:
     """Since when the operator has reconciled without dying."""
 
     def __post_init__(self) -> None:
-        spec = {"workers": {"count": self.world.count}, **self.spec}
-        self.operator = Operator(self.world, spec, self.plan)
+        world = self.world
+        workers = {"count": world.count * world.per_pod, "perPod": world.per_pod}
+        spec = {"workers": workers, **self.spec}
+        self.operator = Operator(world, spec, self.plan)
 
     @property
     def status(self) -> dict[str, Any]:

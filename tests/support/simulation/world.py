@@ -56,6 +56,9 @@ class World:
     """Everything but the operator."""
 
     count: int = 2
+    """Worker pods."""
+    per_pod: int = 1
+    """Workers in each of them."""
     total_steps: int = 400
     now: float = 0.0
     nodes: dict[str, Node] = field(default_factory=dict)

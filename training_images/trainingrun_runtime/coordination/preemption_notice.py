@@ -64,6 +64,9 @@ class PreemptionNoticeWatcher:
     def start(self) -> None:
         """Start to watch; from now on the preStop hook waits for `confirm_saved`."""
         self._entry.parent.mkdir(exist_ok=True)
+        for entry in self._entry.parent.iterdir():
+            if not _is_alive(int(entry.name)):  # it was killed, and its id is given out again
+                entry.unlink(missing_ok=True)
         self._entry.touch()
         self._thread.start()
 
@@ -88,6 +91,16 @@ class PreemptionNoticeWatcher:
             self.notice = PreemptionNotice(deadline=deadline, pre_stop=True)
             self._on_notice(self.notice)
             return
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _is_number(text: str) -> bool:
