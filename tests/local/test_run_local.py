@@ -21,7 +21,7 @@ DEADLINE_S = 600
 """Generous: a crowded CI machine starts processes slowly."""
 
 
-def a_run(function: str, workers: int = 2, **config: object) -> str:
+def a_run(function: str, workers: int = 2, per_pod: int = 1, **config: object) -> str:
     return yaml.safe_dump(
         {
             "apiVersion": "trainingrun.dev/v1alpha1",
@@ -29,7 +29,7 @@ def a_run(function: str, workers: int = 2, **config: object) -> str:
             "metadata": {"name": "tiny"},
             "spec": {
                 "training": {"function": function, "config": config},
-                "workers": {"count": workers},
+                "workers": {"count": workers, "perPod": per_pod},
                 "storage": {"uri": "s3://nobody/looks/here"},
                 "failures": {"maxRestarts": 1, "backoff": {"initialSeconds": 0}},
             },
@@ -146,14 +146,15 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
 
 
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> None:
-    manifest = a_run(
-        "trainingrun_runtime.examples.linear:train", workers=1, steps=100, step_seconds=0.1
-    )
+    function = "trainingrun_runtime.examples.linear:train"
+    manifest = a_run(function, workers=2, per_pod=2, steps=100, step_seconds=0.1)
     stopped = start(folder, manifest)
     stopped.wait_for("training · step")
     stopped.process.send_signal(signal.SIGINT)
     assert stopped.wait() == 130
     assert "--resume continues" in stopped.output
+    nodes = (folder / "trainingrun-local").glob("**/local-*.log")
+    assert [node.name for node in nodes] == ["local-1.log"], "one node holds both workers"
 
     resumed = start(folder, manifest, "--resume")
     assert resumed.wait() == 0, resumed.output

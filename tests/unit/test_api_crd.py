@@ -7,7 +7,7 @@ import pytest
 from trainingrun.api.crd import crd
 from trainingrun.api.generate import generated, main
 from trainingrun.api.status import RunStatus
-from trainingrun.api.v1alpha1 import RunSpec
+from trainingrun.api.v1alpha1 import RunSpec, Workers
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -64,6 +64,11 @@ def test_defaults_are_those_of_the_models_and_never_in_the_status():
     )
     assert NODES[".spec.workers"]["default"] == {}
     assert not [path for path, node in NODES.items() if "default" in node and ".status" in path]
+
+
+def test_a_field_that_earlier_operators_do_not_know_is_added_to_no_stored_run():
+    assert "default" not in NODES[".spec.workers.perPod"]
+    assert Workers.model_validate({"count": 3}).per_pod == 1
 
 
 def test_every_field_of_the_models_is_in_the_schema():

@@ -49,8 +49,8 @@ PROGRESS_FILE = "progress.json"
 SUSPEND_FILE = "suspend"
 """Written on `POST /suspend`: the driver makes a checkpoint and ends once it is there."""
 WORKER_RESOURCE = "trainingrun_worker"
-"""Ray resource of which a pod has as many as workers, and each worker takes one: a pod never holds
-more of them, however many CPUs it has left for Ray Data."""
+"""Ray resource of which each worker takes one. A pod has `workers.perPod` of it and so never holds
+more workers, however many CPUs are left there for Ray Data."""
 
 
 MOST_RECORDS = 100

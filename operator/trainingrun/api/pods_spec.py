@@ -1,6 +1,6 @@
 """spec.workers and spec.head: the pods."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,10 @@ _CPU = at_least("cpu", "1m", "must be a quantity of cores of at least 1m, such a
 _MEMORY = at_least(
     "memory", "64Mi", "must be a quantity of bytes of at least 64Mi with its unit, such as 16Gi"
 )
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    schema.pop("default", None)
 
 
 class WorkerResources(Model):
@@ -84,8 +88,12 @@ class Workers(Model):
 
     count: Whole = Field(default=1, ge=1, le=1000)
     """Number of workers: the world size."""
-    per_pod: Whole = Field(default=1, ge=1, le=64)
-    """Workers in each pod: GPUs use NVLink and CUDA IPC only within one. It divides count."""
+    # Without a default in the CRD: an earlier operator, which does not know the field, would refuse
+    # every run from the upgrade of the CRD to its own.
+    per_pod: Whole = Field(default=1, ge=1, le=64, json_schema_extra=_without_default)
+    """Workers in each pod, which is one node of Ray; it divides count. GPUs use NVLink and CUDA IPC
+    only within a pod. Default: 1.
+    """
     resources: WorkerResources = Field(default_factory=WorkerResources)
     """What each worker requests and is limited to; its pod, perPod times as much."""
     accelerator: Accelerator | None = None
@@ -100,7 +108,7 @@ class Workers(Model):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             # The minimum does not keep the API server from a division by zero here.
-            "self.perPod < 1 || self.count % self.perPod == 0",
+            "!has(self.perPod) || self.perPod < 1 || self.count % self.perPod == 0",
             "must divide workers.count, since every pod holds the same number of workers; write a "
             "count that is a multiple of perPod, such as 16 for 2 pods with 8 workers each",
             lambda workers: workers.count % workers.per_pod == 0,

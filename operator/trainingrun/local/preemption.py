@@ -40,11 +40,15 @@ class Preemption:
             if saved or time.time() >= self._deadline or not self.node.alive:
                 self._terminating = True
                 self._deadline = time.time() + _GRACE_S
-                # As a kubelet does when the preStop hook has ended. The replacement does not wait.
+                # As a kubelet does when the preStop hook has ended. The replacement does not wait,
+                # unless it needs the GPUs.
                 self.node.process.terminate()
-                self._ray.add_worker()
+                if not self.node.devices:
+                    self._ray.add_worker()
         elif not self.node.alive or time.time() >= self._deadline:
             self._ray.remove(self.node)
+            if self.node.devices:
+                self._ray.add_worker()
             self.done = True
 
     def _give_notice(self, node: Node) -> None:

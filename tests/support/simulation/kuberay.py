@@ -70,7 +70,8 @@ def _replace_pods(world: World, cluster: Cluster) -> None:
         _create(world, cluster, "head")
         return
     workers = [pod for pod in own if not pod.is_head]
-    for _ in range(world.count - len(workers)):
+    (group,) = cluster.object["spec"]["workerGroupSpecs"]
+    for _ in range(group["replicas"] - len(workers)):
         _create(world, cluster, "worker")
 
 
