@@ -43,3 +43,11 @@ def test_a_silent_rank_is_waited_for_as_long_as_torch_timeout_seconds_says(
 ) -> None:
     """Not for the half hour that PyTorch's own default would be."""
     assert 2.5 < found["waited"] < 30
+
+
+def test_a_result_is_known_to_another_thread_once_every_rank_has_contributed(
+    found: dict[str, Any],
+) -> None:
+    assert found["known to another thread"] is True
+    assert found["unknown while a rank is silent"] is True
+    assert found["unknown after it failed"] is True

@@ -28,7 +28,9 @@ def work(rank: int, port: int, results: Any) -> None:
     found["one step late"] = consensus.exchange(
         Place.STEP, StepValues(stop=rank == 1, step=2)
     ).command
+    result = consensus.under_way()
     found["stop"] = consensus.settle().stop
+    found["known to another thread"] = result() == consensus.settle()
     found["gathered"] = consensus.gather([rank, 10 * rank])
     try:
         consensus.agree(Place.SAVE if rank else Place.STEP, StepValues(step=3 + rank))
@@ -36,10 +38,14 @@ def work(rank: int, port: int, results: Any) -> None:
         found["apart"] = str(error)
     if rank == 0:
         began = time.monotonic()
+        consensus.exchange(Place.END, StepValues(step=5))
+        result = consensus.under_way()
+        found["unknown while a rank is silent"] = result() is None
         try:
-            consensus.agree(Place.END, StepValues(step=5))
+            consensus.settle()
         except RuntimeError:
             found["waited"] = time.monotonic() - began
+            found["unknown after it failed"] = result() is None
         results.put(found)
     else:
         results.get()  # alive, and silent, until rank 0 has given up

@@ -13,6 +13,7 @@ from ray.train import FailureConfig, TrainingFailedError
 
 from trainingrun.api.contract import Failure, RecordKind
 
+from . import survivors
 from .checkpoints.storage_retry import limit_s
 from .failure_causes import ClassifiedFailure, FailureCause, classify
 from .ray_internals.controller import FailureDecision, FailurePolicy
@@ -39,6 +40,11 @@ class AttemptPolicy(FailurePolicy):
         if failure.cause is FailureCause.APPLICATION:
             self._fail("Application", failure.message, training_failed_error)
             return FailureDecision.RAISE
+        if failure.cause is FailureCause.WORKER_LOST:
+            self._coordinator.disrupted.remote(
+                RecordKind.WORKER_LOST, failure.message, failure.ranks
+            )
+            survivors.save_last_step(self._coordinator, failure.ranks)
         # Synchronous: the number of commits decides, and the state is reported before the wait.
         commits = ray.get(self._coordinator.commits.remote())
         wait_s = (
@@ -53,12 +59,8 @@ class AttemptPolicy(FailurePolicy):
         return FailureDecision.RETRY
 
     def _after_loss(self, failure: ClassifiedFailure, commits: int) -> float | None:
-        kind = {
-            FailureCause.PREEMPTED: RecordKind.PREEMPTED,
-            FailureCause.WORKER_LOST: RecordKind.WORKER_LOST,
-        }
-        if failure.cause in kind:
-            self._coordinator.disrupted.remote(kind[failure.cause], failure.message, failure.ranks)
+        if failure.cause is FailureCause.PREEMPTED:
+            self._coordinator.disrupted.remote(RecordKind.PREEMPTED, failure.message, failure.ranks)
         return self._restarts.after_loss(commits, at_once=failure.cause is FailureCause.PREEMPTED)
 
     def _after_storage(self, failure: ClassifiedFailure, commits: int) -> float | None:

@@ -15,7 +15,9 @@ checkpoint of its last step is.
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
+from . import random_numbers
 from .checkpoints import checkpoint_interval, snapshot
 from .checkpoints.checkpoint_upload import CheckpointUpload
+from .checkpoints.last_step import LastStep, NotCovered
 from .checkpoints.snapshot import Position
 from .checkpoints.stateful_objects import Stateful, replicated, restorable
 from .coordination.command import Command
@@ -45,6 +49,9 @@ class Session:
     """Restores what it is given, counts the steps, and makes checkpoints when they are due.
 
     Args:
+        seed: every step then draws its random numbers (PyTorch's, NumPy's and Python's) from the
+            seed, the step and the rank. When a rank dies without notice, the other ranks of a
+            replicated training can then save the last finished step, and no step is lost.
         objects: everything to be restored, by name: whatever has `state_dict` and
             `load_state_dict`, and generators of random numbers. A model wrapped for data
             parallelism is saved without its wrapper. What differs from rank to rank, such as a data
@@ -56,7 +63,9 @@ class Session:
         ValueError: the checkpoint holds no state of one of the objects.
     """
 
-    def __init__(self, **objects: Any) -> None:
+    def __init__(self, *, seed: Any = None, **objects: Any) -> None:
+        if seed is not None and not isinstance(seed, Integral):
+            objects["seed"], seed = seed, None
         self._worker: Worker = this_worker()
         self._objects: dict[str, Stateful] = restorable(objects)
         self._replicated = {name for name, thing in objects.items() if replicated(thing)}
@@ -67,7 +76,9 @@ class Session:
         self._upload: CheckpointUpload | None = None
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
-        self._consensus.compare_names(objects)
+        self._seed = int(seed) if seed is not None else None
+        seeded = [f"seed={self._seed}"] if self._seed is not None else []
+        self._consensus.compare_names([*objects, *seeded])
         snapshot.try_out(self._states())  # what cannot be saved is refused now
         position = self._restore()
         self.step = position.step
@@ -75,6 +86,11 @@ class Session:
         self.epoch = position.epoch
         """Epochs done, or the number of the one under way; see `epochs`."""
         self._epoch_began, self._stop_at = position.epoch_began, position.stop_at
+        self._draw_anew("between steps", unless_restored=True)
+        self.last_step: LastStep | None = None
+        """The state after the last step, while it can be saved without the other ranks."""
+        self.no_last_step = "no step is done yet"
+        """Why there is none."""
         self._saved = position if self._worker.restored is not None else None
         self._fingerprints = snapshot.fingerprints(self._states()) if self._saved else {}
         self._loops = Loops(position.left)
@@ -175,6 +191,7 @@ class Session:
         try:
             while self.step < end and not self.stopped:
                 self._loops.in_step, self._step_began = True, time.monotonic()
+                self._draw_anew("step")
                 yield self.step
                 if self._loops.number != number:
                     raise RuntimeError(
@@ -253,7 +270,8 @@ class Session:
     def _step_done(self) -> None:
         self._loops.in_step = False
         self.step += 1
-        self._productive += time.monotonic() - self._step_began
+        step_s = time.monotonic() - self._step_began
+        self._productive += step_s
         if self._reporter is not None:
             self._reporter.report(
                 StepReport(
@@ -269,18 +287,85 @@ class Session:
             )
         started = time.monotonic()
         if not self._tried:
-            snapshot.try_out(self._states())
+            states = self._states()
+            snapshot.try_out(states)
+            self._watch_last_step(states)
             self._tried = True
         agreed = self._consensus.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
         self._record_stop(agreed)
         if self._save_after == "step":
             self._save_now()  # after the exchange, so that `stop()` in the same step is saved too
         self._execute(agreed)
+        self._note_step(step_s)
         self._stalled += time.monotonic() - started
+
+    def _watch_last_step(self, states: Mapping[str, Any]) -> None:
+        """Note each step's end from now on, where one rank can save it for all."""
+        if self._seed is None:
+            self.no_last_step = "the session has no seed"
+            return
+        if self._worker.world_size == 1:
+            self.no_last_step = "there is no other rank"
+            return
+        own = self._differing(snapshot.fingerprints(states))
+        if own:
+            self._forget_last_step(own)
+            return
+        try:
+            self.last_step = LastStep(self._objects, self._worker.rank)
+        except NotCovered as reason:
+            self.no_last_step = str(reason)
+        except Exception as error:
+            log.exception("the steps' ends cannot be noted; training goes on without")
+            self.no_last_step = f"its end could not be noted: {error}"
+
+    def _note_step(self, step_s: float) -> None:
+        if self.last_step is None:
+            return
+        try:
+            self.last_step.note(self._position(), self._metrics, self._settled(), step_s)
+        except Exception as error:
+            log.exception("the end of a step could not be noted; training goes on without")
+            self.last_step.close()
+            self.last_step, self.no_last_step = None, f"its end could not be noted: {error}"
+
+    def _forget_last_step(self, own: set[str]) -> None:
+        """The lost rank would have had a state of its own."""
+        self.no_last_step = f"each rank has its own {', '.join(sorted(own))}"
+        if self.last_step is not None:
+            self.last_step.close()
+            self.last_step = None
+
+    def _settled(self) -> Callable[[], Position | None]:
+        """See `last_step.Noted.settled`: a request to stop counts only once all ranks have it."""
+        position, result = self._position(), self._consensus.under_way()
+
+        def settled() -> Position | None:
+            agreed = result()
+            if agreed is None:
+                return None
+            if agreed.stop and position.stop_at is None:
+                return replace(position, stop_at=agreed.step + 1)
+            return position
+
+        return settled
+
+    def _draw_anew(self, where: str, *, unless_restored: bool = False) -> None:
+        """With a seed, the random numbers from here on follow from it, the place and the rank."""
+        if self._seed is None:
+            return
+        worker = self._worker
+        restored = worker.restored.files if worker.restored is not None else {}
+        if unless_restored and snapshot.rank_file(worker.rank) in restored:
+            return
+        random_numbers.begin(
+            random_numbers.derive(self._seed, where, self.step, self.epoch, worker.rank)
+        )
 
     def _pause(self, place: Place) -> None:
         """Between two loops or epochs: what follows may take long, or have another total."""
         started = time.monotonic()
+        self._draw_anew("between steps")
         agreed = self._agree(place)
         if self._stop_at is not None:
             self._stop_at = min(self._stop_at, self.step)
@@ -365,6 +450,8 @@ class Session:
         worker, position, states = self._worker, self._position(), self._states()
         self._fingerprints = snapshot.fingerprints(states)
         own = self._differing(self._fingerprints)
+        if own:
+            self._forget_last_step(own)
         files = snapshot.take(states, own, position, worker.rank, worker.world_size)
         self._upload = CheckpointUpload(files, worker.storage_retry)
         ray.train.report(

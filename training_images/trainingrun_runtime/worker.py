@@ -102,6 +102,7 @@ class Worker:
             os.environ.get("NODE_NAME", ""),
             os.environ.get("POD_NAME", ""),
         )
+        self.coordinator.reachable.remote(self.rank, training.worker_actor())
         chosen: Any = None
         if self.rank == 0:
             # Uploads of the former group are complete and about to be committed.

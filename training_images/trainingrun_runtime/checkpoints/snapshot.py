@@ -104,17 +104,33 @@ def take(
         rank: of this process.
         world_size: how many ranks there are.
     """
-    mine = {name: _copied(state) for name, state in states.items() if name in own}
-    files: dict[str, Any] = {rank_file(rank): {**_copied(_random_state()), "objects": mine}}
+    mine = {name: copied(state) for name, state in states.items() if name in own}
+    files: dict[str, Any] = {rank_file(rank): {**copied(_random_state()), "objects": mine}}
     if rank == 0:
-        shared = {name: _copied(state) for name, state in states.items() if name not in own}
-        files[STATE_FILE] = {
+        all_ranks = {name: copied(state) for name, state in states.items() if name not in own}
+        files |= shared(all_ranks, own, position, world_size)
+    return files
+
+
+def shared(
+    copies: Mapping[str, Any], own: Collection[str], position: Position, world_size: int
+) -> dict[str, Any]:
+    """The file with what all ranks share, as file name -> content.
+
+    Args:
+        copies: the encoded states, in host memory.
+        own: names of the objects that differ from rank to rank.
+        position: how far the training is.
+        world_size: how many ranks there are.
+    """
+    return {
+        STATE_FILE: {
             **vars(position),
-            "objects": shared,
+            "objects": copies,
             "per_rank": sorted(own),
             "world_size": world_size,
         }
-    return files
+    }
 
 
 def write(files: Mapping[str, Any], folder: Path) -> None:
@@ -164,14 +180,14 @@ def _load(file: Path) -> Any:
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """An encoded state's deep copy in host memory: training goes on while it is written."""
     if isinstance(value, torch.Tensor):
         return value.to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: copied(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_copied(item) for item in value)
+        return type(value)(copied(item) for item in value)
     return value  # the others never change
 
 

@@ -36,24 +36,29 @@ class NotRestorable(TypeError):
 
 class _TorchGenerator:
     def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
+        self.generator = generator
 
     def state_dict(self) -> Mapping[str, Any]:
-        return {"generator": self._generator.get_state()}
+        return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Any) -> None:
-        self._generator.set_state(state["generator"])
+        self.generator.set_state(state["generator"])
 
 
 class _NumpyGenerator:
     def __init__(self, generator: np.random.Generator) -> None:
-        self._generator = generator
+        self.generator = generator
 
     def state_dict(self) -> Mapping[str, Any]:
-        return dict(self._generator.bit_generator.state)
+        return dict(self.generator.bit_generator.state)
 
     def load_state_dict(self, state: Any) -> None:
-        self._generator.bit_generator.state = state
+        self.generator.bit_generator.state = state
+
+
+def generator_of(thing: Stateful) -> torch.Generator | np.random.Generator | None:
+    """The generator of random numbers that a session restores here; None: it is something else."""
+    return thing.generator if isinstance(thing, _TorchGenerator | _NumpyGenerator) else None
 
 
 def restorable(objects: Mapping[str, Any]) -> dict[str, Stateful]:

@@ -65,6 +65,9 @@ class Coordinator:
         # reporter -> (error, Unix time of the first report)
         self._storage_errors: dict[str, tuple[str, float]] = {}
         self._places: dict[int, tuple[str, str, str]] = {}  # rank -> (Ray node, node, pod)
+        self._actors: dict[int, Any] = {}  # rank -> Ray Train's worker
+        self._saved_step = 0  # newest step of this worker group that is in the bucket
+        self._saved_alone: tuple[int, int] | None = None  # (step, rank)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._final_metrics: dict[str, Any] = {}
         self._group, self._group_began, self._has_session = 0, 0.0, False
@@ -78,6 +81,19 @@ class Coordinator:
         self._places[rank] = (ray_node, node, pod)
         # A node that is reachable again, or runs a new pod, is not lost.
         self._lost = {dead: name for dead, name in self._lost.items() if name != node}
+
+    def reachable(self, rank: int, actor: Any) -> None:
+        """A worker can be called there, also while its training waits for a lost rank."""
+        self._actors[rank] = actor
+
+    def survivors(self) -> tuple[dict[int, Any], int]:
+        """The worker group's actors by rank, and the newest step that it has in the bucket."""
+        return dict(self._actors), self._saved_step
+
+    def saved_alone(self, upload: UploadedCheckpoint, rank: int) -> None:
+        """Ray's controller: a rank has saved the last step after another one was lost."""
+        self._saved_alone = (upload.step, rank)
+        self.uploaded(upload)
 
     def group_started(
         self,
@@ -101,8 +117,16 @@ class Coordinator:
                 self._command = Command.NONE
             self._forget_storage_errors_of_ranks()
             self._group_began, self._has_session = time.time(), False
+            self._actors = {rank: a for rank, a in self._actors.items() if rank < world_size}
+            self._saved_step = resumed_step
+            step, rank = self._saved_alone or (None, None)
+            self._saved_alone = None
             self._group = self._accounting.group_started(
-                self._group_began, world_size, resumed_step, restored_from
+                self._group_began,
+                world_size,
+                resumed_step,
+                restored_from,
+                saved_by=rank if step == resumed_step else None,
             )
             return self._group
 
@@ -146,6 +170,7 @@ class Coordinator:
 
     def uploaded(self, upload: UploadedCheckpoint) -> None:
         """Ray's controller: all ranks have uploaded their part of a checkpoint."""
+        self._saved_step = max(self._saved_step, upload.step)
         with self._upload_added:
             self._uploads.append(upload)
             self._upload_added.notify_all()

@@ -1,6 +1,6 @@
 """What all ranks agree on at each step, without a rank waiting for another."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum, auto
@@ -107,6 +107,26 @@ class StepConsensus:
                 )
             self._last = StepValues(command, bool(busy), bool(stop), bool(changed), step)
         return self._last
+
+    def under_way(self) -> Callable[[], StepValues | None]:
+        """Asks for the result of the call under way, also from another thread and without a wait.
+
+        None: not every rank has contributed, or the call has failed.
+        """
+        pending, last = self._pending, self._last
+
+        def result() -> StepValues | None:
+            if pending is None:
+                return last
+            work, numbers = pending
+            if work is not None and not (work.is_completed() and work.is_success()):
+                return None
+            command, busy, stop, changed, step, least_step, place, least_place = numbers.tolist()
+            if (step, place) != (-least_step, -least_place):
+                return None
+            return StepValues(command, bool(busy), bool(stop), bool(changed), step)
+
+        return result
 
     def reset(self) -> None:
         """The result has been acted on; the next step must not act on it again."""

@@ -56,11 +56,12 @@ def train(config: dict[str, Any]) -> None:
 
     model = prepare_model(torch.nn.Linear(1, 1), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)
-    session = Session(model=model, optimizer=optimizer)
+    session = Session(seed=settings.seed, model=model, optimizer=optimizer)
     set_learning_rate(optimizer, settings.lr)
     pace = Pace(settings.step_seconds, rank)
 
     for step in session.steps(settings.steps):
+        pace.wait()
         mine = batch(step, SAMPLES, settings.batch_size, rank, workers, settings.seed)
         loss = torch.nn.functional.mse_loss(model(x[mine]), y[mine])
         optimizer.zero_grad()

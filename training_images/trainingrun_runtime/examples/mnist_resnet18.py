@@ -103,11 +103,12 @@ def train(config: dict[str, Any]) -> None:
 
     model = prepare_model(resnet18(settings.width), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=0.9)
-    session = Session(model=model, optimizer=optimizer)
+    session = Session(seed=settings.seed, model=model, optimizer=optimizer)
     set_learning_rate(optimizer, settings.lr)
     pace = Pace(settings.step_seconds, rank)
 
     for step in session.steps(settings.epochs * per_epoch):
+        pace.wait()
         mine = batch(step, len(images), settings.batch_size, rank, workers, settings.seed)
         loss = cross_entropy(model(images[mine]), labels[mine])
         optimizer.zero_grad()

@@ -15,7 +15,7 @@ then makes a run last until it has done with it."""
 class Pace:
     """At least so many seconds per step, so that a demonstration can interrupt a small model.
 
-    Call it at the end of every step.
+    Call `wait` at the beginning of every step, and itself at the end.
     """
 
     def __init__(self, seconds: float, rank: int) -> None:
@@ -26,10 +26,17 @@ class Pace:
         self._journal = Path(folder) / f"{pod}.log" if folder else None
         self._pace_file = Path(folder) / PACE_FILE if folder else None
 
-    def __call__(self, step: int) -> None:
-        """`step` (counted from 0) is done."""
+    def wait(self) -> None:
+        """Wait until the last step has taken long enough.
+
+        Not at its end: the time between the ranks' last exchange and a step's end is short in
+        practice, and a rank that dies in it leaves a step that is half done.
+        """
         time.sleep(max(0.0, self._began + self._wanted() - time.monotonic()))
         self._began = time.monotonic()
+
+    def __call__(self, step: int) -> None:
+        """`step` (counted from 0) is done."""
         if self._journal:
             with self._journal.open("a") as lines:
                 lines.write(f"{time.time()} {step + 1}\n")

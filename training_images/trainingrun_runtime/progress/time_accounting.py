@@ -81,12 +81,23 @@ class TimeAccounting:
         return self._step
 
     def group_started(
-        self, now: float, world_size: int, resumed_step: int, restored_from: str | None = None
+        self,
+        now: float,
+        world_size: int,
+        resumed_step: int,
+        restored_from: str | None = None,
+        saved_by: int | None = None,
     ) -> int:
         """A worker group begins from `resumed_step`; its number, from 1.
 
-        `restored_from` is the URI of the checkpoint, where it is another run's.
         What was done after that step is done again: it moves from productive to lost work.
+
+        Args:
+            now: Unix time in seconds.
+            world_size: ranks of the group.
+            resumed_step: step of the checkpoint that it restores.
+            restored_from: URI of that checkpoint, where it is another run's.
+            saved_by: the rank that saved that step after another one was lost, if it was so.
         """
         self._settle_group()
         productive = self._seconds.productive
@@ -107,6 +118,8 @@ class TimeAccounting:
         message = f"resumed from step {resumed_step}"
         if restored_from is not None:
             message = f"restored step {resumed_step} of another run, from {restored_from}"
+        if saved_by is not None:
+            message += f", which rank {saved_by} saved after the loss"
         self._add_record(now, RecordKind.RESTORED, message, step=resumed_step)
         return self._group
 

@@ -40,6 +40,12 @@ PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
         "self",
         "checkpoint_dir_name",
     ),
+    (f"{_EXECUTION}.worker_group.worker", "RayTrainWorker.execute"): (
+        "self",
+        "fn",
+        "fn_args",
+        "fn_kwargs",
+    ),
     (f"{_EXECUTION}.callback", "ReportCallback.after_report"): (
         "self",
         "training_report",

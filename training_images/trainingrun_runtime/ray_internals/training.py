@@ -1,8 +1,8 @@
 """Ray Train's internals.
 
 Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preemption}.py`,
-`.../controller/controller.py`, `.../scaling_policy/`, `.../callbacks/` and
-`ray/train/v2/api/data_parallel_trainer.py`.
+`.../controller/controller.py`, `.../worker_group/worker.py`, `.../scaling_policy/`,
+`.../callbacks/` and `ray/train/v2/api/data_parallel_trainer.py`.
 """
 
 import json
@@ -102,6 +102,45 @@ def attach_checksums(digest: Callable[[Path], Mapping[str, Any]], retry: Storage
         return RetryingCheckpoint(path=path, filesystem=storage.storage_filesystem)
 
     storage.persist_current_checkpoint = persist_with_checksums
+
+
+def upload_alone(folder: Path, name: str, digests: Mapping[str, Any]) -> str:
+    """Upload a local folder as a checkpoint that this rank alone makes; its path, as Ray names it.
+
+    Args:
+        folder: with the checkpoint's files.
+        name: of the checkpoint's folder; no other one of this driver has it.
+        digests: of the files.
+    """
+    from ray.train.v2._internal.execution.storage import _pyarrow_fs_copy_files
+
+    context = train_context()
+    storage = context.storage_context
+    bucket = behind(storage.storage_filesystem)
+    path: str = storage.build_checkpoint_path_from_name(name)
+    bucket.create_dir(path)
+    _pyarrow_fs_copy_files(
+        source=str(folder),
+        destination=path,
+        source_filesystem=pyarrow.fs.LocalFileSystem(),
+        destination_filesystem=bucket,
+    )
+    rank = context.get_world_rank()
+    write_file(bucket, f"{path}/{DIGEST_FOLDER}/rank-{rank}.json", json.dumps(digests).encode())
+    return path
+
+
+def worker_actor() -> Any:
+    """Handle of the actor that this process is, for `call_beside`."""
+    return ray.get_runtime_context().current_actor
+
+
+def call_beside(actor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a worker's process, beside its training thread; a reference to the result.
+
+    Ray Train's worker trains in a thread of its own, so it answers while a collective hangs.
+    """
+    return actor.execute.remote(function, *arguments)
 
 
 def keep_checkpoints_apart(group: int) -> None:

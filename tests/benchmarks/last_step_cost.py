@@ -1,0 +1,95 @@
+"""What does a seed cost a step? A model of ResNet-50's size, with and without, in turn.
+
+    python tests/benchmarks/last_step_cost.py [--rounds 5] [--steps 20]
+
+A step with a seed sets the random numbers and notes its end, so that it can be saved when another
+rank dies. The optimizer works on all of the 161 parameters (25.6 million numbers), and the 159
+buffers change; the forward and backward passes are left out, and a wait brings a step to 100 ms: on
+a GPU, or with a small share of the images, a step takes that long. Also printed: the time of the
+calls alone.
+"""
+
+import argparse
+import contextlib
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("operator", "training_images")]
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from trainingrun_runtime import random_numbers  # noqa: E402
+from trainingrun_runtime.checkpoints.last_step import LastStep, NotWhole  # noqa: E402
+from trainingrun_runtime.checkpoints.snapshot import Position  # noqa: E402
+from trainingrun_runtime.checkpoints.stateful_objects import restorable  # noqa: E402
+
+STEP_S = 0.1
+STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
+
+
+def parts() -> nn.ModuleList:
+    """ResNet-50's convolutions, batch norms and classifier; nothing connects them."""
+    found = [nn.Conv2d(3, 64, 7, bias=False), nn.BatchNorm2d(64)]
+    inside = 64
+    for width, blocks in STAGES:
+        for block in range(blocks):
+            shapes = [(inside, width, 1), (width, width, 3), (width, 4 * width, 1)]
+            shapes += [(inside, 4 * width, 1)] if block == 0 else []
+            for a, b, kernel in shapes:
+                found += [nn.Conv2d(a, b, kernel, bias=False), nn.BatchNorm2d(b)]
+            inside = 4 * width
+    return nn.ModuleList([*found, nn.Linear(inside, 1000)])
+
+
+def main() -> None:
+    """Print step times side by side, and the calls' own time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model = parts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()
+    last_step = LastStep(restorable({"model": model, "optimizer": optimizer}), 0)
+    calls: list[float] = []
+    noted = 0
+
+    def step(number: int, seeded: bool) -> float:
+        nonlocal noted
+        began = time.perf_counter()
+        if seeded:
+            random_numbers.begin(random_numbers.derive(1, "step", number, 0, 0))
+            calls.append(time.perf_counter() - began)
+        for buffer in model.buffers():
+            buffer += 1
+        optimizer.step()
+        time.sleep(max(0.0, STEP_S - (time.perf_counter() - began)))
+        if seeded:
+            before = time.perf_counter()
+            at = Position(step=number)
+            last_step.note(at, {}, lambda: at, STEP_S)
+            calls[-1] += time.perf_counter() - before
+            with contextlib.suppress(NotWhole):
+                noted += last_step.noted().position == at
+        return time.perf_counter() - began
+
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(arguments.rounds):
+        for seeded in (False, True):
+            times[seeded] += [step(number, seeded) for number in range(1, arguments.steps + 1)]
+    without, seeded_s = (statistics.median(times[seeded]) for seeded in (False, True))
+    alone = statistics.median(calls)
+    print(f"step without a seed {1e3 * without:.3f} ms, with one {1e3 * seeded_s:.3f} ms")
+    print(f"ratio {seeded_s / without:.5f}; the calls alone take {1e6 * alone:.0f} µs, a share of")
+    print(f"{alone / STEP_S:.5f} of a step of 100 ms; {noted} of {len(calls)} steps were noted")
+
+
+if __name__ == "__main__":
+    main()

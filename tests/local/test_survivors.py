@@ -1,0 +1,123 @@
+"""A rank that dies without notice: the others save the last step, else the checkpoint is used."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.dies_in_a_step import DIES_AT
+from support.local_runs import Run
+from trainingrun.api.contract import RecordKind
+from trainingrun.local.ray_nodes import LocalRay
+
+SEED = 5
+
+
+class Disturbed(Run):
+    """A run of `dies_in_a_step`, with what its ranks leave behind."""
+
+    def __init__(self, ray: LocalRay, folder: Path, config: dict[str, Any]) -> None:
+        self.folder = folder
+        folder.mkdir()
+        config = {"folder": str(folder), **config}
+        super().__init__(ray, folder, "support.dies_in_a_step:train", config)
+
+    def steps(self) -> list[int]:
+        """The steps that rank 0 has done, in their order."""
+        return [int(line) for line in (self.folder / "steps").read_text().splitlines()]
+
+    def resumed(self) -> list[str]:
+        records = self.progress().records
+        return [r.message for r in records if r.kind is RecordKind.RESTORED][1:]
+
+
+@pytest.fixture
+def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Disturbed]:
+    """Makes runs: `a_run(seed=1, signals={"1": "SIGKILL"})`."""
+    return lambda **config: Disturbed(
+        ray, tmp_path / f"run-{len(list(tmp_path.iterdir()))}", config
+    )
+
+
+@pytest.fixture(scope="module")
+def weights(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], str]:
+    """The digest of an undisturbed run's weights, with or without BatchNorm."""
+    known: dict[bool, str] = {}
+
+    def of(norm: bool) -> str:
+        if norm not in known:
+            folder = tmp_path_factory.mktemp("undisturbed") / "run"
+            run = Disturbed(ray, folder, {"seed": SEED, "norm": norm, "undisturbed": True})
+            assert run.drive() == 0, run.log()
+            assert run.steps() == list(range(20))
+            known[norm] = run.metrics()["weights_sha256"]
+        return known[norm]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("dead", "norm"),
+    [
+        pytest.param(1, True, id="rank 1, dropout and BatchNorm"),
+        pytest.param(0, False, id="rank 0, dropout"),
+    ],
+)
+def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
+    a_run: Callable[..., Disturbed], weights: Callable[[bool], str], dead: int, norm: bool
+) -> None:
+    run = a_run(seed=SEED, norm=norm, signals={str(dead): "SIGKILL"})
+    assert run.drive() == 0, run.log()
+    assert run.resumed() == [
+        f"resumed from step {DIES_AT}, which rank {1 - dead} saved after the loss"
+    ]
+    assert run.steps() == list(range(20))
+    assert run.progress().seconds.lost_work == 0
+    assert run.metrics()["weights_sha256"] == weights(norm)
+
+
+def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
+    a_run: Callable[..., Disturbed], weights: Callable[[bool], str]
+) -> None:
+    run = a_run(seed=SEED, signals={"1": "SIGSTOP"})
+    run.start()
+    mark = run.folder / "rank-1"
+    run.wait_until(lambda progress: mark.exists() and mark.read_text())
+    pid = int(mark.read_text())
+    run.wait_until(lambda progress: _state(pid) == "T")
+    began = time.monotonic()
+    run.wait_until(lambda progress: time.monotonic() > began + 1)  # rank 0 waits for it
+    assert run.progress().step == DIES_AT
+    os.kill(pid, signal.SIGKILL)
+    assert run.wait() == 0, run.log()
+    assert run.steps() == list(range(20))
+    assert run.metrics()["weights_sha256"] == weights(True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param({"signals": {"1": "SIGKILL"}}, id="no seed"),
+        pytest.param(
+            {"seed": SEED, "signals": {"0": "SIGKILL", "1": "SIGKILL"}}, id="both ranks killed"
+        ),
+        pytest.param(
+            {"seed": SEED, "signals": {"0": "SIGKILL"}}, id="rank 0 killed, whose means count"
+        ),
+    ],
+)
+def test_without_the_state_of_the_last_step_the_last_checkpoint_is_used(
+    a_run: Callable[..., Disturbed], config: dict[str, Any]
+) -> None:
+    run = a_run(**config)
+    assert run.drive() == 0, run.log()
+    assert run.resumed() == ["resumed from step 0"]  # no checkpoint was due
+    assert run.steps()[-20:] == list(range(20))
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

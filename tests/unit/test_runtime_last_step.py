@@ -1,0 +1,276 @@
+"""The state after the last finished step is handed out whole, or not at all."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainingrun_runtime.checkpoints import last_step as module
+from trainingrun_runtime.checkpoints.encoding import decode
+from trainingrun_runtime.checkpoints.last_step import LastStep, NotCovered, NotWhole
+from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.checkpoints.stateful_objects import restorable
+
+STEP_S = 1.0
+
+
+class AssignsData(torch.optim.Optimizer):
+    """An optimizer of one's own, which changes no version counter."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.add_(parameter.grad, alpha=-group["lr"])
+
+
+class Training:
+    """A small model with BatchNorm that has done one step, which is noted."""
+
+    def __init__(
+        self,
+        optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+        norm: bool = True,
+        rank: int = 0,
+    ) -> None:
+        torch.manual_seed(0)
+        layers = [nn.Linear(4, 8), *([nn.BatchNorm1d(8)] if norm else []), nn.Linear(8, 1)]
+        self.model = nn.Sequential(*layers)
+        make = optimizer or (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+        self.optimizer = make(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, gamma=0.5)
+        self.generator = torch.Generator().manual_seed(3)
+        self.objects = restorable(
+            {
+                "model": self.model,
+                "optimizer": self.optimizer,
+                "scheduler": self.scheduler,
+                "generator": self.generator,
+            }
+        )
+        self.step(0)
+        self.last = LastStep(self.objects, rank)
+        self.step(1)
+        self.at = Position(step=2)
+        self.then = self.state()
+        self.note()
+
+    def note(self, step_s: float = STEP_S, finished: bool = True) -> None:
+        at = self.at
+        self.last.note(at, {"loss": 1.0}, lambda: at if finished else None, step_s)
+
+    def forward(self, number: int) -> torch.Tensor:
+        inputs = torch.full((4, 4), float(number)) + torch.randn(4, 4, generator=self.generator)
+        return self.model(inputs).square().mean()
+
+    def backward(self, number: int) -> None:
+        self.optimizer.zero_grad()
+        self.forward(number).backward()
+
+    def step(self, number: int) -> None:
+        self.backward(number)
+        self.optimizer.step()
+        self.scheduler.step()
+
+    def state(self) -> dict[str, Any]:
+        from copy import deepcopy
+
+        return deepcopy({name: dict(thing.state_dict()) for name, thing in self.objects.items()})
+
+    def handed_out(self) -> dict[str, Any]:
+        states = self.last.take(self.last.noted().position.step)
+        return {name: decode(state) for name, state in states.items()}
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def set_rate(training: Training) -> None:
+    for group in training.optimizer.param_groups:
+        group["lr"] = 7.0
+
+
+@pytest.mark.parametrize(
+    "broken_step",
+    [
+        pytest.param(lambda t: None, id="nothing yet"),
+        pytest.param(lambda t: t.forward(2), id="forward pass, which moves BatchNorm's means"),
+        pytest.param(lambda t: t.backward(2), id="backward pass"),
+        pytest.param(lambda t: t.scheduler.step(), id="scheduler stepped"),
+        pytest.param(set_rate, id="learning rate set"),
+    ],
+)
+def test_a_step_that_broke_before_the_optimizer_leaves_the_former_one_whole(
+    broken_step: Callable[[Training], object],
+) -> None:
+    training = Training()
+    broken_step(training)
+    assert same(training.handed_out(), training.then)
+
+
+SGD: Any = torch.optim.SGD
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(lambda p: SGD(p, 0.1, momentum=0.9, foreach=False), id="SGD"),
+        pytest.param(lambda p: SGD(p, 0.1, momentum=0.9, foreach=True), id="SGD foreach"),
+        pytest.param(lambda p: SGD(p, 0.1, momentum=0.9, fused=True), id="SGD fused"),
+        pytest.param(lambda p: torch.optim.AdamW(p, foreach=True), id="AdamW foreach"),
+        pytest.param(lambda p: torch.optim.AdamW(p, fused=True), id="AdamW fused"),
+        pytest.param(AssignsData, id="own one, by .data"),
+    ],
+)
+def test_a_step_in_which_an_optimizer_has_begun_leaves_nothing(
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+) -> None:
+    training = Training(optimizer)
+    assert same(training.handed_out(), training.then)
+    training.backward(2)
+    training.optimizer.step()
+    with pytest.raises(NotWhole, match="an optimizer has begun the next step"):
+        training.handed_out()
+
+
+def _assign(training: Training) -> None:
+    for parameter in training.model.parameters():
+        parameter.data += 1e-3
+
+
+def _clip(training: Training) -> None:
+    with torch.no_grad():
+        training.model[0].weight.clamp_(-1e-3, 1e-3)
+
+
+def _momentum(training: Training) -> None:
+    next(iter(training.optimizer.state.values()))["momentum_buffer"].zero_()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(_assign, id="by .data"),
+        pytest.param(_clip, id="one weight, in place"),
+        pytest.param(_momentum, id="momentum"),
+    ],
+)
+def test_what_is_changed_without_an_optimizer_leaves_nothing(
+    change: Callable[[Training], None],
+) -> None:
+    training = Training()
+    change(training)
+    with pytest.raises(NotWhole, match="changed"):
+        training.handed_out()
+
+
+def test_a_tensor_that_was_replaced_is_not_taken_for_the_former_one() -> None:
+    training = Training()
+    training.model[1].running_mean = torch.ones(8)
+    with pytest.raises(NotWhole, match=r"model: 1\.running_mean was replaced"):
+        training.handed_out()
+
+
+def test_a_step_that_not_every_rank_has_finished_is_not_offered() -> None:
+    """A rank that died in it may have asked to stop."""
+    training = Training()
+    training.note(finished=False)
+    with pytest.raises(NotWhole, match="another rank has not finished step 2"):
+        training.last.noted()
+
+
+def test_a_request_to_stop_is_part_of_the_position() -> None:
+    training = Training()
+    stopping = replace(training.at, stop_at=3)
+    training.last.note(training.at, {}, lambda: stopping, STEP_S)
+    assert training.last.noted().position == stopping
+
+
+def test_training_that_goes_on_meanwhile_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+    copied = module.snapshot.copied
+
+    def slowly(state: Any) -> Any:
+        copy = copied(state)
+        if "param_groups" in copy:  # after the model's state was copied
+            training.step(2)
+            training.at = Position(step=3)
+            training.note()
+        return copy
+
+    monkeypatch.setattr(module.snapshot, "copied", slowly)
+    with pytest.raises(NotWhole, match="step 2 is no longer the last one"):
+        training.handed_out()
+    monkeypatch.setattr(module.snapshot, "copied", copied)
+    assert same(training.handed_out(), training.state())
+
+
+def test_gradients_that_wait_for_a_later_step_are_not_left_out() -> None:
+    training = Training()
+    training.backward(2)
+    training.note()
+    with pytest.raises(NotWhole, match="accumulated"):
+        training.last.noted()
+    training.optimizer.step()
+    training.note()
+    assert training.last.noted().position == training.at
+
+
+def test_rank_0s_buffers_count_so_another_rank_offers_only_what_has_none_that_change() -> None:
+    with pytest.raises(NotWhole, match="rank 0's count"):
+        Training(rank=1).handed_out()
+    training = Training(norm=False, rank=1)
+    assert same(training.handed_out(), training.then)
+
+
+class Notes:
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return {"calls": 1}
+
+
+@pytest.mark.parametrize(
+    ("objects", "reason"),
+    [
+        pytest.param({"notes": Notes()}, "notes is a Notes", id="own class"),
+        pytest.param({"model": Extra(1, 1)}, "model has _extra_state", id="extra state"),
+        pytest.param({"model": nn.Linear(1, 1)}, "no optimizer", id="no optimizer"),
+    ],
+)
+def test_what_may_change_without_notice_is_not_covered(
+    objects: dict[str, Any], reason: str
+) -> None:
+    if "optimizer" not in reason:
+        objects = {"optimizer": SGD([nn.Parameter(torch.zeros(1))]), **objects}
+    with pytest.raises(NotCovered, match=reason):
+        LastStep(restorable(objects), 0)
+
+
+def test_steps_are_noted_only_as_long_as_it_takes_a_thousandth_of_their_time() -> None:
+    training = Training()
+    training.optimizer.zero_grad()
+    for _ in range(5_000):
+        training.note(step_s=0.0)
+    with pytest.raises(NotWhole, match="more than a thousandth of the time"):
+        training.last.noted()
+    training.note(step_s=1000.0)
+    assert training.last.noted().position == training.at
