@@ -97,7 +97,7 @@ class LastStep:
         self._first = [buffer.clone() for buffer, _ in self._buffers.values()]
         self._tensors: list[torch.Tensor] = []
         self._states = -1
-        self._cuda = any(t.is_cuda for t in self._parameters.values())
+        self._gpu = next((t.device for t in self._parameters.values() if t.is_cuda), None)
         self._hook = register_optimizer_step_pre_hook(self._step_begins)
 
     def close(self) -> None:
@@ -135,9 +135,9 @@ class LastStep:
             for copies, originals in self._copies:
                 torch._foreach_copy_(copies, originals)
         event = None
-        if self._cuda:
+        if self._gpu is not None:
             event = torch.cuda.Event()
-            event.record()
+            event.record(torch.cuda.current_stream(self._gpu))
         self._noted = Noted(
             position,
             metrics,
@@ -251,7 +251,7 @@ class LastStep:
         if event is None:
             yield
             return
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream(self._gpu)
         with torch.cuda.stream(stream):
             stream.wait_event(event)
             yield
