@@ -150,6 +150,10 @@ def _assign(training: Training) -> None:
         parameter.data += 1e-3
 
 
+def _replace_data(training: Training) -> None:
+    training.model[0].weight.data = torch.zeros(8, 4)
+
+
 def _clip(training: Training) -> None:
     with torch.no_grad():
         training.model[0].weight.clamp_(-1e-3, 1e-3)
@@ -163,6 +167,7 @@ def _momentum(training: Training) -> None:
     "change",
     [
         pytest.param(_assign, id="by .data"),
+        pytest.param(_replace_data, id="another tensor as .data"),
         pytest.param(_clip, id="one weight, in place"),
         pytest.param(_momentum, id="momentum"),
     ],

@@ -75,7 +75,7 @@ def _offers(asked: dict[Any, int]) -> dict[int, int]:
         try:
             found[asked[call]] = ray.get(call, timeout=CALL_S)
         except Exception as error:  # it is lost too, or its state is not whole
-            log.info("rank %d has no step to save: %s", asked[call], _why(error))
+            log.warning("rank %d has no step to save: %s", asked[call], _why(error))
     return found
 
 

@@ -90,6 +90,7 @@ class LastStep:
             self._add_model(name, model)
         if sum(buffer.nbytes for buffer, _ in self._buffers.values()) > LARGEST_COPY:
             raise NotCovered("the model's buffers are too large to be copied after each step")
+        self._places = [parameter.data_ptr() for parameter in self._parameters.values()]
         probed = list(self._parameters.values())
         probed = probed[:: max(1, -(-len(probed) // PROBES))]
         self._probes = [(view, view.clone()) for view in map(_some, probed)]
@@ -182,7 +183,9 @@ class LastStep:
                 name: snapshot.copied(encode(state, name))
                 for name, state in self._state_dicts(noted).items()
             }
-            if not all(torch.equal(view, copy) for view, copy in self._probes):
+            places = [parameter.data_ptr() for parameter in self._parameters.values()]
+            same = all(torch.equal(view, copy) for view, copy in self._probes)
+            if not same or places != self._places:
                 raise NotWhole("parameters were changed by assignment to their data")
             # After a step, data parallelism leaves each rank with buffers of its own, and rank 0's
             # count.
