@@ -75,7 +75,7 @@ def test_training_process_killed(scenario: Scenario):
     status = run.succeed()
 
     pause = seconds_without_training(run.steps(), since)
-    scenario.went_on(pause, "(c) training process kill -9", target=5, lost_at_most=SINCE_CHECKPOINT)
+    scenario.went_on(pause, "(c) training process kill -9", target=5, lost_at_most=0)
     assert status["attempt"] == 1
     assert status["disruptions"]["workerFailures"] == 1
 
@@ -141,7 +141,7 @@ def test_spot_node_killed(scenario: Scenario):
         nodes.start_node(nodes.spot_node)
 
     pause = seconds_without_training(run.steps(), since)
-    scenario.went_on(pause, "(e) spot node docker kill", target=45, lost_at_most=SINCE_CHECKPOINT)
+    scenario.went_on(pause, "(e) spot node docker kill", target=45, lost_at_most=0)
     assert status["disruptions"]["nodeLosses"] == 1
 
 

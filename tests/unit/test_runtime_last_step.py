@@ -191,6 +191,7 @@ def test_a_tensor_that_was_replaced_is_not_taken_for_the_former_one() -> None:
 def test_a_step_that_not_every_rank_has_finished_is_not_offered() -> None:
     """A rank that died in it may have asked to stop."""
     training = Training()
+    training.step(2)
     training.note(finished=False)
     with pytest.raises(NotWhole, match="another rank has not finished step 2"):
         training.last.noted()
@@ -198,6 +199,7 @@ def test_a_step_that_not_every_rank_has_finished_is_not_offered() -> None:
 
 def test_a_request_to_stop_is_part_of_the_position() -> None:
     training = Training()
+    training.step(2)
     stopping = replace(training.at, stop_at=3)
     training.last.note(training.at, {}, lambda: stopping, STEP_S)
     assert training.last.noted().position == stopping
@@ -209,7 +211,7 @@ def test_training_that_goes_on_meanwhile_is_noticed(monkeypatch: pytest.MonkeyPa
 
     def slowly(state: Any) -> Any:
         copy = copied(state)
-        if "param_groups" in copy:  # after the model's state was copied
+        if isinstance(copy, dict) and "param_groups" in copy:  # after the model's state was copied
             training.step(2)
             training.at = Position(step=3)
             training.note()

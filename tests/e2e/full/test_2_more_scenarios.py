@@ -17,9 +17,7 @@ def test_worker_container_killed(scenario: Scenario):
     run.succeed()
 
     pause = seconds_without_training(run.steps(), since)
-    scenario.went_on(
-        pause, "(c) worker container kill -9", target=None, lost_at_most=SINCE_CHECKPOINT
-    )
+    scenario.went_on(pause, "(c) worker container kill -9", target=None, lost_at_most=0)
 
 
 def test_newest_checkpoint_truncated(scenario: Scenario):
