@@ -105,9 +105,6 @@ def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
         pytest.param(
             {"seed": SEED, "signals": {"0": "SIGKILL", "1": "SIGKILL"}}, id="both ranks killed"
         ),
-        pytest.param(
-            {"seed": SEED, "signals": {"0": "SIGKILL"}}, id="rank 0 killed, whose means count"
-        ),
     ],
 )
 def test_without_the_state_of_the_last_step_the_last_checkpoint_is_used(
