@@ -50,6 +50,30 @@ def test_a_later_step_of_a_former_group_does_not_count_as_this_groups_commit(
     assert coordinator.settled("step-0000000040-2")
 
 
+def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordinator: Coordinator):
+    for rank in range(2):
+        coordinator.reachable(rank, f"actor {rank}")
+    coordinator.group_started(2, 0, [])
+    assert coordinator.survivors() == ({0: "actor 0", 1: "actor 1"}, 0)
+    coordinator.saved_alone(an_upload(step=12, group=1), rank=1)
+    assert coordinator.survivors()[1] == 12, "it is not saved twice"
+    coordinator.group_started(2, 12, [])
+    coordinator.group_started(2, 12, [])
+    messages = [record.message for record in coordinator.document().records]
+    assert messages[1:] == [
+        "resumed from step 12, which rank 1 saved after the loss",
+        "resumed from step 12",
+    ]
+
+
+def test_a_step_saved_alone_that_was_not_restored_is_not_named(coordinator: Coordinator):
+    coordinator.group_started(2, 0, [])
+    coordinator.saved_alone(an_upload(step=12, group=1), rank=1)
+    coordinator.group_started(1, 0, [])  # its commit failed
+    assert coordinator.document().records[-1].message == "resumed from step 0"
+    assert coordinator.survivors() == ({}, 0)
+
+
 def test_uploads_are_handed_out_in_order_until_each_is_settled(coordinator: Coordinator):
     first, second = an_upload(10, 1), an_upload(20, 1)
     coordinator.uploaded(first)

@@ -1,6 +1,7 @@
 """The state after the last finished step is handed out whole, or not at all."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -78,8 +79,6 @@ class Training:
         self.scheduler.step()
 
     def state(self) -> dict[str, Any]:
-        from copy import deepcopy
-
         return deepcopy({name: dict(thing.state_dict()) for name, thing in self.objects.items()})
 
     def handed_out(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def save(step: int) -> UploadedCheckpoint:
         TimeoutError: the store does not take it in time.
     """
     from .checkpoints import manifest, snapshot
-    from .checkpoints.storage_retry import StorageRetry
+    from .checkpoints.storage_retry import StorageRetry, report_to
     from .worker import this_worker
 
     worker = this_worker()
@@ -127,7 +127,7 @@ def save(step: int) -> UploadedCheckpoint:
             raise TimeoutError(f"the store did not take the checkpoint within {UPLOAD_S:.0f} s")
         time.sleep(seconds)
 
-    retry = StorageRetry(lambda message: None, wait)
+    retry = StorageRetry(report_to(worker.coordinator, f"rank {worker.rank}"), wait)
     with tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True) as folder:
         snapshot.write(files, Path(folder))
         found = manifest.digest_folder(folder)
