@@ -11,6 +11,11 @@ FROZEN: list[tuple[str, dict[str, Any]]] = [
     ("training", {"training": {"function": "other:train"}}),
     ("training", {"training": {"function": "examples.digits:train", "config": {"lr": 2}}}),
     ("training", {"training": {"script": {"configMap": "code"}}}),
+    ("training", {"training": {"function": "examples.digits:train", "requirements": ["a"]}}),
+    (
+        "training",
+        {"training": {"function": "examples.digits:train", "code": {"uri": "s3://runs/a.zip"}}},
+    ),
     ("workers", {"workers": {"count": 2}}),
     ("workers", {"workers": {"podTemplate": {"spec": {"nodeName": "b"}}}}),
     ("head", {"head": {"resources": {"cpu": "2"}}}),

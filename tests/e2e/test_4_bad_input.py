@@ -61,6 +61,17 @@ CASES = {
         r"no_such_module:train' cannot be imported", fails=True,
         training={"function": "no_such_module:train"}
     ),
+    "code-not-found": Bad(
+        r"training\.code\.uri s3://runs/no/such\.zip does not exist; upload", fails=True,
+        training={"function": "train:main", "code": {"uri": "s3://runs/no/such.zip"}},
+    ),
+    "requirement-not-found": Bad(
+        r"No matching distribution found for no-such-package==1; correct", fails=True,
+        training={
+            "function": "json:loads", "requirements": ["no-such-package==1"],
+            "env": [{"name": "PIP_NO_INDEX", "value": "1"}],
+        },
+    ),
     # json.loads gets a dict, and raises.
     "function-raises": Bad(
         r"rank 0 raised TypeError: .* must be str, bytes or bytearray", fails=True,

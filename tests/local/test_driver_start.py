@@ -1,19 +1,23 @@
 """What a driver does before it needs Ray: exit code, final document and bucket say the same."""
 
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.packages import zipped
 from support.s3 import S3Server, running_s3
 from trainingrun.api.contract import (
     CONTRACT_ENV,
     PROGRESS_FILE,
     STORAGE_PATIENCE_ENV,
+    ContractCode,
     ContractStorage,
     Progress,
     ProgressResult,
@@ -38,14 +42,16 @@ def bucket(tmp_path: Path) -> Bucket:
 class Driver:
     """One driver, as a head pod starts it, without a Ray."""
 
-    def __init__(self, bucket: Bucket, folder: Path, **variables: str) -> None:
+    def __init__(
+        self, bucket: Bucket, folder: Path, training: Mapping[str, Any] = {}, **variables: str
+    ) -> None:
         self._state = folder / "state"
         contract = RunContract(
             name="digits", namespace="default", uid="0", attempt=1, function="json:loads",
             storage=ContractStorage(
                 uri=bucket.root, endpoint=bucket.endpoint, region=bucket.region
             ),
-        )  # fmt: skip
+        ).model_copy(update=training)  # fmt: skip
         roots = [str(ROOT / "operator"), str(ROOT / "training_images")]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trainingrun_runtime"],
@@ -139,3 +145,62 @@ def test_a_driver_of_an_earlier_attempt_ends_and_says_nothing(
     driver = Driver(bucket, tmp_path)
     assert driver.wait() == LEASE_LOST_EXIT_CODE
     assert not driver.progress.state.final
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        pytest.param(
+            {"code": "absent.zip"},
+            r"training.code.uri s3://runs/code/absent.zip does not exist; upload",
+            id="no such object",
+        ),
+        pytest.param(
+            {"code": "train.zip"},
+            r"training.code.uri s3://runs/code/train.zip has other content than when the run began",
+            id="changed",
+        ),
+        pytest.param(
+            {"requirements": ["no-such-package==3"]},
+            r"training.requirements cannot be installed: .* for no-such-package==3; correct the",
+            id="requirement",
+        ),
+    ],
+)
+def test_code_that_cannot_be_used_is_the_users_error(
+    s3: S3Server, tmp_path: Path, training: dict[str, Any], sentence: str
+) -> None:
+    store = Bucket.open("s3://runs/code", s3.url, "us-east-1")
+    store.put("train.zip", zipped(tmp_path / "train.zip", {"a.py": "x = 1"}).read_bytes())
+    bucket = Bucket.open(f"s3://runs/{tmp_path.name}", s3.url, "us-east-1")
+    bucket.put("code.json", b'{"sha256": "that of a former attempt"}')
+    if "code" in training:
+        code = ContractCode(uri=store.uri(training["code"]), endpoint=s3.url, region="us-east-1")
+        training = {"code": code}
+    driver = Driver(bucket, tmp_path, training, PIP_NO_INDEX="1")
+    assert driver.wait() == 1
+    failure = driver.progress.failure
+    assert failure is not None
+    assert failure.kind == "Application"
+    assert re.search(sentence, failure.message)
+
+
+def test_a_bucket_with_the_code_that_does_not_answer_is_waited_for(
+    s3: S3Server, bucket: Bucket, tmp_path: Path
+) -> None:
+    with running_s3(tmp_path / "s3") as server:
+        store = Bucket.open("s3://runs/code", server.url, "us-east-1")
+        store.put("train.zip", zipped(tmp_path / "train.zip", {"a.py": "x = 1"}).read_bytes())
+        server.stop()
+        code = ContractCode(uri=store.uri("train.zip"), endpoint=server.url, region="us-east-1")
+        driver = Driver(bucket, tmp_path, {"code": code}, **{STORAGE_PATIENCE_ENV: "0"})
+        try:
+            waiting = driver.wait_until(lambda progress: progress.storage_error)
+            assert waiting.state is RunState.STARTING
+            server.start()
+            driver.wait_until(lambda progress: progress.storage_error is None)
+            assert driver.wait() == 1
+            assert driver.progress.failure is not None
+            assert driver.progress.failure.kind == "Infrastructure"  # it got as far as to Ray
+        finally:
+            driver.kill()

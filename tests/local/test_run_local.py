@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.packages import wheel, zipped
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 600
 """Generous: a crowded CI machine starts processes slowly."""
@@ -143,6 +145,32 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
     assert "ValueError: no such file" in sentence
     assert "failures.maxRestarts is 1" in sentence
     assert "no such file" in Path(log.removeprefix("log: ")).read_text()
+
+
+def test_code_and_requirements_of_the_file_are_used_as_on_a_cluster(folder: Path) -> None:
+    train = (
+        "import tinything, torch\n"
+        "from pathlib import Path\n"
+        "from trainingrun_runtime import Session\n"
+        "def main():\n"
+        "    session = Session(model=torch.nn.Linear(1, 1))\n"
+        "    list(session.steps(3))\n"
+        "    session.finish(found=Path('word.txt').read_text() + tinything.WORD)\n"
+    )
+    code = zipped(folder / "code.zip", {"train.py": train, "word.txt": "of the zip, "})
+    wheel(folder / "wheels", "tinything", "1.2", "WORD = 'of the wheel'")
+    manifest = yaml.safe_load(a_run("train:main", workers=1))
+    manifest["spec"]["training"] |= {
+        "code": {"uri": code.as_uri()},
+        "requirements": ["tinything"],
+        "env": [
+            {"name": "PIP_NO_INDEX", "value": "1"},
+            {"name": "PIP_FIND_LINKS", "value": str(folder / "wheels")},
+        ],
+    }
+    command = start(folder, yaml.safe_dump(manifest))
+    assert command.wait() == 0, command.output
+    assert command.result()["found"] == "of the zip, of the wheel"
 
 
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> None:

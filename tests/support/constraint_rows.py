@@ -12,7 +12,7 @@ CORES = "must be a quantity of cores of at least 1m, such as 500m or 4"
 BYTES = "must be a quantity of bytes of at least 64Mi with its unit, such as 16Gi"
 SHARED = "must be a quantity of bytes of at least 1Mi, such as 8Gi"
 RUN_NAME = "must have at most 41 characters, begin with a lower-case letter"
-ONE_SOURCE = "set exactly one of training.function (module:function in the image) and"
+ONE_SOURCE = "set exactly one of training.function (module:function) and training.script"
 ENV_NAME = "must be letters, digits and underscores"
 LABEL_VALUE = "must be the value of a node label, such as NVIDIA-A100-SXM4-80GB"
 IMAGE = "must be the reference of an image, such as ghcr.io/acme/train:1.0"
@@ -21,6 +21,7 @@ NCCL = "nccl needs workers.accelerator of kind nvidia or amd; use auto, or gloo"
 RESTORED_RUN = "must be the name of a TrainingRun: lower-case letters, digits and hyphens"
 RESTORED_FOLDER = "must be a run's own folder, such as s3://bucket/folder/digits-1a2b3c4d"
 
+CODE = {"uri": "s3://runs/code/train.zip"}
 _STORAGE = {"uri": "s3://runs/team-a"}
 _NCCL = {"function": "a:b", "torch": {"backend": "nccl"}}
 _GPU = {"accelerator": {"kind": "nvidia"}}
@@ -99,10 +100,67 @@ ROWS: list[Row] = [
     ),
     *_rule(
         "spec.training.script.path",
-        "must be the absolute path of a file in the image, such as /app/train.py",
+        "must be the path of a file, absolute in the image, such as /app/train.py, or relative to",
         [{"path": "/train.py"}, {"path": "/opt/my-app/main"}],
-        [{"path": "train.py"}, {"path": "/app/"}, {"path": "/two words.py"}],
+        [{"path": ""}, {"path": "/app/"}, {"path": "/two words.py"}, {"path": "a//b"}],
         "spec.training.script",
+    ),
+    *_rule(
+        "spec.training.script.path",
+        "is relative to training.code, which is not set; set it, or write the absolute path",
+        [{"script": {"path": "src/train.py"}, "code": CODE}, {"script": {"path": "/train.py"}}],
+        [{"script": {"path": "src/train.py"}}],
+        "spec.training",
+    ),
+    _required("spec.training.code.uri", CODE["uri"]),
+    *_rule(
+        "spec.training.code.uri",
+        "must be a .zip file in a bucket, such as s3://bucket/folder/code.zip",
+        [CODE["uri"], "gs://runs/a/b.zip", "abfss://runs/a.zip", "file:///data/a.zip"],
+        [
+            "s3://runs/code.tar.gz",
+            "s3://runs",
+            "runs/code.zip",
+            "https://example.com/code.zip",
+            "s3://key:secret@runs/code.zip",
+            "s3://runs/code.zip?token=1",
+            "s3://runs/my code.zip",
+            "",
+        ],
+    ),
+    Row(
+        "spec.training.code.uri",
+        "maxLength",
+        "s3://runs/" + "a" * 1010 + ".zip",
+        "s3://runs/" + "a" * 1011 + ".zip",
+        "may not be more than 1024 bytes",
+    ),
+    *_rule(
+        "spec.training.requirements",
+        "every item must be one requirement, such as einops==0.8.0; pip's options are variables",
+        [["einops==0.8.0", "a[b]>=1,<2 ; python_version > '3.10'"], ["a @ git+ssh://git@b/c"]],
+        [["--index-url https://a"], ["a", "-r b.txt"], ["# a"], [""], ["a\nb"], [" a"]],
+    ),
+    *_rule(
+        "spec.training.requirements",
+        "no item may hold credentials; put them into a Secret",
+        [["a @ https://b/c.whl"]],
+        [["a @ https://user:secret@b/c.whl"], ["a", "b @ git+https://token@c/d.git"]],
+    ),
+    Row(
+        "spec.training.requirements",
+        "maxItems",
+        ["a"] * 200,
+        ["a"] * 201,
+        "must have at most 200 items",
+    ),
+    Row(
+        "spec.training.requirements[]",
+        "maxLength",
+        ["a" * 2048],
+        ["a" * 2049],
+        "may not be more than 2048 bytes",
+        "spec.training.requirements",
     ),
     Row(
         "spec.training.script.path",

@@ -69,6 +69,7 @@ class Run:
 
     def start(self, **variables: str) -> None:
         """Start a driver; `wait` and `wait_until` follow it."""
+        (self.state / SUSPEND_FILE).unlink(missing_ok=True)
         self._driver = self.ray.start_on_head(
             ["-m", "trainingrun_runtime"],
             {
@@ -102,8 +103,12 @@ class Run:
         self.start()
         if suspend_at is not None:
             self.wait_until(lambda progress: progress.step >= suspend_at)
-            (self.state / SUSPEND_FILE).touch()
+            self.suspend()
         return self.wait()
+
+    def suspend(self) -> None:
+        """Ask the driver under way for a checkpoint and its end."""
+        (self.state / SUSPEND_FILE).touch()
 
     def stop(self) -> None:
         """Kill the driver if it is still under way."""

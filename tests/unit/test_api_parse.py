@@ -38,6 +38,11 @@ SENTENCES = [
     ("spec.training.config", {"lr": math.nan}, "spec.training.config: must be JSON (no NaN"),
     ("spec.training.config", {"day": date(2026, 1, 1)}, "spec.training.config: must be JSON"),
     ("spec.training.config", {"x": "a" * 65536}, "put larger things into the image or the bucket"),
+    (
+        "spec.training.requirements",
+        ["a" * 2000] * 17,
+        "must have at most 32768 characters in all; put the packages into the image",
+    ),
     ("spec.training.config", [1], "spec.training.config is a list; write a mapping"),
 ]
 
@@ -80,6 +85,14 @@ def test_a_misspelt_field_comes_before_the_missing_one_that_it_causes():
     [
         pytest.param("spec.storage.uri", "s3://key:hunter2@runs", id="credentials in the bucket"),
         pytest.param("spec.storage.uri", "s3://runs?secret=hunter2", id="query in the bucket"),
+        pytest.param(
+            "spec.training.code.uri", "s3://key:hunter2@runs/a.zip", id="credentials of the code"
+        ),
+        pytest.param(
+            "spec.training.requirements",
+            ["a @ https://me:hunter2@example.com/a.whl"],
+            id="credentials in a requirement",
+        ),
         pytest.param(
             "spec.storage.endpoint", "https://key:hunter2@minio", id="credentials in the endpoint"
         ),

@@ -1,10 +1,6 @@
 """`list`, `get`, `watch` and `retry` against an HTTP server that answers as an API server would."""
 
-import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +8,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainingrun.cli import retried_run, watch_view
+from support.cli_server import RUNS, Server, running_server
+from trainingrun.cli import retried_run
 from trainingrun.cli.errors import CliError
 from trainingrun.cli.main import app
 from trainingrun.local.plain import plain_lines
 
-RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
 ALL_RUNS = "/apis/trainingrun.dev/v1alpha1/trainingruns"
 HEADS = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
 
@@ -33,67 +29,10 @@ def a_run(phase: str, **status: Any) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Server:
-    """Answers by path; of several answers to one path each is given once, the last for ever."""
-
-    answers: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
-    port: int = 0
-    created: list[Any] = field(default_factory=list)
-    """What was sent to be created."""
-
-    def answer(self, path: str) -> tuple[int, Any]:
-        waiting = self.answers.get(path)
-        if waiting is None:
-            return 404, {"message": f"{path} not found"}
-        return waiting.pop(0) if len(waiting) > 1 else waiting[0]
-
-
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    state = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.split("?")[0]
-            code, body = state.answer(path if self.command == "GET" else f"POST {path}")
-            content = json.dumps(body).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            state.created.append(json.loads(self.rfile.read(length)))
-            self.do_GET()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
-    state.port = http.server_port
-    config = tmp_path / "kubeconfig"
-    context = {"cluster": "c", "user": "u", "namespace": "team-a"}
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "current-context": "here",
-                "clusters": [
-                    {"name": "c", "cluster": {"server": f"http://127.0.0.1:{http.server_port}"}}
-                ],
-                "users": [{"name": "u", "user": {}}],
-                "contexts": [{"name": "here", "context": context}],
-            }
-        )
-    )
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
-    monkeypatch.setattr(watch_view, "_POLL_INTERVAL_S", 0.0)
-    yield state
-    http.shutdown()
-    http.server_close()
+    with running_server(tmp_path, monkeypatch) as found:
+        yield found
 
 
 def call(*arguments: str) -> tuple[int, str, str]:

@@ -7,7 +7,7 @@ import pytest
 
 from support.goldens import UID, a_run, rendered
 from trainingrun import rendering
-from trainingrun.api.contract import RunContract
+from trainingrun.api.contract import ContractCode, RunContract
 from trainingrun.rendering import names, platforms, whole_quantities
 
 
@@ -282,6 +282,18 @@ def test_a_script_of_the_image_is_run_with_its_arguments_and_nothing_is_mounted(
         assert "script" not in {volume["name"] for volume in pod["spec"]["volumes"]}
     told = contract_of(found)
     assert (told.script, told.script_args) == ("/app/train.py", ["--lr", "0.1"])
+
+
+def test_code_is_read_with_the_endpoint_of_the_storage_and_ray_finds_its_script():
+    code = {"uri": "s3://runs/code/train.zip"}
+    training = {"script": {"path": "src/train.py"}, "code": code, "requirements": ["einops"]}
+    storage = {"uri": "s3://runs/a", "endpoint": "http://s3:7070", "region": "eu-west-1"}
+    found = cluster(training=training, storage=storage)
+    told = contract_of(found)
+    assert told.code == ContractCode(endpoint="http://s3:7070", region="eu-west-1", **code)
+    assert (told.script, told.requirements) == ("src/train.py", ["einops"])
+    for pod in pods_of(found):
+        assert "PYTHONPATH" not in {entry["name"] for entry in pod["spec"]["containers"][0]["env"]}
 
 
 def test_every_pod_names_its_run_and_attempt():

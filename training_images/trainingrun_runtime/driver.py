@@ -27,7 +27,7 @@ from trainingrun.api.contract import (
 )
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 
-from . import prestarted_worker, stacks
+from . import prestarted_worker, requirements, stacks, user_code
 from .checkpoints import manifest, restore_source, retention, run_result
 from .checkpoints.bucket import Bucket
 from .checkpoints.committer import Committer
@@ -46,6 +46,7 @@ from .error_text import first_line
 from .imports import BackgroundImports
 from .progress import document as progress_document
 from .state_directory import state_directory
+from .user_code import UserCode
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,9 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     stacks.log_on_signal()
     started = time.time()
-    imports = BackgroundImports("ray.train", "ray.train.torch")
     contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
+    # Requirements may replace what is imported, so that it is not imported before them.
+    imports = None if contract.requirements else _start_imports()
     os.environ.update(contract.identity())
     final = _Documents(contract, started)
     try:
@@ -94,7 +96,11 @@ def main() -> int:
         if source is not None and not committed:
             # A wrong folder or step is known before Ray's workers start; rank 0 reads the files.
             base_step = retry(lambda: restore_source.find(source, deep=False))[0].step
-        attempt = _Attempt(contract, lease, started, final, committed, base_step, imports)
+        code = user_code.prepare(contract, bucket, retry)
+        if code is not None:
+            code.enter()
+        imports = imports or _start_imports()
+        attempt = _Attempt(contract, lease, started, final, committed, base_step, imports, code)
     except Superseded as error:
         log.error("%s", error)
         return LEASE_LOST_EXIT_CODE
@@ -113,10 +119,16 @@ def main() -> int:
         return FAILED
 
 
+def _start_imports() -> BackgroundImports:
+    return BackgroundImports("ray.train", "ray.train.torch")
+
+
 def _failure_of(error: BaseException) -> Failure:
     """The failure for an error that was not raised by training code."""
-    if isinstance(error, NothingToRestore):
+    if isinstance(error, NothingToRestore | user_code.CodeError | requirements.Uninstallable):
         return Failure(kind="Application", message=str(error))
+    if isinstance(error, requirements.IndexSilent):
+        return Failure(kind="Infrastructure", message=str(error))
     storage = recognize(error)
     if storage is not None:
         return Failure(kind="Storage", message=str(storage))
@@ -176,6 +188,7 @@ class _Attempt:
         committed: list[Manifest],
         base_step: int,
         imports: BackgroundImports,
+        code: UserCode | None,
     ) -> None:
         self._documents, self._imports, self._base_step = documents, imports, base_step
         self._contract, self._lease, self._bucket = contract, lease, lease.bucket
@@ -190,6 +203,7 @@ class _Attempt:
             namespace="trainingrun",
             log_to_driver=True,
             configure_logging=False,
+            runtime_env=code.runtime_environment() if code else None,
         )
         self._coordinator = start_coordinator(
             contract, lease.fencing_token, started, documents.path, checkpoint

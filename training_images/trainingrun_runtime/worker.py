@@ -192,7 +192,8 @@ def load_training_function(function: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         raise FunctionError(
             f"training.function {function!r} cannot be imported: there is no module "
-            f"{error.name!r} in the image; correct the name or use an image that has it"
+            f"{error.name!r} in the image or in training.code; correct the name, or use an image "
+            "or code that has it"
         ) from error
     except AttributeError as error:
         raise FunctionError(

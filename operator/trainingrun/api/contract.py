@@ -52,6 +52,14 @@ WORKER_RESOURCE = "trainingrun_worker"
 """Ray resource of which each worker takes one. A pod has `workers.perPod` of it and so never holds
 more workers, however many CPUs are left there for Ray Data."""
 
+MAX_CODE_BYTES = 100 * 1024**2
+"""Largest zip file with code. Larger things are data, and belong into the bucket or the image."""
+MAX_UNPACKED_BYTES = 400 * 1024**2
+"""Most bytes of the files in it, and of the package with which Ray passes them to its nodes: it
+keeps that in the head's memory, and takes no more than a gRPC message, 500 MB."""
+MAX_CODE_FILES = 20_000
+"""Most files in it."""
+
 
 MOST_RECORDS = 100
 """Records in a document; of more, the newest are read."""
@@ -150,6 +158,17 @@ class ContractRestore(Wire):
     """Step of the checkpoint; none: the newest intact one."""
 
 
+class ContractCode(Wire):
+    """The user's code. Credentials are in the environment, never here."""
+
+    uri: str
+    """The zip file, such as `s3://runs/code/train.zip`."""
+    endpoint: str | None = None
+    """URL of an S3-compatible service."""
+    region: str | None = None
+    """Region of the bucket."""
+
+
 class ContractCheckpoints(Wire):
     """When checkpoints are made and which are kept."""
 
@@ -177,9 +196,13 @@ class RunContract(Wire):
     function: str | None = None
     """`module:function` to train with."""
     script: str | None = None
-    """Path of the script to run instead."""
+    """Path of the script to run instead; a relative one is below the code's folder."""
     script_args: list[str] = Field(default_factory=list)
     """Its arguments."""
+    code: ContractCode | None = None
+    """Code that is not in the image."""
+    requirements: list[str] = Field(default_factory=list)
+    """Packages that are not in the image, as lines for pip."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Passed to the function."""
     torch_backend: Literal["auto", "gloo", "nccl"] = "auto"

@@ -1,6 +1,7 @@
 """spec.training: what is trained."""
 
 import json
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -12,19 +13,31 @@ MAX_CONFIG_CHARACTERS = 65536
 """Linux takes no environment variable of 128 KiB, and the config travels in one."""
 
 
+MAX_REQUIREMENTS_CHARACTERS = 32768
+"""They travel beside the config."""
+
+
 Argument = Annotated[str, Field(max_length=4096)]
 """An argument of a command."""
 
+Requirement = Annotated[str, Field(max_length=2048)]
+"""A requirement as pip reads it."""
+
+
+_REQUIREMENT = r"[^-#\s][^\r\n]*"
+_CREDENTIALS = r"https?://[^/\s@]*@"
+
 
 class ScriptSource(Model):
-    """A user's own Ray Train script, in a ConfigMap or in the image."""
+    """A user's own Ray Train script, in a ConfigMap, in the image or in `training.code`."""
 
     config_map: str | None = Field(default=None, max_length=253)
     """Name of the ConfigMap, in the run's namespace, that holds the script."""
     file: str = Field(default="train.py", max_length=253)
     """Key in the ConfigMap; every key is mounted beside it and can be imported."""
     path: str | None = Field(default=None, max_length=1024)
-    """Path of the script in the image. Exactly one of configMap and path is set."""
+    """Path of the script: absolute in the image, or relative to the folder of `training.code`.
+    Exactly one of configMap and path is set."""
     args: list[Argument] = Field(
         default_factory=list,
         max_length=100,
@@ -35,19 +48,39 @@ class ScriptSource(Model):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.configMap) != has(self.path)",
-            "set exactly one of configMap (a file in a ConfigMap) and path (a file in the image)",
+            "set exactly one of configMap (a file in a ConfigMap) and path (a file in the image or "
+            "in training.code)",
             lambda script: (script.config_map is None) != (script.path is None),
         ),
         object_name("config_map", "ConfigMap in the run's namespace"),
         matching(
             "path",
-            r"(/[A-Za-z0-9._-]+)+",
-            "must be the absolute path of a file in the image, such as /app/train.py",
+            r"/?[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*",
+            "must be the path of a file, absolute in the image, such as /app/train.py, or relative "
+            "to training.code, such as train.py",
         ),
         matching(
             "file",
             r"[A-Za-z0-9._-]+",
             "must be a key of the ConfigMap, such as train.py: letters, digits, '.', '_' and '-'",
+        ),
+    )
+
+
+class CodeSource(Model):
+    """The user's own code, which is not in the image."""
+
+    uri: str = Field(max_length=1024)
+    """Zip file in a bucket that `storage.endpoint` and the run's credentials give access to, such
+    as `s3://runs/code/train.zip`. It is unpacked on every pod; its folder is the working
+    directory, and what is in it can be imported. All attempts use the same content."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        matching(
+            "uri",
+            r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+/[^@?#\s]*[.]zip|file:///[^@?#\s]*[.]zip",
+            "must be a .zip file in a bucket, such as s3://bucket/folder/code.zip (or gs, az, "
+            "abfs, abfss, file), without credentials, query or spaces",
         ),
     )
 
@@ -93,12 +126,23 @@ class EnvVar(Model):
 
 
 class Training(Model):
-    """What is trained: a function in the image, or a script."""
+    """What is trained: a function or a script, in the image or in code of the user's own."""
 
     function: str | None = Field(default=None, max_length=253)
-    """`module:function` in the image, called on every worker with `config`."""
+    """`module:function` in the image or in `code`, called on every worker with `config`."""
     script: ScriptSource | None = None
     """A Ray Train script, run as it is. Exactly one of function and script is set."""
+    code: CodeSource | None = None
+    """Code that is not in the image; `trainingrun submit --code FOLDER` uploads it."""
+    requirements: list[Requirement] = Field(
+        default_factory=list,
+        max_length=200,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    """Packages that are not in the image, as lines for pip, such as `einops==0.8.0`, or
+    `./wheels/mine.whl` in `code`. The head installs them at the start of each attempt, beside those
+    of the image, and passes them to the workers; Ray and PyTorch stay those of the image. pip reads
+    its variables from `env`: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_NO_INDEX."""
     config: Freeform = Field(default_factory=dict)
     """JSON object handed to the function; a script finds it in $TRAININGRUN_CONFIG."""
     torch: TorchSettings = Field(default_factory=TorchSettings)
@@ -116,14 +160,51 @@ class Training(Model):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.__function__) != has(self.script)",
-            "set exactly one of training.function (module:function in the image) and "
-            "training.script (a file in a ConfigMap or in the image)",
+            "set exactly one of training.function (module:function) and training.script (a file in "
+            "a ConfigMap, in the image or in training.code)",
             lambda training: (training.function is None) != (training.script is None),
         ),
         matching(
             "function",
             r"[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*",
             "must be module:function, such as trainingrun_runtime.examples.digits:train",
+        ),
+        Rule(
+            "!has(self.script) || !has(self.script.path) || self.script.path.startsWith('/') || "
+            "has(self.code)",
+            "is relative to training.code, which is not set; set it, or write the absolute path of "
+            "a file in the image",
+            lambda training: (
+                training.code is not None
+                or training.script is None
+                or training.script.path is None
+                or training.script.path.startswith("/")
+            ),
+            "script.path",
+        ),
+        Rule(
+            f"!has(self.requirements) || self.requirements.all(r, r.matches(r'^{_REQUIREMENT}$'))",
+            "every item must be one requirement, such as einops==0.8.0; pip's options are "
+            "variables in training.env, such as PIP_INDEX_URL",
+            lambda training: all(re.fullmatch(_REQUIREMENT, r) for r in training.requirements),
+            "requirements",
+        ),
+        Rule(
+            "!has(self.requirements) || "
+            f"!self.requirements.exists(r, r.matches(r'{_CREDENTIALS}'))",
+            "no item may hold credentials; put them into a Secret, and have training.env set "
+            "PIP_INDEX_URL or PIP_EXTRA_INDEX_URL from it",
+            lambda training: not any(re.search(_CREDENTIALS, r) for r in training.requirements),
+            "requirements",
+        ),
+        Rule(
+            None,
+            f"must have at most {MAX_REQUIREMENTS_CHARACTERS} characters in all; put the packages "
+            "into the image",
+            lambda training: (
+                sum(len(line) for line in training.requirements) <= MAX_REQUIREMENTS_CHARACTERS
+            ),
+            "requirements",
         ),
         Rule(
             None,

@@ -15,7 +15,7 @@ from .scheduling_spec import Queue, Scheduling
 from .spec_fields import Freeform, Switch, Whole
 from .status import RunStatus
 from .storage_spec import BestCheckpoint, Checkpoints, RestoreFrom, Storage
-from .training_spec import EnvVar, ScriptSource, TorchSettings, Training
+from .training_spec import CodeSource, EnvVar, ScriptSource, TorchSettings, Training
 
 __all__ = [
     "API_VERSION",
@@ -30,6 +30,7 @@ __all__ = [
     "BestCheckpoint",
     "Capacity",
     "Checkpoints",
+    "CodeSource",
     "EnvVar",
     "Failures",
     "Head",

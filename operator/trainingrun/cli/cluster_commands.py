@@ -1,17 +1,18 @@
-"""`list`, `get`, `logs`, `watch` and `retry`: what needs a cluster."""
+"""`list`, `get`, `logs`, `submit`, `watch` and `retry`: what needs a cluster."""
 
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
 
 from ..local.plain import plain_lines
-from . import retried_run, run_views, watch_view
+from . import manifest_files, retried_run, run_views, submitting, watch_view
 from .consoles import wide_console
-from .errors import one_sentence
+from .errors import CliError, one_sentence
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -33,6 +34,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("list")(list_runs)
     app.command()(get)
     app.command()(logs)
+    app.command()(submit)
     app.command()(watch)
     app.command()(retry)
 
@@ -99,14 +101,46 @@ def logs(
             raise typer.Exit(0) from None
 
 
+def submit(
+    file: Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")],
+    code: Annotated[
+        Path | None,
+        typer.Option(help="Folder to pack, without what .gitignore names, for training.code."),
+    ] = None,
+    requirements: Annotated[
+        Path | None, typer.Option(help="requirements.txt for training.requirements.")
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="URL of the bucket's service as this machine reaches it."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--watch/--no-watch", help="Follow the run until it ends.")
+    ] = True,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Upload code to the run's bucket, apply the run, and follow it as `watch` does."""
+    with one_sentence():
+        found = manifest_files.read(file)
+        run = found.only_run()
+        named = found.manifests[0]["metadata"].get("namespace")
+        if namespace and named and namespace != named:
+            raise CliError(
+                f"{found.name}: metadata.namespace is {named}, and --namespace is {namespace}; "
+                "leave one of them out"
+            )
+        kube = _connect(context, namespace or named)
+        kube.apply(submitting.manifest_with(found, code, requirements, endpoint))
+        typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
+        if follow:
+            _follow(kube, run.metadata.name)
+
+
 def watch(name: Name, namespace: Namespace = None, context: Context = None) -> None:
     """Follow a TrainingRun until it ends; exit code 0 if it succeeded, 1 if it failed."""
     with one_sentence():
-        kube = _connect(context, namespace)
-        try:
-            watch_view.follow(kube, name)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+        _follow(_connect(context, namespace), name)
 
 
 def retry(
@@ -146,3 +180,10 @@ def retry(
             return
         kube.create(manifest)
     typer.echo(f"{new_name} created; it begins {retried_run.begins(manifest)}")
+
+
+def _follow(kube: "Kube", name: str) -> None:
+    try:
+        watch_view.follow(kube, name)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

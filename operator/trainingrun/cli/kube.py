@@ -18,6 +18,7 @@ from .errors import CliError
 
 _DRIVER_LOG = "/tmp/ray/session_latest/logs/job-driver-*.log"  # noqa: S108 - in the pod
 _TIMEOUT_S = 30
+_FIELD_MANAGER = "trainingrun-submit"
 
 
 class UnreachableError(CliError):
@@ -93,6 +94,23 @@ class Kube:
         with _one_sentence(f"TrainingRun {run['metadata']['name']} in namespace {self.namespace}"):
             self._custom.create_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, PLURAL, run, _request_timeout=_TIMEOUT_S
+            )
+
+    def apply(self, run: dict[str, Any]) -> None:
+        """Create a TrainingRun in this namespace, or change it to what the manifest says."""
+        name = run["metadata"]["name"]
+        with _one_sentence(f"TrainingRun {name} in namespace {self.namespace}"):
+            self._custom.patch_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                self.namespace,
+                PLURAL,
+                name,
+                run,
+                field_manager=_FIELD_MANAGER,
+                force=True,
+                _content_type="application/apply-patch+yaml",
+                _request_timeout=_TIMEOUT_S,
             )
 
     def head_pod(self, run: str) -> str:

@@ -21,6 +21,8 @@ class Documents:
     """The file's name, as it was given."""
     runs: list[TrainingRun] = field(default_factory=list)
     """The valid TrainingRuns."""
+    manifests: list[dict[str, Any]] = field(default_factory=list)
+    """The same as they were written."""
     config_maps: dict[str, dict[str, str]] = field(default_factory=dict)
     """Data of the ConfigMaps, by name."""
     problems: list[str] = field(default_factory=list)
@@ -69,6 +71,7 @@ def _add(document: Any, found: Documents) -> None:
     elif kind in (None, KIND) or "apiVersion" not in document:
         try:
             found.runs.append(parse(document))
+            found.manifests.append(dict(document))
         except InvalidRunError as error:
             found.problems.extend(error.problems)
 

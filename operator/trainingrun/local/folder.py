@@ -123,10 +123,11 @@ class Folder:
         return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
 
     def write_script(self, config_maps: Mapping[str, Mapping[str, str]]) -> Path | None:
-        """Write the run's script where Python finds it, unless it is a file of the image.
+        """Write the run's script where Python finds it, unless it is in the image or in the code.
 
         Returns:
-            Its path; None if the run trains a function.
+            Its path, relative to the folder of the code if it is there; None if the run trains a
+            function.
 
         Args:
             config_maps: Data of the ConfigMaps in the run's own file, by name.
@@ -139,7 +140,7 @@ class Folder:
             return None
         if source.config_map is None:
             path = Path(source.path or "")
-            if not path.is_file():
+            if path.is_absolute() and not path.is_file():
                 raise LocalError(
                     f"training.script.path {path} is not a file on this machine; a local run reads "
                     "it here, not in the image"

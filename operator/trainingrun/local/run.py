@@ -18,6 +18,7 @@ from ..api.contract import CONFIG_ENV, Failure, Progress, RunContract
 from ..api.exit_codes import LEASE_LOST_EXIT_CODE
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract
+from ..rendering.contracts import code_source
 from . import machine
 from .display import Display, summary
 from .driver_process import Driver
@@ -74,6 +75,8 @@ def run_locally(
         update={
             "script": str(script) if script else None,
             "restore_from": folder.restore_from(run.spec.storage),
+            # The folder takes the place of the bucket for checkpoints, not for the code.
+            "code": code_source(run),
         }
     )
     environment = {
@@ -229,7 +232,7 @@ def _outcome(code: int, progress: Progress | None) -> Progress | str | _FailedAt
 
 def _import_path(script: Path | None) -> str:
     """$PYTHONPATH of the run: its script's folder, the working directory, and this project."""
-    roots = [str(script.parent)] if script else []
+    roots = [str(script.parent)] if script and script.is_absolute() else []
     roots.append(str(Path.cwd()))
     for module in ("trainingrun", "trainingrun_runtime"):
         found = importlib.util.find_spec(module)

@@ -6,6 +6,7 @@ from typing import Literal
 from ..api.contract import (
     WORKER_RESOURCE,
     ContractCheckpoints,
+    ContractCode,
     ContractRestore,
     ContractStorage,
     RunContract,
@@ -62,8 +63,16 @@ def ray_devices(run: TrainingRun, settings: RenderSettings) -> dict[str, int]:
 
 
 def script_path(script: ScriptSource) -> PurePosixPath:
-    """Where the script is in every pod of the run."""
+    """Where the script is in every pod of the run; relative: below the folder of the code."""
     return PurePosixPath(script.path or f"{names.SCRIPT_FOLDER}/{script.file}")
+
+
+def code_source(run: TrainingRun) -> ContractCode | None:
+    """The user's code, if it is not in the image."""
+    code, storage = run.spec.training.code, run.spec.storage
+    if code is None:
+        return None
+    return ContractCode(uri=code.uri, endpoint=storage.endpoint, region=storage.region)
 
 
 def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunContract:
@@ -80,6 +89,8 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         function=training.function,
         script=str(script_path(training.script)) if training.script else None,
         script_args=training.script.args if training.script else [],
+        code=code_source(run),
+        requirements=training.requirements,
         config=training.config,
         torch_backend=training.torch.backend,
         torch_timeout_seconds=training.torch.timeout_seconds,

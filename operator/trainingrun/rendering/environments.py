@@ -72,9 +72,10 @@ def _common(
     }
     if settings.ray_auth == "disabled":
         variables |= NO_RAY_TOKEN
-    if run.spec.training.script:
+    script = run.spec.training.script
+    if script and script_path(script).is_absolute():  # else Ray sets it, where the code is unpacked
         # Whatever the script imports lies beside it, and workers unpickle by import.
-        variables["PYTHONPATH"] = str(script_path(run.spec.training.script).parent)
+        variables["PYTHONPATH"] = str(script_path(script).parent)
     return [
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},

@@ -46,6 +46,8 @@ _RANGE = 8 * 1024 * 1024
 """Bytes per read of `stream`: small enough for `timeout` on a slow line."""
 _AHEAD = 4
 """Reads under way at once: one connection to S3 alone gives some 50 MB/s."""
+_PART, _PARTS_AT_ONCE = 5 * 1024 * 1024, 2
+"""Bytes per write of `upload`, the least that S3 takes, and writes under way at once."""
 _PROBE = f".probe-{uuid.uuid4().hex}"
 """One name for all tries of a process, so that one that an outage left is removed by the next."""
 _AZURE = ("az", "abfs", "abfss")
@@ -117,6 +119,14 @@ class Bucket:
     def put(self, key: str, content: bytes) -> None:
         """Write an object, over an existing one too."""
         self._ask(lambda: obstore.put(self.store, key, content, use_multipart=False))
+
+    def upload(self, key: str, content: bytes) -> None:
+        """Write an object that may take longer than `timeout` on a slow line: in parts."""
+        self._ask(
+            lambda: obstore.put(
+                self.store, key, content, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
+            )
+        )
 
     def create(self, key: str, content: bytes) -> bool:
         """Write an object only if there is none.

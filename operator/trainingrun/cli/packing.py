@@ -1,0 +1,120 @@
+"""A folder with code as a zip file, and a requirements file as its lines."""
+
+import io
+import subprocess
+import tempfile
+import zipfile
+from pathlib import Path
+
+from ..api.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
+from .errors import CliError
+
+_LEFT_OUT = ("__pycache__", ".git")
+_DATE = (1980, 1, 1, 0, 0, 0)
+_MIB = 1024**2
+
+
+def pack(folder: Path) -> bytes:
+    """The files of a folder, without those that git ignores, as a zip file.
+
+    The same files give the same bytes: the order is that of the names, and no time is kept.
+
+    Raises:
+        CliError: The folder is none, holds nothing or too much, or cannot be read.
+    """
+    if not folder.is_dir():
+        raise CliError(f"--code {folder} is not a folder")
+    files = [file for file in _listed(folder) if not set(file.parts) & set(_LEFT_OUT)]
+    if not files:
+        raise CliError(f"--code {folder} holds no file that git does not ignore")
+    sizes = {file: (folder / file).stat().st_size for file in files}
+    if sum(sizes.values()) > MAX_UNPACKED_BYTES or len(files) > MAX_CODE_FILES:
+        raise CliError(_too_large(folder, sizes, MAX_UNPACKED_BYTES, "")) from None
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for file in sorted(files, key=Path.as_posix):
+            try:
+                content = (folder / file).read_bytes()
+            except OSError as error:
+                raise CliError(f"{folder / file} cannot be read: {error.strerror}") from None
+            entry = zipfile.ZipInfo(file.as_posix(), _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # Unix, wherever it is packed
+            executable = (folder / file).stat().st_mode & 0o100
+            entry.external_attr = (0o100755 if executable else 0o100644) << 16
+            archive.writestr(entry, content)
+    if packed.tell() > MAX_CODE_BYTES:
+        raise CliError(_too_large(folder, sizes, MAX_CODE_BYTES, ", packed"))
+    return packed.getvalue()
+
+
+def requirement_lines(file: Path) -> list[str]:
+    """The requirements in a file of pip's; comments, empty lines and line breaks are left out.
+
+    Raises:
+        CliError: The file cannot be read, or a line is an option, which `training.requirements` do
+            not take.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"--requirements {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CliError(f"--requirements {file} is not UTF-8 text") from None
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        requirement = "" if line.startswith("#") else line.split(" #")[0].strip()
+        if requirement.startswith("-"):
+            raise CliError(
+                f"{file}: {requirement[:80]} is an option of pip; write requirements alone there, "
+                "and set options as variables in training.env, such as PIP_INDEX_URL"
+            )
+        if requirement:
+            found.append(" ".join(requirement.split()))
+    return found
+
+
+def _listed(folder: Path) -> list[Path]:
+    """The files of a folder, relative to it: those that git tracks, and those it would add."""
+    with tempfile.TemporaryDirectory() as empty:
+        options = ["-C", str(folder)]
+        if _git(*options, "rev-parse", "--is-inside-work-tree", check=False).strip() != "true":
+            # Of a folder without a repository git reads .gitignore as well, given an empty one.
+            _git("init", "--quiet", "--bare", empty)
+            options = [f"--git-dir={empty}", f"--work-tree={folder.absolute()}", *options]
+        names = _git(*options, "ls-files", "-z", "--cached", "--others", "--exclude-standard", ".")
+    found = []
+    for name in sorted(set(names.split("\0")) - {""}):
+        path = folder / name
+        if path.is_symlink() and path.is_dir():
+            raise CliError(
+                f"{path} is a link to a folder, which a zip file does not hold; replace it by the "
+                "folder, or name it in .gitignore"
+            )
+        if path.is_dir():  # a repository in the repository, such as a submodule
+            found += [Path(name) / below for below in _listed(path)]
+        elif path.is_file():  # not one that was deleted since it was added
+            found.append(Path(name))
+    return found
+
+
+def _git(*arguments: str, check: bool = True) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, errors="surrogateescape"
+        )
+    except FileNotFoundError:
+        raise CliError("git is not installed; --code needs it to read .gitignore") from None
+    if check and done.returncode:
+        raise CliError(f"git cannot list the code: {' '.join(done.stderr.split())}")
+    return done.stdout
+
+
+def _too_large(folder: Path, sizes: dict[Path, int], limit: int, how: str) -> str:
+    largest = sorted(sizes, key=lambda file: -sizes[file])[:3]
+    shown = ", ".join(f"{file.as_posix()} ({sizes[file] / _MIB:.1f} MiB)" for file in largest)
+    return (
+        f"--code {folder} holds {len(sizes)} files of {sum(sizes.values()) / _MIB:.0f} MiB{how}, "
+        f"and {MAX_CODE_FILES} files of {limit // _MIB} MiB are the most; name in .gitignore what "
+        f"is no code: the largest are {shown}"
+    )

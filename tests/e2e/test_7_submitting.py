@@ -1,0 +1,115 @@
+"""`trainingrun submit` from this machine: pods train the folder's code, also after a loss."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e import live_source
+from e2e.cluster import CREDENTIALS, LIVE_SOURCE, ROOT, TestCluster
+from e2e.kube import Kubectl, wait_for
+from e2e.runs import Run, specification
+from support.packages import wheel
+
+NAME = "submitted"
+STEPS = 150
+CODE = f"""
+import time
+from pathlib import Path
+
+import tinything
+import torch
+from trainingrun_runtime import Session
+
+
+def main():
+    session = Session(model=torch.nn.Linear(1, 1))
+    for _ in session.steps({STEPS}):
+        time.sleep(0.1)
+    session.finish(word=Path("word.txt").read_text(), value=tinything.VALUE)
+"""
+
+
+@contextmanager
+def bucket_on_this_machine(kubectl: Kubectl) -> Iterator[str]:
+    """URL at which this machine reaches the cluster's S3 server."""
+    command = ["kubectl", f"--kubeconfig={kubectl.kubeconfig}", "--namespace=storage"]
+    command += ["port-forward", "service/s3", ":7070"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
+        try:
+            assert forwarding.stdout is not None
+            said = forwarding.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 7070
+            yield f"http://{said.split()[2]}"
+        finally:
+            forwarding.kill()
+
+
+def submit(kubectl: Kubectl, folder: Path) -> str:
+    """What the command prints."""
+    roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
+    with bucket_on_this_machine(kubectl) as endpoint:
+        done = subprocess.run(
+            [
+                sys.executable, "-c", "from trainingrun.cli.main import app; app()", "submit",
+                "run.yaml", "--code=.", "--requirements=requirements.txt", "--no-watch",
+                f"--namespace={kubectl.namespace}", f"--endpoint={endpoint}",
+            ],
+            cwd=folder,
+            env={
+                **os.environ, **CREDENTIALS, "PYTHONPATH": roots, "AWS_REGION": "us-east-1",
+                "KUBECONFIG": str(kubectl.kubeconfig),
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def a_project(folder: Path) -> Path:
+    """A run, its code, and a package that no image has, as a file of the code."""
+    training = {"function": "train:main", "env": [{"name": "PIP_NO_INDEX", "value": "1"}]}
+    spec = specification(training=training)
+    manifest = {
+        "apiVersion": "trainingrun.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": NAME},
+        "spec": live_source.in_training(spec) if LIVE_SOURCE else spec,
+    }
+    (folder / "run.yaml").write_text(json.dumps(manifest))
+    (folder / "train.py").write_text(CODE)
+    (folder / "word.txt").write_text("of the folder")
+    package = wheel(folder / "wheels", "tinything", "1.2", "VALUE = 42\n")
+    (folder / "requirements.txt").write_text(f"./wheels/{package.name}\n")
+    return folder
+
+
+def test_submitted_code_is_trained_and_goes_on_after_a_deleted_worker(
+    operated: TestCluster, kubectl: Kubectl, tmp_path: Path
+):
+    project = a_project(tmp_path)
+    run = Run(operated, kubectl, NAME)
+    run.remove()
+    assert "uploaded to s3://runs/e2e/code" in submit(kubectl, project)
+    wait_for(
+        "step 40 of the submitted code",
+        lambda: run.status().get("progress", {}).get("step", 0) >= 40,
+        timeout=180,
+        instead=run.sentence,
+        every=1,
+    )
+    kubectl.delete("pod", sorted(run.workers())[0])
+    status = run.succeed()
+
+    assert status["progress"]["step"] == STEPS
+    assert status["attempt"] == 1
+    assert status["disruptions"]["preemptions"] == 1
+    assert status["result"]["metrics"]["word"] == "of the folder"
+    assert status["result"]["metrics"]["value"] == 42
+    run.remove()
+    assert "already" in submit(kubectl, project), "the same code is kept by its digest"
+    run.remove()

@@ -1,0 +1,173 @@
+"""What `submit` packs: the files that git does not ignore, always to the same bytes."""
+
+import io
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trainingrun.cli import packing
+from trainingrun.cli.errors import CliError
+from trainingrun.cli.main import app
+from trainingrun.cli.packing import pack, requirement_lines
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Code, and what is none."""
+    for name in ("train.py", "lib/model.py", "data/large.bin", "lib/__pycache__/model.pyc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / ".gitignore").write_text("data/\n")
+    return tmp_path
+
+
+def names(packed: bytes) -> list[str]:
+    return zipfile.ZipFile(io.BytesIO(packed)).namelist()
+
+
+CODE = [".gitignore", "lib/model.py", "train.py"]
+
+
+def test_without_a_repository_gitignore_is_kept_too(folder: Path) -> None:
+    assert names(pack(folder)) == CODE
+
+
+def test_tracked_untracked_and_nested_files_are_packed_and_deleted_ones_are_not(
+    folder: Path,
+) -> None:
+    git(folder, "init")
+    (folder / "gone.py").touch()
+    (folder / "data/kept.txt").touch()
+    git(folder, "add", "train.py", "gone.py")
+    git(folder, "add", "--force", "data/kept.txt")
+    (folder / "gone.py").unlink()
+    (folder / "vendored").mkdir()
+    (folder / "vendored/a.py").touch()
+    git(folder / "vendored", "init")
+    assert names(pack(folder)) == [
+        ".gitignore",
+        "data/kept.txt",
+        "lib/model.py",
+        "train.py",
+        "vendored/a.py",
+    ]
+    assert names(pack(folder / "lib")) == ["model.py"]
+
+
+def test_the_same_files_give_the_same_bytes_whenever_they_were_written(folder: Path) -> None:
+    first = pack(folder)
+    os.utime(folder / "train.py", (0, 0))
+    (folder / "data/large.bin").write_text("more")
+    assert pack(folder) == first
+    (folder / "train.py").chmod(0o755)
+    assert pack(folder) != first
+
+
+def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "MAX_UNPACKED_BYTES", 2 * 1024**2)
+    (folder / "weights.pt").write_bytes(b"0" * 3 * 1024**2)
+    with pytest.raises(CliError, match=r"the largest are weights.pt \(3.0 MiB\), lib/model.py"):
+        pack(folder)
+
+
+def test_a_folder_of_more_files_than_are_code_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "MAX_CODE_FILES", 2)
+    with pytest.raises(CliError, match=r"holds 3 files .* name in .gitignore what is no code"):
+        pack(folder)
+
+
+def test_a_link_to_a_folder_is_named(folder: Path) -> None:
+    (folder / "linked").symlink_to(folder / "lib")
+    with pytest.raises(CliError, match=r"linked is a link to a folder"):
+        pack(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("absent", "is not a folder"), ("data", "holds no file that git does not ignore")],
+)
+def test_a_folder_without_code_is_named(folder: Path, name: str, sentence: str) -> None:
+    git(folder, "init")
+    with pytest.raises(CliError, match=sentence):
+        pack(folder / name)
+
+
+def test_a_requirements_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(
+        "# all of it\n\neinops==0.8.0  # small\n"
+        "numpy>=1.26 ; python_version > '3.10'\n"
+        "tiny==1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:11\n"
+        "mine @ git+ssh://git@example.com/mine.git#egg=mine\n"
+    )
+    assert requirement_lines(file) == [
+        "einops==0.8.0",
+        "numpy>=1.26 ; python_version > '3.10'",
+        "tiny==1 --hash=sha256:00 --hash=sha256:11",
+        "mine @ git+ssh://git@example.com/mine.git#egg=mine",
+    ]
+
+
+@pytest.mark.parametrize("line", ["-r base.txt", "--index-url https://a", "-e ."])
+def test_an_option_in_a_requirements_file_is_refused(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(f"einops\n{line}\n")
+    with pytest.raises(CliError, match=rf"{line} is an option of pip; .*training.env"):
+        requirement_lines(file)
+
+
+RUN = """
+apiVersion: trainingrun.dev/v1alpha1
+kind: TrainingRun
+metadata: {name: mine, namespace: team-b}
+spec:
+  training: {function: "train:main"}
+  storage: {uri: "s3://runs/demo"}
+"""
+CONFIG_MAP = "kind: ConfigMap\napiVersion: v1\nmetadata: {name: other}\n---"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "sentence"),
+    [
+        pytest.param(
+            RUN, ["--namespace", "team-a"], "metadata.namespace is team-b, and", id="two namespaces"
+        ),
+        pytest.param(
+            CONFIG_MAP + RUN, [], "holds ConfigMap other as well", id="another object"
+        ),
+        pytest.param(
+            RUN.replace("s3://runs/demo", "file:///data"),
+            ["--code", "."],
+            "storage.uri is file:///data, a folder of the pods",
+            id="no bucket",
+        ),
+        pytest.param(
+            RUN.replace("function: ", "fun: "), [], "spec.training.fun is not a field", id="invalid"
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_that_cannot_be_submitted_is_refused_before_the_cluster_is_asked(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    options: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "run.yaml").write_text(text)
+    result = CliRunner().invoke(app, ["submit", "run.yaml", *options])
+    assert result.exit_code == 1
+    assert sentence in result.stderr
