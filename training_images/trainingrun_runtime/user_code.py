@@ -63,11 +63,11 @@ class UserCode:
 
     def runtime_environment(self) -> dict[str, Any]:
         """The runtime environment of the driver's job, as `ray.init` takes it."""
-        environment: dict[str, Any] = {"working_dir": str(self.package)}
-        if self.search:
-            # Python makes relative ones absolute at its start, which is in the folder.
-            environment["env_vars"] = {"PYTHONPATH": os.pathsep.join(self.search)}
-        return environment
+        return {
+            "working_dir": str(self.package),
+            # Python makes relative paths absolute at its start, which is in the folder.
+            "env_vars": {"PYTHONPATH": os.pathsep.join(self.search)},
+        }
 
     def enter(self) -> None:
         """Make this process work in the folder and import from it, as those of Ray do."""

@@ -130,8 +130,10 @@ def submit(
                 f"{found.name}: metadata.namespace is {named}, and --namespace is {namespace}; "
                 "leave one of them out"
             )
+        submission = submitting.Submission.prepare(found, code, requirements)
         kube = _connect(context, namespace or named)
-        kube.apply(submitting.manifest_with(found, code, requirements, endpoint))
+        submission.upload(endpoint)
+        kube.apply(submission.manifest)
         typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
         if follow:
             _follow(kube, run.metadata.name)

@@ -2,13 +2,14 @@
 
 import copy
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from ..api.parse import InvalidRunError, parse
-from ..api.v1alpha1 import Storage, TrainingRun
+from ..api.v1alpha1 import Storage
 from .errors import CliError
 from .manifest_files import Documents
 from .packing import pack, requirement_lines
@@ -17,72 +18,92 @@ FOLDER = "code"
 """Folder below `storage.uri` in which zip files are kept, each named by its digest."""
 
 
-def manifest_with(
-    found: Documents, code: Path | None, requirements: Path | None, endpoint: str | None
-) -> dict[str, Any]:
-    """The file's TrainingRun as it is to be applied; its code is in the bucket by then.
+@dataclass(frozen=True)
+class Submission:
+    """A run with its code, all of it valid; nothing is uploaded or applied yet."""
 
-    Args:
-        found: What is in the file.
-        code: A folder to be packed and uploaded, for `training.code`.
-        requirements: A file of pip's, for `training.requirements`.
-        endpoint: URL of the bucket's service as this machine reaches it; default: as in the file.
+    manifest: dict[str, Any]
+    """The TrainingRun as it is to be applied."""
+    storage: Storage
+    """Its bucket."""
+    packed: bytes | None
+    """The zip file that `training.code` names; None: no code is submitted."""
 
-    Raises:
-        CliError: One of them cannot be used, or the bucket does not take the code.
-    """
-    run = found.only_run()
-    if found.config_maps:
-        raise CliError(
-            f"{found.name}: holds ConfigMap {', '.join(sorted(found.config_maps))} as well, and "
-            "submit applies the TrainingRun alone; apply the others with kubectl and move them "
-            "to a file of their own"
-        )
-    manifest = copy.deepcopy(found.manifests[0])
-    training = manifest["spec"]["training"]
-    if requirements is not None:
-        training["requirements"] = requirement_lines(requirements)
-    if code is not None:
-        packed = pack(code)
-        name = f"{hashlib.sha256(packed).hexdigest()}.zip"
-        training["code"] = {"uri": f"{run.spec.storage.uri.rstrip('/')}/{FOLDER}/{name}"}
-        _check(manifest)
-        _upload(run.spec.storage, name, packed, endpoint)
-    _check(manifest)
-    return manifest
+    @classmethod
+    def prepare(
+        cls, found: Documents, code: Path | None, requirements: Path | None
+    ) -> "Submission":
+        """Put code and requirements into the file's TrainingRun.
 
+        Args:
+            found: What is in the file.
+            code: A folder to be packed, for `training.code`.
+            requirements: A file of pip's, for `training.requirements`.
 
-def _check(manifest: dict[str, Any]) -> TrainingRun:
-    try:
-        return parse(manifest)
-    except InvalidRunError as error:
-        raise CliError(str(error)) from None
+        Raises:
+            CliError: One of them cannot be used.
+        """
+        storage = found.only_run().spec.storage
+        if found.config_maps:
+            raise CliError(
+                f"{found.name}: holds ConfigMap {', '.join(sorted(found.config_maps))} as well, "
+                "and submit applies the TrainingRun alone; apply the others with kubectl and move "
+                "them to a file of their own"
+            )
+        manifest = copy.deepcopy(found.manifests[0])
+        training, packed = manifest["spec"]["training"], None
+        if requirements is not None:
+            training["requirements"] = requirement_lines(requirements)
+        if code is not None:
+            if storage.uri.startswith("file:"):
+                raise CliError(
+                    f"storage.uri is {storage.uri}, a folder of the pods that this machine does "
+                    "not have; use a bucket, or put the code into the image"
+                )
+            packed = pack(code)
+            training["code"] = {"uri": f"{_folder(storage)}/{_name(packed)}"}
+        try:
+            parse(manifest)
+        except InvalidRunError as error:
+            raise CliError(f"{found.name}: {error}") from None
+        return cls(manifest, storage, packed)
 
+    def upload(self, endpoint: str | None) -> None:
+        """Put the code into the bucket, unless it is there already, and say so.
 
-def _upload(storage: Storage, name: str, content: bytes, endpoint: str | None) -> None:
-    if storage.uri.startswith("file:"):
-        raise CliError(
-            f"storage.uri is {storage.uri}, a folder of the pods that this machine does not have; "
-            "use a bucket, or put the code into the image"
-        )
-    try:
-        from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
-    except ModuleNotFoundError as error:
-        raise CliError(
-            f"{error.name} is not installed here; install trainingrun[cli] to upload code"
-        ) from None
-    kilobytes = max(len(content) // 1024, 1)
-    try:
-        folder = f"{storage.uri.rstrip('/')}/{FOLDER}"
-        bucket = Bucket.open(folder, endpoint or storage.endpoint, storage.region)
-        if bucket.size(name) == len(content):
-            typer.echo(f"code {name[:12]} is in {folder} already")
+        Args:
+            endpoint: URL of the bucket's service as this machine reaches it; default: the run's.
+
+        Raises:
+            CliError: The bucket does not take it.
+        """
+        if self.packed is None:
             return
-        bucket.upload(name, content)
-    except StorageError as error:
-        raise CliError(
-            f"the code cannot be uploaded: {error} (submit takes the bucket's credentials from "
-            "this shell's environment, such as AWS_ACCESS_KEY_ID, and --endpoint for an endpoint "
-            "that only pods reach)"
-        ) from None
-    typer.echo(f"code {name[:12]} of {kilobytes} kB uploaded to {folder}")
+        try:
+            from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
+        except ModuleNotFoundError as error:
+            raise CliError(
+                f"{error.name} is not installed here; install trainingrun[cli] to upload code"
+            ) from None
+        name, folder = _name(self.packed), _folder(self.storage)
+        try:
+            bucket = Bucket.open(folder, endpoint or self.storage.endpoint, self.storage.region)
+            if bucket.size(name) == len(self.packed):
+                typer.echo(f"code {name[:12]} is in {folder} already")
+                return
+            bucket.upload(name, self.packed)
+        except StorageError as error:
+            raise CliError(
+                f"the code cannot be uploaded: {error} (submit takes the bucket's credentials from "
+                "this shell's environment, such as AWS_ACCESS_KEY_ID, and --endpoint for an "
+                "endpoint that only pods reach)"
+            ) from None
+        typer.echo(f"code {name[:12]} uploaded to {folder}, {len(self.packed) // 1024 + 1} kB")
+
+
+def _folder(storage: Storage) -> str:
+    return f"{storage.uri.rstrip('/')}/{FOLDER}"
+
+
+def _name(packed: bytes) -> str:
+    return f"{hashlib.sha256(packed).hexdigest()}.zip"
