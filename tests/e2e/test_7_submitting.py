@@ -94,6 +94,7 @@ def test_submitted_code_is_trained_and_goes_on_after_a_deleted_worker(
     project = a_project(tmp_path)
     run = Run(operated, kubectl, NAME)
     run.remove()
+    run.journals.clear()
     assert "uploaded to s3://runs/e2e/code" in submit(kubectl, project)
     wait_for(
         "step 40 of the submitted code",
