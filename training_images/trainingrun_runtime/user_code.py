@@ -79,6 +79,17 @@ class UserCode:
         importlib.invalidate_caches()
 
 
+def enter_on_rank() -> None:
+    """Work in the folder of the code again: Ray Train moves each rank into an empty one.
+
+    Commands that the rank starts find the modules as well, wherever they work.
+    """
+    # Ray puts the folder in front, as unpacked on this node.
+    places = os.environ["PYTHONPATH"].split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.join(places[0], each) for each in places)
+    os.chdir(places[0])
+
+
 def prepare(contract: RunContract, bucket: Bucket, retry: StorageRetry) -> UserCode | None:
     """Fetch what the run needs beside its image; None: nothing.
 

@@ -17,7 +17,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
-from . import prestarted_worker, stacks
+from . import prestarted_worker, stacks, user_code
 from .checkpoints import checkpoint_files, manifest, restore_source
 from .checkpoints.bucket import Bucket
 from .checkpoints.manifest import Manifest
@@ -226,6 +226,8 @@ class TrainingFunction:
         stacks.log_on_signal()
         # In a local run the attempts share a node's environment.
         os.environ.update(self._contract.identity())
+        if self._contract.code is not None or self._contract.requirements:
+            user_code.enter_on_rank()
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = _worker = Worker(self._coordinator, self._contract)
