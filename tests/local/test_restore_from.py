@@ -1,7 +1,9 @@
 """A run that begins from another run's checkpoint, with real Ray."""
 
 import copy
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,20 @@ def test_a_run_goes_on_where_another_one_ended_and_then_needs_only_its_own_check
     went_on = run.progress()
     assert went_on.restored_from is None
     assert 40 <= (went_on.resumed_from_step or 0) < STEPS
+    assert run.metrics()["weights_sha256"] == undisturbed
+
+
+def test_workers_that_are_lost_before_the_first_own_checkpoint_begin_there_again(
+    linear: Callable[..., Run], source: Run, undisturbed: str
+) -> None:
+    run = linear(source, steps=STEPS, step_seconds=0.1)
+    run.start()
+    run.wait_until(lambda progress: progress.step >= STEPS // 2 + 5)
+    os.kill(run.training_process(), signal.SIGKILL)
+    assert run.wait() == 0, run.log()
+    restored = [one for one in run.progress().records if one.kind is RecordKind.RESTORED]
+    assert [one.step for one in restored] == [STEPS // 2, STEPS // 2]
+    assert all("of another run" in one.message for one in restored)
     assert run.metrics()["weights_sha256"] == undisturbed
 
 
