@@ -38,7 +38,7 @@ SAVE_S = 30.0
 def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
     """Ray's controller: have the last step saved, if one of the ranks that are left has it.
 
-    Never raises, and takes 40 s at most.
+    Never raises, and takes 45 s at most.
 
     Args:
         coordinator: handle of the `Coordinator` actor.
