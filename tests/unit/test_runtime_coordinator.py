@@ -1,5 +1,6 @@
 """Where workers, Ray's controller and the driver meet."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
 from trainingrun_runtime.checkpoints.uploaded_checkpoint import UploadedCheckpoint
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.progress import document as progress_document
+from trainingrun_runtime.progress.time_accounting import StepReport
 
 CONTRACT = RunContract(
     name="digits", namespace="default", uid="0", attempt=1, storage=ContractStorage(uri="s3://b/r")
@@ -51,9 +53,10 @@ def test_a_later_step_of_a_former_group_does_not_count_as_this_groups_commit(
 
 
 def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordinator: Coordinator):
+    group = coordinator.group_started(2, 0, [])
+    coordinator.can_save_alone(0, group - 1, "an actor of the former group")
     for rank in range(2):
-        coordinator.reachable(rank, f"actor {rank}")
-    coordinator.group_started(2, 0, [])
+        coordinator.can_save_alone(rank, group, f"actor {rank}")
     assert coordinator.survivors() == ({0: "actor 0", 1: "actor 1"}, 0)
     coordinator.saved_alone(an_upload(step=12, group=1), rank=1)
     assert coordinator.survivors()[1] == 12, "it is not saved twice"
@@ -64,6 +67,22 @@ def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordin
         "resumed from step 12, which rank 1 saved after the loss",
         "resumed from step 12",
     ]
+
+
+def test_a_step_saved_by_another_rank_keeps_the_metrics_that_rank_0_has_reported(
+    coordinator: Coordinator,
+):
+    group = coordinator.group_started(2, 0, [])
+    coordinator.stepped(
+        StepReport(
+            group=group, step=12, total=None, begun=1.0, done=2.0, productive=1.0, checkpoint=0.0,
+            metrics={"loss": 0.5},
+        )
+    )  # fmt: skip
+    coordinator.saved_alone(replace(an_upload(step=12, group=1), metrics={"step": 12}), rank=1)
+    saved = coordinator.next_upload(0)
+    assert saved is not None
+    assert saved.metrics == {"loss": 0.5, "step": 12}
 
 
 def test_a_step_saved_alone_that_was_not_restored_is_not_named(coordinator: Coordinator):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainingrun_runtime.checkpoints import last_step as module
 from trainingrun_runtime.checkpoints.encoding import decode
@@ -260,6 +261,11 @@ class Extra(nn.Linear):
         pytest.param({"notes": Notes()}, "notes is a Notes", id="own class"),
         pytest.param({"model": Extra(1, 1)}, "model has _extra_state", id="extra state"),
         pytest.param({"model": nn.Linear(1, 1)}, "no optimizer", id="no optimizer"),
+        pytest.param(
+            {"plateau": ReduceLROnPlateau(SGD([nn.Parameter(torch.zeros(1))]))},
+            "plateau follows a metric",
+            id="a scheduler that follows a metric",
+        ),
     ],
 )
 def test_what_may_change_without_notice_is_not_covered(
@@ -269,6 +275,49 @@ def test_what_may_change_without_notice_is_not_covered(
         objects = {"optimizer": SGD([nn.Parameter(torch.zeros(1))]), **objects}
     with pytest.raises(NotCovered, match=reason):
         LastStep(restorable(objects), 0)
+
+
+def digest(training: Training) -> int:
+    return training.last.fingerprint(training.last.noted())
+
+
+@pytest.mark.parametrize(
+    "diverge",
+    [
+        pytest.param(lambda t: torch.rand(1, generator=t.generator), id="another random number"),
+        pytest.param(set_rate, id="another learning rate"),
+    ],
+)
+def test_ranks_that_hold_different_states_have_different_digests(
+    diverge: Callable[[Training], Any],
+) -> None:
+    one = digest(Training())
+    other = Training()
+    assert digest(other) == one
+    other.optimizer.zero_grad()
+    diverge(other)
+    other.note()
+    assert digest(other) != one
+
+
+def test_a_step_that_the_gpu_has_not_finished_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fake event: there is no GPU whose collective could hang."""
+
+    class Event:
+        over = False
+
+        def query(self) -> bool:
+            return self.over
+
+    monkeypatch.setattr(module, "GPU_S", 0.05)
+    training, event = Training(), Event()
+    training.last._noted = replace(training.last._noted, event=event)  # type: ignore[type-var]
+    with pytest.raises(NotWhole, match="the GPU has not finished step 2"):
+        training.last.noted()
+    event.over = True
+    assert training.last.noted().position.step == 2
 
 
 def test_steps_are_noted_only_as_long_as_it_takes_a_thousandth_of_their_time() -> None:

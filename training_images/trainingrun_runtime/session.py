@@ -236,7 +236,9 @@ class Session:
             return Position()
         worker = self._worker
         with checkpoint.as_directory() as folder:
-            return snapshot.restore(Path(folder), self._objects, worker.rank, worker.world_size)
+            position = snapshot.restore(Path(folder), self._objects, worker.rank, worker.world_size)
+        # Another run's `stop()` was its own: a run that begins there trains on.
+        return position if worker.restored is not None else replace(position, stop_at=None)
 
     def _position(self) -> Position:
         left = self._loops.left
@@ -293,10 +295,10 @@ class Session:
             self._tried = True
         agreed = self._consensus.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
         self._record_stop(agreed)
+        self._note_step(step_s)  # before a checkpoint, which takes longer and may be cut off
         if self._save_after == "step":
             self._save_now()  # after the exchange, so that `stop()` in the same step is saved too
         self._execute(agreed)
-        self._note_step(step_s)
         self._stalled += time.monotonic() - started
 
     def _watch_last_step(self, states: Mapping[str, Any]) -> None:
@@ -313,6 +315,7 @@ class Session:
             return
         try:
             self.last_step = LastStep(self._objects, self._worker.rank)
+            self._worker.can_save_alone()
         except NotCovered as reason:
             self.no_last_step = str(reason)
         except Exception as error:

@@ -8,8 +8,8 @@ the next worker group begins from the last checkpoint.
 import logging
 import tempfile
 import time
-from collections.abc import Collection
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ SAVE_S = 30.0
 def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
     """Ray's controller: have the last step saved, if one of the ranks that are left has it.
 
-    Never raises, and takes 45 s at most.
+    Never raises, and takes 45 s at most. Costs one call where no rank notes its steps.
 
     Args:
         coordinator: handle of the `Coordinator` actor.
@@ -52,21 +52,37 @@ def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
             if rank not in lost
         }
         offers = _offers(asked)
-        newest = max(offers.values(), default=0)
+        newest = max((offer.step for offer in offers.values()), default=0)
         if newest <= saved:
             return  # as new as the last checkpoint, or none at all
-        rank = min(rank for rank, step in offers.items() if step == newest)
-        began = time.monotonic()
-        call = training.call_beside(actors[rank], save, newest)
-        upload = ray.get(call, timeout=SAVE_S)
-        ray.get(coordinator.saved_alone.remote(upload, rank), timeout=CALL_S)
-        log.info("rank %d saved step %d in %.1f s", rank, newest, time.monotonic() - began)
+        ranks = [rank for rank, offer in offers.items() if offer.step == newest]
+        if len({offers[rank].fingerprint for rank in ranks}) > 1:
+            log.warning("ranks %s hold different states of step %d", ranks, newest)
+            return
+        _save_by_one(coordinator, {rank: actors[rank] for rank in sorted(ranks)}, newest)
     except Exception as error:
         log.warning("the last step was not saved, so the last checkpoint is used: %s", _why(error))
 
 
-def _offers(asked: dict[Any, int]) -> dict[int, int]:
-    """The step that each rank has whole, where it has one."""
+def _save_by_one(coordinator: Any, actors: Mapping[int, Any], step: int) -> None:
+    """Have the first rank save the step that does not fail in it: it may be lost meanwhile."""
+    began = time.monotonic()
+    for rank, actor in actors.items():
+        left = SAVE_S - (time.monotonic() - began)
+        if left <= 0:
+            raise TimeoutError(f"step {step} was not saved within {SAVE_S:.0f} s")
+        try:
+            upload = ray.get(training.call_beside(actor, save, step), timeout=left)
+        except Exception as error:
+            log.warning("rank %d did not save step %d: %s", rank, step, _why(error))
+            continue
+        ray.get(coordinator.saved_alone.remote(upload, rank), timeout=CALL_S)
+        log.info("rank %d saved step %d in %.1f s", rank, step, time.monotonic() - began)
+        return
+
+
+def _offers(asked: dict[Any, int]) -> dict[int, "Offer"]:
+    """What each rank has to offer, where it has something."""
     if not asked:
         return {}
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=OFFER_S)
@@ -83,7 +99,17 @@ def _why(error: Exception) -> str:
     return first_line(getattr(error, "cause", None) or error)
 
 
-def offered_step() -> int:
+@dataclass(frozen=True)
+class Offer:
+    """What a rank could save."""
+
+    step: int
+    """The last finished step."""
+    fingerprint: int
+    """See `LastStep.fingerprint`."""
+
+
+def offered_step() -> Offer:
     """In a worker: the last finished step, if this rank has its state whole.
 
     Raises:
@@ -91,7 +117,9 @@ def offered_step() -> int:
     """
     from .worker import this_worker
 
-    return _last_step(this_worker()).noted().position.step
+    last_step = _last_step(this_worker())
+    noted = last_step.noted()
+    return Offer(noted.position.step, last_step.fingerprint(noted))
 
 
 def _last_step(worker: "Worker") -> "LastStep":
@@ -132,7 +160,7 @@ def save(step: int) -> UploadedCheckpoint:
         snapshot.write(files, Path(folder))
         found = manifest.digest_folder(folder)
         digests = {name: asdict(digest) for name, digest in found.items()}
-        name = f"step-{step:010d}-{worker.group}.alone"
+        name = f"step-{step:010d}-{worker.group}.alone-{worker.rank}"
         path = retry(lambda: training.upload_alone(Path(folder), name, digests))
     # Rank 0's metrics are those of a checkpoint.
     metrics = {**noted.metrics, "step": step} if worker.rank == 0 else {"step": step}

@@ -10,12 +10,14 @@ import hashlib
 import importlib
 import json
 import logging
+import lzma
 import os
 import re
 import stat
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,6 +45,7 @@ RECORD = "code.json"
 """Object of the run's folder with the digest of its code, written once."""
 PACKAGES = ".trainingrun-packages"
 """Folder of the installed requirements, in the folder of the code."""
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
@@ -112,10 +115,11 @@ def prepare(contract: RunContract, bucket: Bucket, retry: StorageRetry) -> UserC
     if contract.code is not None:
         archive = home / "code.zip"
         digest = _fetch(contract.code, archive, retry)
-        _keep_the_same(contract.code, digest, bucket, retry)
         unpack(archive, folder, f"training.code.uri {contract.code.uri}")
         archive.unlink()
         search += _beside_the_script(contract, folder)
+        # Once it is known to be usable: what is recorded can no longer be corrected.
+        _keep_the_same(contract.code, digest, bucket, retry)
     if contract.requirements:
         requirements.install(contract.requirements, folder / PACKAGES)
         search.append(PACKAGES)
@@ -229,7 +233,7 @@ def unpack(archive: Path, folder: Path, name: str) -> None:
 def _broken_zips(name: str) -> Iterator[None]:
     try:
         yield
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (*_BROKEN, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise CodeError(
             f"{name} is not a zip file that can be read ({str(error)[:200]}); pack it again"
         ) from None

@@ -93,6 +93,10 @@ class Worker:
         """The checkpoint for this pod's notice is committed."""
         self._watcher.confirm_saved()
 
+    def can_save_alone(self) -> None:
+        """From now on the policy asks this rank for its last step when another one is lost."""
+        self.coordinator.can_save_alone.remote(self.rank, self.group, training.worker_actor())
+
     def start(self, bucket: Bucket) -> None:
         """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
         context = ray.get_runtime_context()
@@ -102,7 +106,6 @@ class Worker:
             os.environ.get("NODE_NAME", ""),
             os.environ.get("POD_NAME", ""),
         )
-        self.coordinator.reachable.remote(self.rank, training.worker_actor())
         chosen: Any = None
         if self.rank == 0:
             # Uploads of the former group are complete and about to be committed.

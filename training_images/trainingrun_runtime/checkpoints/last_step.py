@@ -20,6 +20,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from . import snapshot
 from .encoding import encode
+from .fingerprint import fingerprint
 from .snapshot import Position
 from .stateful_objects import Stateful, generator_of
 
@@ -29,6 +30,8 @@ ADVANCE_S = 0.02
 """Seconds that they may take before that."""
 LARGEST_COPY = 64 * 2**20
 """Bytes of buffers that are copied at the end of a step."""
+GPU_S = 1.0
+"""Seconds that the GPU may take to finish the step once the ranks have agreed on it."""
 PROBES, PROBE = 16, 64
 """Parameters of which a few elements are copied, and how many: an assignment to `.data` changes no
 version counter."""
@@ -163,10 +166,22 @@ class LastStep:
         if noted is None:
             raise NotWhole(self._reason)
         self._compare(noted)
+        if noted.event is not None and not _is_over(noted.event):
+            # All that follows would wait for a collective of this step, which hangs.
+            raise NotWhole(f"the GPU has not finished step {noted.position.step}")
         position = noted.settled()
         if position is None:
             raise NotWhole(f"another rank has not finished step {noted.position.step}")
         return replace(noted, position=position)
+
+    def fingerprint(self, noted: Noted) -> int:
+        """A digest of what is small: survivors whose digests differ do not hold the same state."""
+        groups = [
+            {key: value for key, value in group.items() if isinstance(value, _CONSTANTS)}
+            for name in sorted(noted.groups)
+            for group in noted.groups[name]
+        ]
+        return fingerprint({"groups": groups, "small": dict(noted.small)})
 
     def take(self, step: int) -> dict[str, Any]:
         """The encoded states of all objects after that step, copied to host memory.
@@ -200,7 +215,9 @@ class LastStep:
             self._models[name] = thing
         elif isinstance(thing, Optimizer):
             self._optimizers[name] = thing
-        elif isinstance(thing, LRScheduler | ReduceLROnPlateau) or generator_of(thing) is not None:
+        elif isinstance(thing, ReduceLROnPlateau):
+            raise NotCovered(f"{name} follows a metric, which may differ from rank to rank")
+        elif isinstance(thing, LRScheduler) or generator_of(thing) is not None:
             self._small[name] = thing
         else:
             raise NotCovered(f"{name} is a {type(thing).__name__}")
@@ -247,6 +264,8 @@ class LastStep:
             raise NotWhole("an optimizer has begun the next step")
         if [t._version for t in self._tensors] != noted.versions:
             raise NotWhole("parameters, or an optimizer's state, were changed since the last step")
+        if noted is not self._noted:  # once more: a whole step may have been noted in between
+            raise NotWhole(f"step {noted.position.step} is no longer the last one")
 
     @contextlib.contextmanager
     def _beside_training(self, event: Any) -> Iterator[None]:
@@ -304,6 +323,15 @@ class LastStep:
 
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
+
+
+def _is_over(event: Any) -> bool:
+    deadline = time.monotonic() + GPU_S
+    while not event.query():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,18 +83,23 @@ class Coordinator:
         # A node that is reachable again, or runs a new pod, is not lost.
         self._lost = {dead: name for dead, name in self._lost.items() if name != node}
 
-    def reachable(self, rank: int, actor: Any) -> None:
-        """A worker can be called there, also while its training waits for a lost rank."""
-        self._actors[rank] = actor
+    def can_save_alone(self, rank: int, group: int, actor: Any) -> None:
+        """A worker that notes its steps: it can be called, also while it waits for a lost rank."""
+        with self._lock:
+            if group == self._group:
+                self._actors[rank] = actor
 
     def survivors(self) -> tuple[dict[int, Any], int]:
-        """The worker group's actors by rank, and the newest step that it has in the bucket."""
-        return dict(self._actors), self._saved_step
+        """The actors that note their steps, by rank, and the group's newest step in the bucket."""
+        with self._lock:
+            return dict(self._actors), self._saved_step
 
     def saved_alone(self, upload: UploadedCheckpoint, rank: int) -> None:
         """Ray's controller: a rank has saved the last step after another one was lost."""
         self._saved_alone = (upload.step, rank)
-        self.uploaded(upload)
+        with self._lock:
+            metrics = {**self._accounting.metrics_of(upload.step), **upload.metrics}
+        self.uploaded(replace(upload, metrics=metrics))
 
     def group_started(
         self,
@@ -117,7 +123,7 @@ class Coordinator:
                 self._command = Command.NONE
             self._forget_storage_errors_of_ranks()
             self._group_began, self._has_session = time.time(), False
-            self._actors = {rank: a for rank, a in self._actors.items() if rank < world_size}
+            self._actors = {}
             self._saved_step = resumed_step
             step, rank = self._saved_alone or (None, None)
             self._saved_alone = None

@@ -80,6 +80,10 @@ class TimeAccounting:
         """Steps done."""
         return self._step
 
+    def metrics_of(self, step: int) -> dict[str, Any]:
+        """What rank 0 has reported of that step, if it is the last one that it has reported."""
+        return dict(self._metrics) if step == self._step else {}
+
     def group_started(
         self,
         now: float,
