@@ -131,9 +131,10 @@ def test_suspended_and_resumed(scenario: Scenario):
 def test_spot_node_killed(scenario: Scenario):
     run = scenario.run
     nodes = run.cluster
-    scenario.spec["workers"]["capacity"] = {"type": "PreferSpot"}
+    scenario.spec["workers"] |= {"capacity": {"type": "PreferSpot"}, "placement": "Spread"}
     scenario.start_and_reach(WELL_UNDER_WAY)
-    assert nodes.spot_node in run.workers().values(), "PreferSpot took no spot node"
+    placed = set(run.workers().values())
+    assert placed == {nodes.spot_node, nodes.on_demand_node}, "a worker is to be left"
     since = scenario.disturb(nodes.kill_node, nodes.spot_node)
     try:
         status = run.succeed()
