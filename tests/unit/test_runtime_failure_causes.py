@@ -7,6 +7,7 @@ from ray.train import ControllerError, WorkerGroupError
 from trainingrun_runtime.checkpoints.storage_errors import CredentialsError
 from trainingrun_runtime.failure_causes import (
     FailureCause,
+    OwnPodPreempted,
     PeerLost,
     Preempted,
     Suspended,
@@ -63,6 +64,18 @@ FULL = OSError(28, "No space left on device")
 )
 def test_cause(failures, cause):
     assert classify(WorkerGroupError("it failed", failures)).cause is cause
+
+
+@pytest.mark.parametrize(
+    ("failures", "ranks"),
+    [
+        pytest.param({0: Preempted("a"), 1: OwnPodPreempted("a")}, (1,), id="the pod of rank 1"),
+        pytest.param({0: Preempted("a"), 1: Preempted("a")}, (), id="the head, or a drain"),
+    ],
+)
+def test_a_preemption_is_that_of_the_pod_with_the_notice(failures, ranks):
+    """The operator sees that pod end too, and counts one loss where both name it."""
+    assert classify(WorkerGroupError("it failed", failures)).ranks == ranks
 
 
 def test_a_controller_error_is_nobodys_bug():

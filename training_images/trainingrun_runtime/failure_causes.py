@@ -21,6 +21,10 @@ class Preempted(Exception):
     """Raised on every rank once the checkpoint for a preemption notice is committed."""
 
 
+class OwnPodPreempted(Preempted):
+    """Raised instead on the ranks of the pod that has the notice."""
+
+
 class Suspended(Exception):
     """Raised on every rank once the checkpoint for `suspend` is committed."""
 
@@ -93,9 +97,12 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         if isinstance(reason, RayActorError | WorkerHealthCheckFailedError)
     }
     for kind, cause in ((Suspended, FailureCause.SUSPENDED), (Preempted, FailureCause.PREEMPTED)):
-        marked = tuple(rank for rank, reason in failures.items() if isinstance(reason, kind))
+        marked = [rank for rank, reason in failures.items() if isinstance(reason, kind)]
         if marked:
-            return ClassifiedFailure(cause, first_line(failures[marked[0]]), marked)
+            # All ranks raise it, but the loss is that of the pod with the notice. None here has
+            # one where it is the head's, or a drain that Ray announced.
+            own = tuple(r for r in marked if isinstance(failures[r], OwnPodPreempted))
+            return ClassifiedFailure(cause, first_line(failures[marked[0]]), own)
     if lost:
         rank, reason = next(iter(lost.items()))
         preempted = isinstance(reason, RayActorError) and reason.preempted

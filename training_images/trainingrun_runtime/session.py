@@ -34,7 +34,7 @@ from .checkpoints.stateful_objects import Stateful, replicated, restorable
 from .coordination.command import Command
 from .coordination.preemption_notice import PreemptionNotice, checkpoint_at
 from .coordination.step_consensus import Place, StepConsensus, StepValues
-from .failure_causes import Preempted, Suspended
+from .failure_causes import OwnPodPreempted, Preempted, Suspended
 from .progress.document import printable_metrics
 from .progress.step_reporter import StepReporter
 from .progress.time_accounting import StepReport
@@ -496,7 +496,8 @@ class Session:
         if command == Command.SUSPEND:
             self._exit = Suspended(f"suspended after step {self.step}")
         else:
-            self._exit = Preempted(f"a pod is preempted; saved after step {self.step}")
+            preempted = Preempted if notice is None else OwnPodPreempted
+            self._exit = preempted(f"a pod is preempted; saved after step {self.step}")
         raise self._exit
 
     def _wait_for_commit(self) -> None:
