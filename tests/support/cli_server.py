@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import yaml
@@ -27,6 +28,8 @@ class Server:
     """Content type and body of every PATCH."""
     created: list[Any] = field(default_factory=list)
     """Body of every POST; `POST <path>` has the answers."""
+    queries: list[dict[str, str]] = field(default_factory=list)
+    """Query of every POST and PATCH."""
 
     def answer(self, path: str) -> tuple[int, Any]:
         waiting = self.answers.get(path)
@@ -54,11 +57,15 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             state.created.append(json.loads(body))
-            self.do_GET()
+            self.write()
 
         def do_PATCH(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             state.applied.append((self.headers["Content-Type"], yaml.safe_load(body)))
+            self.write()
+
+        def write(self) -> None:
+            state.queries.append(dict(parse_qsl(urlsplit(self.path).query)))
             self.do_GET()
 
         def log_message(self, *_: Any) -> None:

@@ -286,6 +286,11 @@ def test_retry_creates_a_run_of_the_same_spec_that_begins_from_the_checkpoint(
     assert "status" not in created
 
 
+def test_the_api_server_is_asked_to_refuse_what_its_crd_lacks(saved: Server) -> None:
+    assert call("retry", "digits")[0] == 0
+    assert [query["fieldValidation"] for query in saved.queries] == ["Strict"]
+
+
 def test_retry_with_dry_run_prints_the_run_and_creates_nothing(saved: Server) -> None:
     code, output, _ = call("retry", "digits", "--name", "again", "--step", "40", "--dry-run")
     assert code == 0

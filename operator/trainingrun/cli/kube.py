@@ -19,6 +19,8 @@ from .errors import CliError
 _DRIVER_LOG = "/tmp/ray/session_latest/logs/job-driver-*.log"  # noqa: S108 - in the pod
 _TIMEOUT_S = 30
 _FIELD_MANAGER = "trainingrun-submit"
+# A CRD older than this command lacks fields, which the API server would drop with a warning alone.
+_FIELD_VALIDATION = "Strict"
 
 
 class UnreachableError(CliError):
@@ -93,7 +95,13 @@ class Kube:
         """
         with _one_sentence(f"TrainingRun {run['metadata']['name']} in namespace {self.namespace}"):
             self._custom.create_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, PLURAL, run, _request_timeout=_TIMEOUT_S
+                GROUP,
+                VERSION,
+                self.namespace,
+                PLURAL,
+                run,
+                field_validation=_FIELD_VALIDATION,
+                _request_timeout=_TIMEOUT_S,
             )
 
     def apply(self, run: dict[str, Any]) -> None:
@@ -108,6 +116,7 @@ class Kube:
                 name,
                 run,
                 field_manager=_FIELD_MANAGER,
+                field_validation=_FIELD_VALIDATION,
                 force=True,
                 _content_type="application/apply-patch+yaml",
                 _request_timeout=_TIMEOUT_S,
