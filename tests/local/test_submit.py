@@ -18,7 +18,7 @@ from trainingrun_runtime.checkpoints.bucket import Bucket
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     with running_server(tmp_path, monkeypatch) as found:
-        found.answers[f"{RUNS}/mine"] = [(200, {"status": {"phase": "Succeeded"}})]
+        found.answers[f"{RUNS}/mine"] = [(404, {"message": "not found"}), (200, {})]
         yield found
 
 
@@ -50,6 +50,7 @@ def submit(project: Path, *options: str) -> tuple[int, str, str]:
 def test_code_is_uploaded_by_its_digest_and_the_run_applied_with_it_and_followed(
     server: Server, project: Path, s3: S3Server
 ) -> None:
+    server.answers[f"{RUNS}/mine"].append((200, {"status": {"phase": "Succeeded"}}))
     code, output, errors = submit(project, "--requirements", str(project / "requirements.txt"))
     assert (code, errors) == (0, "")
     assert output.splitlines()[1] == "mine applied to namespace team-a"
@@ -68,7 +69,6 @@ def test_code_is_uploaded_by_its_digest_and_the_run_applied_with_it_and_followed
     assert sorted(zipfile.ZipFile(io.BytesIO(stored)).namelist()) == [
         ".gitignore",
         "requirements.txt",
-        "run.yaml",
         "train.py",
     ]
 
@@ -78,6 +78,8 @@ def test_the_same_code_is_not_uploaded_again_and_other_code_is_beside_it(
 ) -> None:
     assert "uploaded to s3://" in submit(project, "--no-watch")[1]
     (project / "out.log").write_text("which git ignores")
+    with (project / "run.yaml").open("a") as run:
+        run.write("# and the file with the run\n")
     assert "already" in submit(project, "--no-watch")[1]
     (project / "train.py").write_text("def main(): print(1)\n")
     assert "uploaded to s3://" in submit(project, "--no-watch")[1]

@@ -376,6 +376,65 @@ def test_a_name_that_is_taken_is_said_in_the_api_servers_words(saved: Server) ->
     )  # fmt: skip
 
 
+@pytest.fixture
+def run_yaml(tmp_path: Path) -> str:
+    """A file with the run `digits`."""
+    file = tmp_path / "run.yaml"
+    run = a_whole_run()
+    manifest = {**run, "metadata": {"name": "digits"}}
+    del manifest["status"]
+    file.write_text(yaml.safe_dump(manifest))
+    return str(file)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_run_that_has_ended_is_not_submitted_again(
+    server: Server, run_yaml: str, phase: str
+) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run(phase))]
+    assert call("submit", run_yaml) == (
+        1,
+        "",
+        f"TrainingRun digits in namespace team-a has ended ({phase}); delete it, or choose another "
+        "name\n",
+    )
+    assert server.applied == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param((404, {"message": "not found"}), id="new"),
+        pytest.param((200, a_run("Running")), id="running"),
+    ],
+)
+def test_submit_applies_a_run_and_takes_no_field_from_another_tool(
+    server: Server, run_yaml: str, before: tuple[int, Any]
+) -> None:
+    server.answers[f"{RUNS}/digits"] = [before, (200, {}), (200, a_run("Succeeded"))]
+    code, output, errors = call("submit", run_yaml)
+    assert (code, errors) == (0, "")
+    assert output.splitlines()[0] == "digits applied to namespace team-a"
+    assert output.endswith("digits: Succeeded · attempt 1\n")
+    (query,) = server.queries
+    assert query["fieldValidation"] == "Strict"
+    assert query.get("force", "false") == "false"
+
+
+def test_a_field_that_another_tool_set_is_named_with_what_to_do(
+    server: Server, run_yaml: str
+) -> None:
+    said = 'Apply failed with 1 conflict: conflict with "kubectl":\n- .spec.failures.maxRestarts'
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running")), (409, {"message": said})]
+    code, _, errors = call("submit", run_yaml)
+    assert code == 1
+    assert errors == (
+        "TrainingRun digits in namespace team-a: Apply failed with 1 conflict: conflict with "
+        '"kubectl": - .spec.failures.maxRestarts; change these fields with the tool that set them, '
+        "or choose another name\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "taken", "found"),
     [

@@ -40,6 +40,14 @@ def test_without_a_repository_gitignore_is_kept_too(folder: Path) -> None:
     assert names(pack(folder)) == CODE
 
 
+def test_the_file_with_the_run_is_no_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "run.yaml").write_text("failures: {maxRestarts: 1}")
+    assert names(pack(folder, folder / "run.yaml")) == CODE
+    monkeypatch.chdir(folder)
+    assert names(pack(Path(), Path("run.yaml"))) == CODE
+    assert names(pack(folder, folder.parent / "run.yaml")) == [*CODE[:2], "run.yaml", CODE[2]]
+
+
 def test_tracked_untracked_and_nested_files_are_packed_and_deleted_ones_are_not(
     folder: Path,
 ) -> None:

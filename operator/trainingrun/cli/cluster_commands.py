@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
+from ..api.status import Phase
 from ..local.plain import plain_lines
 from . import manifest_files, retried_run, run_views, submitting, watch_view
 from .consoles import wide_console
@@ -130,8 +131,9 @@ def submit(
                 f"{found.name}: metadata.namespace is {named}, and --namespace is {namespace}; "
                 "leave one of them out"
             )
-        submission = submitting.Submission.prepare(found, code, requirements)
+        submission = submitting.Submission.prepare(found, code, requirements, file)
         kube = _connect(context, namespace or named)
+        _refuse_ended(kube, run.metadata.name)
         submission.upload(endpoint)
         kube.apply(submission.manifest)
         typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
@@ -182,6 +184,21 @@ def retry(
             return
         kube.create(manifest)
     typer.echo(f"{new_name} created; it begins {retried_run.begins(manifest)}")
+
+
+def _refuse_ended(kube: "Kube", name: str) -> None:
+    """A run that has ended is not begun again by applying it: its former result would be shown."""
+    from .kube import NotFoundError
+
+    try:
+        phase = (kube.run(name).get("status") or {}).get("phase")
+    except NotFoundError:
+        return
+    if phase in (Phase.SUCCEEDED, Phase.FAILED):
+        raise CliError(
+            f"TrainingRun {name} in namespace {kube.namespace} has ended ({phase}); delete it, or "
+            "choose another name"
+        )
 
 
 def _follow(kube: "Kube", name: str) -> None:

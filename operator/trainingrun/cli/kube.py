@@ -21,6 +21,7 @@ _TIMEOUT_S = 30
 _FIELD_MANAGER = "trainingrun-submit"
 # A CRD older than this command lacks fields, which the API server would drop with a warning alone.
 _FIELD_VALIDATION = "Strict"
+_CONFLICT = "; change these fields with the tool that set them, or choose another name"
 
 
 class UnreachableError(CliError):
@@ -105,9 +106,13 @@ class Kube:
             )
 
     def apply(self, run: dict[str, Any]) -> None:
-        """Create a TrainingRun in this namespace, or change it to what the manifest says."""
+        """Create a TrainingRun in this namespace, or change it to what the manifest says.
+
+        Raises:
+            CliError: The API server refuses it, or another tool has set a field to another value.
+        """
         name = run["metadata"]["name"]
-        with _one_sentence(f"TrainingRun {name} in namespace {self.namespace}"):
+        with _one_sentence(f"TrainingRun {name} in namespace {self.namespace}", _CONFLICT):
             self._custom.patch_namespaced_custom_object(
                 GROUP,
                 VERSION,
@@ -117,7 +122,6 @@ class Kube:
                 run,
                 field_manager=_FIELD_MANAGER,
                 field_validation=_FIELD_VALIDATION,
-                force=True,
                 _content_type="application/apply-patch+yaml",
                 _request_timeout=_TIMEOUT_S,
             )
@@ -185,7 +189,7 @@ class Kube:
 
 
 @contextlib.contextmanager
-def _one_sentence(what: str) -> Iterator[None]:
+def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
     try:
         yield
     except ApiException as error:
@@ -193,7 +197,8 @@ def _one_sentence(what: str) -> Iterator[None]:
             raise NotFoundError(
                 f"{what}: not found; is the name right, and the operator installed?"
             ) from None
-        raise CliError(f"{what}: {_message(error)}") from None
+        advice = after_conflict if error.status == 409 else ""
+        raise CliError(f"{what}: {_message(error)}{advice}") from None
     except urllib3.exceptions.HTTPError as error:
         reason = getattr(error, "reason", None) or error
         raise UnreachableError(f"the cluster does not answer: {reason}") from None
@@ -201,5 +206,5 @@ def _one_sentence(what: str) -> Iterator[None]:
 
 def _message(error: ApiException) -> str:
     with contextlib.suppress(ValueError, TypeError):
-        return str(json.loads(error.body)["message"])
+        return " ".join(str(json.loads(error.body)["message"]).split())
     return f"{error.status} {error.reason}"

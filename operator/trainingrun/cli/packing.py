@@ -14,17 +14,26 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 _MIB = 1024**2
 
 
-def pack(folder: Path) -> bytes:
+def pack(folder: Path, manifest: Path | None = None) -> bytes:
     """The files of a folder, without those that git ignores, as a zip file.
 
     The same files give the same bytes: the order is that of the names, and no time is kept.
+
+    Args:
+        folder: Holds the code.
+        manifest: A file that is left out; it need not be in the folder.
 
     Raises:
         CliError: The folder is none, holds nothing or too much, or cannot be read.
     """
     if not folder.is_dir():
         raise CliError(f"--code {folder} is not a folder")
-    files = [file for file in _listed(folder) if not set(file.parts) & set(_LEFT_OUT)]
+    files = [
+        file
+        for file in _listed(folder)
+        if not set(file.parts) & set(_LEFT_OUT)
+        and (manifest is None or (folder / file).resolve() != manifest.resolve())
+    ]
     if not files:
         raise CliError(f"--code {folder} holds no file that git does not ignore")
     sizes = {file: (folder / file).stat().st_size for file in files}

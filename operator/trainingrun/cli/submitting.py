@@ -31,7 +31,7 @@ class Submission:
 
     @classmethod
     def prepare(
-        cls, found: Documents, code: Path | None, requirements: Path | None
+        cls, found: Documents, code: Path | None, requirements: Path | None, file: Path
     ) -> "Submission":
         """Put code and requirements into the file's TrainingRun.
 
@@ -39,6 +39,8 @@ class Submission:
             found: What is in the file.
             code: A folder to be packed, for `training.code`.
             requirements: A file of pip's, for `training.requirements`.
+            file: The file itself, which is no code. In the zip file it would change
+                `training.code` with every field of the run.
 
         Raises:
             CliError: One of them cannot be used.
@@ -60,7 +62,7 @@ class Submission:
                     f"storage.uri is {storage.uri}, a folder of the pods that this machine does "
                     "not have; use a bucket, or put the code into the image"
                 )
-            packed = pack(code)
+            packed = pack(code, file)
             training["code"] = {"uri": f"{_folder(storage)}/{_name(packed)}"}
         try:
             parse(manifest)
