@@ -33,6 +33,7 @@ def names(packed: bytes) -> list[str]:
     return zipfile.ZipFile(io.BytesIO(packed)).namelist()
 
 
+AUTHOR = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
 CODE = [".gitignore", "lib/model.py", "train.py"]
 
 
@@ -102,6 +103,67 @@ def test_a_link_to_a_folder_is_named(folder: Path) -> None:
         pack(folder)
 
 
+def test_a_link_to_a_file_elsewhere_is_named_and_one_to_a_file_of_the_code_is_packed(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (folder / "lib/same.py").symlink_to("../train.py")
+    assert zipfile.ZipFile(io.BytesIO(pack(folder))).read("lib/same.py") == b"train.py"
+    outside = tmp_path_factory.mktemp("home") / "token"
+    outside.touch()
+    (folder / "lib/token").symlink_to(outside)
+    with pytest.raises(CliError, match=rf"lib/token is a link to {outside}, which is not in the"):
+        pack(folder)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [".env", ".env.local", ".netrc", "tls.key", "ca.PEM", "id_rsa", "id_ed25519.pub", "kubeconfig"],
+)
+def test_a_file_that_looks_like_a_secret_is_named(folder: Path, secret: str) -> None:
+    (folder / "lib" / secret).touch()
+    with pytest.raises(CliError, match=rf"lib/{secret} looks like a secret, .* name it in \.git"):
+        pack(folder)
+
+
+def test_a_secret_is_packed_only_if_git_tracks_it(folder: Path) -> None:
+    (folder / "test.pem").touch()
+    (folder / ".env").touch()
+    git(folder, "init")
+    git(folder, "add", "test.pem")
+    with pytest.raises(CliError, match=r"/\.env looks like a secret"):
+        pack(folder)
+    (folder / ".gitignore").write_text("data/\n.env\n")
+    assert names(pack(folder)) == [*CODE[:2], "test.pem", CODE[2]]
+
+
+def test_a_submodule_that_is_not_checked_out_is_named(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    library = tmp_path_factory.mktemp("library")
+    git(library, "init")
+    (library / "a.py").touch()
+    git(library, "add", "a.py")
+    git(library, *AUTHOR, "commit", "-m", "first")
+    git(folder, "init")
+    git(folder, "-c", "protocol.file.allow=always", "submodule", "add", str(library), "vendored")
+    assert "vendored/a.py" in names(pack(folder))
+    git(folder, "submodule", "deinit", "--force", "vendored")
+    for packed in (folder, folder / "vendored"):
+        with pytest.raises(CliError, match=r"submodule .*/vendored is not checked out; run git"):
+            pack(packed)
+
+
+def test_a_repository_that_git_does_not_read_is_not_taken_for_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(folder, "init")
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # it may name every folder as safe
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(CliError, match=r"git cannot list the code: .* dubious ownership .*"):
+        pack(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [("absent", "is not a folder"), ("data", "holds no file that git does not ignore")],
@@ -132,7 +194,7 @@ def test_a_requirements_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
 def test_an_option_in_a_requirements_file_is_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text(f"einops\n{line}\n")
-    with pytest.raises(CliError, match=rf"{line} is an option of pip; .*training.env"):
+    with pytest.raises(CliError, match=rf": {line} is an option of pip; .*training.env"):
         requirement_lines(file)
 
 

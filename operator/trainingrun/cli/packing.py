@@ -1,9 +1,11 @@
 """A folder with code as a zip file, and a requirements file as its lines."""
 
 import io
+import os
 import subprocess
 import tempfile
 import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ..api.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
@@ -12,6 +14,19 @@ from .errors import CliError
 _LEFT_OUT = ("__pycache__", ".git")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MIB = 1024**2
+_SECRETS = (
+    ".env",
+    ".env.*",
+    ".netrc",
+    "*.key",
+    "*.pem",
+    "id_ed25519*",
+    "id_rsa*",
+    "kubeconfig",
+)
+"""Names of files that usually hold credentials."""
+_SUBMODULE = "160000"
+"""Mode of a submodule in git's index."""
 
 
 def pack(folder: Path, manifest: Path | None = None) -> bytes:
@@ -24,13 +39,13 @@ def pack(folder: Path, manifest: Path | None = None) -> bytes:
         manifest: A file that is left out; it need not be in the folder.
 
     Raises:
-        CliError: The folder is none, holds nothing or too much, or cannot be read.
+        CliError: The folder is none, holds nothing, too much or a secret, or cannot be read.
     """
     if not folder.is_dir():
         raise CliError(f"--code {folder} is not a folder")
     files = [
         file
-        for file in _listed(folder)
+        for file in _listed(folder, folder.resolve())
         if not set(file.parts) & set(_LEFT_OUT)
         and (manifest is None or (folder / file).resolve() != manifest.resolve())
     ]
@@ -83,40 +98,89 @@ def requirement_lines(file: Path) -> list[str]:
     return found
 
 
-def _listed(folder: Path) -> list[Path]:
-    """The files of a folder, relative to it: those that git tracks, and those it would add."""
-    with tempfile.TemporaryDirectory() as empty:
-        options = ["-C", str(folder)]
-        if _git(*options, "rev-parse", "--is-inside-work-tree", check=False).strip() != "true":
-            # Of a folder without a repository git reads .gitignore as well, given an empty one.
-            _git("init", "--quiet", "--bare", empty)
-            options = [f"--git-dir={empty}", f"--work-tree={folder.absolute()}", *options]
-        names = _git(*options, "ls-files", "-z", "--cached", "--others", "--exclude-standard", ".")
+def _listed(folder: Path, root: Path) -> list[Path]:
+    """The files of a folder, relative to it: those that git tracks, and those it would add.
+
+    `root` is the whole code, which no link may lead out of.
+    """
+    modes, names = _names(folder)
     found = []
-    for name in sorted(set(names.split("\0")) - {""}):
+    for name in names:
         path = folder / name
         if path.is_symlink() and path.is_dir():
             raise CliError(
                 f"{path} is a link to a folder, which a zip file does not hold; replace it by the "
                 "folder, or name it in .gitignore"
             )
+        if modes.get(name) == _SUBMODULE and not (path / ".git").exists():
+            raise CliError(f"submodule {path} is not checked out; run git submodule update --init")
         if path.is_dir():  # a repository in the repository, such as a submodule
-            found += [Path(name) / below for below in _listed(path)]
+            found += [Path(name) / below for below in _listed(path, root)]
         elif path.is_file():  # not one that was deleted since it was added
+            _check(path, root, tracked=name in modes)
             found.append(Path(name))
     return found
 
 
-def _git(*arguments: str, check: bool = True) -> str:
+def _names(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """What git tracks, with its modes, and all of it together with what git would add."""
+    with tempfile.TemporaryDirectory() as empty:
+        options = ["-C", str(folder)]
+        if not _in_repository(folder):
+            # Of a folder without a repository git reads .gitignore as well, given an empty one.
+            _git("init", "--quiet", "--bare", empty)
+            options = [f"--git-dir={empty}", f"--work-tree={folder.absolute()}", *options]
+        staged = _git(*options, "ls-files", "-z", "--stage", ".")
+        others = _git(*options, "ls-files", "-z", "--others", "--exclude-standard", ".")
+    modes = {}
+    for entry in filter(None, staged.split("\0")):
+        about, _, name = entry.partition("\t")
+        modes[name] = about.split()[0]
+    return modes, sorted({*modes, *others.split("\0")} - {""})
+
+
+def _check(path: Path, root: Path, tracked: bool) -> None:
+    if path.is_symlink() and not path.resolve().is_relative_to(root):
+        raise CliError(
+            f"{path} is a link to {path.resolve()}, which is not in the folder; replace it by the "
+            "file, or name it in .gitignore"
+        )
+    if not tracked and any(fnmatch(path.name.lower(), secret) for secret in _SECRETS):
+        raise CliError(
+            f"{path} looks like a secret, and the code is uploaded to the bucket; name it in "
+            ".gitignore, or have git track it if it is none"
+        )
+
+
+def _in_repository(folder: Path) -> bool:
+    done = _run("-C", str(folder), "rev-parse", "--is-inside-work-tree")
+    if done.returncode and "not a git repository" not in done.stderr:
+        raise _failed(done)
+    return done.stdout.strip() == "true"
+
+
+def _git(*arguments: str) -> str:
+    done = _run(*arguments)
+    if done.returncode:
+        raise _failed(done)
+    return done.stdout
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, errors="surrogateescape"
+        return subprocess.run(
+            ["git", *arguments],
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            env={**os.environ, "LC_ALL": "C"},  # its messages are compared
         )
     except FileNotFoundError:
         raise CliError("git is not installed; --code needs it to read .gitignore") from None
-    if check and done.returncode:
-        raise CliError(f"git cannot list the code: {' '.join(done.stderr.split())}")
-    return done.stdout
+
+
+def _failed(done: subprocess.CompletedProcess[str]) -> CliError:
+    return CliError(f"git cannot list the code: {' '.join(done.stderr.split())}")
 
 
 def _too_large(folder: Path, sizes: dict[Path, int], limit: int, how: str) -> str:
