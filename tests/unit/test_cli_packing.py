@@ -194,8 +194,26 @@ def test_a_requirements_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
 def test_an_option_in_a_requirements_file_is_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text(f"einops\n{line}\n")
-    with pytest.raises(CliError, match=rf": {line} is an option of pip; .*training.env"):
+    with pytest.raises(CliError, match=rf": {line.split()[0]} is an option of pip; .*training.env"):
         requirement_lines(file)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--extra-index-url https://me:hunter2@pypi.example.com",
+        "--index-url=https://me:hunter2@pypi.example.com",
+        "-ihttps://me:hunter2@pypi.example.com",
+    ],
+    ids=["space", "equals sign", "short"],
+)
+def test_a_password_in_an_option_is_not_printed(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(line)
+    with pytest.raises(CliError, match=r": (--[a-z-]+|-i) is an option of pip; ") as refused:
+        requirement_lines(file)
+    assert "me:" not in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
 RUN = """

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import tempfile
 import zipfile
@@ -27,6 +28,7 @@ _SECRETS = (
 """Names of files that usually hold credentials."""
 _SUBMODULE = "160000"
 """Mode of a submodule in git's index."""
+_OPTION = re.compile(r"--[\w-]+|-\w?")
 
 
 def pack(folder: Path, manifest: Path | None = None) -> bytes:
@@ -88,9 +90,9 @@ def requirement_lines(file: Path) -> list[str]:
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         requirement = "" if line.startswith("#") else line.split(" #")[0].strip()
-        if requirement.startswith("-"):
+        if option := _OPTION.match(requirement):  # its value may hold credentials
             raise CliError(
-                f"{file}: {requirement[:80]} is an option of pip; write requirements alone there, "
+                f"{file}: {option[0]} is an option of pip; write requirements alone there, "
                 "and set options as variables in training.env, such as PIP_INDEX_URL"
             )
         if requirement:
