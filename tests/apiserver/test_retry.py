@@ -35,7 +35,8 @@ def test_a_run_that_was_stored_with_all_defaults_is_created_again(
     assert (code, errors) == (0, "")
     assert output.startswith("digits-retry-1 created; it begins from the newest intact checkpoint")
     made = apiserver.get(API_VERSION, KIND, "digits-retry-1", namespace)
-    storage = {**former["spec"]["storage"], "restoreFrom": {"run": "digits"}}
+    folder = f"{former['spec']['storage']['uri']}/digits-{former['metadata']['uid'][:8]}"
+    storage = {**former["spec"]["storage"], "restoreFrom": {"uri": folder}}
     workers = {**former["spec"]["workers"], "count": 3}
     changed = {"storage": storage, "workers": workers, "suspend": False}
     assert made["spec"] == {**former["spec"], **changed}

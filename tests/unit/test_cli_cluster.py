@@ -254,7 +254,8 @@ def a_whole_run(**status: Any) -> dict[str, Any]:
     }
 
 
-SAVED = {"uri": "s3://runs/team-a/digits-1a2b3c4d/checkpoints/x", "step": 40, "time": "t"}
+FOLDER = "s3://runs/team-a/digits-1a2b3c4d"
+SAVED = {"uri": f"{FOLDER}/checkpoints/x", "step": 40, "time": "t"}
 
 
 @pytest.fixture
@@ -272,7 +273,7 @@ def test_retry_creates_a_run_of_the_same_spec_that_begins_from_the_checkpoint(
     code, output, errors = call("retry", "digits", "--set", "training.config.lr=1e-3")
     assert (code, errors) == (0, "")
     assert output == (
-        "digits-retry-1 created; it begins from the newest intact checkpoint of digits\n"
+        f"digits-retry-1 created; it begins from the newest intact checkpoint of {FOLDER}\n"
     )
     (created,) = saved.created
     assert created["metadata"] == {
@@ -281,7 +282,7 @@ def test_retry_creates_a_run_of_the_same_spec_that_begins_from_the_checkpoint(
     assert created["spec"] == {
         "training": {"function": "examples.digits:train", "config": {"lr": 0.001, "epochs": 5}},
         "workers": {"count": 2},
-        "storage": {"uri": "s3://runs/team-a", "restoreFrom": {"run": "digits"}},
+        "storage": {"uri": "s3://runs/team-a", "restoreFrom": {"uri": FOLDER}},
     }
     assert "status" not in created
 
@@ -296,7 +297,7 @@ def test_retry_with_dry_run_prints_the_run_and_creates_nothing(saved: Server) ->
     assert code == 0
     printed = yaml.safe_load(output)
     assert printed["metadata"]["name"] == "again"
-    assert printed["spec"]["storage"]["restoreFrom"] == {"run": "digits", "step": 40}
+    assert printed["spec"]["storage"]["restoreFrom"] == {"uri": FOLDER, "step": 40}
     assert saved.created == []
 
 
@@ -312,6 +313,13 @@ def test_a_run_without_a_checkpoint_is_retried_from_where_it_began(saved: Server
     _, output, _ = call("retry", "digits")
     assert output == f"digits-retry-1 created; it begins from step 7 of {folder}\n"
     assert saved.created[-1]["spec"]["storage"]["restoreFrom"] == {"uri": folder, "step": 7}
+
+    run = a_whole_run(restoredFrom={"uri": folder, "step": 5})
+    run["spec"]["storage"]["restoreFrom"] = {"run": "teacher"}
+    saved.answers[f"{RUNS}/digits"] = [(200, run)]
+    call("retry", "digits")
+    # That one may have newer checkpoints by now.
+    assert saved.created[-1]["spec"]["storage"]["restoreFrom"] == {"uri": folder, "step": 5}
 
 
 @pytest.mark.parametrize(

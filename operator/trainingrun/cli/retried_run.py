@@ -36,7 +36,8 @@ def retried(
 ) -> dict[str, Any]:
     """The manifest of a new run with the spec of `run`, which begins from its checkpoint.
 
-    Where `run` has none, the new one begins where that one began. Labels and annotations of tools
+    Where `run` has none, the new one begins where that one began. The source is named by its
+    folder, so that the former run may be deleted at once. Labels and annotations of tools
     such as Helm and Argo CD, which mean the former object alone, are left out.
 
     Args:
@@ -85,24 +86,27 @@ def begins(manifest: Mapping[str, Any]) -> str:
     if not source:
         return "at step 0"
     which = f"step {source['step']}" if "step" in source else "the newest intact checkpoint"
-    return f"from {which} of {source.get('run') or source.get('uri')}"
+    return f"from {which} of {source.get('uri') or source.get('run')}"
 
 
 def _restore_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any] | None:
-    name, status = run["metadata"]["name"], run.get("status") or {}
+    metadata, storage, status = run["metadata"], run["spec"]["storage"], run.get("status") or {}
+    name = metadata["name"]
     if status.get("checkpoint"):
-        return {"run": name, **({"step": step} if step is not None else {})}
+        folder = names.folder_below(storage["uri"], name, metadata["uid"])
+        return {"uri": folder, **({"step": step} if step is not None else {})}
     if step is not None:
         raise CliError(
             f"--step is {step}, and {name} has no checkpoint; leave --step out to begin where "
             f"{name} began"
         )
-    began: dict[str, Any] | None = run["spec"]["storage"].get("restoreFrom")
+    began: dict[str, Any] | None = storage.get("restoreFrom")
     found = status.get("restoredFrom")
     if began is None or found is None:
         return began
-    # Its folder: the run that it names may be deleted.
-    return {"uri": found["uri"], **({"step": began["step"]} if "step" in began else {})}
+    # The newest checkpoint there may be another one by now.
+    restored = found.get("step", began.get("step"))
+    return {"uri": found["uri"], **({"step": restored} if restored is not None else {})}
 
 
 def _set(spec: dict[str, Any], setting: str) -> None:
