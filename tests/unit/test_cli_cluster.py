@@ -356,6 +356,8 @@ def test_a_run_without_a_checkpoint_is_retried_from_where_it_began(saved: Server
             "--set training.config.lr: [1 is not YAML; quote it if it is a text",
             id="no YAML",
         ),
+        pytest.param(["--set", "storage=null"], "spec.storage is missing", id="no storage"),
+        pytest.param(["--set", "storage=x"], "spec.storage is ", id="storage is a text"),
         pytest.param(
             ["--name", "Digits"], 'metadata.name is "Digits": must have at most 41', id="name"
         ),
@@ -464,6 +466,9 @@ def test_the_new_name_is_the_first_free_one(name: str, taken: list[str], found: 
         ("training.config.lr=0.5", ["training", "config", "lr"], 0.5),
         ("spec.training.config.new=[1, a]", ["training", "config", "new"], [1, "a"]),
         ("training.config.text=a=b", ["training", "config", "text"], "a=b"),
+        ("training.config.tag=", ["training", "config", "tag"], ""),
+        ("training.config.tag=#1", ["training", "config", "tag"], "#1"),
+        ("training.config.lr=~", ["training", "config"], {"epochs": 5}),
         ("training.config.flag=true", ["training", "config", "flag"], True),
         ("checkpoints.best.metric=loss", ["checkpoints", "best", "metric"], "loss"),
         ("training.config.lr=null", ["training", "config"], {"epochs": 5}),

@@ -44,7 +44,8 @@ def retried(
         run: The TrainingRun as the API server gives it.
         name: The new one's name.
         step: Step of the checkpoint; None: the newest intact one.
-        settings: Changes of the spec, each `path=value` with the value in YAML; null removes.
+        settings: Changes of the spec, each `path=value` with the value in YAML; null removes,
+                and no value is an empty text.
 
     Raises:
         CliError: A setting cannot be used, or there is no checkpoint and a step is wanted.
@@ -55,8 +56,9 @@ def retried(
     spec["storage"] = {**spec["storage"], "restoreFrom": _restore_from(run, step)}
     for setting in settings:
         _set(spec, setting)
-    if spec["storage"].get("restoreFrom") is None:
-        spec["storage"].pop("restoreFrom", None)
+    storage = spec.get("storage")
+    if isinstance(storage, dict) and storage.get("restoreFrom") is None:
+        storage.pop("restoreFrom", None)
     manifest = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -140,7 +142,9 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)  # YAML 1.1, which PyYAML reads, takes 1e-3 for a text
     except ValueError:
-        return yaml.safe_load(text)
+        value = yaml.safe_load(text)
+    # Nothing, or a comment, is null in YAML, and here a text.
+    return text if value is None and text.strip().lower() not in ("null", "~") else value
 
 
 def _index(place: Any, part: str, path: str, parents: Sequence[str]) -> int:
