@@ -16,7 +16,7 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import a_polled_run, reconcile, then
+from support.reconciled import reconcile, then
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.pod_loss import why_pod_ended
@@ -176,9 +176,8 @@ def test_a_worker_that_only_the_runtime_saw_dying_is_a_worker_failure(training: 
 
 
 @pytest.mark.parametrize("record_first", [True, False])
-def test_a_pod_of_eight_workers_is_one_loss(record_first: bool) -> None:
-    """Its workers end one after the other, and each worker group that breaks makes a record."""
-    training = a_polled_run(workers={"count": 16, "perPod": 8})
+def test_several_records_about_one_pod_are_one_loss(training: Observed, record_first: bool) -> None:
+    """Each worker group that breaks makes a record, and a pod may end while a second one begins."""
     ended = (HEAD, a_pod("worker-1", exit_code=137), TWO)
     died = {"kind": "WorkerLost", "pod": "worker-1"}
     both = records(died, {**died, "number": 2})

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from support.builders import a_pod, pods
+from support.reconciled import a_polled_run, reconcile, then
 from trainingrun.api.contract import (
     ContractStorage,
     ProgressResult,
@@ -91,6 +93,29 @@ def test_a_step_saved_alone_that_was_not_restored_is_not_named(coordinator: Coor
     coordinator.group_started(1, 0, [])  # its commit failed
     assert coordinator.document().records[-1].message == "resumed from step 0"
     assert coordinator.survivors() == ({}, 0)
+
+
+@pytest.mark.parametrize("record_first", [True, False])
+def test_eight_ranks_that_are_lost_with_their_pod_are_one_loss_to_the_operator(
+    coordinator: Coordinator, record_first: bool
+):
+    training = a_polled_run(workers={"count": 16, "perPod": 8})
+    for rank in range(16):
+        pod = f"worker-{rank // 8 + 1}"
+        coordinator.joined(rank, f"ray node of {pod}", "spot-1", pod)
+    coordinator.group_started(16, 0, [])
+    coordinator.disrupted(RecordKind.WORKER_LOST, "rank 8 died: no answer", tuple(range(8, 16)))
+    document = coordinator.document().model_copy(update={"attempt": 1})
+    (lost,) = [record for record in document.records if record.kind is RecordKind.WORKER_LOST]
+    assert lost.pod == "worker-2"
+    head, one, _ = pods()
+    ended = (head, one, a_pod("worker-2", exit_code=137))
+    if record_first:
+        both = then(replace(training, progress=document), pods=ended)
+    else:
+        both = then(replace(training, pods=ended), progress=document)
+    disruptions = reconcile(both, 70).status.disruptions.to_dict()
+    assert {kind: count for kind, count in disruptions.items() if count} == {"workerFailures": 1}
 
 
 def test_uploads_are_handed_out_in_order_until_each_is_settled(coordinator: Coordinator):
