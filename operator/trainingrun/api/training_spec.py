@@ -10,11 +10,11 @@ from .base import Model, Rule, matching
 from .spec_fields import Freeform, Whole, object_name
 
 MAX_CONFIG_CHARACTERS = 65536
-"""Linux takes no environment variable of 128 KiB, and the config travels in one."""
+"""Linux takes no environment variable of 128 KiB, and the config is in one."""
 
 
 MAX_REQUIREMENTS_CHARACTERS = 32768
-"""They travel beside the config."""
+"""They are in an environment variable of the head as well."""
 
 
 Argument = Annotated[str, Field(max_length=4096)]
