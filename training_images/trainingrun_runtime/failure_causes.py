@@ -101,8 +101,8 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         if marked:
             # All ranks raise it, but the loss is that of the pod with the notice. None here has
             # one where it is the head's, or a drain that Ray announced.
-            own = tuple(r for r in marked if isinstance(failures[r], OwnPodPreempted))
-            return ClassifiedFailure(cause, first_line(failures[marked[0]]), own)
+            noticed = tuple(r for r in marked if isinstance(failures[r], OwnPodPreempted))
+            return ClassifiedFailure(cause, first_line(failures[marked[0]]), noticed)
     if lost:
         rank, reason = next(iter(lost.items()))
         preempted = isinstance(reason, RayActorError) and reason.preempted
