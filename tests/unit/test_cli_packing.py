@@ -115,6 +115,19 @@ def test_a_link_to_a_file_elsewhere_is_named_and_one_to_a_file_of_the_code_is_pa
         pack(folder)
 
 
+def test_a_tracked_file_whose_folder_became_a_link_to_elsewhere_is_named(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    git(folder, "init")
+    git(folder, "add", "lib/model.py")
+    outside = tmp_path_factory.mktemp("home")
+    (folder / "lib").rename(outside / "lib")
+    (folder / "lib").symlink_to(outside / "lib")
+    (folder / ".gitignore").write_text("data/\nlib\n")
+    with pytest.raises(CliError, match=r"lib/model.py is a link to .*, which is not in the folder"):
+        pack(folder)
+
+
 @pytest.mark.parametrize(
     "secret",
     [".env", ".env.local", ".netrc", "tls.key", "ca.PEM", "id_rsa", "id_ed25519.pub", "kubeconfig"],

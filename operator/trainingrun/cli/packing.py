@@ -142,7 +142,7 @@ def _names(folder: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def _check(path: Path, root: Path, tracked: bool) -> None:
-    if path.is_symlink() and not path.resolve().is_relative_to(root):
+    if not path.resolve().is_relative_to(root):
         raise CliError(
             f"{path} is a link to {path.resolve()}, which is not in the folder; replace it by the "
             "file, or name it in .gitignore"
