@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -117,15 +117,20 @@ class Run:
 
     def training_process(self) -> int:
         """Process id of one of the processes that train."""
+        return self.training_processes()[0]
+
+    def training_processes(self) -> list[int]:
+        """Process ids of all processes that train."""
         nodes = {node.process.pid for node in self.ray.workers}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and b"RayTrainWorker" in _read(entry / "cmdline"):
-                pid = int(entry.name)
-                while pid > 1 and pid not in nodes:
-                    pid = int(_read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()[1] or 0)
-                if pid in nodes:
-                    return int(entry.name)
-        raise AssertionError(f"nobody trains: {self.log()}")
+        found = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit()
+            and b"RayTrainWorker" in _read(entry / "cmdline")
+            and _has_ancestor(int(entry.name), nodes)
+        ]
+        assert found, f"nobody trains: {self.log()}"
+        return found
 
     def progress(self) -> Progress:
         return progress_document.read(self.state / PROGRESS_FILE) or Progress(attempt=1)
@@ -139,6 +144,13 @@ class Run:
     def log(self) -> str:
         """The end of the driver's log."""
         return self._log.read_text()[-4000:]
+
+
+def _has_ancestor(pid: int, wanted: Collection[int]) -> bool:
+    while pid > 1 and pid not in wanted:
+        fields = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
+        pid = int(fields[1]) if fields else 0  # it has ended meanwhile
+    return pid in wanted
 
 
 def _read(file: Path) -> bytes:
