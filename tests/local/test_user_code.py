@@ -58,7 +58,7 @@ deadline = time.monotonic() + 120
 while len(found := processes(HOME)) < 3 and time.monotonic() < deadline:
     time.sleep(0.1)
 Path(BEFORE).write_text(json.dumps([process.pid for process in found]))
-print(Path("data.txt").read_text())
+print(Path("data.txt").read_text(), flush=True)
 TorchTrainer(model.train, scaling_config=ScalingConfig(num_workers=2)).fit()
 """
 MODEL = """
