@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.local_runs import Run, two_workers
+from support.local_runs import Run, two_workers, wait_for_both_nodes
 from support.prestarted import processes
-from trainingrun.api.contract import WORKER_RESOURCE, RecordKind
-
-BOTH_NODES = f"""
-import ray, time
-ray.init(logging_level="ERROR")
-while sum({WORKER_RESOURCE!r} in node["Resources"] for node in ray.nodes()) < 2:
-    time.sleep(0.1)
-"""
-"""Ends when both workers' nodes have joined, as KubeRay waits for all pods."""
+from trainingrun.api.contract import RecordKind
 
 
 def test_the_next_worker_gets_a_process_that_has_the_modules_of_the_killed_one(
@@ -62,7 +54,7 @@ def test_the_controller_and_the_first_workers_get_prestarted_processes(
                 TorchTrainer(train, scaling_config=ScalingConfig()).fit()
             """)
         )
-        assert ray.start_on_head(["-c", BOTH_NODES], {}, tmp_path / "nodes.log").wait(60) == 0
+        wait_for_both_nodes(ray, tmp_path)
         run = Run(ray, tmp_path, None, {}, script=script, workers=2 * per_node)
         run.start()
         run.wait_until(lambda progress: progress.step >= 1)

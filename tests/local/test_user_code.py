@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.local_runs import Run, two_workers
+from support.local_runs import Run, two_workers, wait_for_both_nodes
 from support.packages import wheel, zipped
 from support.prestarted import processes
 from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -136,6 +136,7 @@ def test_a_script_of_the_code_runs_in_its_folder_and_in_prestarted_processes(
     files = {"src/train.py": script, "src/model.py": MODEL, "helper.py": "VALUE = 2\n"}
     run = a_run({**files, "data.txt": "read by the driver"}, None, script="src/train.py")
 
+    wait_for_both_nodes(ray, tmp_path)
     run.start()
     run.wait_until(lambda progress: progress.metrics.get("value") == 2)
     titles = {process.pid: process.title.split(".")[0] for process in processes(home)}

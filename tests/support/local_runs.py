@@ -182,3 +182,19 @@ def two_workers(
     with LocalRay(logs, environment, each, gpus, workers_per_node=workers_per_node) as cluster:
         cluster.start(2)
         yield cluster
+
+
+_BOTH_NODES = f"""
+import ray, time
+ray.init(logging_level="ERROR")
+while sum({WORKER_RESOURCE!r} in node["Resources"] for node in ray.nodes()) < 2:
+    time.sleep(0.1)
+"""
+
+
+def wait_for_both_nodes(ray: LocalRay, folder: Path) -> None:
+    """Return when both workers' nodes have joined, as KubeRay waits for all pods.
+
+    Processes are prestarted on the nodes that are there when a driver starts.
+    """
+    assert ray.start_on_head(["-c", _BOTH_NODES], {}, folder / "nodes.log").wait(60) == 0
