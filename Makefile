@@ -2,7 +2,8 @@
 # make cluster   a kind cluster with KubeRay, a bucket, the operator and a sample run, to try things on
 # make test      everything that needs no cluster
 # make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default)
-# make test-all  make test, make test-ray, ten times the fuzzer's sequences, and outages of ten minutes
+# make test-slow the tests on a real Ray that make test leaves out
+# make test-all  make test, test-slow, test-ray, many more of the fuzzer's sequences, and outages of ten minutes
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
 # make e2e-full  make e2e and further losses and outages: half an hour more
 #
@@ -29,7 +30,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-ray test-all test-unit lint format generate verify images release-images e2e e2e-full lock clean
+.PHONY: help venv demo cluster test test-slow test-ray test-all test-unit lint format generate verify images release-images e2e e2e-full lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -52,7 +53,10 @@ cluster: venv
 	PYTHONPATH=tests $(BIN)/python -m e2e.make_cluster $(CLUSTER)
 
 test: lint verify
-	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks
+	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks -m 'not slow'
+
+test-slow: venv
+	$(BIN)/python -m pytest tests/local -m slow
 
 test-unit: venv
 	$(BIN)/python -m pytest tests/unit tests/image
@@ -69,9 +73,9 @@ $(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py
 	$(BIN)/python .ci/ray_venv.py $(RAY_VENV) $(RAY)
 	@touch $@
 
-# Ten times the sequences of `make test`, and other ones at each run: a failure prints its sequence. Then an
-# outage of ten minutes at each place where one can hurt.
-test-all: test test-ray
+# Fifty times the sequences of `make test`, and other ones at each run: a failure prints its sequence. Then
+# an outage of ten minutes at each place where one can hurt.
+test-all: test test-slow test-ray
 	TRAININGRUN_FUZZ_STORIES=5000 TRAININGRUN_FUZZ_RANDOM=1 \
 	  $(BIN)/python -m pytest tests/unit/test_fuzz_reconciling.py
 	TEST_OUTAGE_SECONDS=600 $(BIN)/python -m pytest tests/local/test_storage_outages.py

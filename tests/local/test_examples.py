@@ -32,6 +32,7 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
     return make
 
 
+@pytest.mark.slow
 def test_linear_finds_the_line_and_ends_alike_when_interrupted(a_run: Callable[..., Run]) -> None:
     whole = a_run("linear", steps=60)
     assert whole.drive() == 0
@@ -47,6 +48,7 @@ def test_linear_finds_the_line_and_ends_alike_when_interrupted(a_run: Callable[.
     assert broken.metrics()["weights_sha256"] == undisturbed["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_digits_learns_real_digits(a_run: Callable[..., Run]) -> None:
     run = a_run("digits", epochs=8, batch_size=32)
     assert run.drive() == 0
@@ -56,6 +58,7 @@ def test_digits_learns_real_digits(a_run: Callable[..., Run]) -> None:
     assert len(metrics["weights_sha256"]) == 64
 
 
+@pytest.mark.slow
 def test_resnet18_reads_idx_files_from_storage(a_run: Callable[..., Run], tmp_path: Path) -> None:
     data = Bucket.open(f"file://{tmp_path}/data")
     random = np.random.default_rng(0)
@@ -83,6 +86,7 @@ def test_a_misspelled_setting_fails_with_the_known_ones(a_run: Callable[..., Run
     assert "has 'stepz'; this example knows steps, lr" in failure.message
 
 
+@pytest.mark.slow
 def test_three_workers_that_resume_end_alike_too(tmp_path: Path) -> None:
     """With two workers a sum has only one order; the order of three must not change on resume."""
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))

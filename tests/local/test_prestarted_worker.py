@@ -11,6 +11,8 @@ from support.local_runs import Run, two_workers, wait_for_both_nodes
 from support.prestarted import processes
 from trainingrun.api.contract import RecordKind
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_next_worker_gets_a_process_that_has_the_modules_of_the_killed_one(
     tmp_path: Path,

@@ -25,6 +25,7 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "steps", "suspend_at", "evaluated"),
     [
@@ -69,6 +70,7 @@ def test_what_would_go_wrong_silently_is_refused(a_run: Callable[..., Run], tmp_
         assert sentence in told
 
 
+@pytest.mark.slow
 def test_a_suspension_that_the_function_swallows_counts_and_ranks_stay_as_many(
     a_run: Callable[..., Run],
 ) -> None:

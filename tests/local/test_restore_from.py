@@ -17,6 +17,8 @@ from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket
 
+pytestmark = pytest.mark.slow
+
 STEPS = 60
 
 

@@ -147,6 +147,7 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
     assert "no such file" in Path(log.removeprefix("log: ")).read_text()
 
 
+@pytest.mark.slow
 def test_code_and_requirements_of_the_file_are_used_as_on_a_cluster(folder: Path) -> None:
     train = (
         "import tinything, torch\n"
@@ -173,6 +174,7 @@ def test_code_and_requirements_of_the_file_are_used_as_on_a_cluster(folder: Path
     assert command.result()["found"] == "of the zip, of the wheel"
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> None:
     function = "trainingrun_runtime.examples.linear:train"
     manifest = a_run(function, workers=2, per_pod=2, steps=100, step_seconds=0.1)
@@ -194,6 +196,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     assert steps[-1] == 100
 
 
+@pytest.mark.slow
 def test_a_run_begins_from_another_run_in_the_local_folder(folder: Path) -> None:
     function = "trainingrun_runtime.examples.linear:train"
     whole = start(folder / "whole", a_run(function, workers=1, steps=40))

@@ -168,6 +168,7 @@ def test_checkpoints_of_one_name_are_kept_apart(a_script: Callable[[str], Run]) 
     assert found.checkpoint_uri == run.bucket.uri(kept[-1].path)
 
 
+@pytest.mark.slow
 def test_a_script_opens_and_closes_ray_itself_and_reads_datasets(
     a_script: Callable[[str], Run],
 ) -> None:

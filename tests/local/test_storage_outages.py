@@ -18,6 +18,8 @@ from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result, verification
 from trainingrun_runtime.checkpoints.bucket import Bucket
 
+pytestmark = pytest.mark.slow
+
 LINEAR = "trainingrun_runtime.examples.linear:train"
 _names = itertools.count(1)
 

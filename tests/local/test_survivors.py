@@ -63,7 +63,7 @@ def weights(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Callable
 @pytest.mark.parametrize(
     ("dead", "norm"),
     [
-        pytest.param(1, True, id="rank 1, dropout and BatchNorm"),
+        pytest.param(1, True, id="rank 1, dropout and BatchNorm", marks=pytest.mark.slow),
         pytest.param(0, False, id="rank 0, dropout"),
     ],
 )
@@ -80,6 +80,7 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
     assert run.metrics()["weights_sha256"] == weights(norm)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
     a_run: Callable[..., Disturbed], weights: Callable[[bool], str]
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
     assert run.metrics()["weights_sha256"] == weights(True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

@@ -20,6 +20,8 @@ from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints.bucket import Bucket
 
+pytestmark = pytest.mark.slow
+
 MODULE = """
 import os
 import time

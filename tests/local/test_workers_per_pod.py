@@ -15,6 +15,8 @@ from trainingrun.api.contract import WATCHERS_FOLDER, RecordKind
 from trainingrun.local.preemption import Preemption
 from trainingrun.local.ray_nodes import LocalRay
 
+pytestmark = pytest.mark.slow
+
 WORKERS, PER_NODE = 4, 2
 STEPS = 60
 

@@ -5,7 +5,7 @@ RayJobs, the runtime, the queue, the user, the API server's refusals, and an ope
 between any two actions. After each reconcile the invariants of support/simulation/invariants.py
 hold; at the end everything is healed, and the run must end well, or with a reason, in bounded time.
 
-TRAININGRUN_FUZZ_STORIES sets how many stories are told (500), TRAININGRUN_FUZZ_STEPS their length
+TRAININGRUN_FUZZ_STORIES sets how many stories are told (100), TRAININGRUN_FUZZ_STEPS their length
 (200), and TRAININGRUN_FUZZ_RANDOM=1 draws other stories at each run, as `make test-all` does.
 """
 
@@ -21,7 +21,7 @@ from support.simulation.faults import GROUPS
 from support.simulation.story import STEP_BITS, Story
 from support.simulation.world import World
 
-STORIES = int(os.environ.get("TRAININGRUN_FUZZ_STORIES", "500"))
+STORIES = int(os.environ.get("TRAININGRUN_FUZZ_STORIES", "100"))
 STEPS = int(os.environ.get("TRAININGRUN_FUZZ_STEPS", "200"))
 RANDOM = os.environ.get("TRAININGRUN_FUZZ_RANDOM", "") == "1"
 
