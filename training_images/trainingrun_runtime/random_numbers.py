@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from typing import SupportsInt
 
 import numpy as np
 import torch
@@ -12,6 +13,29 @@ def derive(seed: int, *place: int | str) -> int:
     text = ":".join(str(part) for part in (seed, *place))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+class StepRandom:
+    """Has each step draw its random numbers from the seed, the place and the rank.
+
+    Args:
+        seed: None: the random numbers are left as they are.
+        rank: of this process.
+    """
+
+    def __init__(self, seed: SupportsInt | None, rank: int) -> None:
+        self._seed = None if seed is None else int(seed)
+        self._rank = rank
+
+    @property
+    def seeded(self) -> bool:
+        """Whether there is a seed."""
+        return self._seed is not None
+
+    def begin(self, where: str, step: int, epoch: int) -> None:
+        """From here on the random numbers follow from this place."""
+        if self._seed is not None:
+            begin(derive(self._seed, where, step, epoch, self._rank))
 
 
 def begin(number: int) -> None:

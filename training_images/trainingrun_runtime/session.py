@@ -15,7 +15,7 @@ checkpoint of its last step is.
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -25,19 +25,19 @@ import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from . import random_numbers
 from .checkpoints import checkpoint_interval, snapshot
 from .checkpoints.checkpoint_upload import CheckpointUpload
-from .checkpoints.last_step import LastStep, NotCovered
 from .checkpoints.snapshot import Position
 from .checkpoints.stateful_objects import Stateful, replicated, restorable
 from .coordination.command import Command
 from .coordination.preemption_notice import PreemptionNotice, checkpoint_at
 from .coordination.step_consensus import Place, StepConsensus, StepValues
 from .failure_causes import OwnPodPreempted, Preempted, Suspended
+from .noted_steps import NotedSteps
 from .progress.document import printable_metrics
 from .progress.step_reporter import StepReporter
 from .progress.time_accounting import StepReport
+from .random_numbers import StepRandom
 from .ray_internals import nodes, training
 from .step_loops import Loops
 from .worker import Worker, this_worker
@@ -64,7 +64,7 @@ class Session:
     """
 
     def __init__(self, *, seed: Any = None, **objects: Any) -> None:
-        if seed is not None and not isinstance(seed, Integral):
+        if seed is not None and not isinstance(seed, Integral):  # an object of that name
             objects["seed"], seed = seed, None
         self._worker: Worker = this_worker()
         self._objects: dict[str, Stateful] = restorable(objects)
@@ -76,8 +76,8 @@ class Session:
         self._upload: CheckpointUpload | None = None
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
-        self._seed = int(seed) if seed is not None else None
-        seeded = [f"seed={self._seed}"] if self._seed is not None else []
+        self._random = StepRandom(seed, self._worker.rank)
+        seeded = [f"seed={seed}"] if self._random.seeded else []
         self._consensus.compare_names([*objects, *seeded])
         snapshot.try_out(self._states())  # what cannot be saved is refused now
         position = self._restore()
@@ -86,11 +86,13 @@ class Session:
         self.epoch = position.epoch
         """Epochs done, or the number of the one under way; see `epochs`."""
         self._epoch_began, self._stop_at = position.epoch_began, position.stop_at
-        self._draw_anew("between steps", unless_restored=True)
-        self.last_step: LastStep | None = None
-        """The state after the last step, while it can be saved without the other ranks."""
-        self.no_last_step = "no step is done yet"
-        """Why there is none."""
+        restored = self._worker.restored
+        if restored is None or snapshot.rank_file(self._worker.rank) not in restored.files:
+            self._draw_anew("between steps")
+        self.noted_steps = NotedSteps(
+            seeded=self._random.seeded, world_size=self._worker.world_size
+        )
+        """The state after the last step, for a rank that is lost."""
         self._saved = position if self._worker.restored is not None else None
         self._fingerprints = snapshot.fingerprints(self._states()) if self._saved else {}
         self._loops = Loops(position.left)
@@ -291,79 +293,29 @@ class Session:
         if not self._tried:
             states = self._states()
             snapshot.try_out(states)
-            self._watch_last_step(states)
+            self._begin_noting(states)
             self._tried = True
         agreed = self._consensus.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
         self._record_stop(agreed)
-        self._note_step(step_s)  # before a checkpoint, which takes longer and may be cut off
+        # Before a checkpoint, which takes longer and may be cut off.
+        self.noted_steps.note(self._position(), self._metrics, self._consensus.under_way(), step_s)
         if self._save_after == "step":
             self._save_now()  # after the exchange, so that `stop()` in the same step is saved too
         self._execute(agreed)
         self._stalled += time.monotonic() - started
 
-    def _watch_last_step(self, states: Mapping[str, Any]) -> None:
+    def _begin_noting(self, states: Mapping[str, Any]) -> None:
         """Note each step's end from now on, where one rank can save it for all."""
-        if self._seed is None:
-            self.no_last_step = "the session has no seed"
-            return
-        if self._worker.world_size == 1:
-            self.no_last_step = "there is no other rank"
-            return
-        own = self._differing(snapshot.fingerprints(states))
-        if own:
-            self._forget_last_step(own)
-            return
-        try:
-            self.last_step = LastStep(self._objects, self._worker.rank)
-            self._worker.can_save_alone()
-        except NotCovered as reason:
-            self.no_last_step = str(reason)
-        except Exception as error:
-            log.exception("the steps' ends cannot be noted; training goes on without")
-            self.no_last_step = f"its end could not be noted: {error}"
-
-    def _note_step(self, step_s: float) -> None:
-        if self.last_step is None:
-            return
-        try:
-            self.last_step.note(self._position(), self._metrics, self._settled(), step_s)
-        except Exception as error:
-            log.exception("the end of a step could not be noted; training goes on without")
-            self.last_step.close()
-            self.last_step, self.no_last_step = None, f"its end could not be noted: {error}"
-
-    def _forget_last_step(self, own: set[str]) -> None:
-        """The lost rank would have had a state of its own."""
-        self.no_last_step = f"each rank has its own {', '.join(sorted(own))}"
-        if self.last_step is not None:
-            self.last_step.close()
-            self.last_step = None
-
-    def _settled(self) -> Callable[[], Position | None]:
-        """See `last_step.Noted.settled`: a request to stop counts only once all ranks have it."""
-        position, result = self._position(), self._consensus.under_way()
-
-        def settled() -> Position | None:
-            agreed = result()
-            if agreed is None:
-                return None
-            if agreed.stop and position.stop_at is None:
-                return replace(position, stop_at=agreed.step + 1)
-            return position
-
-        return settled
-
-    def _draw_anew(self, where: str, *, unless_restored: bool = False) -> None:
-        """With a seed, the random numbers from here on follow from it, the place and the rank."""
-        if self._seed is None:
-            return
-        worker = self._worker
-        restored = worker.restored.files if worker.restored is not None else {}
-        if unless_restored and snapshot.rank_file(worker.rank) in restored:
-            return
-        random_numbers.begin(
-            random_numbers.derive(self._seed, where, self.step, self.epoch, worker.rank)
+        self.noted_steps.begin(
+            self._objects,
+            self._worker.rank,
+            lambda: self._differing(snapshot.fingerprints(states)),
         )
+        if self.noted_steps.noting:
+            self._worker.can_save_alone()
+
+    def _draw_anew(self, where: str) -> None:
+        self._random.begin(where, self.step, self.epoch)
 
     def _pause(self, place: Place) -> None:
         """Between two loops or epochs: what follows may take long, or have another total."""
@@ -453,8 +405,7 @@ class Session:
         worker, position, states = self._worker, self._position(), self._states()
         self._fingerprints = snapshot.fingerprints(states)
         own = self._differing(self._fingerprints)
-        if own:
-            self._forget_last_step(own)
+        self.noted_steps.exclude(own)
         files = snapshot.take(states, own, position, worker.rank, worker.world_size)
         self._upload = CheckpointUpload(files, worker.storage_retry)
         ray.train.report(

@@ -127,9 +127,7 @@ def _last_step(worker: "Worker") -> "LastStep":
 
     if worker.session is None:
         raise NotWhole("the training function has no session")
-    if worker.session.last_step is None:
-        raise NotWhole(worker.session.no_last_step)
-    return worker.session.last_step
+    return worker.session.noted_steps.last()
 
 
 def save(step: int) -> UploadedCheckpoint:

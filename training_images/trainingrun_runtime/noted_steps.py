@@ -1,0 +1,119 @@
+"""Whether a rank notes the end of each step, so that it can save the last one for a lost rank."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .checkpoints.last_step import LastStep, NotCovered, NotWhole
+from .checkpoints.snapshot import Position
+from .checkpoints.stateful_objects import Stateful
+from .coordination.step_consensus import StepValues
+
+log = logging.getLogger(__name__)
+
+
+class NotedSteps:
+    """The state after the last step, while this rank can save it without the others.
+
+    Args:
+        seeded: whether each step's random numbers follow from a seed.
+        world_size: number of ranks.
+    """
+
+    def __init__(self, *, seeded: bool, world_size: int) -> None:
+        self._last_step: LastStep | None = None
+        self._reason, self._never = "no step is done yet", False
+        if not seeded:
+            self._give_up("the session has no seed")
+        elif world_size == 1:
+            self._give_up("there is no other rank")
+
+    def begin(
+        self, objects: Mapping[str, Stateful], rank: int, own: Callable[[], set[str]]
+    ) -> None:
+        """Note each step's end from now on, where that is possible.
+
+        Args:
+            objects: see `LastStep`.
+            rank: of this process.
+            own: names of the objects whose state is not the same on every rank; all ranks call it,
+                or none.
+        """
+        if self._never or self._found_own(own()):
+            return
+        try:
+            self._last_step = LastStep(objects, rank)
+        except NotCovered as reason:
+            self._give_up(str(reason))
+        except Exception as error:
+            log.exception("the steps' ends cannot be noted; training goes on without")
+            self._give_up(f"its end could not be noted: {error}")
+
+    @property
+    def noting(self) -> bool:
+        """Whether the ends of steps are noted."""
+        return self._last_step is not None
+
+    def note(
+        self,
+        position: Position,
+        metrics: Mapping[str, Any],
+        result: Callable[[], StepValues | None],
+        step_s: float,
+    ) -> None:
+        """A step is done.
+
+        Args:
+            position: how far the training is.
+            metrics: this rank's.
+            result: what the ranks agreed on in that step; None: not all have finished it.
+            step_s: seconds that the step took.
+        """
+        if self._last_step is None:
+            return
+        try:
+            self._last_step.note(position, metrics, _settled(position, result), step_s)
+        except Exception as error:
+            log.exception("the end of a step could not be noted; training goes on without")
+            self._give_up(f"its end could not be noted: {error}")
+
+    def exclude(self, own: Collection[str]) -> None:
+        """A lost rank would have a state of its own of these objects."""
+        self._found_own(own)
+
+    def last(self) -> LastStep:
+        """The state after the last step.
+
+        Raises:
+            NotWhole: this rank does not note it; a sentence says why.
+        """
+        if self._last_step is None:
+            raise NotWhole(self._reason)
+        return self._last_step
+
+    def _found_own(self, own: Collection[str]) -> bool:
+        if own:
+            self._give_up(f"each rank has its own {', '.join(sorted(own))}")
+        return bool(own)
+
+    def _give_up(self, reason: str) -> None:
+        if self._last_step is not None:
+            self._last_step.close()
+        self._last_step, self._reason, self._never = None, reason, True
+
+
+def _settled(
+    position: Position, result: Callable[[], StepValues | None]
+) -> Callable[[], Position | None]:
+    """See `last_step.Noted.settled`: a request to stop counts only once all ranks have it."""
+
+    def settled() -> Position | None:
+        agreed = result()
+        if agreed is None:
+            return None
+        if agreed.stop and position.stop_at is None:
+            return replace(position, stop_at=agreed.step + 1)
+        return position
+
+    return settled
