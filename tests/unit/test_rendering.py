@@ -42,13 +42,6 @@ def tolerated(pod: dict[str, Any]) -> set[str]:
     return {toleration["key"] for toleration in pod["tolerations"]}
 
 
-IDENTITY = {
-    "TRAININGRUN_NAME": "digits",
-    "TRAININGRUN_NAMESPACE": "team-a",
-    "TRAININGRUN_UID": UID,
-    "TRAININGRUN_ATTEMPT": "1",
-}
-
 every_platform = pytest.mark.parametrize("platform", platforms.KNOWN)
 
 
@@ -294,50 +287,6 @@ def test_code_is_read_with_the_endpoint_of_the_storage_and_ray_finds_its_script(
     assert (told.script, told.requirements) == ("src/train.py", ["einops"])
     for pod in pods_of(found):
         assert "PYTHONPATH" not in {entry["name"] for entry in pod["spec"]["containers"][0]["env"]}
-
-
-def test_every_pod_names_its_run_and_attempt():
-    for pod in pods_of(cluster()):
-        env = {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
-        assert {name: env[name] for name in IDENTITY} == IDENTITY
-
-
-def test_a_pod_template_for_all_comes_before_the_ones_of_head_and_workers():
-    common = {"serviceAccountName": "trainer", "priorityClassName": "low"}
-    found = cluster(
-        podTemplate={"spec": common},
-        workers={"count": 2, "podTemplate": {"spec": {"priorityClassName": "high"}}},
-    )
-    accounts = [
-        (pod["spec"]["serviceAccountName"], pod["spec"]["priorityClassName"])
-        for pod in pods_of(found)
-    ]
-    assert accounts == [("trainer", "low"), ("trainer", "high")]
-
-
-def test_pods_get_their_runs_labels_and_annotations_but_not_those_of_tools():
-    run = a_run()
-    metadata = run.metadata.model_copy(
-        update={
-            "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "q", names.RUN_LABEL: "else"},
-            "annotations": {
-                "sidecar.istio.io/inject": "false",
-                "argocd.argoproj.io/tracking-id": "x",
-                "ray.io/overwrite-container-cmd": "false",
-                "notkubernetes.io/a": "b",
-            },
-        }
-    )
-    ray_job = rendered(run.model_copy(update={"metadata": metadata}))[-1]
-    for pod in pods_of(ray_job["spec"]["rayClusterSpec"]):
-        labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
-        assert labels["team"] == "vision"
-        assert "kueue.x-k8s.io/queue-name" not in labels
-        assert labels[names.RUN_LABEL] == "digits"
-        assert annotations["sidecar.istio.io/inject"] == "false"
-        assert annotations["notkubernetes.io/a"] == "b"
-        assert "argocd.argoproj.io/tracking-id" not in annotations
-        assert annotations["ray.io/overwrite-container-cmd"] == "true"
 
 
 def pods_of(found: dict[str, Any]) -> list[Any]:

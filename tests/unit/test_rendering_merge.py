@@ -72,7 +72,8 @@ def test_an_empty_overlay_changes_nothing(base: dict[str, Any]):
 @given(OBJECTS)
 def test_any_pod_template_renders(overlay: dict[str, Any]):
     """What is wrong with it the API server says; rendering must not crash over it."""
-    assert rendered(a_run(workers={"podTemplate": overlay}))[-1]["kind"] == "RayJob"
+    found = rendered(a_run(podTemplate=overlay, workers={"podTemplate": overlay}))
+    assert found[-1]["kind"] == "RayJob"
 
 
 @unhurried

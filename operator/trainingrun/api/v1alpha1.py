@@ -85,7 +85,8 @@ class RunSpec(Model):
     head: Head = Field(default_factory=Head)
     """The head: Ray's control store and the driver."""
     pod_template: Freeform = Field(default_factory=dict)
-    """A PodTemplateSpec merged over those of head and workers alike, before their own."""
+    """A PodTemplateSpec merged over those of head and workers alike, before their own. Of the
+    containers ray-head and ray-worker, each is merged in its own pods alone."""
     storage: Storage
     """The bucket in which the run keeps its lease, checkpoints and result."""
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)

@@ -167,8 +167,27 @@ def _pod(
         **values,
     )
     merged = merge_pod_template(rendered, names.inherited_metadata(run))
-    for template in (run.spec.pod_template, overlay):
+    for template in (_common(run, role), overlay):
         merged = merge_pod_template(merged, template)
     # Not even the user's podTemplate changes these: by them the operator finds the pod, and the
     # NetworkPolicy guards it.
     return merge(merged, {"metadata": {"labels": labels}})
+
+
+def _common(run: TrainingRun, role: str) -> Mapping[str, Any]:
+    """The podTemplate of all pods, without the Ray container of the other role.
+
+    So that one template can name both: added to the other pods, it would have no image.
+    """
+    template = run.spec.pod_template
+    spec = template.get("spec")
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(containers, list):
+        return template
+    other = names.WORKER_CONTAINER if role == names.HEAD else names.HEAD_CONTAINER
+    kept = [
+        found
+        for found in containers
+        if not isinstance(found, Mapping) or found.get("name") != other
+    ]
+    return {**template, "spec": {**spec, "containers": kept}}
