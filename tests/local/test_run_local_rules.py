@@ -1,13 +1,16 @@
 """What a local run decides without any process: retries, losses, folders, the machine's limits."""
 
+import io
 import os
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from trainingrun.api.contract import Failure, Progress, Record, RecordKind
 from trainingrun.api.v1alpha1 import Failures, TrainingRun
 from trainingrun.local import LocalError, machine
+from trainingrun.local.display import Display
 from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions
 from trainingrun.local.retries import GiveUp, Retry, Tally, after_failure
@@ -107,6 +110,16 @@ def seen(
         )
         results.append(found.record(progress))
     return found, results
+
+
+def test_an_overruled_setting_is_said_once_whatever_attempt_records_it() -> None:
+    said = "ScalingConfig(num_workers=8) of the script is overruled: 2 is used, which is [it]"
+    record = Record(number=1, kind=RecordKind.SETTING_OVERRULED, time=0, message=said)
+    written = io.StringIO()
+    display = Display(Console(file=written), "digits")
+    for attempt in (1, 2):
+        display.warn(Progress(attempt=attempt, records=[record]))
+    assert written.getvalue() == f"{said}\n"
 
 
 def test_an_undisturbed_run_has_no_interruption() -> None:

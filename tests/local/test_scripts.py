@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_FILE, Failure, RunState
+from trainingrun.api.contract import SUSPEND_FILE, Failure, RecordKind, RunState
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result, verification
@@ -134,6 +134,55 @@ def test_a_script_gets_its_arguments_and_the_names_of_its_run(
     run.contract = run.contract.model_copy(update={"script_args": ["--lr", "0.1"], "attempt": 2})
     assert run.drive() == 0, run.log()
     assert run.metrics() == {"step": 1, "rank": "example/default/0/2", "script": "--lr 0.1"}
+
+
+def test_overruled_settings_of_a_script_are_named_and_its_callbacks_are_called(
+    a_script: Callable[[str], Run], tmp_path: Path
+) -> None:
+    run = a_script(
+        f"""
+        from pathlib import Path
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, UserCallback
+
+        class Noting(UserCallback):
+            def after_report(self, run_context, metrics, checkpoint):
+                Path({str(tmp_path)!r}, "called").write_text(str(len(metrics)))
+
+        def train():
+            session = Session(model=torch.nn.Linear(1, 1))
+            for _ in session.steps(1):
+                pass
+            session.finish(ranks=ray.train.get_context().get_world_size())
+
+        TorchTrainer(
+            train,
+            scaling_config=ScalingConfig(num_workers=0),  # Ray's mode without workers
+            run_config=RunConfig(
+                name="experiment",
+                storage_path="/nowhere",
+                failure_config=FailureConfig(max_failures=3),
+                checkpoint_config=CheckpointConfig(num_to_keep=2),
+                callbacks=[Noting()],
+            ),
+        ).fit()
+        """
+    )
+    assert run.drive() == 0, run.log()
+    assert run.metrics()["ranks"] == 2
+    assert (tmp_path / "called").read_text() == "2"
+    overruled = [
+        record.message
+        for record in run.progress().records
+        if record.kind is RecordKind.SETTING_OVERRULED
+    ]
+    assert [sentence.partition(" of the script")[0] for sentence in overruled] == [
+        "ScalingConfig(num_workers=0)",
+        "RunConfig(name='experiment')",
+        "RunConfig(storage_path='/nowhere')",
+        "FailureConfig(max_failures=3)",
+    ]
+    for sentence in overruled:
+        assert sentence in (tmp_path / "driver.log").read_text()
 
 
 def test_checkpoints_of_one_name_are_kept_apart(a_script: Callable[[str], Run]) -> None:

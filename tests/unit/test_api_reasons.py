@@ -18,8 +18,8 @@ from trainingrun.reconciling.losses import COUNTERS
 
 RECONCILING = Path(__file__).parents[2] / "operator" / "trainingrun" / "reconciling"
 CODE = "\n".join(path.read_text() for path in sorted(RECONCILING.glob("*.py")))
-FROM_VALUES = {*COUNTERS, "Restored", "CheckpointSkipped"}
-"""Reasons of events that are made from a LossReason or from the kind of a runtime's record."""
+FROM_VALUES = {*COUNTERS}
+"""Reasons of events that are made from a LossReason."""
 
 
 @pytest.mark.parametrize("reason", ConditionReason)

@@ -348,3 +348,16 @@ async def test_how_long_a_head_was_polled_is_known_though_it_has_no_document_yet
         assert (snapshot.progress, snapshot.progress_failing_s) == (None, None)
         poller.follow(KEY, "u", 2)
         await until(lambda: (poller.snapshot(KEY, "u").progress_polled_s or 9.0) < 0.1)
+
+
+async def test_a_record_that_only_a_newer_runtime_knows_is_left_out():
+    kinds = ["Restored", "Teleported", "WorkerLost"]
+    content = a_document(
+        records=[{"number": n, "kind": kind, "time": 1} for n, kind in enumerate(kinds, 1)]
+    )
+    found = (await snapshot_of(answers(content))).progress
+    assert found is not None
+    assert [(record.number, record.kind) for record in found.records] == [
+        (1, "Restored"),
+        (3, "WorkerLost"),
+    ]

@@ -17,8 +17,10 @@ from support.builders import (
     unix,
 )
 from support.reconciled import reconcile, then
+from trainingrun.api.reasons import EventReason
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
+from trainingrun.reconciling.model import RunEvent
 from trainingrun.reconciling.pod_loss import why_pod_ended
 
 HEAD, ONE, TWO = pods()
@@ -310,6 +312,15 @@ def test_an_attempt_that_ends_of_a_loss_long_ago_does_not_count_it_again(
     ended = reconcile(replace(away, ray_jobs=(gave_up,)), 2000).status
     assert ended.attempts[-1].outcome == "Lost"
     assert (ended.disruptions.head_losses, ended.seen.get("otherLosses", 0)) == (1, 0)
+
+
+def test_an_overruled_setting_of_the_script_is_one_event_and_no_loss(training: Observed) -> None:
+    message = "FailureConfig(max_failures=3) of the script is overruled: -1 is used, since …"
+    reported = records({"kind": "SettingOverruled", "message": message})
+    first = replace(training, progress=reported)
+    assert reconcile(first).events == (RunEvent("Warning", EventReason.SETTING_OVERRULED, message),)
+    assert counts(first) == {}
+    assert reconcile(replace(then(first), progress=reported), 70).events == ()
 
 
 def test_a_record_is_not_counted_again_once_its_pod_is_forgotten(training: Observed) -> None:

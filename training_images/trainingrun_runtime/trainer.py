@@ -1,20 +1,25 @@
 """Ray Train's trainer: built from the contract, or a script's own one, configured in `fit()`."""
 
+import dataclasses
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train import BackendConfig, CheckpointConfig, RunConfig, ScalingConfig
 
 from trainingrun.api.contract import RunContract
 
-from . import prestarted_worker
+from . import overruled, prestarted_worker
 from .checkpoints.bucket import Bucket
+from .checkpoints.manifest import CHECKPOINTS
 from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
 from .progress.report_callback import CoordinatorReports
 from .ray_internals import connection, filesystem, training
 from .worker import TrainingFunction
+
+log = logging.getLogger(__name__)
 
 
 class Trainers:
@@ -67,6 +72,7 @@ class Trainers:
         trainer.train_loop_per_worker = TrainingFunction(
             self._coordinator, self._contract, trainer.train_loop_per_worker
         )
+        self._warn(trainer)
         # The YAML decides how large the run is: a script's own ScalingConfig would wait for
         # workers that were never started.
         trainer.scaling_config = self._scaling()
@@ -76,6 +82,24 @@ class Trainers:
         if trainer.train_loop_config is None:
             trainer.train_loop_config = {}
         training.replace_run_config(trainer, self._run_config(trainer.run_config))
+
+    def _warn(self, trainer: Any) -> None:
+        """Name each setting of a script's trainer that is overruled: in the log and in events."""
+        found = [
+            *overruled.by_scaling(trainer.scaling_config, self._scaling()),
+            *overruled.by_run(trainer.run_config, self._contract, self._bucket.uri(CHECKPOINTS)),
+        ]
+        if _is_torch_config(trainer.backend_config):
+            found += overruled.by_torch(
+                trainer.backend_config,
+                self._torch_config(),
+                type(trainer.backend_config)(),
+                gpus=self._scaling().use_gpu,
+            )
+        for sentence in found:
+            log.warning("%s", sentence)
+        if found:
+            self._coordinator.overruled.remote(found)
 
     def _scaling(self) -> ScalingConfig:
         resources = self._contract.resources_per_worker
@@ -97,22 +121,25 @@ class Trainers:
 
     def _run_config(self, theirs: RunConfig) -> RunConfig:
         bucket, root = self._bucket.pyarrow()
-        contract, token = self._contract, self._lease.fencing_token
-        return RunConfig(
-            # One name per fencing token: a superseded driver overwrites nothing, and an incomplete
-            # snapshot of Ray's checkpoint manager does not affect the next driver.
-            name=f"{contract.attempt:04d}-{token:06d}",
-            storage_path=f"{root}/checkpoints",
+        return dataclasses.replace(
+            theirs,
+            name=self._name(),
+            storage_path=f"{root}/{CHECKPOINTS}",
             storage_filesystem=filesystem.for_ray(bucket),
             # Ray would delete a checkpoint that is the last intact one; see `retention`.
             checkpoint_config=CheckpointConfig(num_to_keep=None),
-            failure_config=FailureConfig(max_failures=-1, controller_failure_limit=-1),
+            failure_config=overruled.ray_failures(),
             callbacks=[
                 *(theirs.callbacks or []),
                 CoordinatorReports(self._coordinator, self._base_step),
             ],
             worker_runtime_env=self._worker_environment(theirs.worker_runtime_env or {}),
         )
+
+    def _name(self) -> str:
+        # One name per fencing token: a superseded driver overwrites nothing, and an incomplete
+        # snapshot of Ray's checkpoint manager does not affect the next driver.
+        return f"{self._contract.attempt:04d}-{self._lease.fencing_token:06d}"
 
     def _worker_environment(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -5,7 +5,7 @@ the head pod answers `GET /progress` with a `Progress`. The bearer tokens for it
 files in `TOKEN_FOLDER`. Unknown fields are ignored on reading, so that either side can be newer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -260,8 +260,22 @@ class RecordKind(StrEnum):
     WORKER_LOST = "WorkerLost"
     APPLICATION_ERROR = "ApplicationError"
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
+    SETTING_OVERRULED = "SettingOverruled"
     RESTORED = "Restored"
     LEASE_LOST = "LeaseLost"
+
+
+def _of_known_kinds(found: Any) -> Any:
+    """Without records of kinds that only a newer runtime has: the others still count."""
+    if not isinstance(found, list):
+        return found
+    known = {kind.value for kind in RecordKind}
+    return [one for one in found if not _is_of_kind_beyond(known, one)]
+
+
+def _is_of_kind_beyond(known: Collection[str], record: Any) -> bool:
+    kind = record.get("kind") if isinstance(record, dict) else None
+    return isinstance(kind, str) and kind not in known  # what is no text is refused as always
 
 
 class Record(Wire):
@@ -361,7 +375,9 @@ class Progress(Wire):
     """Latest reported metrics; NaN and infinity as strings."""
     checkpoint: LastCheckpoint | None = None
     """The newest committed checkpoint."""
-    records: Annotated[list[Record], _the_last(MOST_RECORDS)] = Field(default_factory=list)
+    records: Annotated[list[Record], _the_last(MOST_RECORDS), BeforeValidator(_of_known_kinds)] = (
+        Field(default_factory=list)
+    )
     """What happened, newest last, at most 100."""
     seconds: Seconds = Field(default_factory=Seconds)
     """Where this driver's time went."""

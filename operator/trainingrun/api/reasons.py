@@ -78,6 +78,7 @@ class EventReason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     RESTORED = "Restored"
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
+    SETTING_OVERRULED = "SettingOverruled"
     MANY_EVENTS = "ManyEvents"
 
 
@@ -389,6 +390,9 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Normal", EventReason.RESTORED, "The driver restored a checkpoint."),
     EventRow(
         "Warning", EventReason.CHECKPOINT_SKIPPED, "The driver skipped a checkpoint on restore."
+    ),
+    EventRow(
+        "Warning", EventReason.SETTING_OVERRULED, "A setting in the training script is not used."
     ),
     EventRow("Warning", EventReason.MANY_EVENTS, "More events at once than are emitted, by count."),
 )

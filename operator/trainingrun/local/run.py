@@ -195,6 +195,7 @@ class _Loop:
             self.restored = True
             step = progress.resumed_from_step
             self.display.note(f"restored step {step} from {progress.restored_from}")
+        self.display.warn(progress)
         self.display.show(progress, number, self.tally.restarts)
         over = self.interruptions.record(progress)
         if over is None:

@@ -23,10 +23,17 @@ from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings
 from .losses import Losses, describe
-from .model import Object, RunEvent
+from .model import EventType, Object, RunEvent
 from .node_health import control_sign
 from .progress_status import trains
 from .timestamps import from_unix
+
+_EVENTS: dict[RecordKind, tuple[EventType, EventReason]] = {
+    RecordKind.RESTORED: ("Normal", EventReason.RESTORED),
+    RecordKind.CHECKPOINT_SKIPPED: ("Warning", EventReason.CHECKPOINT_SKIPPED),
+    RecordKind.SETTING_OVERRULED: ("Warning", EventReason.SETTING_OVERRULED),
+}
+"""Records that lose nothing, and their events."""
 
 
 def record_losses(
@@ -207,11 +214,9 @@ def _last_recorded(bookkeeping: Bookkeeping, progress: Progress) -> int:
 def _record_event(
     context: ReconcileContext, losses: Losses, attempt: int, fencing_token: int, record: Record
 ) -> None:
-    if record.kind is RecordKind.RESTORED:
-        losses.events.append(RunEvent("Normal", EventReason.RESTORED, record.message))
-        return
-    if record.kind is RecordKind.CHECKPOINT_SKIPPED:
-        losses.events.append(RunEvent("Warning", EventReason.CHECKPOINT_SKIPPED, record.message))
+    event = _EVENTS.get(record.kind)
+    if event is not None:
+        losses.events.append(RunEvent(*event, record.message))
         return
     if record.kind not in (RecordKind.PREEMPTED, RecordKind.WORKER_LOST):
         return

@@ -18,6 +18,9 @@ Object = Mapping[str, Any]
 Manifest = Mapping[str, Any]
 """An object as it is to be applied."""
 
+EventType = Literal["Normal", "Warning"]
+"""`type` of an Event."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
@@ -161,7 +164,7 @@ def object_of(action: Action) -> tuple[str, str] | None:
 class RunEvent:
     """A Kubernetes Event about the run, emitted after the status is written."""
 
-    type: Literal["Normal", "Warning"]
+    type: EventType
     reason: EventReason
     message: str
 

@@ -229,6 +229,12 @@ class Coordinator:
                 _, since = self._storage_errors.get(source, (error, time.time()))
                 self._storage_errors[source] = (error, since)
 
+    def overruled(self, sentences: list[str]) -> None:
+        """The driver: settings of the script that are not used, a sentence for each."""
+        with self._lock:
+            for sentence in sentences:
+                self._accounting.overruled(time.time(), sentence)
+
     def interrupted(self) -> None:
         """Ray's controller: a worker group ended because of the store; no worker was lost."""
         with self._lock:

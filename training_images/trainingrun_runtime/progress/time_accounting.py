@@ -191,6 +191,10 @@ class TimeAccounting:
         """A checkpoint was not intact."""
         self._add_record(now, RecordKind.CHECKPOINT_SKIPPED, message)
 
+    def overruled(self, now: float, message: str) -> None:
+        """A setting of the script is not used."""
+        self._add_record(now, RecordKind.SETTING_OVERRULED, message)
+
     def failed(self, now: float, failure: Failure) -> None:
         """The driver ends the attempt."""
         if self._state.final:

@@ -302,6 +302,8 @@ def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:
     """Give a trainer another RunConfig after its construction."""
     from ray.train.v2._internal.execution.context import TrainRunContext
 
+    # With num_workers=0 Ray would train in the driver, without workers.
+    trainer.running_in_local_mode = False
     trainer.run_config = run_config
     trainer.train_run_context = TrainRunContext(
         run_config=run_config,

@@ -1,0 +1,147 @@
+"""Which settings of a script's own trainer are overruled, as sentences for its user."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+
+from trainingrun.api.contract import WORKER_RESOURCE, RunContract
+
+LONGEST_VALUE = 200
+"""Characters of a value in a sentence."""
+
+OWN_FOLDER = "<attempt>-<fencing token>"
+"""The name of each driver's folder, in a sentence that is the same in all attempts."""
+_NAMED_BY_RAY = re.compile(r"ray_train_run-[0-9_-]+")
+
+_SCALING = {
+    "num_workers": "which is workers.count of the TrainingRun",
+    "placement_strategy": "which follows from workers.placement and workers.perPod",
+    "accelerator_type": "since workers.accelerator.product of the TrainingRun chooses the nodes",
+    "topology": "since spec.podTemplate of the TrainingRun chooses the nodes",
+    "label_selector": "since spec.podTemplate of the TrainingRun chooses the nodes",
+    "elastic_resize_monitor_interval_s": "since the number of workers does not change",
+}
+_RESOURCES = "which follows from workers.resources and workers.accelerator of the TrainingRun"
+_FAILURES = (
+    "since a lost worker is always replaced, and errors of the code are counted by "
+    "failures.maxRestarts of the TrainingRun"
+)
+_PREEMPTION = "since every rank saves its part before the pod ends"
+_FAILURE = {
+    "relax_collectives_on_preemption": _PREEMPTION,
+    "preemption_grace_s": _PREEMPTION,
+}
+_CHECKPOINT = {
+    "num_to_keep": "which is checkpoints.keep of the TrainingRun",
+    "checkpoint_score_attribute": "which is checkpoints.best.metric of the TrainingRun",
+    "checkpoint_score_order": "which is checkpoints.best.order of the TrainingRun",
+}
+_TORCH = {
+    "backend": "which is training.torch.backend of the TrainingRun",
+    "timeout_s": "which is training.torch.timeoutSeconds of the TrainingRun",
+}
+
+
+def by_scaling(theirs: ScalingConfig, ours: ScalingConfig) -> list[str]:
+    """Sentences about each field of a script's ScalingConfig that `ours` overrules."""
+    used = _values(ours)
+    # The resource by which Ray finds the workers' nodes is no setting of anybody's.
+    used["resources_per_worker"] = {
+        name: number
+        for name, number in (ours.resources_per_worker or {}).items()
+        if name != WORKER_RESOURCE
+    }
+    return list(_overruled(theirs, ScalingConfig(), used, _SCALING, _RESOURCES))
+
+
+def by_torch(
+    theirs: BackendConfig, ours: BackendConfig, defaults: BackendConfig, *, gpus: bool
+) -> list[str]:
+    """Sentences about each field of a script's TorchConfig that `ours` overrules.
+
+    Args:
+        theirs: of the script's trainer.
+        ours: what is used.
+        defaults: a TorchConfig with no field set.
+        gpus: whether the workers have some: PyTorch then chooses nccl where nothing is set.
+    """
+    used = _values(ours)
+    used["backend"] = used["backend"] or ("nccl" if gpus else "gloo")
+    why = "as for every TrainingRun"
+    return list(_overruled(theirs, defaults, used, _TORCH, why))
+
+
+def by_run(theirs: RunConfig, contract: RunContract, folder: str) -> list[str]:
+    """Sentences about each field of a script's RunConfig that the contract overrules.
+
+    Args:
+        theirs: of the script's trainer, with its FailureConfig and CheckpointConfig.
+        contract: the operator's settings of this attempt.
+        folder: URI below which this run's checkpoints are.
+    """
+    used = {"name": OWN_FOLDER, "storage_path": folder, "storage_filesystem": "that of storage.uri"}
+    given = {
+        field: value
+        for field, value in _values(theirs).items()
+        if field in used and not _NAMED_BY_RAY.fullmatch(str(value))
+    }
+    if given.get("storage_filesystem") is not None:
+        given["storage_filesystem"] = type(given["storage_filesystem"]).__name__
+    where = "since the run's checkpoints are below storage.uri of the TrainingRun"
+    checkpoints = contract.checkpoints
+    kept = {
+        "num_to_keep": checkpoints.keep,
+        "checkpoint_score_attribute": checkpoints.best_metric,
+        "checkpoint_score_order": checkpoints.best_order,
+    }
+    failures = _values(ray_failures())
+    return [
+        *_sentences("RunConfig", given, _values(RunConfig()), used, {}, where),
+        *_overruled(theirs.failure_config, FailureConfig(), failures, _FAILURE, _FAILURES),
+        *_overruled(theirs.checkpoint_config, CheckpointConfig(), kept, _CHECKPOINT, where),
+    ]
+
+
+def ray_failures() -> FailureConfig:
+    """Ray replaces lost workers without limit; what ends an attempt is for `AttemptPolicy`."""
+    return FailureConfig(max_failures=-1, controller_failure_limit=-1)
+
+
+def _overruled(
+    theirs: Any, defaults: Any, used: Mapping[str, Any], why: Mapping[str, str], otherwise: str
+) -> Iterator[str]:
+    name = type(defaults).__name__
+    return _sentences(name, _values(theirs), _values(defaults), used, why, otherwise)
+
+
+def _sentences(
+    config: str,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    used: Mapping[str, Any],
+    why: Mapping[str, str],
+    otherwise: str,
+) -> Iterator[str]:
+    for field, value in given.items():
+        if value in (defaults.get(field), used.get(field)):
+            continue
+        yield (
+            f"{config}({field}={_shown(value)}) of the script is overruled: "
+            f"{_shown(used.get(field))} is used, {why.get(field, otherwise)}"
+        )
+
+
+def _values(config: Any) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(config):
+        return {}
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def _shown(value: Any) -> str:
+    """The value on one line, without what a URI holds of credentials."""
+    text = re.sub(r"://[^/\s'\"]*@", "://…@", repr(value))
+    text = re.sub(r"(://[^\s'\"?]*)\?[^\s'\"]*", r"\1?…", text)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
