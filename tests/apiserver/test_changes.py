@@ -29,6 +29,7 @@ FREE: list[tuple[str, dict[str, Any]]] = [
     ("suspend", {"suspend": True}),
     ("failures", {"failures": {"maxRestarts": 9, "backoff": {"initialSeconds": 1}}}),
     ("checkpoints", {"checkpoints": {"keep": 5, "best": {"metric": "loss"}}}),
+    ("checkpoints", {"checkpoints": {"everySeconds": "auto", "everySteps": 1000}}),
     ("activeDeadlineSeconds", {"activeDeadlineSeconds": 60}),
     ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 60}),
 ]

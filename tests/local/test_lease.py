@@ -8,6 +8,7 @@ import pytest
 
 from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
 from trainingrun_runtime.coordination.lease import Lease, Superseded
+from trainingrun_runtime.coordination.loss_history import LossHistory
 
 
 def test_each_taker_gets_the_next_fencing_token_and_the_last_one_holds(bucket: Bucket) -> None:
@@ -48,6 +49,17 @@ def test_renewing_says_when_and_changes_nothing_else(bucket: Bucket) -> None:
     assert lease.held()
 
 
+def test_each_driver_tells_the_next_one_how_often_the_run_was_lost(bucket: Bucket) -> None:
+    first = Lease.take(bucket, 1, "pod-a", 100)
+    assert first.history == LossHistory()
+    first.history = LossHistory(losses=1, trained=60.5, unsaved=True)
+    first.renew(160)
+    second = Lease.take(bucket, 1, "pod-b", 170)
+    assert second.history == LossHistory(losses=2, trained=60.5)
+    third = Lease.take(bucket, 2, "pod-c", 180)  # the second one ended before it renewed its own
+    assert third.history == LossHistory(losses=2, trained=60.5)
+
+
 def test_renewing_does_not_win_a_lost_lease_back(bucket: Bucket) -> None:
     old = Lease.take(bucket, 1, "pod-a", 100)
     Lease.take(bucket, 1, "pod-b", 101)
@@ -63,6 +75,7 @@ def test_renewing_does_not_win_a_lost_lease_back(bucket: Bucket) -> None:
         pytest.param(b"[]", id="a list"),
         pytest.param(b'{"attempt": null}', id="null attempt"),
         pytest.param(b"\xff\xfe", id="not UTF-8"),
+        pytest.param(b'{"history": {"losses": []}}', id="odd history"),
     ],
 )
 def test_an_unreadable_lease_is_passed_over(bucket: Bucket, content: bytes) -> None:

@@ -28,6 +28,13 @@ def test_progress_is_the_driver_s(training: Observed) -> None:
     }
 
 
+def test_the_interval_between_checkpoints_is_shown_in_whole_seconds(training: Observed) -> None:
+    reported = replace(training, progress=a_progress(checkpoint_interval_seconds=415.7))
+    progress = reconcile(reported).status.progress
+    assert progress
+    assert progress.checkpoint_interval_seconds == 416
+
+
 def test_the_same_document_read_again_later_changes_nothing(training: Observed) -> None:
     first = then(training, 62)
     assert reconcile(first, 64).status.to_dict() == first.run.status.to_dict()

@@ -328,6 +328,40 @@ def test_the_runtime_reads_its_contract_from_the_head():
     )
 
 
+@pytest.mark.parametrize(
+    ("checkpoints", "capacity", "told"),
+    [
+        pytest.param({}, "OnDemand", {"everySeconds": 300.0}, id="default"),
+        pytest.param({"everySeconds": 60}, "Spot", {"everySeconds": 60.0}, id="seconds"),
+        pytest.param({"everySteps": 500}, "OnDemand", {"everySteps": 500}, id="steps alone"),
+        pytest.param(
+            {"everySteps": 500, "everySeconds": 60},
+            "OnDemand",
+            {"everySteps": 500, "everySeconds": 60.0},
+            id="both",
+        ),
+        pytest.param(
+            {"everySeconds": "auto"},
+            "OnDemand",
+            {"assumedSecondsBetweenLosses": 86400.0},
+            id="auto",
+        ),
+        pytest.param(
+            {"everySeconds": "auto"},
+            "PreferSpot",
+            {"assumedSecondsBetweenLosses": 7200.0},
+            id="auto on spot nodes",
+        ),
+    ],
+)
+def test_the_runtime_learns_when_checkpoints_are_made(
+    checkpoints: dict[str, Any], capacity: str, told: dict[str, Any]
+):
+    run = a_run(checkpoints=checkpoints, workers={"capacity": {"type": capacity}})
+    found = rendering.contract(run, 1, rendering.RenderSettings()).checkpoints.to_dict()
+    assert found == {"keep": 2, "bestOrder": "max", **told}
+
+
 def test_two_runs_of_one_name_keep_apart_in_the_bucket():
     assert names.run_folder(a_run(storage={"uri": "s3://runs/team-a/"})) == (
         "s3://runs/team-a/digits-1a2b3c4d"

@@ -1,8 +1,11 @@
 """Where the time went: what the driver's account says after each kind of loss."""
 
+from dataclasses import replace
+
 import pytest
 
 from trainingrun.api.contract import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
+from trainingrun_runtime.coordination.loss_history import LossHistory
 from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
 
 
@@ -142,3 +145,42 @@ def test_a_driver_says_what_other_run_s_checkpoint_it_began_from():
     assert later.records[-1].message == "resumed from step 45"
     assert (later.resumed_from_step, later.restored_from) == (40, uri)
     assert (later.seconds.productive, later.seconds.lost_work) == (5.0, 5.0)
+
+
+def test_a_loss_counts_where_steps_are_done_again_and_its_time_stays(accounting):
+    accounting.committed(LastCheckpoint(uri="s3://b/x", step=20, time=1050.0))
+    assert accounting.history() == LossHistory(trained=30.0, unsaved=True)
+    accounting.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
+    accounting.group_started(1065.0, world_size=2, resumed_step=20)
+    assert accounting.history() == LossHistory(losses=1, trained=30.0)
+    accounting.stepped(report(2, 25, 1070.0, 1075.0, checkpoint=2.0))
+    assert accounting.history() == LossHistory(losses=1, trained=37.0, unsaved=True)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(RecordKind.PREEMPTED, id="saved on the notice"),
+        pytest.param(RecordKind.WORKER_LOST, id="saved by another rank"),
+    ],
+)
+def test_what_costs_no_step_is_no_loss(accounting, kind):
+    accounting.committed(LastCheckpoint(uri="s3://b/x", step=30, time=1060.0))
+    accounting.disrupted(1061.0, kind, "rank 1 ended")
+    accounting.group_started(1065.0, world_size=2, resumed_step=30)
+    assert accounting.history() == LossHistory(trained=30.0)
+
+
+def test_the_losses_of_earlier_drivers_are_kept():
+    former = LossHistory(losses=3, trained=500.0)
+    accounting = TimeAccounting(attempt=2, fencing_token=4, now=1000.0, former=former)
+    accounting.group_started(1020.0, world_size=2, resumed_step=40, restored_from="s3://b/other")
+    assert accounting.history() == former, "nothing is done yet that could be lost"
+    accounting.stepped(report(1, 50, 1030.0, 1040.0))
+    assert accounting.history() == LossHistory(losses=3, trained=510.0, unsaved=True)
+
+
+def test_the_document_has_the_interval_in_force(accounting):
+    assert accounting.document(1060.0).checkpoint_interval_seconds is None
+    accounting.stepped(replace(report(1, 31, 1030.0, 1061.0), interval=42.5))
+    assert accounting.document(1061.0).checkpoint_interval_seconds == 42.5

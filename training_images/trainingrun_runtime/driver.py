@@ -206,7 +206,7 @@ class _Attempt:
             runtime_env=code.runtime_environment() if code else None,
         )
         self._coordinator = start_coordinator(
-            contract, lease.fencing_token, started, documents.path, checkpoint
+            contract, lease.fencing_token, started, documents.path, checkpoint, lease.history
         )
         self._retry = StorageRetry(report_to(self._coordinator, "driver"))
         self._committer = Committer(self._coordinator, contract, lease)
@@ -320,6 +320,7 @@ class _Attempt:
             if self._committer.failure is not None:
                 raise self._committer.failure
             self._retry(self._lease.require)
+            self._retry(self._renew_lease)  # no step is lost: the next driver counts no loss
             self._write_final(coordinator.suspended.remote(), self._documents.suspended)
             return SUSPEND_EXIT_CODE
         log.error("training failed", exc_info=error)
@@ -356,7 +357,7 @@ class _Attempt:
                     # Without cleanup: it must not write anything.
                     os._exit(LEASE_LOST_EXIT_CODE)
                 if time.monotonic() - renewed >= LEASE_RENEW_S:
-                    self._lease.renew(time.time())
+                    self._renew_lease()
                     renewed = time.monotonic()
                 problem = None
             except StorageError as error:
@@ -365,6 +366,15 @@ class _Attempt:
                 problem = str(error)
             if not self._ended.is_set():
                 report(problem)
+
+    def _renew_lease(self) -> None:
+        """Write what the next driver has to know about the losses of the run."""
+        try:
+            history = self._coordinator.loss_history.remote()
+            self._lease.history = ray.get(history, timeout=COORDINATOR_TIMEOUT_S)
+        except ray.exceptions.RayError as error:  # the lease counts, the history does not
+            log.warning("the coordinator did not tell the losses of the run: %s", error)
+        self._lease.renew(time.time())
 
     def _watch_suspend_file(self) -> None:
         suspend = state_directory() / SUSPEND_FILE
@@ -381,4 +391,8 @@ class _Attempt:
             if ray.get(self._coordinator.commits.remote()) > before:
                 break
             time.sleep(0.1)
+        try:
+            self._renew_lease()  # saved in time: the next driver counts no loss
+        except StorageError as error:
+            log.warning("the lease was not renewed: %s", error)
         self._watcher.confirm_saved()

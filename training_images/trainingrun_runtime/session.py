@@ -25,7 +25,8 @@ import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from .checkpoints import checkpoint_interval, snapshot
+from .checkpoints import snapshot
+from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
 from .checkpoints.snapshot import Position
 from .checkpoints.stateful_objects import Stateful, replicated, restorable
@@ -75,6 +76,7 @@ class Session:
         self._final_metrics: dict[str, Any] = {}
         self._upload: CheckpointUpload | None = None
         self._saved_at = time.monotonic()
+        self._interval = CheckpointInterval(self._worker.checkpoints, self._worker.history)
         self._save_seconds = 0.0
         self._random = StepRandom(seed, self._worker.rank)
         seeded = [f"seed={seed}"] if self._random.seeded else []
@@ -157,6 +159,7 @@ class Session:
                 self._epoch_began = self.step
                 self._loops = Loops()
                 if self._save_after is not None:
+                    self._save_after = None
                     self._save_now()
                 self._pause(Place.EPOCH)
         finally:
@@ -276,6 +279,7 @@ class Session:
         self.step += 1
         step_s = time.monotonic() - self._step_began
         self._productive += step_s
+        self._interval.cost.stepped(step_s, self._uploading())
         if self._reporter is not None:
             self._reporter.report(
                 StepReport(
@@ -287,6 +291,7 @@ class Session:
                     productive=self._productive,
                     checkpoint=self._stalled,
                     metrics=self._metrics,
+                    interval=every_s if math.isfinite(every_s := self._due_s()) else None,
                 )
             )
         started = time.monotonic()
@@ -299,7 +304,10 @@ class Session:
         self._record_stop(agreed)
         # Before a checkpoint, which takes longer and may be cut off.
         self.noted_steps.note(self._position(), self._metrics, self._consensus.under_way(), step_s)
+        save = self._interval.is_due_after(self.step)
         if self._save_after == "step":
+            self._save_after, save = None, True
+        if save:
             self._save_now()  # after the exchange, so that `stop()` in the same step is saved too
         self._execute(agreed)
         self._stalled += time.monotonic() - started
@@ -340,9 +348,8 @@ class Session:
     def _agree(self, place: Place, *, changed: bool = False) -> StepValues:
         """Wait for all ranks at a place between the steps."""
         self._record_stop(self._consensus.settle())
-        due_s = checkpoint_interval.at_loop_end_s(self._worker.every_seconds, self._slowest_save())
-        if place is Place.BEGIN:
-            due_s = math.inf  # nothing was done since the end before it
+        # At the begin of a loop, nothing was done since the end before it.
+        due_s = math.inf if place is Place.BEGIN else self._due_s(at_loop_end=True)
         # A request in a loop's last step is agreed on already: see `_record_stop`.
         stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
         agreed = self._consensus.agree(place, self._numbers(stop, changed, due_s))
@@ -353,7 +360,7 @@ class Session:
     def _numbers(
         self, stop: bool = False, changed: bool = False, due_s: float | None = None
     ) -> StepValues:
-        requested = self._requested_command(self._worker.every_seconds if due_s is None else due_s)
+        requested = self._requested_command(self._due_s() if due_s is None else due_s)
         return StepValues(requested, self._uploading(), stop, changed, self.step)
 
     def _record_stop(self, agreed: StepValues) -> None:
@@ -375,6 +382,12 @@ class Session:
         # One clock decides: ranks with different clocks would request it twice.
         return max(command, Command.CHECKPOINT) if due and self._worker.rank == 0 else command
 
+    def _due_s(self, *, at_loop_end: bool = False) -> float:
+        """Seconds after the last checkpoint at which the next one is due."""
+        interval, trained = self._interval, self._productive + self._stalled
+        rule = interval.at_loop_end_s if at_loop_end else interval.seconds
+        return rule(self._slowest_save(), trained)
+
     def _slowest_save(self) -> float:
         """Seconds that the slowest of the last two checkpoints took, its upload included."""
         upload = self._upload
@@ -385,7 +398,6 @@ class Session:
 
     def _save_now(self) -> None:
         """All ranks requested a checkpoint here."""
-        self._save_after = None
         if self._agree(Place.SAVE).busy:
             self._save_late = True  # training does not wait for the store
         else:
@@ -400,6 +412,7 @@ class Session:
         if self._upload is not None:
             self._upload.wait()
             self._save_seconds = self._upload.seconds_so_far
+        began = time.monotonic()
         self._record_stop(self._consensus.settle())
         self._consensus.reset()
         worker, position, states = self._worker, self._position(), self._states()
@@ -417,6 +430,7 @@ class Session:
             delete_local_checkpoint_after_upload=False,
         )
         self._saved, self._saved_at, self._save_late = position, time.monotonic(), False
+        self._interval.cost.saved(self._saved_at - began)
         if wait:
             self._upload.wait()
 

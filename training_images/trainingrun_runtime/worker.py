@@ -22,6 +22,7 @@ from .checkpoints import checkpoint_files, manifest, restore_source
 from .checkpoints.bucket import Bucket
 from .checkpoints.manifest import Manifest
 from .checkpoints.storage_retry import StorageRetry, report_to
+from .coordination.loss_history import LossHistory
 from .coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
@@ -55,8 +56,10 @@ class Worker:
         self.coordinator = coordinator
         self.rank: int = context.get_world_rank()
         self.world_size: int = context.get_world_size()
-        self.every_seconds = contract.checkpoints.every_seconds
-        """Seconds of training between periodic checkpoints."""
+        self.checkpoints = contract.checkpoints
+        """When checkpoints are made."""
+        self.history = LossHistory()
+        """The run's losses before this worker group; rank 0 alone knows them."""
         self.timeout_s = contract.torch_timeout_seconds
         """Seconds after which a collective call fails."""
         self.restored: Manifest | None = None
@@ -122,6 +125,7 @@ class Worker:
                     self._folder(bucket, foreign).uri(found.path) if found and foreign else None,
                 )
             )
+            self.history = ray.get(self.coordinator.loss_history.remote())
             chosen = (found.model_dump() if found else None, foreign, group)
         document, foreign, self.group = broadcast_from_rank_zero(chosen)
         if document:

@@ -178,8 +178,14 @@ class ContractCheckpoints(Wire):
     """Metric that decides which one is the best."""
     best_order: Literal["min", "max"] = "max"
     """Whether smaller or larger is better."""
-    every_seconds: float = 300
-    """Seconds of training between periodic checkpoints."""
+    every_seconds: float | None = None
+    """Seconds of training between periodic checkpoints; none: they are not made by time, or
+    `assumed_seconds_between_losses` is set."""
+    every_steps: int | None = None
+    """A checkpoint is made at each multiple of so many steps; none: not by steps."""
+    assumed_seconds_between_losses: float | None = None
+    """Set where `everySeconds` is `auto`: what the mean time between two losses is taken for before
+    the first one."""
 
 
 class RunContract(Wire):
@@ -369,6 +375,8 @@ class Progress(Wire):
     """Steps of the whole training."""
     seconds_left: Duration | None = None
     """Estimated seconds of training left."""
+    checkpoint_interval_seconds: Duration | None = None
+    """Seconds between periodic checkpoints that are in force now; none: not made by time."""
     world_size: Count = 0
     """Workers that train now."""
     metrics: Metrics = Field(default_factory=dict)

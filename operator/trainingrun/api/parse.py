@@ -15,6 +15,7 @@ from .v1alpha1 import API_VERSION, KIND, TrainingRun
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "whole_or_auto": "a whole number or auto",
     "bool_type": "true or false",
     "string_type": "a string, in quotes",
     "list_type": "a list",

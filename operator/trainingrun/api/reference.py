@@ -6,6 +6,7 @@ from typing import Any
 
 from .crd import Schema, crd
 from .printer_columns import COLUMNS
+from .quantities import MAX_LENGTH
 from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
 
 _HEAD = f"""# {KIND} ({API_VERSION})
@@ -89,7 +90,7 @@ def _type(node: Schema) -> str:
     if "enum" in node:
         return " \\| ".join(f"`{option}`" for option in node["enum"])
     if "x-kubernetes-int-or-string" in node:
-        return "quantity"
+        return "quantity" if node.get("maxLength") == MAX_LENGTH else "integer or string"
     if "items" in node:
         inner = node["items"].get("type", "object")
         return f"list of {inner}s" + (f", at most {node['maxItems']}" if "maxItems" in node else "")

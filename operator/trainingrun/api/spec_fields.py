@@ -1,8 +1,10 @@
 """Types of fields that several sections of the spec have."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Strict
+from pydantic import PlainValidator, Strict
+from pydantic.json_schema import WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from .base import Rule, matching
 
@@ -11,6 +13,26 @@ Whole = Annotated[int, Strict()]
 
 Switch = Annotated[bool, Strict()]
 """true or false; "yes" and 1 are neither."""
+
+
+def _number_or_text(value: Any) -> Any:
+    if type(value) is int or isinstance(value, str):
+        return value
+    raise PydanticCustomError("whole_or_auto", "must be a whole number or auto")
+
+
+NumberOrAuto = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_number_or_text),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 16,
+        }
+    ),
+]
+"""A whole number, or the word auto; a `Rule` of the model refuses other words."""
 
 Freeform = dict[str, Any]
 """Any JSON object; the CRD keeps its fields as they are."""

@@ -123,6 +123,9 @@ class RunProgress(StatusModel):
     """step / totalSteps in percent, rounded down."""
     seconds_left: int | None = None
     """Estimated seconds of training left."""
+    checkpoint_interval_seconds: int | None = None
+    """Seconds between periodic checkpoints, as the training now makes them; with
+    checkpoints.everySeconds auto it follows what checkpoints cost and how often the run is lost."""
     metrics: dict[str, Any] = Field(default_factory=dict)
     """Latest reported metrics."""
     update_time: str | None = None

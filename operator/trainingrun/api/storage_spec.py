@@ -5,10 +5,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from .base import Model, Rule, matching
-from .spec_fields import Whole, object_name
+from .spec_fields import NumberOrAuto, Whole, object_name
 
 FOLDER_PATTERN = r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^@?#\s]*"
 """A folder in a bucket, without credentials, query or spaces."""
+LONGEST_INTERVAL_S = 86400
+"""Most seconds between two periodic checkpoints."""
 
 
 class RestoreFrom(Model):
@@ -97,5 +99,27 @@ class Checkpoints(Model):
     """Newest checkpoints kept. At least 2: the newest may be altered or lost."""
     best: BestCheckpoint | None = None
     """Also keep the best checkpoint by this metric. Default: newest only."""
-    every_seconds: Whole = Field(default=300, ge=1, le=86400)
-    """Seconds of training between the session's periodic checkpoints."""
+    every_seconds: NumberOrAuto | None = None
+    """Seconds of training between the session's periodic checkpoints, 1 to 86400. auto: 10 to 3600,
+    from what a checkpoint costs and how often this run is lost. Default: 300; where everySteps is
+    set, none by time, except at the end of a loop or an epoch."""
+    every_steps: Whole | None = Field(default=None, ge=1, le=1000000000)
+    """The session makes a checkpoint at each multiple of so many steps; later, while the one before
+    is still being uploaded. With everySeconds as well, also where that is due. Default: none."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.everySeconds) || (type(self.everySeconds) == int ? "
+            f"self.everySeconds >= 1 && self.everySeconds <= {LONGEST_INTERVAL_S} : "
+            "self.everySeconds == 'auto')",
+            f"must be a number of seconds from 1 to {LONGEST_INTERVAL_S}, or auto",
+            lambda checkpoints: (
+                checkpoints.every_seconds in (None, "auto")
+                or (
+                    isinstance(checkpoints.every_seconds, int)
+                    and 1 <= checkpoints.every_seconds <= LONGEST_INTERVAL_S
+                )
+            ),
+            "every_seconds",
+        ),
+    )

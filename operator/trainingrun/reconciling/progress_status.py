@@ -90,12 +90,13 @@ def _uri(reported: str | None) -> str | None:
 
 
 def _progress(progress: Progress) -> RunProgress:
-    total = progress.total_steps
+    total, interval = progress.total_steps, progress.checkpoint_interval_seconds
     return RunProgress(
         step=progress.step,
         total_steps=total,
         percent=min(progress.step * 100 // total, 100) if total else None,
         seconds_left=round(progress.seconds_left) if progress.seconds_left is not None else None,
+        checkpoint_interval_seconds=round(interval) if interval is not None else None,
         metrics=metrics(progress.metrics),
         update_time=written(from_unix(progress.step_time)) if progress.step_time else None,
     )

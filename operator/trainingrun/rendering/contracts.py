@@ -27,6 +27,13 @@ RAY_STRATEGIES: dict[str, Strategy] = {
 }
 """Ray's placement strategy for pods of one worker each, by the API's."""
 
+EVERY_S = 300
+"""Seconds between periodic checkpoints where the spec says nothing about them."""
+
+BETWEEN_LOSSES_S = {"OnDemand": 86400.0, "Spot": 7200.0, "PreferSpot": 7200.0}
+"""Seconds that are assumed between two losses without notice before the first one, by capacity
+type."""
+
 
 def _placement(run: TrainingRun) -> Strategy:
     workers = run.spec.workers
@@ -79,7 +86,6 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
     """What the runtime needs for attempt `number`; no credential is in it."""
     spec = run.spec
     training = spec.training
-    best = spec.checkpoints.best
     resources = {"CPU": worker_cpus(run), **ray_devices(run, settings), WORKER_RESOURCE: 1}
     return RunContract(
         name=run.metadata.name,
@@ -103,11 +109,23 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
             region=spec.storage.region,
         ),
         restore_from=_restore_from(run),
-        checkpoints=ContractCheckpoints(
-            keep=spec.checkpoints.keep,
-            best_metric=best.metric if best else None,
-            best_order=best.order if best else "max",
-            every_seconds=spec.checkpoints.every_seconds,
+        checkpoints=_checkpoints(run),
+    )
+
+
+def _checkpoints(run: TrainingRun) -> ContractCheckpoints:
+    checkpoints = run.spec.checkpoints
+    best, every = checkpoints.best, checkpoints.every_seconds
+    if every is None and checkpoints.every_steps is None:
+        every = EVERY_S
+    return ContractCheckpoints(
+        keep=checkpoints.keep,
+        best_metric=best.metric if best else None,
+        best_order=best.order if best else "max",
+        every_seconds=every if isinstance(every, int) else None,
+        every_steps=checkpoints.every_steps,
+        assumed_seconds_between_losses=(
+            BETWEEN_LOSSES_S[run.spec.workers.capacity.type] if every == "auto" else None
         ),
     )
 

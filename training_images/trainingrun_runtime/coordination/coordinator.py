@@ -30,6 +30,7 @@ from ..progress import document as progress_document
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
 from .command import Command
+from .loss_history import LossHistory
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Coordinator:
         started: Unix time at which the driver started.
         document: where the progress document is written.
         checkpoint: the newest intact checkpoint, if there is one.
+        history: losses of the run's earlier drivers.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class Coordinator:
         started: float,
         document: Path,
         checkpoint: LastCheckpoint | None,
+        history: LossHistory | None = None,
     ) -> None:
-        self._accounting = TimeAccounting(contract.attempt, fencing_token, started)
+        self._accounting = TimeAccounting(contract.attempt, fencing_token, started, history)
         self._document = document
         self._command = Command.NONE
         self._commits = 0
@@ -161,6 +164,11 @@ class Coordinator:
                     metrics=progress_document.printable_metrics(metrics),
                 )
             )
+
+    def loss_history(self) -> LossHistory:
+        """The losses of the run until now."""
+        with self._lock:
+            return self._accounting.history()
 
     def finished(self, metrics: dict[str, Any]) -> None:
         """Rank 0: the training's final metrics."""

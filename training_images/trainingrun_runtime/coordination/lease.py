@@ -9,10 +9,11 @@ token, so a superseded driver overwrites nothing. In the objects the token is ca
 
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..checkpoints.bucket import Bucket, StorageError
+from .loss_history import LossHistory
 
 FOLDER = "lease"
 """Where leases are, below the run's folder."""
@@ -40,6 +41,8 @@ class Lease:
     """Unix time at which it was taken, in seconds."""
     nonce: str
     """Makes this holder's object differ from every other taker's; see `Bucket.create`."""
+    history: LossHistory = field(default_factory=LossHistory)
+    """The run's losses, for the next driver: at first those of its earlier drivers."""
 
     @classmethod
     def take(cls, bucket: Bucket, attempt: int, holder: str, now: float) -> "Lease":
@@ -57,16 +60,19 @@ class Lease:
         """
         for _ in range(_TRIES):
             newest = newest_fencing_token(bucket)
-            holding = _attempt_of(bucket, newest)
+            former = _document(bucket, newest)
+            holding = _attempt_of(former)
             if holding > attempt:
                 raise Superseded(f"attempt {holding} holds the run; this is attempt {attempt}")
-            lease = cls(bucket, newest + 1, attempt, holder, now, uuid.uuid4().hex)
+            history = LossHistory.of_next_driver(former.get("history"))
+            nonce = uuid.uuid4().hex
+            lease = cls(bucket, newest + 1, attempt, holder, now, nonce, history)
             if bucket.create(_key(lease.fencing_token), lease._content(now)):
                 return lease
         raise StorageError(f"{_TRIES} concurrent drivers took the lease of {bucket.root} in a row")
 
     def renew(self, now: float) -> None:
-        """Update the time of renewal, for diagnosis: no driver waits for a lease to expire.
+        """Write the history, and the time of renewal: no driver waits for a lease to expire.
 
         Raises:
             StorageError: The store did not answer.
@@ -102,6 +108,7 @@ class Lease:
                 "taken": self.taken,
                 "renewed": now,
                 "nonce": self.nonce,
+                "history": self.history.to_dict(),
             }
         ).encode()
 
@@ -116,14 +123,22 @@ def newest_fencing_token(bucket: Bucket) -> int:
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
 
-def _attempt_of(bucket: Bucket, fencing_token: int) -> int:
-    """The attempt that holds a fencing token; 0 if it is free, or its object is unreadable.
+def _document(bucket: Bucket, fencing_token: int) -> dict[str, Any]:
+    """The lease with a fencing token; empty if it is free, or its object is unreadable.
 
     An unreadable lease does not block the run: the next driver takes a higher token.
     """
     content = bucket.get(_key(fencing_token)) if fencing_token else None
     try:
         document: Any = json.loads(content or b"{}")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _attempt_of(document: dict[str, Any]) -> int:
+    """The attempt that holds a lease; 0 if it names none."""
+    try:
         return int(document.get("attempt", 0))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError):
         return 0

@@ -40,6 +40,11 @@ class _Document(Collector):
             ("update_time_seconds", "Unix time of the progress document.", document.get("time")),
             ("checkpoint_step", "Step of the newest checkpoint.", checkpoint.get("step")),
             ("checkpoint_time_seconds", "Unix time of its commit.", checkpoint.get("time")),
+            (
+                "checkpoint_interval_seconds",
+                "Seconds between periodic checkpoints that are in force.",
+                document.get("checkpointIntervalSeconds"),
+            ),
         ):
             gauge = GaugeMetricFamily(f"trainingrun_{name}", text, labels=list(self._labels))
             yield from self._with_samples(gauge, {(): value})

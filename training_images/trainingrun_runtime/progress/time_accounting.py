@@ -19,6 +19,8 @@ from trainingrun.api.contract import (
     Seconds,
 )
 
+from ..coordination.loss_history import LossHistory
+
 MAX_RECORDS = 100
 
 
@@ -42,6 +44,8 @@ class StepReport:
     """Seconds in which training was stopped for a checkpoint."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Latest metrics."""
+    interval: float | None = None
+    """Seconds between periodic checkpoints now; none: not made by time."""
 
 
 class TimeAccounting:
@@ -51,9 +55,17 @@ class TimeAccounting:
         attempt: the contract's attempt.
         fencing_token: of the driver's lease.
         now: when the driver started.
+        former: losses and time of the run's earlier drivers.
     """
 
-    def __init__(self, attempt: int, fencing_token: int, now: float) -> None:
+    def __init__(
+        self,
+        attempt: int,
+        fencing_token: int,
+        now: float,
+        former: LossHistory | None = None,
+    ) -> None:
+        self._former, self._losses = former or LossHistory(), 0
         self._attempt, self._fencing_token, self._started = attempt, fencing_token, now
         self._state = RunState.STARTING
         self._group = 0
@@ -67,6 +79,7 @@ class TimeAccounting:
         self._step = 0
         self._total: int | None = None
         self._metrics: dict[str, Any] = {}
+        self._interval: float | None = None
         self._checkpoint: LastCheckpoint | None = None
         self._records: list[Record] = []
         self._seconds = Seconds()
@@ -104,6 +117,8 @@ class TimeAccounting:
             saved_by: the rank that saved that step after another one was lost, if it was so.
         """
         self._settle_group()
+        # A checkpoint that was made on a notice, or by another rank, holds the last step.
+        self._losses += resumed_step < self._step
         productive = self._seconds.productive
         kept = self._productive_up_to(resumed_step) if self._samples else 0.0
         if self._resumed_from is None:
@@ -141,9 +156,23 @@ class TimeAccounting:
             self._state = RunState.TRAINING
         self._last, self._last_done = report, report.done
         self._step, self._total, self._metrics = report.step, report.total, report.metrics
+        self._interval = report.interval
         productive = self._resumed_productive + report.productive
         self._seconds = self._seconds.model_copy(update={"productive": productive})
         self._samples.append((report.step, productive))
+
+    def history(self) -> LossHistory:
+        """The run's losses and time of training, with this driver's."""
+        spent, saved = self._seconds, self._checkpoint
+        trained = spent.productive + spent.lost_work + self._stalled()
+        return LossHistory(
+            losses=self._former.losses + self._losses,
+            trained=self._former.trained + trained,
+            unsaved=self._last is not None and (saved is None or self._step > saved.step),
+        )
+
+    def _stalled(self) -> float:
+        return self._seconds.checkpoint + (self._last.checkpoint if self._last is not None else 0.0)
 
     def _settle_group(self) -> None:
         if self._last is not None:
@@ -230,8 +259,6 @@ class TimeAccounting:
 
     def document(self, now: float, lost_nodes: Sequence[str] = ()) -> Progress:
         """All of it, as the operator reads it."""
-        stalled = self._last.checkpoint if self._last is not None else 0.0
-        checkpoint = self._seconds.checkpoint + stalled
         return Progress(
             attempt=self._attempt,
             fencing_token=self._fencing_token,
@@ -243,11 +270,12 @@ class TimeAccounting:
             step_time=self._last_done,
             total_steps=self._total,
             seconds_left=self._seconds_left(),
+            checkpoint_interval_seconds=self._interval,
             world_size=self._world_size,
             metrics=self._metrics,
             checkpoint=self._checkpoint,
             records=self._records,
-            seconds=self._seconds.model_copy(update={"checkpoint": checkpoint}),
+            seconds=self._seconds.model_copy(update={"checkpoint": self._stalled()}),
             lost_nodes=list(lost_nodes),
             failure=self._failure,
             result=self._result,
