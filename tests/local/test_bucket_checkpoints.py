@@ -7,6 +7,7 @@ import pytest
 
 from support.checkpoints import saved
 from trainingrun_runtime.checkpoints import bucket as bucket_module
+from trainingrun_runtime.checkpoints import late_metrics
 from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
 from trainingrun_runtime.checkpoints.manifest import (
     FileDigest,
@@ -154,6 +155,52 @@ def test_a_sweep_keeps_the_newest_and_the_best(bucket: Bucket, tmp_path: Path) -
     assert committed(bucket) == [best, newer, newest]
     assert bucket.list(dropped.path) == []
     assert all(verify(bucket, m) is None for m in committed(bucket))
+
+
+def test_metrics_that_are_reported_later_decide_which_checkpoint_is_the_best(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    checkpoints = [saved(bucket, tmp_path, step=step, index=step, loss=0.1) for step in (1, 2, 3)]
+    late_metrics.add(bucket, checkpoints[0].name, 1, {"accuracy": 0.9})
+    late_metrics.add(bucket, checkpoints[1].name, 1, {"accuracy": 0.5})
+    late_metrics.add(bucket, checkpoints[0].name, 1, {"recall": 0.8})
+    assert [m.metrics for m in committed(bucket)] == [
+        {"loss": 0.1, "accuracy": 0.9, "recall": 0.8},
+        {"loss": 0.1, "accuracy": 0.5},
+        {"loss": 0.1},
+    ]
+    saved(bucket, tmp_path, step=4, index=4)
+    assert [m.step for m in sweep(bucket, 1, keep=2, best=("accuracy", "max"))] == [2]
+    assert [entry.key for entry in bucket.list("metrics")] == ["metrics/000001-000001/000001.json"]
+
+
+def test_what_a_later_driver_measured_counts_and_a_superseded_one_overwrites_nothing(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    name = saved(bucket, tmp_path, step=10, fencing_token=3).name
+    late_metrics.add(bucket, name, 4, {"accuracy": 0.6})
+    late_metrics.add(bucket, name, 3, {"accuracy": 0.9, "recall": 0.8})
+    assert committed(bucket)[0].metrics == {"accuracy": 0.6, "recall": 0.8}
+    saved(bucket, tmp_path, step=20, fencing_token=5)
+    late_metrics.sweep(bucket, 2, kept=[])
+    assert committed(bucket)[0].metrics["accuracy"] == 0.6, "a superseded driver does not know it"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"{", id="truncated"),
+        pytest.param(b"[0.9]", id="a list"),
+        pytest.param(b"\xff\xfe", id="not UTF-8"),
+        pytest.param(b" " * (2**20 + 1), id="too large"),
+    ],
+)
+def test_metrics_that_cannot_be_read_leave_the_checkpoint_as_it_is(
+    bucket: Bucket, tmp_path: Path, content: bytes
+) -> None:
+    manifest = saved(bucket, tmp_path, step=10, loss=0.5)
+    bucket.put(f"metrics/{manifest.name}/000001.json", content)
+    assert newest_intact(bucket) == (manifest, [])
 
 
 def test_a_sweep_removes_what_former_drivers_left_uncommitted(

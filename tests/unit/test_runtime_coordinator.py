@@ -15,7 +15,7 @@ from trainingrun.api.contract import (
     RunState,
 )
 from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
-from trainingrun_runtime.checkpoints.uploaded_checkpoint import UploadedCheckpoint
+from trainingrun_runtime.checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.time_accounting import StepReport
@@ -129,6 +129,42 @@ def test_uploads_are_handed_out_in_order_until_each_is_settled(coordinator: Coor
     assert coordinator.uploads_waiting() == 1
     coordinator.abandoned(second)
     assert coordinator.next_upload(0) is None
+
+
+def test_metrics_that_come_before_their_upload_go_with_it(coordinator: Coordinator):
+    coordinator.group_started(2, 0, [])
+    coordinator.measured(10, {"accuracy": 0.5})
+    coordinator.measured(10, {"accuracy": 0.7})
+    assert coordinator.uploads_waiting() == 0
+    coordinator.uploaded(replace(an_upload(10, 1), metrics={"loss": 0.1}))
+    upload = coordinator.next_upload(0)
+    assert upload is not None
+    assert upload.metrics == {"loss": 0.1, "accuracy": 0.7}
+
+
+def test_metrics_that_come_after_their_upload_wait_behind_it(coordinator: Coordinator):
+    coordinator.group_started(2, 0, [])
+    first, second = an_upload(10, 1), an_upload(20, 1)
+    late = LateMetrics(10, {"accuracy": 0.7})
+    coordinator.uploaded(first)
+    coordinator.measured(10, {"accuracy": 0.7})
+    coordinator.uploaded(second)
+    assert coordinator.next_upload(0) == first
+    coordinator.abandoned(first)
+    assert coordinator.next_upload(0) == late
+    assert coordinator.uploads_waiting() == 2
+    coordinator.attached(late)
+    assert coordinator.next_upload(0) == second
+
+
+def test_an_evaluation_that_is_done_again_is_of_the_restored_checkpoint(coordinator: Coordinator):
+    coordinator.group_started(2, 0, [])
+    coordinator.measured(10, {"accuracy": 0.7})  # its upload ended with the worker group
+    coordinator.group_started(2, 10, [])
+    coordinator.measured(10, {"accuracy": 0.6})
+    assert coordinator.next_upload(0) == LateMetrics(10, {"accuracy": 0.6})
+    coordinator.uploaded(an_upload(20, 2))
+    assert coordinator.uploads_waiting() == 2
 
 
 def test_the_oldest_storage_error_is_shown_until_all_are_over(coordinator: Coordinator):

@@ -112,11 +112,19 @@ class Session:
         return self._stop_at is not None and self.step >= self._stop_at
 
     def report(self, **metrics: float) -> None:
-        """Metrics of this step; rank 0's are shown, and kept with the next checkpoint."""
+        """Metrics of this step; rank 0's are shown, and kept with the step's checkpoint.
+
+        Between two loops, as after an evaluation, they are of the last step: its checkpoint gets
+        them too where it was made before, without another upload.
+        """
         self._metrics = printable_metrics(metrics)
+        self._add_to_checkpoint(self._metrics)
 
     def finish(self, **metrics: Any) -> None:
-        """Final metrics, on top of the last reported ones; rank 0's become the run's result."""
+        """Final metrics, on top of the last reported ones; rank 0's become the run's result.
+
+        The last checkpoint has them as well.
+        """
         self._final_metrics = {**self._final_metrics, **printable_metrics(metrics)}
 
     def save(self) -> None:
@@ -221,15 +229,25 @@ class Session:
         states = self._states()
         changed = self._position() != self._saved or self._save_after is not None
         changed |= snapshot.fingerprints(states) != self._fingerprints
+        final = {**self._metrics, **self._final_metrics}
         if self._agree(Place.DONE, changed=changed).changed:
+            self._metrics = final
             self._save(wait=True)
-        elif self._upload is not None:
-            self._upload.wait()
+        else:
+            if self._final_metrics:
+                self._add_to_checkpoint(final)
+            if self._upload is not None:
+                self._upload.wait()
         self._wait_for_commit()
         if self._reporter is not None:
             self._reporter.close()
-            final = {**self._metrics, **self._final_metrics}
             ray.get(self._worker.coordinator.finished.remote(final))
+
+    def _add_to_checkpoint(self, metrics: dict[str, Any]) -> None:
+        """Rank 0: add metrics to the checkpoint of the last step, if there is one."""
+        saved = self._saved.step if self._saved is not None else None
+        if self._reporter is not None and saved == self.step and not self._loops.in_step:
+            self._reporter.measured(self.step, metrics)
 
     def _raise_exit(self) -> None:
         if self._exit is not None:

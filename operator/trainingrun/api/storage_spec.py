@@ -87,7 +87,8 @@ class BestCheckpoint(Model):
     """Which checkpoint is the best one."""
 
     metric: str = Field(min_length=1, max_length=253)
-    """Name of a reported metric."""
+    """Name of a reported metric. A checkpoint has the metrics of its step, those of an evaluation
+    after it too; one that has not this metric, as a finite number, is never the best."""
     order: Literal["min", "max"] = "max"
     """Whether smaller or larger is better."""
 

@@ -17,12 +17,12 @@ import ray
 from trainingrun.api.contract import RunContract
 
 from ..coordination.lease import Lease
-from . import manifest, retention
+from . import late_metrics, manifest, retention
 from .bucket import Bucket
 from .manifest import DIGEST_FOLDER, FileDigest, Manifest
 from .storage_errors import StorageError
 from .storage_retry import StorageRetry, report_to
-from .uploaded_checkpoint import UploadedCheckpoint
+from .uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,9 @@ class Committer:
         while not self._ended.is_set():
             try:
                 upload = ray.get(self._coordinator.next_upload.remote(_LONG_POLL_S))
-                if upload is not None:
+                if isinstance(upload, LateMetrics):
+                    self._attach(upload)
+                elif upload is not None:
                     self._settle(upload)
             except ray.exceptions.RayActorError as error:
                 log.error("the coordinator has ended: %s", error)
@@ -104,6 +106,24 @@ class Committer:
             self._coordinator.committed.remote(upload, committed, self._bucket.uri(committed.path))
         )
         self._sweep()
+
+    def _attach(self, late: LateMetrics) -> None:
+        """Add metrics to the newest checkpoint of their step, which was committed before."""
+        try:
+            self._retry(lambda: self._add(late))
+        except Exception:
+            log.exception("metrics of step %d were not added to its checkpoint", late.step)
+        ray.get(self._coordinator.attached.remote(late))
+        self._sweep()
+
+    def _add(self, late: LateMetrics) -> None:
+        # A superseded driver adds nothing: the new one may have made this step's checkpoint again.
+        self._lease.require()
+        made = [m for m in manifest.committed(self._bucket) if m.step == late.step]
+        if not made:
+            log.warning("metrics of step %d are not kept: no checkpoint is of it", late.step)
+            return
+        late_metrics.add(self._bucket, made[-1].name, self._lease.fencing_token, late.metrics)
 
     def _manifest(self, upload: UploadedCheckpoint) -> Manifest:
         path = self._bucket.key_of(upload.path)

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from trainingrun.api.contract import Wire
 
 from ..progress.document import printable_metrics
+from . import late_metrics
 from .bucket import Bucket
 from .storage_errors import UnusableError
 from .verification import verify
@@ -77,7 +78,7 @@ class Manifest(Wire):
     index: int
     """1, 2, 3 … within the fencing token."""
     metrics: dict[str, Any] = Field(default_factory=dict)
-    """As reported with it; NaN and infinity as strings."""
+    """As reported with it or later; NaN and infinity as strings."""
     files: dict[RelativePath, FileDigest]
     """Every file, relative to `path`."""
     time: float
@@ -104,6 +105,11 @@ class Manifest(Wire):
         return f"{FOLDER}/{self.fencing_token:06d}-{self.index:06d}.json"
 
     @property
+    def name(self) -> str:
+        """Of its key, such as `000003-000007`."""
+        return name_of(self.key)
+
+    @property
     def sort_key(self) -> tuple[int, int]:
         """Newer is larger. Not the step: after a fallback to an older checkpoint the steps begin
         again from there, and what the newest driver made is what counts.
@@ -125,6 +131,11 @@ class Skipped(NamedTuple):
     """Its manifest; none if that itself cannot be read."""
     reason: str
     """Why, in a sentence."""
+
+
+def name_of(key: str) -> str:
+    """The name of a manifest, from its place in the bucket."""
+    return key.rpartition("/")[2].removesuffix(".json")
 
 
 def digest_folder(path: str | Path) -> dict[str, FileDigest]:
@@ -185,7 +196,11 @@ def newest_intact(
 
 
 def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
-    """Every manifest by key, oldest first, or what keeps it from being read, in a sentence."""
+    """Every manifest by key, oldest first, or what keeps it from being read, in a sentence.
+
+    Its metrics are those that were reported with the checkpoint and later.
+    """
+    late = late_metrics.read_all(bucket)
     # Zero-padded numbers sort as they count.
     found: list[tuple[str, Manifest | str]] = []
     for entry in bucket.list(FOLDER):
@@ -205,5 +220,6 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
         if manifest.key != entry.key:
             found.append((entry.key, f"it says that it is {manifest.key}"))
             continue
-        found.append((entry.key, manifest))
+        metrics = {**manifest.metrics, **late.get(manifest.name, {})}
+        found.append((entry.key, manifest.model_copy(update={"metrics": metrics})))
     return found

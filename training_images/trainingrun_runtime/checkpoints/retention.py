@@ -5,8 +5,9 @@ from typing import Literal
 
 from trainingrun.api.contract import ContractCheckpoints
 
+from . import late_metrics
 from .bucket import Bucket
-from .manifest import CHECKPOINTS, Manifest, read_all
+from .manifest import CHECKPOINTS, Manifest, name_of, read_all
 
 FOLDER = CHECKPOINTS
 """Where checkpoints are, below the run's folder: `<attempt>-<fencing token>/<checkpoint>/…`."""
@@ -71,6 +72,9 @@ def sweep(bucket: Bucket, current_token: int, keep: int, best: Best | None) -> l
         bucket.delete([m.key])
         if not any(_overlap(m.path, path) for path in kept):
             bucket.delete_folder(m.path)
+    gone = {m.key for m in dropped}
+    remaining = [name_of(key) for key, _ in readings if key not in gone]
+    late_metrics.sweep(bucket, current_token, remaining)
     for folder in _orphans(bucket, current_token, kept, unreadable):
         bucket.delete_folder(folder)
     return dropped

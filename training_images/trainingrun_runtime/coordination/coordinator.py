@@ -25,7 +25,7 @@ from trainingrun.api.contract import (
 )
 
 from ..checkpoints.manifest import Manifest
-from ..checkpoints.uploaded_checkpoint import UploadedCheckpoint
+from ..checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from ..progress import document as progress_document
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
@@ -63,7 +63,8 @@ class Coordinator:
         self._document = document
         self._command = Command.NONE
         self._commits = 0
-        self._uploads: deque[UploadedCheckpoint] = deque()
+        self._uploads: deque[UploadedCheckpoint | LateMetrics] = deque()
+        self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
         self._settled: deque[str] = deque(maxlen=_SETTLED)
         self._upload_added = threading.Condition()
         # reporter -> (error, Unix time of the first report)
@@ -127,7 +128,7 @@ class Coordinator:
             self._forget_storage_errors_of_ranks()
             self._group_began, self._has_session = time.time(), False
             self._actors = {}
-            self._saved_step = resumed_step
+            self._saved_step, self._early = resumed_step, {}
             step, rank = self._saved_alone or (None, None)
             self._saved_alone = None
             self._group = self._accounting.group_started(
@@ -184,22 +185,33 @@ class Coordinator:
 
     def uploaded(self, upload: UploadedCheckpoint) -> None:
         """Ray's controller: all ranks have uploaded their part of a checkpoint."""
-        self._saved_step = max(self._saved_step, upload.step)
         with self._upload_added:
-            self._uploads.append(upload)
+            self._saved_step = max(self._saved_step, upload.step)
+            metrics = {**upload.metrics, **self._early.pop(upload.step, {})}
+            self._uploads.append(replace(upload, metrics=metrics))
             self._upload_added.notify_all()
 
-    def next_upload(self, wait_s: float) -> UploadedCheckpoint | None:
+    def measured(self, step: int, metrics: dict[str, Any]) -> None:
+        """Rank 0: metrics of the last step, whose checkpoint was made before."""
+        with self._upload_added:
+            if step > self._saved_step:
+                self._early[step] = {**self._early.get(step, {}), **metrics}
+            else:
+                self._uploads.append(LateMetrics(step, metrics))
+                self._upload_added.notify_all()
+
+    def next_upload(self, wait_s: float) -> UploadedCheckpoint | LateMetrics | None:
         """The driver: the oldest upload that is neither committed nor abandoned.
 
-        None if there is none within `wait_s` seconds.
+        It may also be metrics for a checkpoint that was uploaded before; see `attached`. None if
+        there is neither within `wait_s` seconds.
         """
         with self._upload_added:
             self._upload_added.wait_for(lambda: self._uploads, wait_s)
             return self._uploads[0] if self._uploads else None
 
     def uploads_waiting(self) -> int:
-        """How many uploads are neither committed nor abandoned."""
+        """How many uploads are neither committed nor abandoned, and metrics not attached."""
         return len(self._uploads)
 
     def committed(self, upload: UploadedCheckpoint, manifest: Manifest, uri: str) -> None:
@@ -214,6 +226,11 @@ class Coordinator:
     def abandoned(self, upload: UploadedCheckpoint) -> None:
         """The driver: an upload will not be committed."""
         self._settle(upload)
+
+    def attached(self, late: LateMetrics) -> None:
+        """The driver: the metrics are added to their checkpoint, or cannot be."""
+        with self._upload_added:
+            self._uploads.remove(late)
 
     def _settle(self, upload: UploadedCheckpoint) -> None:
         with self._upload_added:

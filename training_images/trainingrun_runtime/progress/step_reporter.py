@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import ray
@@ -13,6 +14,8 @@ from .time_accounting import StepReport
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.25
+_REMEMBERED = 100
+"""Calls that `close` waits for; older ones have arrived long before."""
 
 
 class StepReporter:
@@ -28,6 +31,7 @@ class StepReporter:
         self._coordinator = coordinator
         self._latest: StepReport | None = None
         self._changed = threading.Event()
+        self._measured: deque[Any] = deque(maxlen=_REMEMBERED)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._thread.start()
@@ -37,8 +41,13 @@ class StepReporter:
         self._latest = report
         self._changed.set()
 
+    def measured(self, step: int, metrics: dict[str, Any]) -> None:
+        """Metrics of the last step, whose checkpoint was made before; nothing waits for them."""
+        self._measured.append(self._coordinator.measured.remote(step, metrics))
+
     def close(self) -> None:
-        """Send the last report."""
+        """Send the last report; return once all metrics have arrived."""
+        ray.get(list(self._measured))
         self._closed = True
         self._changed.set()
         self._thread.join(timeout=10)

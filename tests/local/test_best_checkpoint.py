@@ -1,0 +1,39 @@
+"""The best checkpoint by a metric that is reported after it was made, with real Ray."""
+
+from pathlib import Path
+
+import pytest
+
+from support.evaluated_epochs import STEPS
+from support.local_runs import Run
+from trainingrun.api.contract import ContractCheckpoints
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_runtime.checkpoints import manifest, run_result
+
+ACCURACIES = [0.2, 0.9, 0.5, 0.4, 0.3]
+
+
+@pytest.mark.slow
+def test_the_best_epoch_is_kept_also_where_its_evaluation_is_done_again(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    config = {"accuracies": ACCURACIES, "dies_in": 1, "died": str(tmp_path / "died")}
+    run = Run(ray, tmp_path, "support.evaluated_epochs:train", config)
+    run.contract = run.contract.model_copy(
+        update={
+            "config": {**config, "bucket": run.bucket.root},
+            "checkpoints": ContractCheckpoints(keep=2, best_metric="accuracy", every_steps=STEPS),
+        }
+    )
+    assert run.drive() == 0, run.log()
+    assert (tmp_path / "died").exists()
+    made = manifest.committed(run.bucket)
+    best = made[0]
+    assert (best.step, best.metrics["accuracy"]) == (2 * STEPS, 0.9)
+    assert "loss" in best.metrics, "as reported with it"
+    assert {m.step for m in made[1:]} <= {4 * STEPS, 5 * STEPS}
+    result = run_result.read(run.bucket)
+    assert result is not None
+    assert result.best_checkpoint_uri == run.bucket.uri(best.path)
+    folders = {entry.key.split("/")[2] for entry in run.bucket.list("checkpoints")}
+    assert folders == {m.path.rpartition("/")[2] for m in made}, "nothing was uploaded twice"
