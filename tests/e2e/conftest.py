@@ -134,9 +134,9 @@ def rows(request: pytest.FixtureRequest, operated: TestCluster) -> Iterator[list
 
 
 @pytest.fixture(scope="module")
-def steady(operated: TestCluster) -> Iterator[LongRun]:
-    """A run that trains slowly, from before the first test to the end of the last one."""
-    made = LongRun(Run(operated, operated.kubectl, "steady"))
+def long_run(operated: TestCluster) -> Iterator[LongRun]:
+    """A run that trains slowly, from before the module's first test to the end of its last one."""
+    made = LongRun(Run(operated, operated.kubectl, "long-run"))
     made.start(specification())
     yield made
     made.run.remove()

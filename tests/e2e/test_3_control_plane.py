@@ -35,20 +35,20 @@ REACHED = {
 default."""
 
 
-def test_only_operators_in_their_namespaces_reach_a_run(steady: LongRun):
-    cluster, kubectl = steady.run.cluster, steady.run.kubectl
+def test_only_operators_in_their_namespaces_reach_a_run(long_run: LongRun):
+    cluster, kubectl = long_run.run.cluster, long_run.run.kubectl
     outside = namespace(cluster, OUTSIDE)
     for where, component in REACHED:
         labels = {"app.kubernetes.io/component": component}
         pod = network.client(cluster.on_demand_node, f"e2e-{component}", labels)
         network.start(kubectl.within(where), pod)
-    ports = (kubectl.get("pod", steady.run.head())["status"]["podIP"], *network.PORTS)
+    ports = (kubectl.get("pod", long_run.run.head())["status"]["podIP"], *network.PORTS)
     dashboard = f"http://{ports[0]}:{network.DASHBOARD}/api/jobs/"
 
     try:
         by_plugin = network.is_enforced(cluster, outside)
         with nullcontext() if by_plugin else network.enforced(cluster, NAMESPACE):
-            own = network.reached(kubectl, steady.run.trainer(), "ray-worker", *ports)
+            own = network.reached(kubectl, long_run.run.trainer(), "ray-worker", *ports)
             assert own == set(network.PORTS), "its own pods reach all of them"
             reached = {
                 (where, component): network.reached(
@@ -60,29 +60,29 @@ def test_only_operators_in_their_namespaces_reach_a_run(steady: LongRun):
             kuberay = (kubectl.within("default"), "e2e-kuberay-operator")
             assert network.answer(*kuberay, dashboard) == 401
             assert network.answer(*kuberay, dashboard, "x" * 64) == 403
-            assert network.answer(*kuberay, dashboard, steady.run.ray_token()) == 200
-            steady.reports_again()
+            assert network.answer(*kuberay, dashboard, long_run.run.ray_token()) == 200
+            long_run.reports_again()
     finally:
         for where, component in REACHED:
             kubectl.within(where).delete("pod", f"e2e-{component}")
         kubectl.delete("namespace", OUTSIDE)
 
 
-def test_the_operator_is_replaced_while_the_attempt_is_old(steady: LongRun):
-    with steady.in_the_same_pods():
-        since = steady.run.steps()[-1].time
-        installing.install_by_chart(steady.run.cluster, operator__startupDeadlineSeconds=OLD_S)
-        steady.reports_again()
-        steady.train_on(12)
-        steady.reports_again()
-    steady.measure("(j) operator replaced, attempt old", since, f"startup deadline {OLD_S} s")
+def test_the_operator_is_replaced_while_the_attempt_is_old(long_run: LongRun):
+    with long_run.in_the_same_pods():
+        since = long_run.run.steps()[-1].time
+        installing.install_by_chart(long_run.run.cluster, operator__startupDeadlineSeconds=OLD_S)
+        long_run.reports_again()
+        long_run.train_on(12)
+        long_run.reports_again()
+    long_run.measure("(j) operator replaced, attempt old", since, f"startup deadline {OLD_S} s")
 
 
-def test_the_leader_of_two_operators_is_killed(steady: LongRun):
-    cluster = steady.run.cluster
+def test_the_leader_of_two_operators_is_killed(long_run: LongRun):
+    cluster = long_run.run.cluster
     installing.install_by_chart(cluster, replicas=2)
     former = wait_for("an operator that leads", lambda: outages.leader(cluster), timeout=60)
-    with steady.in_the_same_pods():
+    with long_run.in_the_same_pods():
         began = time.time()
         outages.kill_operator(cluster, former)
         wait_for(
@@ -92,11 +92,11 @@ def test_the_leader_of_two_operators_is_killed(steady: LongRun):
             instead=lambda: f"{outages.leader(cluster)} leads",
         )
         took = time.time() - began
-        steady.reports_again()
-    steady.measure("(k) leading operator kill -9", began, f"another leads after {took:.0f} s")
+        long_run.reports_again()
+    long_run.measure("(k) leading operator kill -9", began, f"another leads after {took:.0f} s")
 
 
 def test_the_run_ends_as_if_all_had_been_there(
-    steady: LongRun, reference: Callable[[], str], rows: list[Row]
+    long_run: LongRun, reference: Callable[[], str], rows: list[Row]
 ):
-    steady.ends_like(reference, rows)
+    long_run.ends_like(reference, rows)

@@ -17,45 +17,45 @@ ABSENT_S = 60
 pytestmark = pytest.mark.usefixtures("rows")
 
 
-def test_the_operator_may_not_see_the_run_for_a_while(steady: LongRun):
-    cluster = steady.run.cluster
-    with steady.in_the_same_pods():
+def test_the_operator_may_not_see_the_run_for_a_while(long_run: LongRun):
+    cluster = long_run.run.cluster
+    with long_run.in_the_same_pods():
         others = ("trainingruns", "trainingruns/status", "secrets", "networkpolicies", "events")
         with outages.permissions_deleted(cluster, but=others) as outage:
             outages.replace_operator(cluster)
-            said = steady.run.wait_for_condition("Stalled", timeout=60)["message"]
+            said = long_run.run.wait_for_condition("Stalled", timeout=60)["message"]
             outage.last(ABSENT_S / 2)
-        steady.reports_again()
-        steady.no_longer_stalled()
+        long_run.reports_again()
+        long_run.no_longer_stalled()
     assert "RayJobs" in said, said
-    steady.measure(
+    long_run.measure(
         "(l) operator may not see pods and RayJobs", outage.began, f"for {ABSENT_S / 2:.0f} s"
     )
 
 
-def test_the_operator_has_no_permissions_for_a_while(steady: LongRun):
-    cluster = steady.run.cluster
-    with steady.in_the_same_pods():
+def test_the_operator_has_no_permissions_for_a_while(long_run: LongRun):
+    cluster = long_run.run.cluster
+    with long_run.in_the_same_pods():
         with outages.permissions_deleted(cluster) as outage:
             outages.replace_operator(cluster)
-            steady.train_on(12)
+            long_run.train_on(12)
             outage.last(ABSENT_S)
-        steady.reports_again()
-        steady.no_longer_stalled()
-    steady.measure("(m) operator without RBAC binding", outage.began, f"for {ABSENT_S} s")
+        long_run.reports_again()
+        long_run.no_longer_stalled()
+    long_run.measure("(m) operator without RBAC binding", outage.began, f"for {ABSENT_S} s")
 
 
-def test_the_api_server_is_paused(steady: LongRun):
-    with steady.in_the_same_pods():
-        with outages.api_server_paused(steady.run.cluster) as outage:
-            steady.train_on(12)
+def test_the_api_server_is_paused(long_run: LongRun):
+    with long_run.in_the_same_pods():
+        with outages.api_server_paused(long_run.run.cluster) as outage:
+            long_run.train_on(12)
             outage.last(ABSENT_S)
-        steady.reports_again()
-        steady.no_longer_stalled()
-    steady.measure("(n) API server paused", outage.began, f"for {ABSENT_S} s")
+        long_run.reports_again()
+        long_run.no_longer_stalled()
+    long_run.measure("(n) API server paused", outage.began, f"for {ABSENT_S} s")
 
 
 def test_the_run_ends_as_if_all_had_been_there(
-    steady: LongRun, reference: Callable[[], str], rows: list[Row]
+    long_run: LongRun, reference: Callable[[], str], rows: list[Row]
 ):
-    steady.ends_like(reference, rows)
+    long_run.ends_like(reference, rows)

@@ -4,7 +4,7 @@ import time
 
 from e2e.cluster import HERE
 from e2e.report import seconds_without_training, steps_lost
-from e2e.runs import Run, specification
+from e2e.runs import Run, kill_trainer, specification
 from e2e.scenario import SINCE_CHECKPOINT, TO_FIRST_STEP, WELL_UNDER_WAY, Scenario, weights
 
 PLAIN_SCRIPT = HERE / "plain_train.py"
@@ -72,12 +72,36 @@ def test_plain_script(scenario: Scenario):
 
     pause = seconds_without_training(run.steps(), since)
     scenario.notes.append("it saves every 20 steps and knows no notice")
-    undisturbed = Run(run.cluster, run.kubectl, "plain-undisturbed")
-    undisturbed.start(scenario.spec)
-    expected = weights(undisturbed.succeed())
-    undisturbed.remove()
-    scenario.reference = lambda: expected
+    expect_weights_of_an_undisturbed_run(scenario)
     scenario.went_on(pause, "(i) plain script, pod deleted", target=None, lost_at_most=2 * 20)
+
+
+def test_sharded_model_and_a_training_process_killed(scenario: Scenario):
+    run = scenario.run
+    function = {"function": "trainingrun_runtime.examples.fsdp:train"}
+    scenario.spec = specification(training={**scenario.spec["training"], **function})
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(kill_trainer, run.kubectl, run.trainer())
+    run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.notes.append("each worker holds half of the state")
+    expect_weights_of_an_undisturbed_run(scenario)
+    scenario.went_on(
+        pause,
+        "(j) sharded model, training process kill -9",
+        target=None,
+        lost_at_most=SINCE_CHECKPOINT,
+    )
+
+
+def expect_weights_of_an_undisturbed_run(scenario: Scenario) -> None:
+    """Of the scenario's own spec, in place of the usual one's."""
+    run = Run(scenario.run.cluster, scenario.run.kubectl, "whole")
+    run.start(scenario.spec)
+    expected = weights(run.succeed())
+    run.remove()
+    scenario.reference = lambda: expected
 
 
 def test_begins_from_another_run_and_loses_a_worker(scenario: Scenario):

@@ -4,15 +4,14 @@ One run goes through all of it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from e2e import outages
-from e2e.cluster import TestCluster
 from e2e.long_run import LongRun
 from e2e.report import Row
-from e2e.runs import Run, kill_trainer, specification
+from e2e.runs import kill_trainer
 
 ABSENT_S = 60
 """How long something is away."""
@@ -20,32 +19,23 @@ ABSENT_S = 60
 pytestmark = pytest.mark.usefixtures("rows")
 
 
-@pytest.fixture(scope="module")
-def bereft(operated: TestCluster) -> Iterator[LongRun]:
-    """A run that trains slowly, from before the first test to the end of the last one."""
-    made = LongRun(Run(operated, operated.kubectl, "bereft"))
-    made.start(specification())
-    yield made
-    made.run.remove()
-
-
-def test_a_training_process_is_killed_without_dns(bereft: LongRun):
-    run = bereft.run
-    bereft.train_on(2)
+def test_a_training_process_is_killed_without_dns(long_run: LongRun):
+    run = long_run.run
+    long_run.train_on(2)
     system = run.kubectl.within("kube-system")
     with outages.deployment_away(system, "coredns") as outage:
         kill_trainer(run.kubectl, run.trainer())
         outage.last(ABSENT_S)
-    bereft.train_on(5)
-    status = bereft.reports_again()
-    bereft.measure("(o) training process kill -9, no DNS", outage.began, f"for {ABSENT_S} s")
+    long_run.train_on(5)
+    status = long_run.reports_again()
+    long_run.measure("(o) training process kill -9, no DNS", outage.began, f"for {ABSENT_S} s")
     assert status["attempt"] == 1, status["attempts"]
     assert status["disruptions"]["workerFailures"] == 1
 
 
-def test_a_worker_is_deleted_without_kuberay(bereft: LongRun):
-    run = bereft.run
-    bereft.train_on(2)
+def test_a_worker_is_deleted_without_kuberay(long_run: LongRun):
+    run = long_run.run
+    long_run.train_on(2)
     kuberay = run.kubectl.within("default")
     with outages.deployment_away(kuberay, "kuberay-operator") as outage:
         run.kubectl.delete("pod", run.trainer())
@@ -53,16 +43,16 @@ def test_a_worker_is_deleted_without_kuberay(bereft: LongRun):
         said = run.wait_for_condition("Stalled", timeout=2 * ABSENT_S)["message"]
         outage.last(ABSENT_S)
         lasted = time.time() - outage.began
-    bereft.train_on(5)
-    status = bereft.reports_again()
-    bereft.no_longer_stalled()
-    bereft.measure("(p) worker pod deleted, no KubeRay", outage.began, f"for {lasted:.0f} s")
+    long_run.train_on(5)
+    status = long_run.reports_again()
+    long_run.no_longer_stalled()
+    long_run.measure("(p) worker pod deleted, no KubeRay", outage.began, f"for {lasted:.0f} s")
     assert "KubeRay" in said, said
     assert status["attempt"] == 1, status["attempts"]
     assert status["disruptions"]["preemptions"] == 1
 
 
 def test_the_run_ends_as_if_nothing_was_lost(
-    bereft: LongRun, reference: Callable[[], str], rows: list[Row]
+    long_run: LongRun, reference: Callable[[], str], rows: list[Row]
 ):
-    bereft.ends_like(reference, rows)
+    long_run.ends_like(reference, rows)
