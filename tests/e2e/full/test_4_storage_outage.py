@@ -38,7 +38,7 @@ class Outage:
 @pytest.fixture(scope="module")
 def runs(operated: TestCluster) -> Iterator[dict[str, LongRun]]:
     """The three runs."""
-    paces = {"trains": SECONDS_PER_STEP, "bereft": 1.0, "begins": STEP_SECONDS}
+    paces = {"trains": SECONDS_PER_STEP, "loses-worker": 1.0, "begins": STEP_SECONDS}
     made = {
         name: LongRun(Run(operated, operated.kubectl, f"storage-{name}"), pace)
         for name, pace in paces.items()
@@ -51,16 +51,16 @@ def runs(operated: TestCluster) -> Iterator[dict[str, LongRun]]:
 @pytest.fixture(scope="module")
 def outage(operated: TestCluster, runs: dict[str, LongRun]) -> Outage:
     """The two minutes."""
-    trains, bereft, begins = runs["trains"], runs["bereft"], runs["begins"]
-    for one in (trains, bereft):
+    trains, loses_worker, begins = runs["trains"], runs["loses-worker"], runs["begins"]
+    for one in (trains, loses_worker):
         one.apply(specification())
-    for one in (trains, bereft):
+    for one in (trains, loses_worker):
         one.wait_for_checkpoint()
     trains.run.journals.set_pace(TO_ITS_END)
     trains.train_on(3)
     with outages.storage_unreachable(operated) as outage:
         begins.apply(specification())
-        bereft.run.kubectl.delete("pod", bereft.run.trainer())
+        loses_worker.run.kubectl.delete("pod", loses_worker.run.trainer())
         outage.last(UNREACHABLE_S - 30)
         said = {name: stalled(one.run) for name, one in runs.items()}
         outage.last(UNREACHABLE_S)
@@ -101,11 +101,13 @@ def test_a_run_trains_to_its_end_without_the_bucket(
 def test_a_worker_is_lost_while_the_bucket_is_unreachable(
     runs: dict[str, LongRun], outage: Outage, reference: Callable[[], str], rows: list[Row]
 ):
-    bereft = runs["bereft"]
-    bereft.train_on(5, timeout=300)
-    bereft.measure("(r) bucket unreachable, worker deleted", outage.began, f"for {UNREACHABLE_S} s")
-    bereft.ends_like(reference, rows)
-    assert re.search(SAYS, outage.said["bereft"])
+    loses_worker = runs["loses-worker"]
+    loses_worker.train_on(5, timeout=300)
+    loses_worker.measure(
+        "(r) bucket unreachable, worker deleted", outage.began, f"for {UNREACHABLE_S} s"
+    )
+    loses_worker.ends_like(reference, rows)
+    assert re.search(SAYS, outage.said["loses-worker"])
 
 
 def test_a_run_begins_while_the_bucket_is_unreachable(
