@@ -1,5 +1,6 @@
 """Where workers, Ray's controller and the driver meet."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +27,10 @@ CONTRACT = RunContract(
 
 
 @pytest.fixture
-def coordinator(tmp_path: Path) -> Coordinator:
-    return Coordinator(CONTRACT, 3, 1000.0, tmp_path / "progress.json", None)
+def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
+    made = Coordinator(CONTRACT, 3, 1000.0, tmp_path / "progress.json", None)
+    yield made
+    made.close()
 
 
 def an_upload(step: int, group: int) -> UploadedCheckpoint:

@@ -79,7 +79,12 @@ class Coordinator:
         if checkpoint is not None:
             self._accounting.committed(checkpoint)
         self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._closed = threading.Event()
         threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
+
+    def close(self) -> None:
+        """Update the document no more."""
+        self._closed.set()
 
     def joined(self, rank: int, ray_node: str, node: str, pod: str) -> None:
         """A worker started: its Ray node, Kubernetes node and pod."""
@@ -319,8 +324,7 @@ class Coordinator:
 
     def _keep_writing(self) -> None:
         count = 0
-        while True:
-            time.sleep(0.25)
+        while not self._closed.wait(0.25):
             count += 1
             try:
                 if count % 4 == 0:
