@@ -58,8 +58,7 @@ def test_what_would_go_wrong_silently_is_refused(a_run: Callable[..., Run], tmp_
     assert a_run("refused", told=str(file)).drive() == 1
     told = file.read_text()
     for sentence in (
-        "net is sharded (FSDP2):",
-        "optimizer is sharded (its parameters are DTensors",
+        "optimizer is sharded (ZeroRedundancyOptimizer):",
         "loader is a list, which has no state_dict and no load_state_dict",
         "the training function has a Session already",
         "notes: state_dict()['folder'] is a function",

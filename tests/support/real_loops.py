@@ -147,7 +147,7 @@ def swallows(config: dict[str, Any]) -> None:
 
 def refused(config: dict[str, Any]) -> None:
     """Does all that a session refuses, one after the other, and writes down what it was told."""
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
     told: list[str] = []
 
@@ -157,9 +157,8 @@ def refused(config: dict[str, Any]) -> None:
         except kind as error:
             told.append(str(error))
 
-    part = fully_shard(torch.nn.Linear(4, 4))
-    note(TypeError, lambda: Session(net=part))
-    optimizer = torch.optim.SGD(part.parameters())
+    model = torch.nn.Linear(4, 4)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     note(TypeError, lambda: Session(optimizer=optimizer))
     note(TypeError, lambda: Session(loader=[1, 2, 3]))
     notes = Notes()

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.fingerprint import fingerprint
+from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import NotRestorable, replicated, restorable
 
@@ -35,14 +36,15 @@ def saved(folder: Path, ranks: list[dict[str, Any]], own: set[str]) -> None:
     for rank, objects in enumerate(ranks):
         states = snapshot.encoded(objects, objects)
         position = Position(step=7, epoch=1, epoch_began=5, stop_at=8, left=(3,))
-        snapshot.write(snapshot.take(states, own, position, rank, len(ranks)), folder)
+        comparison = snapshot.Comparison(own, {})
+        snapshot.write(snapshot.take(states, comparison, position, rank, len(ranks)), folder)
 
 
 def test_each_rank_gets_its_own_state_back_and_all_get_the_shared_one(tmp_path: Path) -> None:
     saved(tmp_path, [{"a": Counter("a"), "mine": Counter(rank)} for rank in range(3)], {"mine"})
     for rank in range(3):
         objects = {"a": Counter(), "mine": Counter()}
-        position = snapshot.restore(tmp_path, objects, rank, 3)
+        position = snapshot.restore(LocalFiles(tmp_path), objects, rank, 3)
         assert position == Position(step=7, epoch=1, epoch_began=5, stop_at=8, left=(3,))
         assert (objects["a"].state, objects["mine"].state) == ("a", rank)
 
@@ -50,14 +52,14 @@ def test_each_rank_gets_its_own_state_back_and_all_get_the_shared_one(tmp_path: 
 def test_the_states_of_two_ranks_are_refused_to_three(tmp_path: Path) -> None:
     saved(tmp_path, [{"mine": Counter(rank)} for rank in range(2)], {"mine"})
     with pytest.raises(ValueError, match=r"of mine for each of its 2 ranks, .* has 3 workers"):
-        snapshot.restore(tmp_path, {"mine": Counter()}, 0, 3)
+        snapshot.restore(LocalFiles(tmp_path), {"mine": Counter()}, 0, 3)
 
 
 def test_what_all_ranks_share_fits_any_number_of_them(tmp_path: Path) -> None:
     saved(tmp_path, [{"a": Counter(5)}], set())
     for rank in range(3):
         objects = {"a": Counter()}
-        snapshot.restore(tmp_path, objects, rank, 3)
+        snapshot.restore(LocalFiles(tmp_path), objects, rank, 3)
         assert objects["a"].state == 5
 
 
@@ -72,7 +74,7 @@ def test_generators_of_random_numbers_go_on_where_they_were(tmp_path: Path) -> N
     saved(tmp_path, [restorable(first)], set())
     wanted = (torch.rand(1, generator=first["t"]), first["n"].random(), random.random())
     again = generators()
-    snapshot.restore(tmp_path, restorable(again), 0, 1)
+    snapshot.restore(LocalFiles(tmp_path), restorable(again), 0, 1)
     assert (torch.rand(1, generator=again["t"]), again["n"].random(), random.random()) == wanted
 
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -28,7 +27,8 @@ from ray.train import Checkpoint, CheckpointUploadMode
 from .checkpoints import snapshot
 from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
-from .checkpoints.snapshot import Position
+from .checkpoints.restored_files import files_of
+from .checkpoints.snapshot import Comparison, Fingerprints, Position
 from .checkpoints.stateful_objects import Stateful, replicated, restorable
 from .coordination.command import Command
 from .coordination.preemption_notice import PreemptionNotice, checkpoint_at
@@ -56,7 +56,9 @@ class Session:
         objects: everything to be restored, by name: whatever has `state_dict` and
             `load_state_dict`, and generators of random numbers. A model wrapped for data
             parallelism is saved without its wrapper. What differs from rank to rank, such as a data
-            loader, is saved for each of them; then the number of workers may not change.
+            loader, is saved for each of them; then the number of workers may not change. Of a model
+            made of DTensors (FSDP2, tensor parallelism) and its optimizer each rank saves its
+            parts; the number of workers and the mesh may change.
 
     Raises:
         RuntimeError: not on a worker of a TrainingRun, or it has a session already.
@@ -258,8 +260,8 @@ class Session:
         if checkpoint is None:
             return Position()
         worker = self._worker
-        with checkpoint.as_directory() as folder:
-            position = snapshot.restore(Path(folder), self._objects, worker.rank, worker.world_size)
+        with files_of(checkpoint) as files:
+            position = snapshot.restore(files, self._objects, worker.rank, worker.world_size)
         # Another run's `stop()` was its own: a run that begins there trains on.
         return position if worker.restored is not None else replace(position, stop_at=None)
 
@@ -335,7 +337,7 @@ class Session:
         self.noted_steps.begin(
             self._objects,
             self._worker.rank,
-            lambda: self._differing(snapshot.fingerprints(states)),
+            lambda: self._compare(snapshot.fingerprints(states)).own,
         )
         if self.noted_steps.noting:
             self._worker.can_save_alone()
@@ -435,9 +437,9 @@ class Session:
         self._consensus.reset()
         worker, position, states = self._worker, self._position(), self._states()
         self._fingerprints = snapshot.fingerprints(states)
-        own = self._differing(self._fingerprints)
-        self.noted_steps.exclude(own)
-        files = snapshot.take(states, own, position, worker.rank, worker.world_size)
+        comparison = self._compare(self._fingerprints)
+        self.noted_steps.exclude(comparison.own)
+        files = snapshot.take(states, comparison, position, worker.rank, worker.world_size)
         self._upload = CheckpointUpload(files, worker.storage_retry)
         ray.train.report(
             {**self._metrics, "step": self.step},
@@ -452,13 +454,10 @@ class Session:
         if wait:
             self._upload.wait()
 
-    def _differing(self, fingerprints: Mapping[str, int]) -> set[str]:
-        """Names of the objects whose state is not the same on every rank."""
+    def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
         names = sorted(fingerprints.keys() - self._replicated)
-        ranks = self._consensus.gather([fingerprints[name] for name in names])
-        return {
-            n for n, each in zip(names, zip(*ranks, strict=True), strict=True) if len({*each}) > 1
-        }
+        mine = [number for name in names for number in fingerprints[name][:3]]
+        return snapshot.compare(names, self._consensus.gather(mine), self._worker.rank)
 
     def _checkpoint_and_exit(self, command: int) -> None:
         """Make a checkpoint, wait for its commit, and end this worker group."""

@@ -98,7 +98,8 @@ def decode(value: Any) -> Any:
 
 def _tensor(value: torch.Tensor, where: str) -> torch.Tensor:
     kind = type(value)
-    if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    sharded = any(base.__name__ == "DTensor" for base in kind.__mro__)
+    if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not sharded:
         raise NotSavable(
             f"{where} is {_a_name(kind)}, a kind of tensor that a session cannot save whole; let "
             "state_dict() return plain tensors"

@@ -22,7 +22,7 @@ from . import snapshot
 from .encoding import encode
 from .fingerprint import fingerprint
 from .snapshot import Position
-from .stateful_objects import Stateful, generator_of
+from .stateful_objects import Stateful, generator_of, holds_shards
 
 SHARE = 0.001
 """Of the training's time that the notes may take; beyond it a step is not noted."""
@@ -80,6 +80,10 @@ class LastStep:
         self._optimizers: dict[str, Optimizer] = {}
         self._small: dict[str, Stateful] = {}
         for name, thing in objects.items():
+            if holds_shards(thing):
+                raise NotCovered(
+                    f"the state is sharded: each rank has a part of {name}, and none has the whole"
+                )
             self._sort(name, thing)
         if not self._optimizers:
             raise NotCovered("the session has no optimizer")

@@ -1,21 +1,25 @@
 """What a checkpoint of the session holds: the objects' state and every rank's own numbers.
 
 `state.pt` has what all ranks share, from rank 0; `random-<rank>.pt` has what one rank alone has:
-its random numbers, and the state of every object that differs from rank to rank.
+its random numbers, and the state of every object that differs from rank to rank. Of tensors that
+the ranks hold in parts, these have a description; the parts are in `shard_files`.
 """
 
 import io
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from . import resharding, shard_files, sharded_state
 from .encoding import TAG, NotSavable, decode, encode
 from .fingerprint import fingerprint
+from .restored_files import RestoredFiles
+from .sharded_state import Encoded
 from .stateful_objects import Stateful
 
 STATE_FILE = "state.pt"
@@ -42,31 +46,77 @@ class Position:
     """Ends of the loops that were left before it."""
 
 
-def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str, Any]:
+class Fingerprints(NamedTuple):
+    """Short digests of a state."""
+
+    common: int
+    """Of what should be the same on all ranks."""
+    layout: int
+    """Which parts this rank has of tensors that are on some ranks alone."""
+    copies: int
+    """Of the content of these parts: ranks of one layout should have the same."""
+    parts: int
+    """Of the content of all parts."""
+
+
+class Comparison(NamedTuple):
+    """How the ranks' states differ."""
+
+    own: set[str]
+    """Names of the objects whose state is not the same on every rank."""
+    same_parts: Mapping[str, Sequence[int]]
+    """Ranks whose `Fingerprints.layout` is this rank's, by the object's name."""
+
+
+def compare(names: Sequence[str], ranks: Sequence[Sequence[int]], rank: int) -> Comparison:
+    """Compare all ranks' fingerprints.
+
+    Args:
+        names: of the objects.
+        ranks: of each rank, for each object, `common`, `layout` and `copies`.
+        rank: of this process.
+    """
+    own, same_parts = set(), {}
+    for index, name in enumerate(names):
+        every = [tuple(numbers[3 * index : 3 * index + 3]) for numbers in ranks]
+        copies: dict[int, set[int]] = {}
+        for _, layout, content in every:
+            copies.setdefault(layout, set()).add(content)
+        if len({common for common, _, _ in every}) > 1 or any(len(c) > 1 for c in copies.values()):
+            own.add(name)
+        layouts = [layout for _, layout, _ in every]
+        same_parts[name] = [r for r, layout in enumerate(layouts) if layout == layouts[rank]]
+    return Comparison(own, same_parts)
+
+
+def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str, Encoded]:
     """The states of the named objects in a form that can be saved; tensors are not copied yet.
 
     Raises:
         NotSavable: one of them holds something that no checkpoint can hold.
     """
-    return {
-        name: encode(thing.state_dict(), f"{name}: state_dict()")
-        for name, thing in objects.items()
-        if name in names
-    }
+    found = {}
+    for name, thing in objects.items():
+        if name in names:
+            state = encode(thing.state_dict(), f"{name}: state_dict()")
+            found[name] = sharded_state.split(state, name)
+            resharding.require_place(name, thing, found[name])
+    return found
 
 
-def try_out(states: Mapping[str, Any]) -> None:
+def try_out(states: Mapping[str, Encoded]) -> None:
     """Write the encoded states without their tensors' values and read them back, in memory.
 
     Raises:
         NotSavable: one of them cannot be read back.
     """
     for name, state in states.items():
+        sharded_state.parts(state)
         file = io.BytesIO()
-        torch.save(_hollow(state), file)
+        torch.save(_hollow(state.tree), file)
         file.seek(0)
         try:
-            decode(torch.load(file, weights_only=True))
+            decode(_without_descriptions(torch.load(file, weights_only=True)))
         except Exception as error:
             line = str(error).partition("\n")[0]
             raise NotSavable(
@@ -87,27 +137,56 @@ def _hollow(state: Any) -> Any:
     return state
 
 
-def fingerprints(states: Mapping[str, Any]) -> dict[str, int]:
-    """A short digest of each state."""
-    return {name: fingerprint(state) for name, state in states.items()}
+def _without_descriptions(tree: Any) -> Any:
+    return sharded_state.mapped(
+        tree, "", lambda _, value: None if sharded_state.is_description(value) else value
+    )
+
+
+def fingerprints(states: Mapping[str, Encoded]) -> dict[str, Fingerprints]:
+    """Short digests of each state."""
+    return {name: _fingerprints(state) for name, state in states.items()}
+
+
+def _fingerprints(state: Encoded) -> Fingerprints:
+    some = sharded_state.parts_of_some(state)
+    return Fingerprints(
+        common=fingerprint(state.tree),
+        layout=fingerprint({p: [*part.offsets, *part.local.shape] for p, part in some.items()}),
+        copies=fingerprint([part.local for part in some.values()]),
+        parts=fingerprint([sharded_state.local_part(t) for t in state.shards.values()]),
+    )
 
 
 def take(
-    states: Mapping[str, Any], own: Collection[str], position: Position, rank: int, world_size: int
+    states: Mapping[str, Encoded],
+    comparison: Comparison,
+    position: Position,
+    rank: int,
+    world_size: int,
 ) -> dict[str, Any]:
     """This rank's part of a checkpoint, as file name -> content, copied to host memory.
 
     Args:
         states: what `encoded` returned.
-        own: names of the objects that differ from rank to rank.
+        comparison: of the ranks' states.
         position: how far the training is.
         rank: of this process.
         world_size: how many ranks there are.
     """
-    mine = {name: copied(state) for name, state in states.items() if name in own}
+    own = comparison.own
+    mine = {
+        name: copied(sharded_state.own_tree(state)) for name, state in states.items() if name in own
+    }
     files: dict[str, Any] = {rank_file(rank): {**copied(_random_state()), "objects": mine}}
+    if any(state.shards for state in states.values()):
+        parts: dict[str, sharded_state.Part] = {}
+        for name, state in states.items():
+            same = comparison.same_parts.get(name, ())
+            parts |= sharded_state.parts_to_save(state, own=name in own, same_parts=same, rank=rank)
+        files |= shard_files.contents(parts, rank)
     if rank == 0:
-        all_ranks = {name: copied(state) for name, state in states.items() if name not in own}
+        all_ranks = {name: copied(state.tree) for name, state in states.items() if name not in own}
         files |= shared(all_ranks, own, position, world_size)
     return files
 
@@ -136,16 +215,22 @@ def shared(
 def write(files: Mapping[str, Any], folder: Path) -> None:
     """Write them into a local folder."""
     for name, content in files.items():
-        torch.save(content, folder / name)
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        else:
+            torch.save(content, folder / name)
 
 
-def restore(folder: Path, objects: Mapping[str, Stateful], rank: int, world_size: int) -> Position:
+def restore(
+    files: RestoredFiles, objects: Mapping[str, Stateful], rank: int, world_size: int
+) -> Position:
     """Put the objects and the random numbers back; how far the training was.
 
     Raises:
-        ValueError: the checkpoint lacks the state of one of the objects.
+        ValueError: the checkpoint lacks the state of one of the objects, or a part of it, or does
+            not fit it.
     """
-    saved = _load(folder / STATE_FILE)
+    saved = _load(files.path(STATE_FILE))
     position = Position(**{name: saved[name] for name in vars(Position()) if name in saved})
     own, shared = saved.get("per_rank", []), saved["objects"]
     missing = sorted(objects.keys() - {*shared, *own})
@@ -162,15 +247,19 @@ def restore(folder: Path, objects: Mapping[str, Stateful], rank: int, world_size
             "workers, or leave what each rank has for itself out of the session"
         )
     # A rank that the former world did not have begins with its own seed.
-    mine = _load(folder / rank_file(rank)) if (folder / rank_file(rank)).exists() else None
+    mine = _load(files.path(rank_file(rank))) if rank_file(rank) in files.names() else None
     if own and mine is None:
         raise ValueError(
             f"the checkpoint of step {position.step} lacks {rank_file(rank)}, with rank {rank}'s "
             f"state of {', '.join(own)}; it was not written by a session"
         )
+    states = {
+        name: (mine["objects"] if mine is not None and name in own else shared)[name]
+        for name in objects
+    }
+    whole = resharding.filled(states, objects, files)
     for name, thing in objects.items():
-        states = mine["objects"] if mine is not None and name in own else shared
-        thing.load_state_dict(decode(states[name]))
+        thing.load_state_dict(decode(whole[name]))
     if mine is not None:
         _restore_random_state(mine)
     return position

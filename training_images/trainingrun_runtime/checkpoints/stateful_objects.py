@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from .sharded_state import is_sharded
+
 _SHARDED = {
     "FullyShardedDataParallel": "FSDP",
-    "FSDPModule": "FSDP2",
-    "DTensor": "its parameters are DTensors, as FSDP2 and tensor parallelism make them",
     "ShardedTensor": "its parameters are ShardedTensors",
     "ZeroRedundancyOptimizer": "ZeroRedundancyOptimizer",
     "DeepSpeedEngine": "DeepSpeed",
 }
-"""Class names of what each rank holds only a part of."""
+"""Class names of what each rank holds only a part of, in a form that a session cannot save."""
 
 
 class Stateful(Protocol):
@@ -73,7 +73,8 @@ def restorable(objects: Mapping[str, Any]) -> dict[str, Stateful]:
         if how is not None:
             raise NotRestorable(
                 f"{name} is sharded ({how}): each rank holds a part of it, and a session saves "
-                "whole objects only; wrap the model with ray.train.torch.prepare_model "
+                "the parts of DTensors only; shard the model with torch.distributed.fsdp."
+                "fully_shard (FSDP2), wrap it with ray.train.torch.prepare_model "
                 "(DistributedDataParallel), or leave the session out and save every rank's part "
                 "with torch.distributed.checkpoint and ray.train.report"
             )
@@ -109,6 +110,11 @@ def replicated(thing: Any) -> bool:
     return bool(thing.broadcast_buffers)
 
 
+def holds_shards(thing: Any) -> bool:
+    """Whether a model or an optimizer has DTensors, of which each rank holds a part."""
+    return any(is_sharded(part) for part in _parts(thing))
+
+
 def _with_state(name: str, thing: Any) -> Stateful:
     if isinstance(thing, torch.Generator):
         return _TorchGenerator(thing)
@@ -125,7 +131,7 @@ def _with_state(name: str, thing: Any) -> Stateful:
 
 
 def _sharded(thing: Any) -> str | None:
-    """How an object is spread over the ranks; None: it is whole."""
+    """How an object is spread over the ranks; None: it is whole, or made of DTensors."""
     for part in _parts(thing):
         for kind in type(part).__mro__:
             if kind.__name__ in _SHARDED:

@@ -73,10 +73,14 @@ def batch(
 
 
 def weights_sha256(model: torch.nn.Module) -> str:
-    """SHA-256 over the bytes of all weights and buffers: equal only if every bit is."""
+    """SHA-256 over the bytes of all weights and buffers: equal only if every bit is.
+
+    Every rank calls it where each has a part of them.
+    """
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         # Without the prefix that data parallelism puts before each name.
         digest.update(name.removeprefix("module.").encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+        digest.update(whole.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

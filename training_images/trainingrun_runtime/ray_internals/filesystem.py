@@ -6,6 +6,7 @@ checkpoint by the process that watches over the workers; a failed write ends the
 has a folder of its own and never reads a former snapshot, so neither needs to be in the bucket.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -18,6 +19,9 @@ from ray.train.v2._internal.constants import (
 
 from ..checkpoints.storage_errors import AbsentError, StorageError
 from ..checkpoints.storage_retry import StorageRetry
+
+PIECE = 2**23
+"""Bytes that a download has in memory."""
 
 
 def for_ray(filesystem: fs.FileSystem) -> fs.PyFileSystem:
@@ -40,7 +44,40 @@ class RetryingCheckpoint(Checkpoint):
         try:
             return str(retry(lambda: super(RetryingCheckpoint, self).to_directory(path)))
         except (FileNotFoundError, AbsentError):
-            raise StorageError(f"the checkpoint {self.path} is gone; another one is used") from None
+            raise self._gone() from None
+
+    def names(self) -> list[str]:
+        """Of the files in its folder, without those of folders below."""
+
+        def listed() -> list[str]:
+            found = self.filesystem.get_file_info(fs.FileSelector(self.path))
+            return [info.base_name for info in found if info.type is fs.FileType.File]
+
+        try:
+            return StorageRetry(lambda message: None)(listed)
+        except (FileNotFoundError, AbsentError):
+            raise self._gone() from None
+
+    def download(self, name: str, target: Path) -> None:
+        """Download one file of its folder."""
+
+        def copied() -> None:
+            part = target.with_name(f"{target.name}.part")
+            with (
+                self.filesystem.open_input_stream(f"{self.path}/{name}") as source,
+                part.open("wb") as file,
+            ):
+                while piece := source.read(PIECE):
+                    file.write(piece)
+            part.rename(target)
+
+        try:
+            StorageRetry(lambda message: None)(copied)
+        except (FileNotFoundError, AbsentError):
+            raise self._gone() from None
+
+    def _gone(self) -> StorageError:
+        return StorageError(f"the checkpoint {self.path} is gone; another one is used")
 
 
 class _CheckpointsOnly(fs.FileSystemHandler):

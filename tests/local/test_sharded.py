@@ -1,0 +1,121 @@
+"""Sharded training (FSDP2, HSDP, FSDP2 with tensor parallelism) on a real Ray."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.local_runs import Run, two_workers
+from trainingrun.api.contract import ContractRestore, RecordKind
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_runtime.checkpoints import manifest
+from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.shard_files import ShardFiles, sources_in
+
+pytestmark = pytest.mark.slow
+
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    """A Ray with room for four workers."""
+    with two_workers(tmp_path_factory.mktemp("ray"), workers_per_node=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def fsdp(four: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Makes runs of the example: `fsdp(workers=3, source=other)`."""
+
+    def make(
+        workers: int = 2, source: Run | None = None, every_seconds: float = 300, **config: Any
+    ) -> Run:
+        run = Run(
+            four,
+            tmp_path_factory.mktemp("run"),
+            "trainingrun_runtime.examples.fsdp:train",
+            {"steps": STEPS, "batch_size": 8, **config},
+            every_seconds=every_seconds,
+            workers=workers,
+        )
+        if source is not None:
+            wanted = ContractRestore(uri=source.bucket.root)
+            run.contract = run.contract.model_copy(update={"restore_from": wanted})
+        return run
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fsdp: Callable[..., Run]) -> Run:
+    """A run of two workers, at its end."""
+    run = fsdp()
+    assert run.drive() == 0, run.log()
+    return run
+
+
+def whole_state(run: Run) -> dict[str, torch.Tensor]:
+    """Every sharded tensor of the newest checkpoint, put together."""
+    newest = manifest.committed(run.bucket)[-1]
+    files = LocalFiles(Path(run.bucket.root.removeprefix("file://")) / newest.path)
+    tensors, found = ShardFiles(files), {}
+    for key, several in sources_in(files).items():
+        found[key] = torch.full(several[0].part.shape, torch.nan)
+        for source in several:
+            part = source.part
+            block = zip(part.offsets, part.sizes, strict=True)
+            found[key][tuple(slice(o, o + s) for o, s in block)] = tensors.tensor(key, source)
+    return found
+
+
+def test_killed_in_the_middle_it_ends_with_the_same_bits(
+    fsdp: Callable[..., Run], undisturbed: Run
+) -> None:
+    run = fsdp(every_seconds=0.5, step_seconds=0.1)
+    run.start()
+    # A survivor has its own part alone, so that the last checkpoint counts.
+    run.wait_until(lambda progress: progress.step >= 15 and progress.checkpoint)
+    os.kill(run.training_process(), signal.SIGKILL)
+    assert run.wait() == 0, run.log()
+    restored = [one for one in run.progress().records if one.kind is RecordKind.RESTORED][1:]
+    assert len(restored) == 1, "once, after the loss"
+    assert 0 < (restored[0].step or 0) < STEPS
+    assert "saved after the loss" not in restored[0].message
+    assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
+    newest = manifest.committed(run.bucket)[-1]
+    assert {name for name in newest.files if name.startswith("shard-")} == {
+        "shard-0.pt", "shard-0.json", "shard-1.pt", "shard-1.json"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("workers", "mesh"),
+    [
+        pytest.param(3, {}, id="FSDP on three"),
+        pytest.param(4, {"replicas": 2}, id="HSDP on four"),
+        pytest.param(4, {"tensor_parallel": 2}, id="FSDP and tensor parallelism on four"),
+    ],
+)
+def test_another_number_of_workers_and_another_mesh_go_on_with_the_same_state(
+    fsdp: Callable[..., Run], undisturbed: Run, workers: int, mesh: dict[str, int]
+) -> None:
+    loaded = fsdp(workers, undisturbed, **mesh)
+    assert loaded.drive() == 0, loaded.log()
+    assert loaded.progress().resumed_from_step == STEPS
+    assert loaded.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
+    before, after = whole_state(undisturbed), whole_state(loaded)
+    assert "optimizer['state'][0]['exp_avg']" in before
+    assert before.keys() == after.keys()
+    assert [key for key in before if not torch.equal(before[key], after[key])] == []
+
+
+def test_it_trains_on_where_it_was_restored(fsdp: Callable[..., Run], undisturbed: Run) -> None:
+    sharded = fsdp(4, undisturbed, steps=STEPS + 5, tensor_parallel=2)
+    assert sharded.drive() == 0, sharded.log()
+    assert sharded.progress().step == STEPS + 5
+    assert sharded.metrics()["loss"] < 2

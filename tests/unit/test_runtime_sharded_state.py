@@ -1,0 +1,214 @@
+"""State of which each rank holds a part: saved in parts, restored onto other ranks and meshes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from support.sharded_checkpoints import restore, save, save_trained
+from support.sharded_models import (
+    FSDP_SOME_TP,
+    FSDP_TP,
+    FSDP_TP_COLUMNS,
+    HSDP,
+    WHOLE,
+    Layout,
+    a_model,
+    columns,
+    laid_out,
+    one_rank,
+    rows,
+    same_part,
+    tensors,
+    whole_model,
+)
+from trainingrun_runtime.checkpoints import snapshot
+from trainingrun_runtime.checkpoints.encoding import NotSavable
+from trainingrun_runtime.checkpoints.last_step import LastStep, NotCovered
+from trainingrun_runtime.checkpoints.resharding import DoesNotFit
+from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+
+
+class Holder:
+    """An object with any state."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state["state"]
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Path:
+    """A checkpoint of two ranks."""
+    save_trained(tmp_path, rows(2))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("saved", "restored"),
+    [
+        pytest.param(rows(2), rows(2), id="FSDP, the same ranks"),
+        pytest.param(rows(2), rows(3), id="FSDP, more ranks, unevenly"),
+        pytest.param(rows(4), rows(2), id="FSDP, fewer ranks"),
+        pytest.param(rows(3), rows(1), id="FSDP, one rank"),
+        pytest.param(rows(2), rows(9), id="FSDP, more ranks than rows"),
+        pytest.param(rows(9), rows(4), id="FSDP, from more ranks than rows"),
+        pytest.param(rows(3), columns(2), id="FSDP to tensor parallelism"),
+        pytest.param(columns(4), rows(3), id="tensor parallelism to FSDP"),
+        pytest.param(HSDP, rows(3), id="HSDP to FSDP"),
+        pytest.param(rows(3), HSDP, id="FSDP to HSDP"),
+        pytest.param(FSDP_TP, rows(3), id="FSDP and TP to FSDP"),
+        pytest.param(rows(3), FSDP_TP, id="FSDP to FSDP and TP"),
+        pytest.param(FSDP_TP, FSDP_TP_COLUMNS, id="FSDP and TP to other dimensions"),
+        pytest.param(FSDP_TP_COLUMNS, columns(3), id="FSDP and TP to TP"),
+        pytest.param(FSDP_SOME_TP, rows(3), id="FSDP and TP of the weights to FSDP"),
+        pytest.param(rows(3), FSDP_SOME_TP, id="FSDP to FSDP and TP of the weights"),
+        pytest.param(WHOLE, rows(3), id="replicated to FSDP"),
+        pytest.param(WHOLE, FSDP_TP, id="replicated to FSDP and TP"),
+        pytest.param(rows(3), WHOLE, id="FSDP to one rank without DTensors"),
+        pytest.param(FSDP_TP_COLUMNS, WHOLE, id="FSDP and TP to one rank without DTensors"),
+    ],
+)
+def test_each_rank_of_another_mesh_gets_its_part(
+    tmp_path: Path, saved: Layout, restored: Layout
+) -> None:
+    save_trained(tmp_path, saved)
+    whole = tensors(*whole_model(trained=True))
+    for rank in range(restored.ranks):
+        with one_rank(rank, restored.ranks):
+            found = restore(tmp_path, restored, rank)
+            assert found.keys() == whole.keys()
+            assert [name for name in whole if not same_part(found[name], whole[name])] == []
+            layouts = {type(found[name]) for name in ("weight", "bias", "0.exp_avg")}
+            assert layouts == ({DTensor} if restored.placements else {torch.Tensor})
+
+
+def test_a_replicated_state_is_saved_as_before(tmp_path: Path) -> None:
+    save_trained(tmp_path, WHOLE)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["random-0.pt", "state.pt"]
+    assert "sharded" not in str(torch.load(tmp_path / "state.pt", weights_only=True))
+
+
+@pytest.mark.parametrize(
+    ("layout", "parts"),
+    [
+        pytest.param(HSDP, 6 * 2, id="HSDP"),
+        pytest.param(FSDP_TP, 6 * 4, id="FSDP and TP"),
+        pytest.param(FSDP_SOME_TP, 3 * 4 + 3 * 2, id="FSDP and TP of the weights alone"),
+    ],
+)
+def test_each_part_is_saved_once_and_each_rank_saves_some(
+    tmp_path: Path, layout: Layout, parts: int
+) -> None:
+    save_trained(tmp_path, layout)
+    saved = [
+        json.loads((tmp_path / f"shard-{rank}.json").read_text())["parts"] for rank in range(4)
+    ]
+    places = [(key, tuple(part["offsets"])) for each in saved for key, part in each.items()]
+    assert len(places) == len(set(places)) == parts, "of weight and bias, and two moments of each"
+    assert all(saved)
+
+
+def test_ranks_with_different_parts_do_not_differ(tmp_path: Path) -> None:
+    found = []
+    for rank in range(2):
+        with one_rank(rank, 2):
+            model, _ = a_model(rows(2), trained=True)
+            before = snapshot.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"]
+            with torch.no_grad():
+                model.bias.to_local()[0] += 1e-3
+            after = snapshot.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"]
+            assert before != after, "a change since the last checkpoint is seen"
+            found.append(before)
+    assert found[0].common == found[1].common
+    assert found[0].parts != found[1].parts
+
+
+def test_the_stages_of_a_pipeline_keep_tensors_of_one_name_apart(tmp_path: Path) -> None:
+    def stage(rank: int, values: torch.Tensor) -> Holder:
+        mesh = DeviceMesh("cpu", [0, 1] if rank < 2 else [2, 3])
+        return Holder(DTensor.from_local(values, mesh, [Shard(0)], run_check=False))
+
+    save(tmp_path, 4, lambda rank: {"it": stage(rank, torch.full((1, 2), float(rank)))})
+    for rank in range(4):
+        with one_rank(rank, 4):
+            it = stage(rank, torch.zeros(1, 2))
+            snapshot.restore(LocalFiles(tmp_path), {"it": it}, rank, 4)
+            assert it.state.to_local().tolist() == [[rank, rank]]
+
+
+def test_a_model_of_another_size_is_refused(two_ranks: Path) -> None:
+    with one_rank(0, 2):
+        model, _ = a_model(rows(2), trained=False, inputs=5)
+        with pytest.raises(
+            DoesNotFit,
+            match=r"model\['weight'\] has shape \(8, 6\) in the checkpoint and \(8, 5\) in this",
+        ):
+            snapshot.restore(LocalFiles(two_ranks), {"model": model}, 0, 2)
+
+
+def test_a_tensor_for_which_there_is_no_place_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1, lambda rank: {"average": Holder(laid_out(torch.ones(2, 2), rows(1)))})
+    with (
+        one_rank(0, 1),
+        pytest.raises(DoesNotFit, match=r"average\['state'\], sharded, .* nothing there yet"),
+    ):
+        snapshot.restore(LocalFiles(tmp_path), {"average": Holder(None)}, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "placements", "said"),
+    [
+        pytest.param(
+            (8, 6), (Partial(), Replicate()), "with a Partial placement", id="partial sums"
+        ),
+        pytest.param(
+            (13, 6),
+            (_StridedShard(0, split_factor=2), Shard(0)),
+            "make the dimension a multiple of 2",
+            id="tensor parallelism splits unevenly",
+        ),
+        pytest.param(
+            (8, 6),
+            (Shard(0), _StridedShard(0, split_factor=2)),
+            "is no block of it",
+            id="every second row",
+        ),
+    ],
+)
+def test_a_layout_that_cannot_be_saved_is_refused(
+    shape: tuple[int, ...], placements: tuple[Any, ...], said: str
+) -> None:
+    with one_rank(0, 4):
+        mesh = torch.distributed.init_device_mesh("cpu", (2, 2))
+        part = DTensor.from_local(
+            torch.zeros(shape), mesh, placements, run_check=False, shape=shape, stride=(shape[1], 1)
+        )
+        with pytest.raises(NotSavable, match=said):
+            snapshot.encoded({"it": Holder(part)}, {"it"})
+
+
+def test_an_optimizer_whose_state_has_another_shape_is_refused() -> None:
+    with one_rank(0, 2):
+        _, optimizer = a_model(rows(2), trained=True)
+        parameter = optimizer.param_groups[0]["params"][0]
+        optimizer.state[parameter]["row_means"] = laid_out(torch.zeros(8, 1), rows(2))
+        with pytest.raises(NotSavable, match=r"keeps row_means of shape \(8, 1\) for a parameter"):
+            snapshot.encoded({"optimizer": optimizer}, {"optimizer"})
+
+
+def test_no_rank_offers_the_last_step_of_a_sharded_state() -> None:
+    with one_rank(0, 2):
+        model, optimizer = a_model(rows(2), trained=True)
+        with pytest.raises(NotCovered, match="the state is sharded: each rank has a part of model"):
+            LastStep({"model": model, "optimizer": optimizer}, 0)

@@ -1,0 +1,83 @@
+"""The files of a checkpoint as a rank restores them: all at once, or those that it asks for."""
+
+import contextlib
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from ray.train import Checkpoint
+
+from ..ray_internals.filesystem import RetryingCheckpoint
+
+SHARDS = "shard-"
+"""Names of files with the parts of sharded tensors begin so."""
+
+
+class RestoredFiles(Protocol):
+    """Files by name."""
+
+    def names(self) -> Collection[str]:
+        """Of all files."""
+        ...
+
+    def path(self, name: str) -> Path:
+        """Where one of them is on this machine."""
+        ...
+
+
+class LocalFiles:
+    """Files that are all in a folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> Collection[str]:
+        """Of all files."""
+        return {file.name for file in self._folder.iterdir() if file.is_file()}
+
+    def path(self, name: str) -> Path:
+        """Where one of them is on this machine."""
+        return self._folder / name
+
+
+class FetchedFiles:
+    """Files of the bucket; each is downloaded when it is first asked for.
+
+    Args:
+        checkpoint: the one in the bucket.
+        folder: an empty one of this machine.
+    """
+
+    def __init__(self, checkpoint: RetryingCheckpoint, folder: Path) -> None:
+        self._checkpoint, self._folder = checkpoint, folder
+        self._names = checkpoint.names()
+
+    def names(self) -> Collection[str]:
+        """Of all files."""
+        return self._names
+
+    def path(self, name: str) -> Path:
+        """Where one of them is on this machine, downloaded."""
+        path = self._folder / name
+        if not path.exists():
+            self._checkpoint.download(name, path)
+        return path
+
+
+@contextlib.contextmanager
+def files_of(checkpoint: Checkpoint) -> Iterator[RestoredFiles]:
+    """The files of a checkpoint, while it is restored.
+
+    What all ranks share is downloaded once for each node. Where the state is sharded, each rank
+    downloads the files that it needs: the whole may be larger than a node's disk.
+    """
+    sharded = isinstance(checkpoint, RetryingCheckpoint) and any(
+        name.startswith(SHARDS) for name in checkpoint.names()
+    )
+    if sharded:
+        with tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True) as folder:
+            yield FetchedFiles(checkpoint, Path(folder))
+    else:
+        with checkpoint.as_directory() as folder:
+            yield LocalFiles(Path(folder))

@@ -1,0 +1,279 @@
+"""States of which each rank holds a part: DTensors, as FSDP2 and tensor parallelism make them.
+
+`split` takes them out of an encoded state and leaves a description of the whole tensor in their
+place, which is the same on all ranks. Each rank saves the parts that it holds, see `shard_files`.
+"""
+
+import math
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from .encoding import TAG, NotSavable
+
+SHARDED = "sharded"
+"""Tag of the description that stands for a DTensor."""
+
+
+class Encoded(NamedTuple):
+    """An object's state in a form that can be saved; tensors are not copied yet."""
+
+    tree: Any
+    """What `encoding.encode` returned, with descriptions in place of the DTensors."""
+    shards: Mapping[str, Any]
+    """The DTensors by place."""
+
+
+class Description(NamedTuple):
+    """What stands for a DTensor in an encoded state."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Part(NamedTuple):
+    """This rank's part of a tensor, which it has to save."""
+
+    local: torch.Tensor
+    offsets: tuple[int, ...]
+    """Where it begins in the whole tensor."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+
+
+def _may_be_sharded() -> bool:
+    """Whether DTensor is imported, which takes 2 s: else there is none."""
+    return hasattr(sys.modules.get("torch.distributed.tensor"), "DTensor")
+
+
+def is_sharded(value: object) -> bool:
+    """Whether it is a DTensor."""
+    return _may_be_sharded() and isinstance(value, sys.modules["torch.distributed.tensor"].DTensor)
+
+
+def is_description(value: object) -> bool:
+    """Whether it stands for a DTensor in an encoded state."""
+    return isinstance(value, dict) and value.get(TAG) == SHARDED
+
+
+def read_description(value: Any) -> Description | None:
+    """What it says; None: it is not one that `split` made."""
+    key, shape, dtype = (value.get(name) for name in ("key", "shape", "dtype"))
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else None
+    numbers = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
+    if not (isinstance(key, str) and numbers and isinstance(kind, torch.dtype)):
+        return None
+    return Description(key, tuple(shape), kind)
+
+
+def has_description(tree: Any) -> bool:
+    """Whether an encoded state has a part that stands for a DTensor."""
+    if is_description(tree):
+        return True
+    inner = tree.values() if isinstance(tree, dict) else tree
+    return isinstance(tree, dict | list | tuple) and any(map(has_description, inner))
+
+
+def mapped(value: Any, place: str, change: Callable[[str, Any], Any]) -> Any:
+    """A copy of an encoded state with each tensor and description replaced by `change(place, it)`.
+
+    Args:
+        value: from `encoding.encode`.
+        place: what to call it, such as `model`; those inside are `model['weight']`.
+        change: called for each of them.
+    """
+    if isinstance(value, torch.Tensor) or is_description(value):
+        return change(place, value)
+    if isinstance(value, dict):
+        if value.get(TAG) == "array":
+            return value
+        return {k: mapped(v, _inside(place, k, TAG in value), change) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(item, f"{place}[{i}]", change) for i, item in enumerate(value))
+    return value
+
+
+def _inside(place: str, key: Any, tagged: bool) -> str:
+    """A tagged dict is a container of its own: its `items` have the container's place."""
+    if not tagged:
+        return f"{place}[{key!r}]"
+    return place if key == "items" else f"{place}.{key}"
+
+
+def split(state: Any, name: str) -> Encoded:
+    """Take the DTensors out of an encoded state.
+
+    Args:
+        state: from `encoding.encode`.
+        name: of the object.
+
+    Raises:
+        NotSavable: one of them is laid out in a way that cannot be saved.
+    """
+    if not _may_be_sharded():
+        return Encoded(state, {})
+    shards: dict[str, Any] = {}
+
+    def describe(place: str, value: Any) -> Any:
+        if not is_sharded(value):
+            return value
+        if place in shards:
+            raise NotSavable(f"{place} is in the state twice; give its parts different names")
+        require_contiguous(value, place)
+        shards[place] = value
+        dtype = str(value.dtype).removeprefix("torch.")
+        found = {TAG: SHARDED, "key": place, "shape": list(value.shape), "dtype": dtype}
+        if not _on_all_ranks(value):
+            found["ranks"] = value.device_mesh.size()
+        return found
+
+    return Encoded(mapped(state, name, describe), shards)
+
+
+def own_tree(state: Encoded) -> Any:
+    """The tree of an object that differs from rank to rank.
+
+    Ranks of several meshes may use one name for different tensors, as the stages of a pipeline do:
+    the keys of such tensors then say of which ranks they are.
+    """
+
+    def rename(_: str, value: Any) -> Any:
+        return {**value, "key": _own_key(value["key"], state)} if is_description(value) else value
+
+    return mapped(state.tree, "", rename)
+
+
+def _own_key(place: str, state: Encoded) -> str:
+    tensor = state.shards[place]
+    if _on_all_ranks(tensor):
+        return place
+    ranks = sorted(int(rank) for rank in tensor.device_mesh.mesh.flatten())
+    return f"{place}@{','.join(map(str, ranks))}"
+
+
+def _on_all_ranks(tensor: Any) -> bool:
+    """Whether all ranks of the run hold the tensor together."""
+    return bool(tensor.device_mesh.size() == dist.get_world_size())
+
+
+def require_contiguous(tensor: Any, place: str) -> None:
+    """Make sure that each rank's part of a DTensor is one block of the whole tensor.
+
+    Raises:
+        NotSavable: it is not.
+    """
+    sizes = tensor.device_mesh.shape
+    for dim, placement in enumerate(tensor.placements):
+        if placement.is_replicate():
+            continue
+        if placement.is_partial():
+            raise NotSavable(
+                f"{place} is a DTensor with a Partial placement: no rank has its values; let "
+                "state_dict() return it redistributed to Shard or Replicate"
+            )
+        if type(placement).__name__ != "_StridedShard":
+            continue
+        # What FSDP2 makes of a dimension that tensor parallelism has split already.
+        factor = placement.split_factor
+        later = [
+            size
+            for size, other in zip(sizes[dim + 1 :], tensor.placements[dim + 1 :], strict=True)
+            if other.is_shard(placement.dim)
+        ]
+        if factor != math.prod(later) or tensor.shape[placement.dim] % factor:
+            raise NotSavable(
+                f"{place} has shape {tuple(tensor.shape)}, of which dimension {placement.dim} is "
+                f"not split evenly by tensor parallelism ({tensor.placements}), so that a rank's "
+                f"part is no block of it; make the dimension a multiple of {factor}"
+            )
+
+
+def parts(state: Encoded) -> dict[str, Part]:
+    """This rank's parts of an object's DTensors, by place; not copied yet.
+
+    Raises:
+        NotSavable: a DTensor's local part is no plain tensor, or has another shape than it says.
+    """
+    if not state.shards:
+        return {}
+    # Imported here: it takes half a second, and most runs need none of it.
+    from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
+
+    found = {}
+    for item in create_default_local_save_plan(dict(state.shards), False).items:
+        place, tensor = item.index.fqn, state.shards[item.index.fqn]
+        chunk, local = item.tensor_data.chunk, local_part(tensor)
+        if type(local) is not torch.Tensor or local.layout is not torch.strided:
+            raise NotSavable(
+                f"{place} is a DTensor of {type(local).__name__} ({local.layout}), which a session "
+                "cannot save; let state_dict() return DTensors of plain tensors"
+            )
+        if chunk.sizes != local.shape:
+            raise NotSavable(
+                f"{place} has a part of shape {tuple(local.shape)} on this rank, where its "
+                f"placement {tensor.placements} gives {tuple(chunk.sizes)}; split its dimensions "
+                "evenly"
+            )
+        if local.numel():
+            found[place] = Part(local, tuple(chunk.offsets), tuple(tensor.shape))
+    return found
+
+
+def parts_to_save(
+    state: Encoded, *, own: bool, same_parts: Sequence[int], rank: int
+) -> dict[str, Part]:
+    """The parts that this rank saves, by key.
+
+    Of ranks that hold the same part, as those of HSDP's replicas do, one saves it. Which one
+    follows from its key, so that each of them saves about as much.
+
+    Args:
+        state: an object's.
+        own: whether it differs from rank to rank.
+        same_parts: the ranks whose `Fingerprints.layout` is this rank's.
+        rank: of this process.
+    """
+    found = {}
+    for place, part in parts(state).items():
+        tensor = state.shards[place]
+        key = _own_key(place, state) if own else place
+        if own or _on_all_ranks(tensor):
+            saves = _saves(tensor, key)
+        else:
+            saves = same_parts[zlib.crc32(key.encode()) % len(same_parts)] == rank
+        if saves:
+            found[key] = part
+    return found
+
+
+def parts_of_some(state: Encoded) -> dict[str, Part]:
+    """Parts of DTensors that are on some ranks alone.
+
+    FSDP2 with tensor parallelism makes them of what tensor parallelism leaves whole: other ranks
+    then have the same. The stages of a pipeline have other tensors.
+    """
+    some = {place: t for place, t in state.shards.items() if not _on_all_ranks(t)}
+    return parts(Encoded(None, some))
+
+
+def local_part(tensor: Any) -> torch.Tensor:
+    """This rank's part of a DTensor; not copied."""
+    found: torch.Tensor = tensor.detach().to_local()
+    return found
+
+
+def _saves(tensor: Any, key: str) -> bool:
+    """Whether this rank is the one of those with the same part that saves it."""
+    mine, copies = 0, 1
+    coordinate = tensor.device_mesh.get_coordinate()
+    for place, size, placement in zip(
+        coordinate, tensor.device_mesh.shape, tensor.placements, strict=True
+    ):
+        if placement.is_replicate():
+            mine, copies = mine * size + place, copies * size
+    return bool(zlib.crc32(key.encode()) % copies == mine)
