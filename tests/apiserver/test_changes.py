@@ -23,6 +23,9 @@ FROZEN: list[tuple[str, dict[str, Any]]] = [
     ("storage", {"storage": {"uri": "s3://elsewhere"}}),
     ("storage", {"storage": {"uri": "s3://runs/team-a", "region": "eu-west-1"}}),
     ("storage", {"storage": {"uri": "s3://runs/team-a", "restoreFrom": {"run": "other"}}}),
+    ("tracking", {"tracking": {"wandb": {"project": "digits"}}}),
+    ("tracking", {"tracking": {"mlflow": {"uri": "https://mlflow.example.com"}}}),
+    ("tracking", {"tracking": {"tensorboard": {}}}),
     ("scheduling", {"scheduling": {"priorityClassName": "high"}}),
 ]
 FREE: list[tuple[str, dict[str, Any]]] = [

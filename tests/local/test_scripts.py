@@ -136,6 +136,7 @@ def test_a_script_gets_its_arguments_and_the_names_of_its_run(
     assert run.metrics() == {"step": 1, "rank": "example/default/0/2", "script": "--lr 0.1"}
 
 
+@pytest.mark.slow
 def test_overruled_settings_of_a_script_are_named_and_its_callbacks_are_called(
     a_script: Callable[[str], Run], tmp_path: Path
 ) -> None:

@@ -393,6 +393,21 @@ ROWS: list[Row] = [
         )
         for row in _range("spec.storage.restoreFrom.step", 0, 2**53 - 1)
     ],
+    *_rule("spec.tracking.wandb.project", "a W&B project", ["a b.c-1"], ["a/b", "a#b", "a\nb", ""]),
+    _length("spec.tracking.wandb.project", 128),
+    *_rule("spec.tracking.wandb.entity", "a W&B team or user", ["team"], ["a:b", "a%b", "a\\b"]),
+    _length("spec.tracking.wandb.entity", 128),
+    _required("spec.tracking.mlflow.uri", "http://mlflow:5000"),
+    *_rule(
+        "spec.tracking.mlflow.uri",
+        "must be the http or https URL of an MLflow server",
+        ["https://mlflow.example.com/team/a", "databricks", "databricks://profile"],
+        ["https://me:hush@mlflow.example.com", "https://mlflow?token=hush", "mlflow:5000"],
+    ),
+    _length("spec.tracking.mlflow.uri", 1024, "https://"),
+    Row("spec.tracking.mlflow.experiment", "minLength", "a", "", "should be at least 1 chars long"),
+    _length("spec.tracking.mlflow.experiment", 256),
+    *_range("spec.tracking.tensorboard.everySeconds", 5, 3600),
     *_range("spec.checkpoints.keep", 2, 1000),
     _required("spec.checkpoints.best.metric", "loss"),
     Row("spec.checkpoints.best.metric", "minLength", "a", "", "should be at least 1 chars long"),

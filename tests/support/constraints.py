@@ -31,6 +31,7 @@ PARENTS: Mapping[str, dict[str, Any]] = {
     "spec.training.env[]": {"name": "A", "value": "1"},
     "spec.workers.accelerator": {"kind": "nvidia"},
     "spec.checkpoints.best": {"metric": "loss"},
+    "spec.tracking.mlflow": {"uri": "https://mlflow.example.com"},
     "spec.scheduling.queue": {"kind": "Kueue", "name": "team-a"},
     "spec.failures.backoff": {"initialSeconds": 0, "maxSeconds": 86400},
 }

@@ -3,7 +3,8 @@
 from typing import Any
 
 from support.goldens import UID, a_run, rendered
-from trainingrun.rendering import names
+from trainingrun.api.contract import ContractTracking
+from trainingrun.rendering import RenderSettings, contract, names
 
 IDENTITY = {
     "TRAININGRUN_NAME": "digits",
@@ -27,6 +28,49 @@ def test_every_pod_names_its_run_and_attempt():
     for pod in pods():
         env = {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
         assert {name: env[name] for name in IDENTITY} == IDENTITY
+
+
+def test_every_pod_names_the_runs_curve_to_the_tools_that_draw_it():
+    own = {"name": "WANDB_PROJECT", "value": "mine"}
+    key = {"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": {"name": "wandb", "key": "key"}}}
+    found = pods(
+        training={"function": "a:b", "env": [own, key]},
+        tracking={
+            "wandb": {"project": "curves", "entity": "team $(HOME)"},
+            "mlflow": {"uri": "https://mlflow.example.com", "experiment": "digits"},
+        },
+    )
+    for pod in found:
+        env = pod["spec"]["containers"][0]["env"]
+        values = {entry["name"]: entry.get("value") for entry in env}
+        assert {name: values[name] for name in values if name.startswith(("WANDB", "MLFLOW"))} == {
+            "WANDB_RUN_ID": UID,
+            "WANDB_RESUME": "allow",
+            "WANDB_NAME": "digits",
+            "WANDB_PROJECT": "mine",
+            "WANDB_ENTITY": "team $$(HOME)",
+            "WANDB_API_KEY": None,
+            "MLFLOW_TRACKING_URI": "https://mlflow.example.com",
+            "MLFLOW_EXPERIMENT_NAME": "digits",
+        }
+        assert own in env
+        assert key in env
+
+
+def test_the_runtime_is_told_what_it_does_for_these_tools():
+    tracking = {"mlflow": {"uri": "databricks"}, "tensorboard": {"everySeconds": 60}}
+    told = contract(a_run(tracking=tracking), 1, RenderSettings()).tracking
+    assert told == ContractTracking(mlflow=True, tensorboard_every_seconds=60)
+    assert contract(a_run(tracking={"wandb": {}}), 1, RenderSettings()).tracking == (
+        ContractTracking()
+    )
+    assert contract(a_run(), 1, RenderSettings()).tracking is None
+
+
+def test_a_run_without_tracking_has_no_variable_of_these_tools():
+    for pod in pods(tracking={"tensorboard": {}}):
+        names_of_env = [entry["name"] for entry in pod["spec"]["containers"][0]["env"]]
+        assert not [name for name in names_of_env if name.startswith(("WANDB", "MLFLOW"))]
 
 
 def test_a_pod_template_for_all_comes_before_the_ones_of_head_and_workers():

@@ -27,6 +27,7 @@ from .coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWa
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .ray_internals import nodes, training
+from .tracking.on_rank import tracking
 
 if TYPE_CHECKING:
     from .session import Session
@@ -65,6 +66,8 @@ class Worker:
         self.restored: Manifest | None = None
         """The run's own checkpoint that this worker group begins from."""
         self._restore_from = contract.restore_from
+        tracked = contract.tracking
+        self._has_event_files = bool(tracked and tracked.tensorboard_every_seconds)
         self.group = 0
         """Number of the worker group, from 1."""
         self.storage_retry = StorageRetry(report_to(coordinator, f"rank {self.rank}"))
@@ -93,8 +96,10 @@ class Worker:
         self.session = session
 
     def confirm_saved(self) -> None:
-        """The checkpoint for this pod's notice is committed."""
-        self._watcher.confirm_saved()
+        """The session's checkpoint for this pod's notice is committed, and its ranks end."""
+        # With event files left to upload, the pod may end once all of its ranks have called `end`.
+        if not self._has_event_files:
+            self._watcher.confirm_saved()
 
     def can_save_alone(self) -> None:
         """From now on the policy asks this rank for its last step when another one is lost."""
@@ -161,7 +166,7 @@ class Worker:
         before = ray.get(self.coordinator.commits.remote())
         while time.time() < notice.deadline and self.session is None:
             if ray.get(self.coordinator.commits.remote()) > before:
-                self.confirm_saved()
+                self._watcher.confirm_saved()
                 return
             time.sleep(0.2)
 
@@ -241,9 +246,10 @@ class TrainingFunction:
         function = self._function or load_training_function(self._contract.function or "")
         worker.start(bucket)
         try:
-            returned = _call(function, config)
-            if worker.session is not None:
-                worker.session.conclude()
+            with tracking(worker.rank, self._contract, bucket):
+                returned = _call(function, config)
+                if worker.session is not None:
+                    worker.session.conclude()
             return returned
         except (Preempted, Suspended):
             raise

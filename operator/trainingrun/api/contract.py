@@ -24,6 +24,9 @@ NAMESPACE_ENV = "TRAININGRUN_NAMESPACE"
 UID_ENV = "TRAININGRUN_UID"
 ATTEMPT_ENV = "TRAININGRUN_ATTEMPT"
 """Number of the attempt, from 1."""
+TENSORBOARD_FOLDER_ENV = "TENSORBOARD_LOGGING_DIR"
+"""Where rank 0 writes TensorBoard's event files; the runtime uploads them. The name is that which
+Hugging Face's Transformers read."""
 TOKEN_FOLDER = "/etc/trainingrun/tokens"  # noqa: S105 - a folder of the head pod
 """Each file in it holds a bearer token that the head accepts. A file may appear while it runs."""
 NOTICE_ENV = "TRAININGRUN_NOTICE_SECONDS"
@@ -188,6 +191,15 @@ class ContractCheckpoints(Wire):
     the first one."""
 
 
+class ContractTracking(Wire):
+    """What the runtime does for the tools that draw curves."""
+
+    mlflow: bool = False
+    """Whether rank 0 finds or makes the run in MLflow, whose address is in the environment."""
+    tensorboard_every_seconds: float | None = None
+    """Seconds between uploads of TensorBoard's event files; none: there are none."""
+
+
 class RunContract(Wire):
     """Everything that the runtime needs for one attempt."""
 
@@ -227,6 +239,8 @@ class RunContract(Wire):
     """Another run, from whose checkpoint this one begins; none: it begins at step 0."""
     checkpoints: ContractCheckpoints = Field(default_factory=ContractCheckpoints)
     """When checkpoints are made and which are kept."""
+    tracking: ContractTracking | None = None
+    """What the runtime does for the tools that draw curves."""
 
     def identity(self) -> dict[str, str]:
         """Environment variables that name the run and the attempt."""

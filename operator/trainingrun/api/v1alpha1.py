@@ -15,6 +15,7 @@ from .scheduling_spec import Queue, Scheduling
 from .spec_fields import Freeform, Switch, Whole
 from .status import RunStatus
 from .storage_spec import BestCheckpoint, Checkpoints, RestoreFrom, Storage
+from .tracking_spec import MlflowTracking, TensorboardTracking, Tracking, WandbTracking
 from .training_spec import CodeSource, EnvVar, ScriptSource, TorchSettings, Training
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Failures",
     "Head",
     "HeadResources",
+    "MlflowTracking",
     "ObjectMeta",
     "Queue",
     "RestoreFrom",
@@ -42,9 +44,12 @@ __all__ = [
     "Scheduling",
     "ScriptSource",
     "Storage",
+    "TensorboardTracking",
     "TorchSettings",
+    "Tracking",
     "Training",
     "TrainingRun",
+    "WandbTracking",
     "WorkerResources",
     "Workers",
 ]
@@ -58,8 +63,17 @@ PLURAL = "trainingruns"
 MAX_NAME_LENGTH = 41
 """KubeRay takes RayJob names of up to 47 characters; an attempt's is `<run>-<number>`."""
 
-IMMUTABLE = ("image", "training", "workers", "head", "podTemplate", "storage", "scheduling")
-"""Fields of the spec that cannot change: checkpoints already made depend on them."""
+IMMUTABLE = (
+    "image",
+    "training",
+    "workers",
+    "head",
+    "podTemplate",
+    "storage",
+    "tracking",
+    "scheduling",
+)
+"""Fields of the spec that cannot change: checkpoints already made, or curves, depend on them."""
 
 
 def _immutable(field: str) -> Rule:
@@ -89,6 +103,9 @@ class RunSpec(Model):
     containers ray-head and ray-worker, each is merged in its own pods alone."""
     storage: Storage
     """The bucket in which the run keeps its lease, checkpoints and result."""
+    tracking: Tracking | None = None
+    """Tools that draw curves of the run, and go on with the same curve in every attempt. Default:
+    none."""
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     """When checkpoints are made and which are kept."""
     failures: Failures = Field(default_factory=Failures)

@@ -37,7 +37,12 @@ class Preemption:
                 self._give_notice(self.node)
         elif not self._terminating:
             saved = (self.node.state / SAVED_FILE).exists()
-            if saved or time.time() >= self._deadline or not self.node.alive:
+            if (
+                saved
+                or not _watched(self.node)
+                or time.time() >= self._deadline
+                or not self.node.alive
+            ):
                 self._terminating = True
                 self._deadline = time.time() + _GRACE_S
                 # As a kubelet does when the preStop hook has ended. The replacement does not wait,
@@ -54,6 +59,11 @@ class Preemption:
     def _give_notice(self, node: Node) -> None:
         """As the preStop hook: request a checkpoint if a process watches for the notice."""
         self._deadline = time.time()
-        if any((node.state / WATCHERS_FOLDER).glob("*")):
+        if _watched(node):
             self._deadline += NOTICE_SECONDS
             (node.state / PREEMPTION_NOTICE_FILE).write_text(str(self._deadline))
+
+
+def _watched(node: Node) -> bool:
+    """Whether a process there answers a notice, or has not ended since."""
+    return any((node.state / WATCHERS_FOLDER).glob("*"))

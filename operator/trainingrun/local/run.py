@@ -17,7 +17,7 @@ from rich.console import Console
 from ..api.contract import CONFIG_ENV, Failure, Progress, RunContract
 from ..api.exit_codes import LEASE_LOST_EXIT_CODE
 from ..api.v1alpha1 import TrainingRun
-from ..rendering import RenderSettings, contract
+from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source
 from . import machine
 from .display import Display, summary
@@ -80,6 +80,7 @@ def run_locally(
         }
     )
     environment = {
+        **environments.tracking(folder.run),
         **variables,
         **base.identity(),
         "PYTHONPATH": _import_path(script),

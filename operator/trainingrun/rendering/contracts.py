@@ -9,6 +9,7 @@ from ..api.contract import (
     ContractCode,
     ContractRestore,
     ContractStorage,
+    ContractTracking,
     RunContract,
 )
 from ..api.v1alpha1 import ScriptSource, TrainingRun
@@ -110,6 +111,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         ),
         restore_from=_restore_from(run),
         checkpoints=_checkpoints(run),
+        tracking=_tracking(run),
     )
 
 
@@ -127,6 +129,17 @@ def _checkpoints(run: TrainingRun) -> ContractCheckpoints:
         assumed_seconds_between_losses=(
             BETWEEN_LOSSES_S[run.spec.workers.capacity.type] if every == "auto" else None
         ),
+    )
+
+
+def _tracking(run: TrainingRun) -> ContractTracking | None:
+    tracking = run.spec.tracking
+    if tracking is None:
+        return None
+    board = tracking.tensorboard
+    return ContractTracking(
+        mlflow=tracking.mlflow is not None,
+        tensorboard_every_seconds=board.every_seconds if board else None,
     )
 
 

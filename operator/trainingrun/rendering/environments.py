@@ -55,6 +55,26 @@ def credentials(run: TrainingRun) -> list[dict[str, Any]]:
     return [{"secretRef": {"name": secret, "optional": False}}] if secret else []
 
 
+def tracking(run: TrainingRun) -> dict[str, str]:
+    """What names the run's curve to W&B and MLflow: the same in all attempts, and no secret."""
+    wanted, metadata = run.spec.tracking, run.metadata
+    found: dict[str, str | None] = {}
+    if wanted and wanted.wandb:
+        found |= {
+            "WANDB_RUN_ID": metadata.uid,
+            "WANDB_RESUME": "allow",
+            "WANDB_NAME": metadata.name,
+            "WANDB_PROJECT": wanted.wandb.project,
+            "WANDB_ENTITY": wanted.wandb.entity,
+        }
+    if wanted and wanted.mlflow:
+        found |= {
+            "MLFLOW_TRACKING_URI": wanted.mlflow.uri,
+            "MLFLOW_EXPERIMENT_NAME": wanted.mlflow.experiment,
+        }
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def literal(text: str) -> str:
     """`text` so that the kubelet passes it on as it is: it would replace `$(NAME)`."""
     return text.replace("$", "$$")
@@ -69,6 +89,7 @@ def _common(
         NOTICE_ENV: str(platform.pre_stop_s),
         **RAY_TUNING,
         **_storage(run),
+        **{name: literal(value) for name, value in tracking(run).items()},
     }
     if settings.ray_auth == "disabled":
         variables |= NO_RAY_TOKEN

@@ -120,8 +120,8 @@ class Bucket:
         """Write an object, over an existing one too."""
         self._ask(lambda: obstore.put(self.store, key, content, use_multipart=False))
 
-    def upload(self, key: str, content: bytes) -> None:
-        """Write an object that may take longer than `timeout` on a slow line: in parts."""
+    def upload(self, key: str, content: bytes | Path) -> None:
+        """Write an object, or a file, that may take longer than `timeout`: in parts."""
         self._ask(
             lambda: obstore.put(
                 self.store, key, content, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
