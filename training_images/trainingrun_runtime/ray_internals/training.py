@@ -75,30 +75,13 @@ def attach_checksums(digest: Callable[[Path], Mapping[str, Any]], retry: Storage
     They are computed from the local files before the upload, so that a damaged upload is detected
     and a commit does not read the checkpoint back. An upload that fails is repeated by `retry`.
     """
-    from ray.train.v2._internal.execution.storage import _pyarrow_fs_copy_files
-
     context = train_context()
-    rank = context.get_world_rank()
     storage = context.storage_context
-    bucket = behind(storage.storage_filesystem)
 
     def persist_with_checksums(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
         path = storage.build_checkpoint_path_from_name(name)
         files = digest(Path(checkpoint.path)) if _is_local(checkpoint) else None
-
-        def upload() -> None:
-            bucket.create_dir(path)
-            _pyarrow_fs_copy_files(
-                source=checkpoint.path,
-                destination=path,
-                source_filesystem=checkpoint.filesystem,
-                destination_filesystem=bucket,
-            )
-            if files is not None:
-                name = f"{path}/{DIGEST_FOLDER}/rank-{rank}.json"
-                write_file(bucket, name, json.dumps(files).encode())
-
-        retry(upload)
+        retry(lambda: _upload(context, checkpoint, path, files))
         return RetryingCheckpoint(path=path, filesystem=storage.storage_filesystem)
 
     storage.persist_current_checkpoint = persist_with_checksums
@@ -112,22 +95,29 @@ def upload_alone(folder: Path, name: str, digests: Mapping[str, Any]) -> str:
         name: of the checkpoint's folder; no other one of this driver has it.
         digests: of the files.
     """
+    context = train_context()
+    path: str = context.storage_context.build_checkpoint_path_from_name(name)
+    _upload(context, ray.train.Checkpoint.from_directory(folder), path, digests)
+    return path
+
+
+def _upload(
+    context: Any, source: ray.train.Checkpoint, path: str, digests: Mapping[str, Any] | None
+) -> None:
+    """Copy a rank's files of a checkpoint to `path`, and then the digests of them."""
     from ray.train.v2._internal.execution.storage import _pyarrow_fs_copy_files
 
-    context = train_context()
-    storage = context.storage_context
-    bucket = behind(storage.storage_filesystem)
-    path: str = storage.build_checkpoint_path_from_name(name)
+    bucket = behind(context.storage_context.storage_filesystem)
     bucket.create_dir(path)
     _pyarrow_fs_copy_files(
-        source=str(folder),
+        source=source.path,
         destination=path,
-        source_filesystem=pyarrow.fs.LocalFileSystem(),
+        source_filesystem=source.filesystem,
         destination_filesystem=bucket,
     )
-    rank = context.get_world_rank()
-    write_file(bucket, f"{path}/{DIGEST_FOLDER}/rank-{rank}.json", json.dumps(digests).encode())
-    return path
+    if digests is not None:
+        name = f"{path}/{DIGEST_FOLDER}/rank-{context.get_world_rank()}.json"
+        write_file(bucket, name, json.dumps(digests).encode())
 
 
 def worker_actor() -> Any:
