@@ -12,8 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from trainingrun.cli import watch_view
+from trainingrun.cli.main import app
 
 RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
 
@@ -93,3 +95,10 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
     yield state
     http.shutdown()
     http.server_close()
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of the command line with these arguments."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.stdout, result.stderr

@@ -1,0 +1,221 @@
+"""`retry` makes a run of another one, against a server that answers as an API server would."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.cli_server import RUNS, Server, call, running_server
+from trainingrun.cli import retried_run
+from trainingrun.cli.errors import CliError
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with running_server(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def a_whole_run(**status: Any) -> dict[str, Any]:
+    """A run as the API server gives it, suspended after some steps."""
+    return {
+        "apiVersion": "trainingrun.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {
+            "name": "digits",
+            "namespace": "team-a",
+            "uid": "1a2b3c4d-0000",
+            "resourceVersion": "7",
+            "generation": 2,
+            "labels": {"team": "vision", "app.kubernetes.io/managed-by": "Helm"},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"},
+        },
+        "spec": {
+            "training": {"function": "examples.digits:train", "config": {"lr": 0.1, "epochs": 5}},
+            "workers": {"count": 2},
+            "storage": {"uri": "s3://runs/team-a"},
+            "suspend": True,
+        },
+        "status": {"phase": "Suspended", **status},
+    }
+
+
+FOLDER = "s3://runs/team-a/digits-1a2b3c4d"
+SAVED = {"uri": f"{FOLDER}/checkpoints/x", "step": 40, "time": "t"}
+
+
+@pytest.fixture
+def saved(server: Server) -> Server:
+    """A server with a run that has a checkpoint, which takes new runs."""
+    server.answers[f"{RUNS}/digits"] = [(200, a_whole_run(checkpoint=SAVED))]
+    server.answers[RUNS] = [(200, {"items": [a_whole_run()]})]
+    server.answers[f"POST {RUNS}"] = [(201, {})]
+    return server
+
+
+def test_retry_creates_a_run_of_the_same_spec_that_begins_from_the_checkpoint(
+    saved: Server,
+) -> None:
+    code, output, errors = call("retry", "digits", "--set", "training.config.lr=1e-3")
+    assert (code, errors) == (0, "")
+    assert output == (
+        f"digits-retry-1 created; it begins from the newest intact checkpoint of {FOLDER}\n"
+    )
+    (created,) = saved.created
+    assert created["metadata"] == {
+        "name": "digits-retry-1", "namespace": "team-a", "labels": {"team": "vision"}
+    }  # fmt: skip
+    assert created["spec"] == {
+        "training": {"function": "examples.digits:train", "config": {"lr": 0.001, "epochs": 5}},
+        "workers": {"count": 2},
+        "storage": {"uri": "s3://runs/team-a", "restoreFrom": {"uri": FOLDER}},
+    }
+    assert "status" not in created
+
+
+def test_the_api_server_is_asked_to_refuse_what_its_crd_lacks(saved: Server) -> None:
+    assert call("retry", "digits")[0] == 0
+    assert [query["fieldValidation"] for query in saved.queries] == ["Strict"]
+
+
+def test_retry_with_dry_run_prints_the_run_and_creates_nothing(saved: Server) -> None:
+    code, output, _ = call("retry", "digits", "--name", "again", "--step", "40", "--dry-run")
+    assert code == 0
+    printed = yaml.safe_load(output)
+    assert printed["metadata"]["name"] == "again"
+    assert printed["spec"]["storage"]["restoreFrom"] == {"uri": FOLDER, "step": 40}
+    assert saved.created == []
+
+
+def test_a_run_without_a_checkpoint_is_retried_from_where_it_began(saved: Server) -> None:
+    saved.answers[f"{RUNS}/digits"] = [(200, a_whole_run())]
+    assert call("retry", "digits")[1] == "digits-retry-1 created; it begins at step 0\n"
+    assert "restoreFrom" not in saved.created[-1]["spec"]["storage"]
+
+    folder = "s3://runs/team-a/teacher-feedbeef"
+    run = a_whole_run(restoredFrom={"uri": folder})
+    run["spec"]["storage"]["restoreFrom"] = {"run": "teacher", "step": 7}
+    saved.answers[f"{RUNS}/digits"] = [(200, run)]
+    _, output, _ = call("retry", "digits")
+    assert output == f"digits-retry-1 created; it begins from step 7 of {folder}\n"
+    assert saved.created[-1]["spec"]["storage"]["restoreFrom"] == {"uri": folder, "step": 7}
+
+    run = a_whole_run(restoredFrom={"uri": folder, "step": 5})
+    run["spec"]["storage"]["restoreFrom"] = {"run": "teacher"}
+    saved.answers[f"{RUNS}/digits"] = [(200, run)]
+    call("retry", "digits")
+    # That one may have newer checkpoints by now.
+    assert saved.created[-1]["spec"]["storage"]["restoreFrom"] == {"uri": folder, "step": 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        pytest.param(
+            ["--set", "training.confg.lr=1"],
+            "spec.training.confg is not a field; did you mean config?",
+            id="unknown",
+        ),
+        pytest.param(
+            ["--set", "workers.count=many"],
+            'spec.workers.count is "many"; write a whole number',
+            id="wrong type",
+        ),
+        pytest.param(
+            ["--set", "training.function.name=a"],
+            "--set training.function.name: there is no name, for training.function is not a "
+            "mapping; correct the path",
+            id="below a text",
+        ),
+        pytest.param(
+            ["--set", "training.env.0.value=a"],
+            "spec.training.env is wrong; write a list",
+            id="below nothing",
+        ),
+        pytest.param(
+            ["--set", "training.config.lr"],
+            "--set training.config.lr is no setting; write one such as training.config.lr=0.01",
+            id="no value",
+        ),
+        pytest.param(
+            ["--set", "training.config.lr=[1"],
+            "--set training.config.lr: [1 is not YAML; quote it if it is a text",
+            id="no YAML",
+        ),
+        pytest.param(["--set", "storage=null"], "spec.storage is missing", id="no storage"),
+        pytest.param(["--set", "storage=x"], "spec.storage is ", id="storage is a text"),
+        pytest.param(
+            ["--name", "Digits"], 'metadata.name is "Digits": must have at most 41', id="name"
+        ),
+    ],
+)
+def test_what_cannot_be_set_is_said_in_a_sentence_and_nothing_is_created(
+    saved: Server, options: list[str], sentence: str
+) -> None:
+    code, output, errors = call("retry", "digits", *options)
+    assert (code, output) == (1, "")
+    assert errors.startswith(sentence)
+    assert saved.created == []
+
+
+def test_a_step_of_a_run_without_a_checkpoint_is_refused(saved: Server) -> None:
+    saved.answers[f"{RUNS}/digits"] = [(200, a_whole_run())]
+    code, _, errors = call("retry", "digits", "--step", "4")
+    assert code == 1
+    assert errors.startswith("--step is 4, and digits has no checkpoint; leave --step out")
+
+
+def test_a_name_that_is_taken_is_said_in_the_api_servers_words(saved: Server) -> None:
+    saved.answers[f"POST {RUNS}"] = [(409, {"message": 'trainingruns "digits" already exists'})]
+    assert call("retry", "digits", "--name", "again") == (
+        1, "", 'TrainingRun again in namespace team-a: trainingruns "digits" already exists\n'
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "found"),
+    [
+        ("digits", [], "digits-retry-1"),
+        ("digits", ["digits-retry-1", "digits-retry-3"], "digits-retry-2"),
+        ("digits-retry-1", ["digits-retry-1"], "digits-retry-2"),
+        ("a" * 41, [], "a" * 33 + "-retry-1"),
+        ("a" * 32 + "-" + "b" * 8, [], "a" * 32 + "-retry-1"),
+    ],
+    ids=["first", "first free", "of a retry", "too long", "cut at a hyphen"],
+)
+def test_the_new_name_is_the_first_free_one(name: str, taken: list[str], found: str) -> None:
+    assert retried_run.free_name(name, taken) == found
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "value"),
+    [
+        ("training.config.lr=0.5", ["training", "config", "lr"], 0.5),
+        ("spec.training.config.new=[1, a]", ["training", "config", "new"], [1, "a"]),
+        ("training.config.text=a=b", ["training", "config", "text"], "a=b"),
+        ("training.config.tag=", ["training", "config", "tag"], ""),
+        ("training.config.tag=#1", ["training", "config", "tag"], "#1"),
+        ("training.config.lr=~", ["training", "config"], {"epochs": 5}),
+        ("training.config.flag=true", ["training", "config", "flag"], True),
+        ("checkpoints.best.metric=loss", ["checkpoints", "best", "metric"], "loss"),
+        ("training.config.lr=null", ["training", "config"], {"epochs": 5}),
+        ("storage.restoreFrom=null", ["storage"], {"uri": "s3://runs/team-a"}),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_setting_changes_one_field_of_the_spec(setting: str, path: list[str], value: Any) -> None:
+    found: Any = retried_run.retried(a_whole_run(checkpoint=SAVED), "b", None, [setting])["spec"]
+    for part in path:
+        found = found[part]
+    assert found == value
+
+
+def test_an_entry_of_a_list_is_set_by_its_number() -> None:
+    run = a_whole_run(checkpoint=SAVED)
+    run["spec"]["training"]["env"] = [{"name": "A", "value": "1"}]
+    found = retried_run.retried(run, "b", None, ["training.env.0.value='2'"])
+    assert found["spec"]["training"]["env"] == [{"name": "A", "value": "2"}]
+    with pytest.raises(CliError, match=r"there is no 1, for training\.env is a list of 1, from 0"):
+        retried_run.retried(run, "b", None, ["training.env.1.value='2'"])
