@@ -9,7 +9,7 @@ import pytest
 
 from support.binaries import Unavailable
 from support.local_runs import two_workers
-from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from support.s3 import CREDENTIALS, S3Server, running_s3
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints.bucket import Bucket
 
@@ -41,17 +41,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    """A Ray of two workers, one for all tests of a module."""
-    with two_workers(tmp_path_factory.mktemp("ray")) as cluster:
+    """A Ray of two workers with the S3 server's credentials, one for all tests of a module."""
+    with two_workers(tmp_path_factory.mktemp("ray"), **CREDENTIALS) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """The S3 server, with its credentials in the environment."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
     return s3_server
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.local_runs import OUTAGE_S, Run, two_workers
-from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from support.local_runs import OUTAGE_S, Run
+from support.s3 import CREDENTIALS, S3Server
 from trainingrun.api.contract import SUSPEND_FILE, Progress, RecordKind, RunState
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
@@ -24,22 +24,13 @@ LINEAR = "trainingrun_runtime.examples.linear:train"
 _names = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    credentials = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-    with two_workers(
-        tmp_path_factory.mktemp("ray"), AWS_EC2_METADATA_DISABLED="true", **credentials
-    ) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def a_run(
     ray: LocalRay, store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Run]]:
     """Makes runs of the linear example in a folder of the bucket."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
     made: list[Run] = []
 
     def make(every_seconds: float = 300, **config: Any) -> Run:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from support.local_runs import Run, two_workers, wait_for_both_nodes
+from support.local_runs import Run, wait_for_both_nodes
 from support.packages import wheel, zipped
 from support.prestarted import processes
-from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from support.s3 import S3Server
 from trainingrun.api.contract import ContractCode, RecordKind
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
@@ -77,15 +77,6 @@ def train():
         session.report(value=helper.VALUE)
         time.sleep(0.05)
 """
-
-
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    credentials = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-    with two_workers(
-        tmp_path_factory.mktemp("ray"), AWS_EC2_METADATA_DISABLED="true", **credentials
-    ) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -18,6 +18,12 @@ MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 CACHE = Path.home() / ".cache" / "trainingrun-envtest"
 ACCESS_KEY = "tester"
 SECRET_KEY = "tester-secret"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""The environment of a process that may use the server."""
 START_SECONDS = 60
 
 
