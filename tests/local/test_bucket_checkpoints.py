@@ -14,10 +14,9 @@ from trainingrun_runtime.checkpoints.manifest import (
     Manifest,
     commit,
     committed,
-    newest_intact,
 )
 from trainingrun_runtime.checkpoints.retention import sweep
-from trainingrun_runtime.checkpoints.verification import verify
+from trainingrun_runtime.checkpoints.verification import newest_intact, verify
 
 
 def test_what_is_committed_is_restored(bucket: Bucket, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from ray.train import Checkpoint
 
 from trainingrun_runtime.checkpoints import checkpoint_files, manifest
 from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
-from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest, newest_intact
-from trainingrun_runtime.checkpoints.verification import verify
+from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
+from trainingrun_runtime.checkpoints.verification import newest_intact, verify
 
 FOLDER = "checkpoints/0001-000001/step-0000000010-1"
 FILES = {"state.pt": b"weights" * 1000, "rank-0/random.pt": b"numbers", "rank-0/empty": b""}

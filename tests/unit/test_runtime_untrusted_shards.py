@@ -13,7 +13,7 @@ import torch
 
 from support.sharded_checkpoints import restore, save_trained
 from support.sharded_models import one_rank, rows, same_part, tensors, whole_model
-from trainingrun_runtime.checkpoints import checkpoint_files, manifest
+from trainingrun_runtime.checkpoints import checkpoint_files, manifest, verification
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.manifest import Manifest
 from trainingrun_runtime.checkpoints.restored_files import FetchedFiles, files_of
@@ -128,9 +128,9 @@ def alter(bucket: Bucket, key: str) -> None:
 
 def test_an_altered_shard_is_not_as_committed(committed: tuple[Bucket, Manifest]) -> None:
     bucket, found = committed
-    assert manifest.newest_intact(bucket)[0] == found
+    assert verification.newest_intact(bucket)[0] == found
     alter(bucket, f"{found.path}/shard-1.pt")
-    intact, skipped = manifest.newest_intact(bucket)
+    intact, skipped = verification.newest_intact(bucket)
     assert intact is None
     assert "shard-1.pt has another content than was committed" in skipped[0].reason
 

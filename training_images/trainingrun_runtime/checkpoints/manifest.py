@@ -9,7 +9,7 @@ import hashlib
 import logging
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
@@ -20,7 +20,6 @@ from ..progress.document import printable_metrics
 from . import late_metrics
 from .bucket import Bucket
 from .storage_errors import UnusableError
-from .verification import verify
 
 FOLDER = "manifests"
 """Where manifests are, below the run's folder."""
@@ -124,15 +123,6 @@ class Manifest(Wire):
         return float(value) if math.isfinite(value) else None
 
 
-class Skipped(NamedTuple):
-    """A checkpoint that was not restored."""
-
-    manifest: Manifest | None
-    """Its manifest; none if that itself cannot be read."""
-    reason: str
-    """Why, in a sentence."""
-
-
 def name_of(key: str) -> str:
     """The name of a manifest, from its place in the bucket."""
     return key.rpartition("/")[2].removesuffix(".json")
@@ -165,34 +155,6 @@ def commit(bucket: Bucket, manifest: Manifest) -> None:
 def committed(bucket: Bucket) -> list[Manifest]:
     """All committed checkpoints, oldest first; manifests that cannot be read are left out."""
     return [found for _, found in read_all(bucket) if isinstance(found, Manifest)]
-
-
-def newest_intact(
-    bucket: Bucket, step: int | None = None, deep: bool = True
-) -> tuple[Manifest | None, list[Skipped]]:
-    """The checkpoint to restore.
-
-    Args:
-        bucket: A run's folder.
-        step: Only checkpoints of this step count; default: any.
-        deep: Also read every file and compare its SHA-256; otherwise existence and size only.
-
-    Returns:
-        The newest checkpoint whose files are all as committed, or none; and the newer ones that
-        were skipped, newest first, with the reason. An event reports each of them to the user.
-    """
-    skipped = []
-    for key, found in reversed(read_all(bucket)):
-        if isinstance(found, str):
-            skipped.append(Skipped(None, f"{key} cannot be read: {found}"))
-            continue
-        if step is not None and found.step != step:
-            continue
-        reason = verify(bucket, found, deep)
-        if reason is None:
-            return found, skipped
-        skipped.append(Skipped(found, f"the checkpoint of step {found.step} is damaged: {reason}"))
-    return None, skipped
 
 
 def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:

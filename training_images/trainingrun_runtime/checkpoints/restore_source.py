@@ -9,9 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 from trainingrun.api.contract import ContractRestore
 
-from . import manifest
+from . import manifest, verification
 from .bucket import Bucket
-from .manifest import Manifest, Skipped
+from .manifest import Manifest
+from .verification import Skipped
 
 SHOWN_STEPS = 10
 """Steps that a sentence names, the newest."""
@@ -43,7 +44,7 @@ def choose(bucket: Bucket, wanted: ContractRestore | None) -> Chosen:
         NothingToRestore: There is none in either.
         StorageError: The store did not answer, so it is unknown.
     """
-    own, skipped = manifest.newest_intact(bucket)
+    own, skipped = verification.newest_intact(bucket)
     if own is not None or wanted is None:
         return Chosen(own, False, skipped)
     found, more = find(wanted)
@@ -82,7 +83,7 @@ def find(wanted: ContractRestore, deep: bool = True) -> tuple[Manifest, list[Ski
         StorageError: The store did not answer, so it is unknown.
     """
     bucket = folder(wanted)
-    found, skipped = manifest.newest_intact(bucket, wanted.step, deep)
+    found, skipped = verification.newest_intact(bucket, wanted.step, deep)
     if found is not None:
         return found, skipped
     at = f"{bucket.root} at {bucket.endpoint}" if bucket.endpoint else bucket.root

@@ -1,20 +1,55 @@
-"""Whether the files of a committed checkpoint are as its manifest says."""
+"""Whether a checkpoint's files are as its manifest says, and which checkpoint is restored."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from .bucket import Bucket
+from .manifest import Manifest, read_all
 from .storage_errors import AbsentError
-
-if TYPE_CHECKING:
-    from .manifest import Manifest
 
 _FILES_AT_ONCE = 4
 """Files verified at once; each is read with a few requests ahead of its own."""
 
 
-def verify(bucket: Bucket, manifest: "Manifest", deep: bool = True) -> str | None:
+class Skipped(NamedTuple):
+    """A checkpoint that was not restored."""
+
+    manifest: Manifest | None
+    """Its manifest; none if that itself cannot be read."""
+    reason: str
+    """Why, in a sentence."""
+
+
+def newest_intact(
+    bucket: Bucket, step: int | None = None, deep: bool = True
+) -> tuple[Manifest | None, list[Skipped]]:
+    """The checkpoint to restore.
+
+    Args:
+        bucket: A run's folder.
+        step: Only checkpoints of this step count; default: any.
+        deep: Also read every file and compare its SHA-256; otherwise existence and size only.
+
+    Returns:
+        The newest checkpoint whose files are all as committed, or none; and the newer ones that
+        were skipped, newest first, with the reason. An event reports each of them to the user.
+    """
+    skipped = []
+    for key, found in reversed(read_all(bucket)):
+        if isinstance(found, str):
+            skipped.append(Skipped(None, f"{key} cannot be read: {found}"))
+            continue
+        if step is not None and found.step != step:
+            continue
+        reason = verify(bucket, found, deep)
+        if reason is None:
+            return found, skipped
+        skipped.append(Skipped(found, f"the checkpoint of step {found.step} is damaged: {reason}"))
+    return None, skipped
+
+
+def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
     """Compare a checkpoint's files with its manifest.
 
     Args:
