@@ -59,6 +59,20 @@ def test_digits_learns_real_digits(a_run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.slow
+def test_the_loader_ends_alike_when_interrupted(a_run: Callable[..., Run]) -> None:
+    whole = a_run("loader", epochs=4)
+    assert whole.drive() == 0, whole.log()
+    assert whole.metrics()["accuracy"] > 0.5
+    assert whole.progress().step == 4 * 12
+
+    broken = a_run("loader", epochs=4, step_seconds=0.1)
+    assert broken.drive(suspend_at=16) == SUSPEND_EXIT_CODE, broken.log()
+    (broken.state / SUSPEND_FILE).unlink()
+    assert broken.drive() == 0, broken.log()
+    assert broken.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
+
+
+@pytest.mark.slow
 def test_resnet18_reads_idx_files_from_storage(a_run: Callable[..., Run], tmp_path: Path) -> None:
     data = Bucket.open(f"file://{tmp_path}/data")
     random = np.random.default_rng(0)

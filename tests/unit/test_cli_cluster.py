@@ -70,6 +70,12 @@ def test_get_shows_the_run_and_what_the_losses_cost(server: Server) -> None:
     assert "goodput  91% (lost: startup 32 s)" in output
 
 
+def test_get_shows_the_wait_for_data(server: Server) -> None:
+    progress = {"step": 480, "dataWaitShare": 0.34, "dataWaitRank": 3}
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", progress=progress))]
+    assert "waiting for data  34% of the time in steps (rank 3)" in call("get", "digits")[1]
+
+
 def test_get_as_yaml_gives_the_object(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running"))]
     assert yaml.safe_load(call("get", "digits", "-o", "yaml")[1]) == a_run("Running")

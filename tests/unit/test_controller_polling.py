@@ -236,6 +236,7 @@ async def test_what_is_too_much_in_a_document_is_cut_and_the_rest_is_read():
         time=1e300,
         secondsLeft=-5,
         worldSize=-1,
+        dataWaitShare=1.5,
         records=[
             {"number": number, "kind": "Restored", "time": 1e30, "message": "x" * 20}
             for number in range(1000)
@@ -253,6 +254,7 @@ async def test_what_is_too_much_in_a_document_is_cut_and_the_rest_is_read():
     found = (await snapshot_of(answers(content))).progress
     assert found is not None
     assert (found.step, found.time, found.seconds_left, found.world_size) == (2**53, 1e11, 0, 0)
+    assert found.data_wait_share == 1
     assert [record.number for record in found.records] == list(range(900, 1000))
     assert found.records[0].time == 1e11
     assert len(found.metrics) <= 100

@@ -35,6 +35,13 @@ def test_the_interval_between_checkpoints_is_shown_in_whole_seconds(training: Ob
     assert progress.checkpoint_interval_seconds == 416
 
 
+def test_the_share_of_time_spent_waiting_for_data_is_shown(training: Observed) -> None:
+    waiting = a_progress(data_wait_share=0.3456, data_wait_rank=3)
+    progress = reconcile(replace(training, progress=waiting)).status.progress
+    assert progress
+    assert (progress.data_wait_share, progress.data_wait_rank) == (0.35, 3)
+
+
 def test_the_same_document_read_again_later_changes_nothing(training: Observed) -> None:
     first = then(training, 62)
     assert reconcile(first, 64).status.to_dict() == first.run.status.to_dict()

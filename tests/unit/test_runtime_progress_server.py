@@ -133,6 +133,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
         attempt=2,
         fencing_token=3,
         step=10,
+        data_wait_share=0.25,
         metrics={"loss": 0.25, "note": "text", "gone": "NaN", "good": True},
         seconds=Seconds(productive=12.5, lost_work=2),
         checkpoint=LastCheckpoint(uri="s3://x", step=8, time=100),
@@ -143,6 +144,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
     labels = r'attempt="2",{}namespace="team \"a\"",run="digits"'
     for line in (
         f"trainingrun_step{{{labels.format('')}}} 10.0",
+        f"trainingrun_data_wait_ratio{{{labels.format('')}}} 0.25",
         f"trainingrun_fencing_token{{{labels.format('')}}} 3.0",
         f"trainingrun_checkpoint_step{{{labels.format('')}}} 8.0",
         "trainingrun_seconds_total{" + labels.format('cause="lostWork",') + "} 2.0",

@@ -1,11 +1,12 @@
-"""What runs in the training image. `Session` is the API for a training loop."""
+"""What runs in the training image. `Session` and `ResumableDataLoader` are the API."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .data.resumable_loader import ResumableDataLoader
     from .session import Session
 
-__all__ = ["Session"]
+__all__ = ["ResumableDataLoader", "Session"]
 
 
 def __getattr__(name: str) -> Any:
@@ -14,4 +15,8 @@ def __getattr__(name: str) -> Any:
         from .session import Session
 
         return Session
+    if name == "ResumableDataLoader":
+        from .data.resumable_loader import ResumableDataLoader
+
+        return ResumableDataLoader
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,8 @@
 
 import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import SupportsInt
 
 import numpy as np
@@ -41,9 +43,26 @@ class StepRandom:
 def begin(number: int) -> None:
     """Have PyTorch, NumPy and Python draw from here on what this number stands for."""
     # Not torch.manual_seed: before CUDA is used it takes the call stack apart, each time anew.
-    torch.default_generator.manual_seed(number)
     if torch.cuda.is_initialized():
         for generator in torch.cuda.default_generators:
             generator.manual_seed(number)
+    _begin_on_cpu(number)
+
+
+@contextmanager
+def borrowed(number: int) -> Iterator[None]:
+    """Draw on the CPU what this number stands for, and what was to be drawn before afterwards."""
+    former = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        _begin_on_cpu(number)
+        yield
+    finally:
+        torch.set_rng_state(former[0])
+        np.random.set_state(former[1])
+        random.setstate(former[2])
+
+
+def _begin_on_cpu(number: int) -> None:
+    torch.default_generator.manual_seed(number)
     np.random.seed(number % 2**32)
     random.seed(number)

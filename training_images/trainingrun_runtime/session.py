@@ -1,8 +1,8 @@
 """The session: checkpoints, restore and preemption for a training loop.
 
-session = Session(model=model, optimizer=optimizer)
+session = Session(model=model, optimizer=optimizer, loader=loader)
 for epoch in session.epochs(10):
-    for step in session.steps(600):
+    for batch in session.batches(loader):
         loss = ...
         session.report(loss=loss.item())
     session.report(accuracy=evaluate(model))
@@ -15,10 +15,10 @@ checkpoint of its last step is.
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import ray.train
@@ -33,10 +33,12 @@ from .checkpoints.stateful_objects import Stateful, replicated, restorable
 from .coordination.command import Command
 from .coordination.preemption_notice import PreemptionNotice, checkpoint_at
 from .coordination.step_consensus import Place, StepConsensus, StepValues
+from .data.drawn_batches import DrawnBatches
+from .data.resumable_loader import ResumableDataLoader
 from .failure_causes import OwnPodPreempted, Preempted, Suspended
 from .noted_steps import NotedSteps
 from .progress.document import printable_metrics
-from .progress.step_reporter import StepReporter
+from .progress.step_reporter import DataWaitReporter, StepReporter
 from .progress.time_accounting import StepReport
 from .random_numbers import StepRandom
 from .ray_internals import nodes, training
@@ -44,6 +46,8 @@ from .step_loops import Loops
 from .worker import Worker, this_worker
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Session:
@@ -55,10 +59,10 @@ class Session:
             replicated training can then save the last finished step, and no step is lost.
         objects: everything to be restored, by name: whatever has `state_dict` and
             `load_state_dict`, and generators of random numbers. A model wrapped for data
-            parallelism is saved without its wrapper. What differs from rank to rank, such as a data
-            loader, is saved for each of them; then the number of workers may not change. Of a model
-            made of DTensors (FSDP2, tensor parallelism) and its optimizer each rank saves its
-            parts; the number of workers and the mesh may change.
+            parallelism is saved without its wrapper. What differs from rank to rank, such as
+            torchdata's StatefulDataLoader, is saved for each of them; then the number of workers
+            may not change. Of a model made of DTensors (FSDP2, tensor parallelism) and its
+            optimizer each rank saves its parts; the number of workers and the mesh may change.
 
     Raises:
         RuntimeError: not on a worker of a TrainingRun, or it has a session already.
@@ -100,13 +104,16 @@ class Session:
         self._saved = position if self._worker.restored is not None else None
         self._fingerprints = snapshot.fingerprints(self._states()) if self._saved else {}
         self._loops = Loops(position.left)
+        self._data = DrawnBatches(self._objects)
         self._epochs: int | None = None
         self._total: int | None = None
         self._save_after: str | None = None
         self._save_late = self._stop_asked = self._tried = False
         self._begun = self._step_began = self._productive = self._stalled = 0.0
         self._exit: Preempted | Suspended | None = None
-        self._reporter = StepReporter(self._worker.coordinator) if self._worker.rank == 0 else None
+        worker = self._worker
+        self._reporter = StepReporter(worker.coordinator) if worker.rank == 0 else None
+        self._wait_reporter = DataWaitReporter(worker.coordinator, worker.rank, worker.group)
 
     @property
     def stopped(self) -> bool:
@@ -207,6 +214,7 @@ class Session:
             while self.step < end and not self.stopped:
                 self._loops.in_step, self._step_began = True, time.monotonic()
                 self._draw_anew("step")
+                self._data.step_begins()
                 yield self.step
                 if self._loops.number != number:
                     raise RuntimeError(
@@ -219,6 +227,32 @@ class Session:
                 self._loops.inside = False
             raise
         self._leave_loop()
+
+    def batches(self, loader: Iterable[T], total: int | None = None) -> Iterator[T]:
+        """The batches of a loader, in each step one: as `steps()`, with what is to be trained on.
+
+        Args:
+            loader: one of the session's objects: a `ResumableDataLoader`, or one that has a state.
+            total: see `steps()`; the loader begins anew after its last batch. None: all batches of
+                the loader; a `ResumableDataLoader` then has the epochs of `epochs()`.
+
+        Raises:
+            ValueError: the session does not restore the loader, or it has no batch.
+        """
+        if total is None:
+            if self._epochs is not None and isinstance(loader, ResumableDataLoader):
+                loader.set_epoch(self.epoch)
+            total = len(loader)  # type: ignore[arg-type]
+        batches = self._data.repeated(loader)
+        for _ in self.steps(total):
+            yield next(batches)
+
+    def timed(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items; the time until each is there counts as waiting for data.
+
+        For loops over `steps()` that draw their own batches; `batches()` measures it by itself.
+        """
+        return self._data.timed(items)
 
     def conclude(self) -> None:
         """The training function has returned: save the final state, if no checkpoint holds it.
@@ -296,10 +330,12 @@ class Session:
 
     def _step_done(self) -> None:
         self._loops.in_step = False
+        self._data.step_done()
         self.step += 1
         step_s = time.monotonic() - self._step_began
         self._productive += step_s
         self._interval.cost.stepped(step_s, self._uploading())
+        self._wait_reporter.report(self._data.waited(self._productive))
         if self._reporter is not None:
             self._reporter.report(
                 StepReport(

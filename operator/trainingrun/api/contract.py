@@ -125,6 +125,7 @@ def _readable(value: Any) -> Any:
 Count = Annotated[int, AfterValidator(_within(EXACT))]
 UnixTime = Annotated[float, AfterValidator(_within(LATEST))]
 Duration = Annotated[float, AfterValidator(_within(LATEST))]
+Share = Annotated[float, AfterValidator(_within(1))]
 Name = Annotated[str, _cut(253)]
 Sentence = Annotated[str, _cut(2000)]
 Uri = Annotated[str, _cut(2048)]
@@ -393,6 +394,11 @@ class Progress(Wire):
     """Seconds between periodic checkpoints that are in force now; none: not made by time."""
     world_size: Count = 0
     """Workers that train now."""
+    data_wait_share: Share | None = None
+    """Share of the time in steps, from 0 to 1, in which the rank that waits longest has waited for
+    data, since this worker group began; none: no rank measures it."""
+    data_wait_rank: Count | None = None
+    """That rank."""
     metrics: Metrics = Field(default_factory=dict)
     """Latest reported metrics; NaN and infinity as strings."""
     checkpoint: LastCheckpoint | None = None

@@ -126,6 +126,11 @@ class RunProgress(StatusModel):
     checkpoint_interval_seconds: int | None = None
     """Seconds between periodic checkpoints, as the training now makes them; with
     checkpoints.everySeconds auto it follows what checkpoints cost and how often the run is lost."""
+    data_wait_share: float | None = None
+    """Share of the time in steps, from 0 to 1, in which the rank that waits longest has waited for
+    data since its worker group began; none: the training draws no batches through its session."""
+    data_wait_rank: int | None = None
+    """That rank."""
     metrics: dict[str, Any] = Field(default_factory=dict)
     """Latest reported metrics."""
     update_time: str | None = None

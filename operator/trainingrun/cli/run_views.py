@@ -49,6 +49,9 @@ def details(run: Run) -> Table:
     progress = status.get("progress") or {}
     if progress.get("secondsLeft") is not None and status.get("phase") == "Running":
         row("time left", short(progress["secondsLeft"]))
+    if progress.get("dataWaitShare") is not None:
+        share, rank = progress["dataWaitShare"], progress.get("dataWaitRank")
+        row("waiting for data", f"{share:.0%} of the time in steps (rank {rank})")
     for name, value in (progress.get("metrics") or {}).items():
         row(name, value, indent="  ")
     checkpoint = status.get("checkpoint") or {}

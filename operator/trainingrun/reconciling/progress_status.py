@@ -91,12 +91,15 @@ def _uri(reported: str | None) -> str | None:
 
 def _progress(progress: Progress) -> RunProgress:
     total, interval = progress.total_steps, progress.checkpoint_interval_seconds
+    wait = progress.data_wait_share
     return RunProgress(
         step=progress.step,
         total_steps=total,
         percent=min(progress.step * 100 // total, 100) if total else None,
         seconds_left=round(progress.seconds_left) if progress.seconds_left is not None else None,
         checkpoint_interval_seconds=round(interval) if interval is not None else None,
+        data_wait_share=round(wait, 2) if wait is not None else None,
+        data_wait_rank=progress.data_wait_rank,
         metrics=metrics(progress.metrics),
         update_time=written(from_unix(progress.step_time)) if progress.step_time else None,
     )

@@ -18,6 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from ..data.resumable_loader import ResumableDataLoader
 from . import snapshot
 from .encoding import encode
 from .fingerprint import fingerprint
@@ -221,7 +222,7 @@ class LastStep:
             self._optimizers[name] = thing
         elif isinstance(thing, ReduceLROnPlateau):
             raise NotCovered(f"{name} follows a metric, which may differ from rank to rank")
-        elif isinstance(thing, LRScheduler) or generator_of(thing) is not None:
+        elif isinstance(thing, _SMALL) or generator_of(thing) is not None:
             self._small[name] = thing
         else:
             raise NotCovered(f"{name} is a {type(thing).__name__}")
@@ -326,6 +327,8 @@ class LastStep:
         return {"state": state["state"], "param_groups": param_groups}
 
 
+_SMALL = (LRScheduler, ResumableDataLoader)
+"""Whose states are copied at the end of each step."""
 _CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
 
 

@@ -125,7 +125,7 @@ def _with_state(name: str, thing: Any) -> Stateful:
         raise NotRestorable(
             f"{name} is a {type(thing).__name__}, which has no {' and no '.join(lacks)}: a session "
             "cannot bring it back; leave it out, or pass an object that has both (for a data "
-            "loader: torchdata's StatefulDataLoader)"
+            "loader: trainingrun_runtime.ResumableDataLoader, or torchdata's StatefulDataLoader)"
         )
     return thing  # type: ignore[no-any-return]
 

@@ -152,6 +152,11 @@ class Coordinator:
             self._accounting.stepped(report)
         return self._command
 
+    def waited_for_data(self, rank: int, group: int, share: float) -> None:
+        """A worker: the share of the time in its steps in which it has waited for data."""
+        with self._lock:
+            self._accounting.waited_for_data(rank, group, share)
+
     def reported(self, step: int, metrics: dict[str, Any]) -> None:
         """Ray's controller: a `ray.train.report`, the only report of code without a session."""
         with self._lock:

@@ -37,6 +37,11 @@ class _Document(Collector):
             ("total_steps", "Steps of the whole training.", document.get("totalSteps")),
             ("fencing_token", "Fencing token of the driver's lease.", document.get("epoch")),
             ("world_size", "Workers that train now.", document.get("worldSize")),
+            (
+                "data_wait_ratio",
+                "Share of the time in steps in which the rank that waits longest waits for data.",
+                document.get("dataWaitShare"),
+            ),
             ("update_time_seconds", "Unix time of the progress document.", document.get("time")),
             ("checkpoint_step", "Step of the newest checkpoint.", checkpoint.get("step")),
             ("checkpoint_time_seconds", "Unix time of its commit.", checkpoint.get("time")),

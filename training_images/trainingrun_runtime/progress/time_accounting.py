@@ -85,6 +85,7 @@ class TimeAccounting:
         self._seconds = Seconds()
         self._samples: list[tuple[int, float]] = []  # (step, productive seconds up to it)
         self._group_began_at = 0.0
+        self._data_waits: dict[int, float] = {}  # rank -> share of the time in steps
         self._failure: Failure | None = None
         self._result: ProgressResult | None = None
 
@@ -132,6 +133,7 @@ class TimeAccounting:
         self._samples = [s for s in self._samples if s[0] < resumed_step] + [(resumed_step, kept)]
         self._group += 1
         self._last = None
+        self._data_waits = {}
         self._world_size = world_size
         self._step = resumed_step
         message = f"resumed from step {resumed_step}"
@@ -173,6 +175,11 @@ class TimeAccounting:
 
     def _stalled(self) -> float:
         return self._seconds.checkpoint + (self._last.checkpoint if self._last is not None else 0.0)
+
+    def waited_for_data(self, rank: int, group: int, share: float) -> None:
+        """A rank has waited for data for this share of the time in its steps."""
+        if group == self._group:
+            self._data_waits[rank] = share
 
     def _settle_group(self) -> None:
         if self._last is not None:
@@ -259,6 +266,8 @@ class TimeAccounting:
 
     def document(self, now: float, lost_nodes: Sequence[str] = ()) -> Progress:
         """All of it, as the operator reads it."""
+        waits = self._data_waits
+        longest = max(waits, key=lambda rank: (waits[rank], -rank), default=None)
         return Progress(
             attempt=self._attempt,
             fencing_token=self._fencing_token,
@@ -272,6 +281,8 @@ class TimeAccounting:
             seconds_left=self._seconds_left(),
             checkpoint_interval_seconds=self._interval,
             world_size=self._world_size,
+            data_wait_share=waits[longest] if longest is not None else None,
+            data_wait_rank=longest,
             metrics=self._metrics,
             checkpoint=self._checkpoint,
             records=self._records,

@@ -1,0 +1,98 @@
+"""Within an epoch each sample is trained on once, whatever happens to the ranks."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.loads_data import EPOCHS, KILLED_AT, SAMPLES, SAVED_AT
+from support.local_runs import Run
+from trainingrun.api.contract import RecordKind
+from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun.local.ray_nodes import LocalRay
+
+pytestmark = pytest.mark.slow
+
+SEED = 5
+ONCE = [Counter(range(SAMPLES))] * EPOCHS
+
+
+class DataRun(Run):
+    """A run of `loads_data`, with what its ranks note."""
+
+    def __init__(self, ray: LocalRay, folder: Path, config: dict[str, Any]) -> None:
+        self.folder = folder
+        folder.mkdir()
+        super().__init__(ray, folder, "support.loads_data:train", {"folder": str(folder), **config})
+
+    def steps(self) -> list[tuple[int, int, list[int]]]:
+        """Step, epoch and samples of each step that a rank has done, rank by rank."""
+        found = []
+        for file in sorted(self.folder.glob("rank-*")):
+            for line in file.read_text().splitlines():
+                step, epoch, indices = line.split(maxsplit=2)
+                found.append((int(step), int(epoch), json.loads(indices)))
+        return found
+
+    def seen(self) -> list[Counter[int]]:
+        """How often each sample was trained on, by epoch."""
+        counts: list[Counter[int]] = [Counter() for _ in range(EPOCHS)]
+        for _, epoch, indices in self.steps():
+            counts[epoch].update(indices)
+        return counts
+
+    def resumed_from(self) -> list[int | None]:
+        records = self.progress().records
+        return [r.step for r in records if r.kind is RecordKind.RESTORED][1:]
+
+
+@pytest.fixture
+def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., DataRun]:
+    """Makes runs: `a_run(seed=1, killed=1)`."""
+    return lambda **config: DataRun(ray, tmp_path / f"run-{len(list(tmp_path.iterdir()))}", config)
+
+
+def test_a_killed_rank_changes_no_sample_and_no_bit(a_run: Callable[..., DataRun]) -> None:
+    whole = a_run(seed=SEED)
+    assert whole.drive() == 0, whole.log()
+    assert whole.seen() == ONCE
+    progress = whole.progress()
+    assert progress.data_wait_share is not None
+    assert 0 < progress.data_wait_share <= 1
+    assert progress.data_wait_rank in (0, 1)
+
+    broken = a_run(seed=SEED, killed=1)
+    assert broken.drive() == 0, broken.log()
+    assert broken.resumed_from() == [KILLED_AT]
+    assert broken.seen() == ONCE, "what was loaded in advance is not lost"
+    assert sorted(broken.steps()) == sorted(whole.steps())
+    assert broken.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
+
+
+def test_from_the_last_checkpoint_on_the_same_samples_are_trained_on_again(
+    a_run: Callable[..., DataRun],
+) -> None:
+    """Without a seed the steps since the checkpoint are done again, and no bit is different."""
+    whole = a_run()
+    assert whole.drive() == 0, whole.log()
+    broken = a_run(killed=0)
+    assert broken.drive() == 0, broken.log()
+    assert broken.resumed_from() == [SAVED_AT]
+    again = [each for each in whole.steps() if SAVED_AT <= each[0] < KILLED_AT]
+    assert sorted(broken.steps()) == sorted(whole.steps() + again)
+    assert broken.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
+
+
+def test_another_world_size_goes_on_with_the_samples_that_are_left(
+    a_run: Callable[..., DataRun],
+) -> None:
+    run = a_run(seed=SEED, step_seconds=0.5)
+    assert run.drive(suspend_at=3) == SUSPEND_EXIT_CODE, run.log()
+    assert max(step for step, _, _ in run.steps()) < 10, "it was to end within the first epoch"
+    config = {**run.contract.config, "step_seconds": 0.0}
+    run.contract = run.contract.model_copy(update={"workers": 1, "config": config})
+    assert run.drive() == 0, run.log()
+    assert run.seen() == ONCE

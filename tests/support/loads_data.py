@@ -1,0 +1,72 @@
+"""A training function that draws its data through the session, with a rank that can be killed once.
+
+Keys of its config: `folder`, where every rank notes the samples of each step that it has done;
+`seed` of the session; `killed`: a rank that kills itself in the middle of step `KILLED_AT`, once
+the checkpoint of step `SAVED_AT` is committed; `step_seconds`.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import torch
+from ray.train.torch import prepare_model
+from torch import nn
+
+from trainingrun_runtime import ResumableDataLoader, Session
+from trainingrun_runtime.examples.repeatable import REPEATABLE, seed_everything, weights_sha256
+
+SAMPLES, EPOCHS, BATCH_SIZE = 83, 2, 4
+SAVED_AT, KILLED_AT = 5, 16
+
+
+class Noisy:
+    """Numbers of a sample, each time with other noise, and the sample's index."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        numbers = torch.randn(4, generator=torch.Generator().manual_seed(index))
+        return numbers + 0.1 * torch.randn(4), index
+
+
+def train(config: dict[str, Any]) -> None:
+    """Ends with the digest of the weights."""
+    seed_everything(0)
+    rank = ray.train.get_context().get_world_rank()
+    folder = Path(config["folder"])
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    model = prepare_model(net, parallel_strategy_kwargs=REPEATABLE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = ResumableDataLoader(
+        Noisy(), BATCH_SIZE, seed=7, num_workers=2, persistent_workers=True
+    )
+    session = Session(seed=config.get("seed"), model=model, optimizer=optimizer, loader=loader)
+    for epoch in session.epochs(EPOCHS):
+        for numbers, indices in session.batches(loader):
+            loss = model(numbers).square().mean()
+            if session.step == KILLED_AT and rank == config.get("killed"):
+                _die_once(folder)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if session.step == SAVED_AT - 1:
+                session.save()
+            with (folder / f"rank-{rank}").open("a") as journal:
+                journal.write(f"{session.step} {epoch} {indices.tolist()}\n")
+            time.sleep(config.get("step_seconds", 0.0))
+    session.finish(weights_sha256=weights_sha256(model))
+
+
+def _die_once(folder: Path) -> None:
+    if (folder / "killed").exists():
+        return
+    while not list((folder / "run" / "manifests").glob("*.json")):
+        time.sleep(0.05)
+    time.sleep(0.5)  # the step takes a while, so that all ranks are in it
+    (folder / "killed").touch()
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,93 @@
+"""What a training draws from its loaders: how long it waits, and that each step draws its own."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from .resumable_loader import ResumableDataLoader
+
+T = TypeVar("T")
+
+
+class DrawnBatches:
+    """Measures the time spent waiting for data, and watches when loaders hand out batches.
+
+    Args:
+        objects: those of the session, by name.
+    """
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self._objects = objects
+        self._drawn = {
+            name: thing.drawn
+            for name, thing in objects.items()
+            if isinstance(thing, ResumableDataLoader)
+        }
+        self._waited_s: float | None = None
+
+    def waited(self, productive_s: float) -> float | None:
+        """Share of the seconds in steps in which the training has waited for data.
+
+        None: it draws nothing that is measured.
+        """
+        if self._waited_s is None or productive_s <= 0:
+            return None
+        return min(self._waited_s / productive_s, 1.0)
+
+    def step_begins(self) -> None:
+        """A step is handed out.
+
+        Raises:
+            RuntimeError: a batch was drawn before it: a checkpoint would count it as seen.
+        """
+        for name, drawn in self._drawn.items():
+            if self._objects[name].drawn != drawn:
+                raise RuntimeError(
+                    f"{name} has handed out a batch before the step that uses it, so a resumed run "
+                    "would leave it out; loop over session.batches(loader), or draw the batch in "
+                    "the body of the loop over session.steps()"
+                )
+
+    def step_done(self) -> None:
+        """The step is over; the next one draws batches of its own."""
+        self._drawn = {name: self._objects[name].drawn for name in self._drawn}
+
+    def timed(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items; waiting for each is measured."""
+        began = time.monotonic()
+        iterator = iter(items)  # which may start worker processes
+        while True:
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self._waited_s = (self._waited_s or 0.0) + time.monotonic() - began
+            yield item
+            began = time.monotonic()
+
+    def repeated(self, loader: Iterable[T]) -> Iterator[T]:
+        """The loader's items, again from its beginning after its last one.
+
+        Raises:
+            ValueError: the session does not restore it, or it has no item.
+        """
+        known = self._objects.values()
+        if all(loader is not thing for thing in known):
+            raise ValueError(
+                f"the session does not restore this {type(loader).__name__}, so a resumed run "
+                "would begin its data anew; pass it to the session as well, as in "
+                "Session(loader=loader), where it is a trainingrun_runtime.ResumableDataLoader or "
+                "has state_dict and load_state_dict"
+            )
+        return self._repeated(loader)
+
+    def _repeated(self, loader: Iterable[T]) -> Iterator[T]:
+        # A loader that was saved at its end may be there still, and then has none at first.
+        empty = 0
+        while empty < 2:
+            empty += 1
+            for item in self.timed(loader):
+                empty = 0
+                yield item
+        raise ValueError(f"this {type(loader).__name__} has no batch")
