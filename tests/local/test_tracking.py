@@ -1,6 +1,7 @@
 """A curve in TensorBoard goes on after each interruption: on a real Ray, by the real driver."""
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.slow
 
 
 def a_run(ray: LocalRay, folder: Path, every_s: float, **config: Any) -> Run:
+    for node in ray.workers:  # of the test before; a pod of a cluster has one run
+        shutil.rmtree(node.state / FOLDER, ignore_errors=True)
     run = Run(ray, folder, "trainingrun_runtime.examples.curve:train", config)
     tracking = ContractTracking(tensorboard_every_seconds=every_s)
     run.contract = run.contract.model_copy(update={"tracking": tracking})
@@ -33,14 +36,15 @@ def a_run(ray: LocalRay, folder: Path, every_s: float, **config: Any) -> Run:
 def test_a_run_that_was_suspended_and_killed_has_one_curve_with_each_step_once(
     ray: LocalRay, tmp_path: Path
 ) -> None:
-    run = a_run(ray, tmp_path, 0.2, steps=60, step_seconds=0.1)
+    run = a_run(ray, tmp_path, 0.2, steps=120, step_seconds=0.1)
     assert run.drive(suspend_at=10) == SUSPEND_EXIT_CODE, run.log()
     (suspended,) = curves(run.bucket)
     assert suspended.steps == list(range(run.progress().step))
 
     run.contract = run.contract.model_copy(update={"attempt": 2})
     run.start()
-    run.wait_until(lambda progress: progress.step >= 30)
+    begun = len(suspended.steps) + 10
+    run.wait_until(lambda progress: progress.attempt == 2 and progress.step >= begun)
     os.kill(run.training_process(), signal.SIGKILL)
     assert run.wait() == 0, run.log()
     found = curves(run.bucket)
@@ -49,7 +53,7 @@ def test_a_run_that_was_suspended_and_killed_has_one_curve_with_each_step_once(
     steps, restored = shown(found), found[2].first_step
     assert steps == sorted(set(steps))
     # What a killed process wrote since its last upload may be on a node without rank 0.
-    missing = set(range(60)) - set(steps)
+    missing = set(range(120)) - set(steps)
     assert restored is not None
     assert all(restored - 10 <= step < restored for step in missing)
 

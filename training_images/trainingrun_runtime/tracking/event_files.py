@@ -21,10 +21,10 @@ LAST_S = 30.0
 class EventFiles:
     """The event files of this pod.
 
-    Each process that writes has files of its own: their names hold the time, the host and the
-    process id. So those of a former attempt stay in the bucket beside those of the next one, and
-    TensorBoard draws one curve from all of them. A file only grows, and a reader that finds half an
-    event at its end waits for the rest.
+    Each process that writes has files of its own: their names hold the time and the host. So those
+    of a former attempt stay in the bucket beside those of the next one, and TensorBoard draws one
+    curve from all of them. A file only grows, and a reader that finds half an event at its end
+    waits for the rest.
 
     Args:
         folder: where they are written.
