@@ -27,8 +27,10 @@ log = logging.getLogger(__name__)
 
 CALL_S = 5.0
 """Seconds for an answer of the coordinator."""
+FIRST_OFFER_S = 6.0
+"""Seconds for the first answer: a rank whose machine is busy may need some."""
 OFFER_S = 2.0
-"""Seconds for the ranks' answers; one on the same lost node gives none."""
+"""Seconds for the others' answers after it; a rank on the same lost node gives none."""
 UPLOAD_S = 20.0
 """Seconds for which a rank tries to upload the checkpoint."""
 SAVE_S = 30.0
@@ -38,7 +40,7 @@ SAVE_S = 30.0
 def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
     """Ray's controller: have the last step saved, if one of the ranks that are left has it.
 
-    Never raises, and takes 45 s at most. Costs one call where no rank notes its steps.
+    Never raises, and takes 50 s at most. Costs one call where no rank notes its steps.
 
     Args:
         coordinator: handle of the `Coordinator` actor.
@@ -85,7 +87,10 @@ def _offers(asked: dict[Any, int]) -> dict[int, "Offer"]:
     """What each rank has to offer, where it has something."""
     if not asked:
         return {}
-    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=OFFER_S)
+    answered, others = ray.wait(list(asked), timeout=FIRST_OFFER_S)
+    if answered and others:
+        more, _ = ray.wait(others, num_returns=len(others), timeout=OFFER_S)
+        answered += more
     found = {}
     for call in answered:
         try:
