@@ -1,7 +1,7 @@
 """What does a loss cost? The same training script on this operator and on KubeRay alone, in turn.
 
     KEEP=1 make e2e                                    # or any part of it: it makes the cluster
-    python tests/benchmarks/beside_kuberay.py [--rounds 3] [--cluster trainingrun-e2e]
+    python tests/benchmarks/beside_kuberay.py [--rounds 3] [--only head] [--cluster NAME]
 
 Both sides run `tests/e2e/plain_train.py` on two CPU workers, with the same image, nodes, bucket and
 requests. KubeRay's side is a RayJob as its documentation writes one (HTTPMode, checkpoints in the
@@ -149,6 +149,7 @@ def main() -> None:
     """Measures both sides and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="the losses whose name has this in it")
     parser.add_argument("--cluster", default="trainingrun-e2e")
     options = parser.parse_args()
     kubeconfig = ARTIFACTS / f"{options.cluster}.kubeconfig"
@@ -167,7 +168,7 @@ def main() -> None:
     for number in range(options.rounds):
         sides: list[tuple[str, Side]] = [("KubeRay", KubeRay(cluster)), ("ours", Ours(cluster))]
         for name, side in sides if number % 2 == 0 else reversed(sides):
-            for what, seconds in one_run(cluster.kubectl, side):
+            for what, seconds in one_run(cluster.kubectl, side, options.only):
                 print(f"round {number + 1}, {name:8} {what:28} {seconds:6.1f} s", flush=True)
                 found.setdefault(what, {}).setdefault(name, []).append(seconds)
     print(f"\n{'medians, seconds without training':34} KubeRay    ours   ratio")
@@ -176,7 +177,7 @@ def main() -> None:
         print(f"{what:34} {theirs:7.1f} {ours:7.1f} {theirs / ours:7.2f}")
 
 
-def one_run(kubectl: Kubectl, side: Side) -> list[tuple[str, float]]:
+def one_run(kubectl: Kubectl, side: Side, only: str) -> list[tuple[str, float]]:
     """What was done to one run, and what it cost."""
     side.remove()
     disturbances: list[tuple[str, Callable[[], object]]] = [
@@ -193,6 +194,8 @@ def one_run(kubectl: Kubectl, side: Side) -> list[tuple[str, float]]:
         trains(side, since=applied)
         measured = [("apply to first step", side.journals.steps()[0].time - applied)]
         for what, disturb in disturbances:
+            if only not in what:
+                continue
             trains(side, since=time.time(), seconds=BETWEEN_S)
             now = time.time()
             disturb()
