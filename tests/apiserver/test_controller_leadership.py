@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes.aio.leaderelection import leaderelection as library
+from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from support.operators import PATIENCE_S, Proxy, a_run, configuration_of, eventually
 from support.processes import Process, wait_for
@@ -208,11 +209,19 @@ class JumpingClock:
         return time.time() + self.ahead_s
 
 
-async def test_a_wall_clock_that_jumps_takes_no_lease_from_a_leader_that_lives(
-    apiserver, monkeypatch
-):
-    system, clock = apiserver.new_namespace(), JumpingClock()
-    monkeypatch.setattr(library, "time", clock)
+@pytest.fixture
+def clock(monkeypatch):
+    found = JumpingClock()
+    monkeypatch.setattr(library, "time", found)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def two_candidates(apiserver, monkeypatch):
+    """Of "first", which leads, and "second": them, and a wait until each has tried twice.
+
+    None but the first may have led at the end.
+    """
     terms: list[str] = []
     tries: Counter[str] = Counter()
     real = library.LeaderElection.try_acquire_or_renew
@@ -233,7 +242,7 @@ async def test_a_wall_clock_that_jumps_takes_no_lease_from_a_leader_that_lives(
         terms.append(name)
         await asyncio.Event().wait()
 
-    configuration = await configuration_of(apiserver)
+    configuration, system = await configuration_of(apiserver), apiserver.new_namespace()
     candidates = {
         name: Leadership(configuration, system, "lease", name) for name in ("first", "second")
     }
@@ -243,9 +252,7 @@ async def test_a_wall_clock_that_jumps_takes_no_lease_from_a_leader_that_lives(
             tasks.append(asyncio.create_task(candidate.run(functools.partial(lead, name))))
             await eventually(lambda: candidates["first"].leads)
         await all_tried()  # the second has seen whose it is
-        for clock.ahead_s in (86_400.0, -86_400.0):
-            await all_tried()
-            assert [one.leads for one in candidates.values()] == [True, False]
+        yield candidates, all_tried
     finally:
         for task in tasks:
             task.cancel()
@@ -253,3 +260,29 @@ async def test_a_wall_clock_that_jumps_takes_no_lease_from_a_leader_that_lives(
         for candidate in candidates.values():
             await candidate.close()
     assert terms == ["first"] * len(terms)
+
+
+async def test_a_wall_clock_that_jumps_takes_no_lease_from_a_leader_that_lives(
+    apiserver, monkeypatch, clock
+):
+    async with two_candidates(apiserver, monkeypatch) as (candidates, all_tried):
+        for clock.ahead_s in (86_400.0, -86_400.0):
+            await all_tried()
+            assert [one.leads for one in candidates.values()] == [True, False]
+
+
+@pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0], ids=["forward", "back"])
+async def test_nor_does_one_that_jumps_while_the_lease_is_read(
+    apiserver, monkeypatch, clock, jump_s
+):
+    async with two_candidates(apiserver, monkeypatch) as (candidates, all_tried):
+        real = LeaseLock.get
+
+        async def read(lease, name, namespace):
+            found = await real(lease, name, namespace)
+            clock.ahead_s += jump_s
+            return found
+
+        monkeypatch.setattr(LeaseLock, "get", read)
+        await all_tried()
+        assert [one.leads for one in candidates.values()] == [True, False]

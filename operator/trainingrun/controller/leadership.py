@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration, V1Lease
+from kubernetes.aio.client import ApiClient, Configuration, V1Lease, V1LeaseSpec
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelection import LeaderElection
@@ -43,6 +43,10 @@ RETRY_S = 1.5
 """Between two tries to renew or to get the Lease."""
 REQUEST_S = 2.0
 """Longest wait for the answer to one of them."""
+
+_NEVER_S = 10 * 365 * 86400
+"""After which the library itself would take another's Lease: it compares two times of the wall
+clock, between which that may have jumped. `_SafeLease.get` says when a Lease has run out."""
 
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -106,7 +110,7 @@ class Leadership:
     async def _one_term(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         elected = asyncio.Event()
         config = Config(
-            self._lease, LEASE_S, WRITE_S, RETRY_S, _then(elected.set), _then(lambda: None)
+            self._lease, _NEVER_S, WRITE_S, RETRY_S, _then(elected.set), _then(lambda: None)
         )
         election = asyncio.create_task(LeaderElection(config).run(), name="election")
         waiting = asyncio.create_task(elected.wait(), name="elected")
@@ -187,6 +191,13 @@ class _SafeLease(LeaseLock):  # type: ignore[misc]  # the library has no types
         if lease.spec is not None and lease.spec.holder_identity == self.identity:
             lease.spec.holder_identity = None
             await self.api_instance.replace_namespaced_lease(self.name, self.namespace, lease)
+
+    def update_lease(
+        self, record: LeaderElectionRecord, current_spec: V1LeaseSpec | None = None
+    ) -> V1LeaseSpec:
+        spec = super().update_lease(record, current_spec)
+        spec.lease_duration_seconds = LEASE_S
+        return spec
 
     def election_record(self, lease: V1Lease) -> LeaderElectionRecord:
         record = super().election_record(lease)
