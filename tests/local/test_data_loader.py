@@ -10,7 +10,7 @@ import pytest
 
 from support.loads_data import EPOCHS, KILLED_AT, SAMPLES, SAVED_AT
 from support.local_runs import Run
-from trainingrun.api.contract import RecordKind
+from trainingrun.api.contract import SUSPEND_FILE, RecordKind
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
 
@@ -90,9 +90,11 @@ def test_another_world_size_goes_on_with_the_samples_that_are_left(
     a_run: Callable[..., DataRun],
 ) -> None:
     run = a_run(seed=SEED, step_seconds=0.5)
+    until = {"until": str(run.state / SUSPEND_FILE)}
+    run.contract = run.contract.model_copy(update={"config": {**run.contract.config, **until}})
     assert run.drive(suspend_at=3) == SUSPEND_EXIT_CODE, run.log()
     assert max(step for step, _, _ in run.steps()) < 10, "it was to end within the first epoch"
-    config = {**run.contract.config, "step_seconds": 0.0}
+    config = {**run.contract.config, "step_seconds": 0.0, "until": str(run.folder)}
     run.contract = run.contract.model_copy(update={"workers": 1, "config": config})
     assert run.drive() == 0, run.log()
     assert run.seen() == ONCE

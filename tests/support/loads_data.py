@@ -2,7 +2,8 @@
 
 Keys of its config: `folder`, where every rank notes the samples of each step that it has done;
 `seed` of the session; `killed`: a rank that kills itself in the middle of step `KILLED_AT`, once
-the checkpoint of step `SAVED_AT` is committed; `step_seconds`.
+the checkpoint of step `SAVED_AT` is committed; `step_seconds`; `until`: a file that has to be there
+before step `HELD_AT` ends.
 """
 
 import os
@@ -20,7 +21,7 @@ from trainingrun_runtime import ResumableDataLoader, Session
 from trainingrun_runtime.examples.repeatable import REPEATABLE, seed_everything, weights_sha256
 
 SAMPLES, EPOCHS, BATCH_SIZE = 83, 2, 4
-SAVED_AT, KILLED_AT = 5, 16
+SAVED_AT, KILLED_AT, HELD_AT = 5, 16, 4
 
 
 class Noisy:
@@ -58,6 +59,8 @@ def train(config: dict[str, Any]) -> None:
                 session.save()
             with (folder / f"rank-{rank}").open("a") as journal:
                 journal.write(f"{session.step} {epoch} {indices.tolist()}\n")
+            while session.step == HELD_AT and not Path(config.get("until", folder)).exists():
+                time.sleep(0.05)
             time.sleep(config.get("step_seconds", 0.0))
     session.finish(weights_sha256=weights_sha256(model))
 
