@@ -10,10 +10,11 @@ from trainingrun.api.contract import ContractCheckpoints
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result
 
+pytestmark = pytest.mark.slow
+
 ACCURACIES = [0.2, 0.9, 0.5, 0.4, 0.3]
 
 
-@pytest.mark.slow
 def test_the_best_epoch_is_kept_also_where_its_evaluation_is_done_again(
     ray: LocalRay, tmp_path: Path
 ) -> None:

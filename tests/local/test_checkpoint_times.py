@@ -12,11 +12,12 @@ from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest
 from trainingrun_runtime.coordination.loss_history import LossHistory
 
+pytestmark = pytest.mark.slow
+
 EVERY, STEPS = 20, 160
 RARELY_LOST_S = 1e6
 
 
-@pytest.mark.slow
 def test_checkpoints_stay_at_multiples_of_steps_and_become_more_frequent_when_the_run_is_lost(
     ray: LocalRay, tmp_path: Path
 ) -> None:
