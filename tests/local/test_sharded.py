@@ -23,7 +23,7 @@ STEPS = 40
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    """A Ray with room for four workers."""
+    """A Ray of four workers, two on each node."""
     with two_workers(tmp_path_factory.mktemp("ray"), workers_per_node=2) as cluster:
         yield cluster
 

@@ -143,7 +143,7 @@ def test_a_rank_downloads_the_shards_that_it_needs_and_verifies_them(
     mine, whole = tmp_path / "mine", tensors(*whole_model(trained=True))
     mine.mkdir()
     with one_rank(1, 2):
-        restored = restore(FetchedFiles(checkpoint, mine), rows(2), 1)
+        restored = restore(FetchedFiles(checkpoint, mine, checkpoint.names()), rows(2), 1)
         assert all(same_part(restored[name], whole[name]) for name in whole)
     assert sorted(file.name for file in mine.iterdir()) == [
         "random-1.pt", "shard-0.json", "shard-1.json", "shard-1.pt", "state.pt"

@@ -47,11 +47,13 @@ class FetchedFiles:
     Args:
         checkpoint: the one in the bucket.
         folder: an empty one of this machine.
+        names: of all its files.
     """
 
-    def __init__(self, checkpoint: RetryingCheckpoint, folder: Path) -> None:
-        self._checkpoint, self._folder = checkpoint, folder
-        self._names = checkpoint.names()
+    def __init__(
+        self, checkpoint: RetryingCheckpoint, folder: Path, names: Collection[str]
+    ) -> None:
+        self._checkpoint, self._folder, self._names = checkpoint, folder, names
 
     def names(self) -> Collection[str]:
         """Of all files."""
@@ -72,12 +74,10 @@ def files_of(checkpoint: Checkpoint) -> Iterator[RestoredFiles]:
     What all ranks share is downloaded once for each node. Where the state is sharded, each rank
     downloads the files that it needs: the whole may be larger than a node's disk.
     """
-    sharded = isinstance(checkpoint, RetryingCheckpoint) and any(
-        name.startswith(SHARDS) for name in checkpoint.names()
-    )
-    if sharded:
+    names = checkpoint.names() if isinstance(checkpoint, RetryingCheckpoint) else []
+    if any(name.startswith(SHARDS) for name in names):
         with tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True) as folder:
-            yield FetchedFiles(checkpoint, Path(folder))
+            yield FetchedFiles(checkpoint, Path(folder), names)
     else:
         with checkpoint.as_directory() as folder:
             yield LocalFiles(Path(folder))
