@@ -2,10 +2,10 @@
 
 import pytest
 
-from trainingrun_runtime import session as module
+from trainingrun_runtime import saving as module
 from trainingrun_runtime.checkpoints.checkpoint_upload import CheckpointUpload
 from trainingrun_runtime.checkpoints.storage_retry import StorageRetry
-from trainingrun_runtime.session import Session
+from trainingrun_runtime.saving import Saving
 
 
 def test_the_upload_in_the_background_counts_as_time_of_the_checkpoint(
@@ -13,12 +13,12 @@ def test_the_upload_in_the_background_counts_as_time_of_the_checkpoint(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    session = Session.__new__(Session)
-    session._save_seconds, session._upload = 7.0, None
-    assert session._slowest_save() == 7
-    session._upload = CheckpointUpload({}, StorageRetry(lambda message: None))
+    saving = Saving.__new__(Saving)
+    saving._save_seconds, saving._upload = 7.0, None
+    assert saving.slowest_s() == 7
+    saving._upload = CheckpointUpload({}, StorageRetry(lambda message: None))
     now[0] = 105
-    assert session._slowest_save() == 7
+    assert saving.slowest_s() == 7
     now[0] = 140  # still under way, and slower than the last one by now
-    assert session._slowest_save() == 40
-    session._upload._temporary.cleanup()
+    assert saving.slowest_s() == 40
+    saving._upload._temporary.cleanup()

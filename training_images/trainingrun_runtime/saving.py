@@ -1,0 +1,194 @@
+"""What a session saves and restores, and when a checkpoint is due."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+import ray.train
+from ray.train import Checkpoint, CheckpointUploadMode
+
+from .checkpoints import snapshot
+from .checkpoints.checkpoint_interval import CheckpointInterval
+from .checkpoints.checkpoint_upload import CheckpointUpload
+from .checkpoints.restored_files import files_of
+from .checkpoints.snapshot import Comparison, Fingerprints, Position
+from .checkpoints.stateful_objects import Stateful, replicated, restorable
+from .coordination.step_consensus import StepConsensus
+from .course import Course
+from .noted_steps import NotedSteps
+from .worker import Worker
+
+
+class SavedObjects:
+    """The objects of a session: what this rank saves of them, and how they are put back.
+
+    Args:
+        worker: this rank.
+        objects: by name.
+
+    Raises:
+        NotRestorable: one of them cannot be restored.
+    """
+
+    def __init__(self, worker: Worker, objects: Mapping[str, Any]) -> None:
+        self._worker = worker
+        self.objects: dict[str, Stateful] = restorable(dict(objects))
+        """With the models' wrappers removed."""
+        self.replicated = {name for name, thing in objects.items() if replicated(thing)}
+        """Names of those that are the same on every rank by themselves."""
+
+    def states(self) -> dict[str, Any]:
+        """What this rank may have to save, not copied yet."""
+        mine = set(self.objects)
+        if self._worker.rank != 0:
+            mine -= self.replicated
+        return snapshot.encoded(self.objects, mine)
+
+    def restore(self) -> Position:
+        """Put everything back as the checkpoint has it, if there is one; how far training was."""
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is None:
+            return Position()
+        worker = self._worker
+        with files_of(checkpoint) as files:
+            position = snapshot.restore(files, self.objects, worker.rank, worker.world_size)
+        # Another run's `stop()` was its own: a run that begins there trains on.
+        return position if worker.restored is not None else replace(position, stop_at=None)
+
+
+class Saving:
+    """Makes a session's checkpoints.
+
+    Args:
+        worker: this rank.
+        objects: what is saved.
+        consensus: of the ranks.
+        course: how far the training is; it was just restored, or begins.
+        noted_steps: those that this rank can save without the others.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        objects: SavedObjects,
+        consensus: StepConsensus,
+        course: Course,
+        noted_steps: NotedSteps,
+    ) -> None:
+        self._worker, self._objects, self._course = worker, objects, course
+        self._consensus, self._noted_steps = consensus, noted_steps
+        self.interval = CheckpointInterval(worker.checkpoints, worker.history)
+        """When checkpoints are due, and what they cost."""
+        self.late = False
+        """Whether one is made as soon as the former one is uploaded."""
+        self.saved: Position | None = course.position if worker.restored is not None else None
+        """Of the last checkpoint of this run."""
+        restored = self.saved is not None
+        self._fingerprints = snapshot.fingerprints(objects.states()) if restored else {}
+        self._saved_at = time.monotonic()
+        self._save_seconds = 0.0
+        self._upload: CheckpointUpload | None = None
+        self._tried = False
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether no checkpoint holds this position."""
+        return self.saved != self._course.position
+
+    @property
+    def uploading(self) -> bool:
+        """Whether a checkpoint is being uploaded."""
+        return self._upload is not None and not self._upload.done
+
+    def changed(self) -> bool:
+        """Whether this position or the state differs from the last checkpoint's."""
+        states = self._objects.states()
+        return self.unsaved or snapshot.fingerprints(states) != self._fingerprints
+
+    def slowest_s(self) -> float:
+        """Seconds that the slowest of the last two checkpoints took, its upload included."""
+        upload = self._upload
+        return max(self._save_seconds, upload.seconds_so_far if upload is not None else 0.0)
+
+    def due_s(self, *, at_loop_end: bool = False) -> float:
+        """Seconds after the last checkpoint at which the next one is due."""
+        rule = self.interval.at_loop_end_s if at_loop_end else self.interval.seconds
+        return rule(self.slowest_s(), self._course.trained)
+
+    def is_due(self, due_s: float) -> bool:
+        """Whether a checkpoint is due, so many seconds after the last one."""
+        return self.late or (time.monotonic() - self._saved_at >= due_s and self.unsaved)
+
+    def try_out(self) -> None:
+        """The first step is done: refuse what cannot be saved; note each step's end if possible.
+
+        An optimizer has no state before it.
+        """
+        if self._tried:
+            return
+        states = self._objects.states()
+        snapshot.try_out(states)
+        self._noted_steps.begin(
+            self._objects.objects,
+            self._worker.rank,
+            lambda: self._compare(snapshot.fingerprints(states)).own,
+        )
+        if self._noted_steps.noting:
+            self._worker.can_save_alone()
+        self._tried = True
+
+    def save(self, *, wait: bool) -> None:
+        """Make a checkpoint of this step; every rank calls it after the same step.
+
+        Training stops only while the state is copied; files are written and uploaded in the
+        background, unless `wait` is set.
+        """
+        if self._upload is not None:
+            self._upload.wait()
+            self._save_seconds = self._upload.seconds_so_far
+        began = time.monotonic()
+        self._course.note_stop(self._consensus.settle())
+        self._consensus.reset()
+        worker, position, states = self._worker, self._course.position, self._objects.states()
+        self._fingerprints = snapshot.fingerprints(states)
+        comparison = self._compare(self._fingerprints)
+        self._noted_steps.exclude(comparison.own)
+        files = snapshot.take(states, comparison, position, worker.rank, worker.world_size)
+        self._upload = CheckpointUpload(files, worker.storage_retry)
+        ray.train.report(
+            {**self._course.metrics, "step": position.step},
+            checkpoint=Checkpoint.from_directory(self._upload.folder),
+            checkpoint_dir_name=f"step-{position.step:010d}",
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            checkpoint_upload_fn=self._upload,
+            delete_local_checkpoint_after_upload=False,
+        )
+        self.saved, self._saved_at, self.late = position, time.monotonic(), False
+        self.interval.cost.saved(self._saved_at - began)
+        if wait:
+            self._upload.wait()
+
+    def wait_for_upload(self) -> None:
+        """Return once no checkpoint is being uploaded."""
+        if self._upload is not None:
+            self._upload.wait()
+
+    def wait_for_commit(self) -> None:
+        """Return once the newest checkpoint of this group is committed or abandoned.
+
+        That takes long while the store does not answer; a preemption does not wait for it. Every
+        rank asks: waiting in a collective for another rank would exceed the timeout.
+        """
+        if self._upload is None:
+            return
+        wait_s = 0.05
+        while not ray.get(self._worker.coordinator.settled.remote(self._upload.name)):
+            time.sleep(wait_s)
+            wait_s = min(wait_s * 1.2, 1.0)
+
+    def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
+        names = sorted(fingerprints.keys() - self._objects.replicated)
+        mine = [number for name in names for number in fingerprints[name][:3]]
+        return snapshot.compare(names, self._consensus.gather(mine), self._worker.rank)
