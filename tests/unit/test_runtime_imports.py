@@ -13,6 +13,9 @@ LIGHT = {
     "trainingrun_runtime.progress.server": "ray",  # it answers while Ray is still starting
     "trainingrun_runtime.coordination.coordinator": "ray.train",
     "trainingrun_runtime.driver": "ray.train",  # imported in a thread
+    "trainingrun_runtime.results": "ray",  # where only the extra `cli` is installed
+    "trainingrun_runtime.reports.history": "ray",
+    "trainingrun_runtime.checkpoints.pruning": "ray",
 }
 
 

@@ -1,5 +1,6 @@
 """The driver: takes the run's lease, trains, and reports the outcome as its exit code."""
 
+import contextlib
 import json
 import logging
 import os
@@ -45,6 +46,8 @@ from .coordination.preemption_notice import (
 from .error_text import first_line
 from .imports import BackgroundImports
 from .progress import document as progress_document
+from .reports.rows import Batch
+from .reports.writer import ReportWriter
 from .state_directory import state_directory
 from .user_code import UserCode
 
@@ -209,7 +212,8 @@ class _Attempt:
             contract, lease.fencing_token, started, documents.path, checkpoint, lease.history
         )
         self._retry = StorageRetry(report_to(self._coordinator, "driver"))
-        self._committer = Committer(self._coordinator, contract, lease)
+        reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
+        self._committer = Committer(self._coordinator, contract, lease, reports)
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
         self._ended = threading.Event()
 
@@ -242,6 +246,10 @@ class _Attempt:
         self._write_final(
             self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
         )
+
+    def _rows(self, seen: int) -> list[Batch]:
+        rows = self._coordinator.rows.remote(seen)
+        return list(ray.get(rows, timeout=COORDINATOR_TIMEOUT_S))
 
     def _write_final(self, call: Any, otherwise: Callable[[], None]) -> None:
         """Have the coordinator write the final document; if the call fails, write it here."""
@@ -302,6 +310,7 @@ class _Attempt:
             self._committer.drain()
             if self._committer.failure is not None:
                 raise self._committer.failure
+            self._retry(self._committer.write_reports)
             final = ray.get(coordinator.complete.remote(self._result()))
             written = self._retry(lambda: run_result.write(self._lease, final))
             self._write_final(
@@ -319,12 +328,15 @@ class _Attempt:
             self._committer.drain()
             if self._committer.failure is not None:
                 raise self._committer.failure
+            self._retry(self._committer.write_reports)
             self._retry(self._lease.require)
             self._retry(self._renew_lease)  # no step is lost: the next driver counts no loss
             self._write_final(coordinator.suspended.remote(), self._documents.suspended)
             return SUSPEND_EXIT_CODE
         log.error("training failed", exc_info=error)
         self._committer.drain(COMMITS_AFTER_FAILURE_S)
+        with contextlib.suppress(StorageError):
+            self._committer.write_reports()
         # The failure policy in Ray's controller has reported its failures; this is for others.
         failure = _failure_of(error)
         outside = isinstance(error, ray.exceptions.RayError | TrainingFailedError)

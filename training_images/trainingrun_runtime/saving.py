@@ -18,6 +18,7 @@ from .checkpoints.stateful_objects import Stateful, replicated, restorable
 from .coordination.step_consensus import StepConsensus
 from .course import Course
 from .noted_steps import NotedSteps
+from .reports.recorder import ReportRecorder
 from .worker import Worker
 
 
@@ -67,6 +68,7 @@ class Saving:
         consensus: of the ranks.
         course: how far the training is; it was just restored, or begins.
         noted_steps: those that this rank can save without the others.
+        reports: what this rank has reported.
     """
 
     def __init__(
@@ -76,9 +78,10 @@ class Saving:
         consensus: StepConsensus,
         course: Course,
         noted_steps: NotedSteps,
+        reports: ReportRecorder,
     ) -> None:
         self._worker, self._objects, self._course = worker, objects, course
-        self._consensus, self._noted_steps = consensus, noted_steps
+        self._consensus, self._noted_steps, self._reports = consensus, noted_steps, reports
         self.interval = CheckpointInterval(worker.checkpoints, worker.history)
         """When checkpoints are due, and what they cost."""
         self.late = False
@@ -156,7 +159,8 @@ class Saving:
         comparison = self._compare(self._fingerprints)
         self._noted_steps.exclude(comparison.own)
         files = snapshot.take(states, comparison, position, worker.rank, worker.world_size)
-        self._upload = CheckpointUpload(files, worker.storage_retry)
+        # The run's table has what was reported before the checkpoint is committed.
+        self._upload = CheckpointUpload(files, worker.storage_retry, self._reports.flush)
         ray.train.report(
             {**self._course.metrics, "step": position.step},
             checkpoint=Checkpoint.from_directory(self._upload.folder),

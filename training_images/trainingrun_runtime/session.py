@@ -30,6 +30,7 @@ from .progress.document import printable_metrics
 from .progress.step_reporter import DataWaitReporter, StepReporter
 from .progress.time_accounting import StepReport
 from .random_numbers import StepRandom
+from .reports.recorder import ReportRecorder
 from .requests import Requests
 from .saving import SavedObjects, Saving
 from .step_loops import Loops
@@ -77,13 +78,18 @@ class Session:
             self._draw_anew("between steps")
         self.noted_steps = NotedSteps(seeded=self._random.seeded, world_size=worker.world_size)
         """The state after the last step, for a rank that is lost."""
-        self._saving = Saving(worker, saved, self._consensus, self._course, self.noted_steps)
+        self.reports = ReportRecorder(worker.coordinator, worker.rank, worker.group)
+        """What this rank has reported."""
+        self._saving = Saving(
+            worker, saved, self._consensus, self._course, self.noted_steps, self.reports
+        )
         self._data = DrawnBatches(saved.objects)
         self._epochs: int | None = None
         self._total: int | None = None
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
-        self._reporter = StepReporter(worker.coordinator) if worker.rank == 0 else None
+        coordinator = worker.coordinator
+        self._reporter = StepReporter(coordinator, self.reports) if worker.rank == 0 else None
         self._wait_reporter = DataWaitReporter(worker.coordinator, worker.rank, worker.group)
         self._requests = Requests(
             worker, self._consensus, self._course, self._saving, self._reporter
@@ -107,11 +113,14 @@ class Session:
     def report(self, **metrics: float) -> None:
         """Metrics of this step; rank 0's are shown, and kept with the step's checkpoint.
 
+        Rank 0's are in the run's table too, see `trainingrun_runtime.results`.
         Between two loops, as after an evaluation, they are of the last step: its checkpoint gets
         them too where it was made before, without another upload.
         """
-        self._course.metrics = printable_metrics(metrics)
-        self._add_to_checkpoint(self._course.metrics)
+        course = self._course
+        course.metrics = printable_metrics(metrics)
+        self.reports.record(self.step + course.loops.in_step, course.metrics)
+        self._add_to_checkpoint(course.metrics)
 
     def finish(self, **metrics: Any) -> None:
         """Final metrics, on top of the last reported ones; rank 0's become the run's result.

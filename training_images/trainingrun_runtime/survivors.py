@@ -167,4 +167,6 @@ def save(step: int) -> UploadedCheckpoint:
         path = retry(lambda: training.upload_alone(Path(folder), name, digests))
     # Rank 0's metrics are those of a checkpoint.
     metrics = {**noted.metrics, "step": step} if worker.rank == 0 else {"step": step}
-    return UploadedCheckpoint(path, step, worker.world_size, metrics)
+    session = worker.session
+    rows = session.reports.recent(step) if session is not None else ()
+    return UploadedCheckpoint(path, step, worker.world_size, metrics, rows=rows)

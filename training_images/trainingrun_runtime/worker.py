@@ -27,6 +27,7 @@ from .coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWa
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .ray_internals import nodes, training
+from .reports.rows import Origin
 from .tracking.on_rank import tracking
 
 if TYPE_CHECKING:
@@ -122,12 +123,14 @@ class Worker:
             found, foreign, skipped = self.storage_retry(
                 lambda: restore_source.choose(bucket, self._restore_from)
             )
+            own = found if found and not foreign else None
             group = ray.get(
                 self.coordinator.group_started.remote(
                     self.world_size,
                     found.step if found else 0,
                     [s.reason for s in skipped],
                     self._folder(bucket, foreign).uri(found.path) if found and foreign else None,
+                    Origin(own.fencing_token, own.group, own.step) if own else None,
                 )
             )
             self.history = ray.get(self.coordinator.loss_history.remote())

@@ -40,7 +40,8 @@ def add_to(app: typer.Typer) -> None:
     app.command()(retry)
 
 
-def _connect(context: str | None, namespace: str | None) -> "Kube":
+def connect(context: str | None, namespace: str | None) -> "Kube":
+    """The cluster that kubeconfig names."""
     # Imported late: the client takes a second to load, and `validate` needs no cluster.
     from .kube import Kube
 
@@ -56,7 +57,7 @@ def list_runs(
 ) -> None:
     """List TrainingRuns with their phase and progress."""
     with one_sentence():
-        kube = _connect(context, namespace)
+        kube = connect(context, namespace)
         found = kube.runs(everywhere)
     if not found:
         where = "any namespace" if everywhere else f"namespace {kube.namespace}"
@@ -73,7 +74,7 @@ def get(
 ) -> None:
     """Show the status of one TrainingRun and what its disruptions cost."""
     with one_sentence():
-        found = _connect(context, namespace).run(name)
+        found = connect(context, namespace).run(name)
     if output is Output.YAML:
         found["metadata"].pop("managedFields", None)
         typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
@@ -92,7 +93,7 @@ def logs(
 ) -> None:
     """Print the driver's log, which holds the training code's output too."""
     with one_sentence():
-        kube = _connect(context, namespace)
+        kube = connect(context, namespace)
         kube.run(name)  # a wrong name gets its own error
         try:
             for piece in kube.driver_log(kube.head_pod(name), tail, follow):
@@ -132,7 +133,7 @@ def submit(
                 "leave one of them out"
             )
         submission = submitting.Submission.prepare(found, code, requirements, file)
-        kube = _connect(context, namespace or named)
+        kube = connect(context, namespace or named)
         _refuse_ended(kube, run.metadata.name)
         submission.upload(endpoint)
         kube.apply(submission.manifest)
@@ -144,7 +145,7 @@ def submit(
 def watch(name: Name, namespace: Namespace = None, context: Context = None) -> None:
     """Follow a TrainingRun until it ends; exit code 0 if it succeeded, 1 if it failed."""
     with one_sentence():
-        _follow(_connect(context, namespace), name)
+        _follow(connect(context, namespace), name)
 
 
 def retry(
@@ -173,7 +174,7 @@ def retry(
 ) -> None:
     """Create a run with the spec of another one, which begins from that one's checkpoint."""
     with one_sentence():
-        kube = _connect(context, namespace)
+        kube = connect(context, namespace)
         former = kube.run(name)
         if new_name is None:
             taken = [run["metadata"]["name"] for run in kube.runs(everywhere=False)]

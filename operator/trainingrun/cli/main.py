@@ -12,7 +12,7 @@ from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
-from . import cluster_commands, durations, manifest_files
+from . import cluster_commands, durations, manifest_files, result_commands
 from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
 
@@ -147,3 +147,4 @@ def render(
 
 
 cluster_commands.add_to(app)
+result_commands.add_to(app)

@@ -13,6 +13,7 @@ from ..api.v1alpha1 import Storage
 from .errors import CliError
 from .manifest_files import Documents
 from .packing import pack, requirement_lines
+from .run_folders import CREDENTIALS
 
 FOLDER = "code"
 """Folder below `storage.uri` in which zip files are kept, each named by its digest."""
@@ -95,11 +96,7 @@ class Submission:
                 return
             bucket.upload(name, self.packed)
         except StorageError as error:
-            raise CliError(
-                f"the code cannot be uploaded: {error} (submit takes the bucket's credentials from "
-                "this shell's environment, such as AWS_ACCESS_KEY_ID, and --endpoint for an "
-                "endpoint that only pods reach)"
-            ) from None
+            raise CliError(f"the code cannot be uploaded: {error} ({CREDENTIALS})") from None
         typer.echo(f"code {name[:12]} uploaded to {folder}, {len(self.packed) // 1024 + 1} kB")
 
 

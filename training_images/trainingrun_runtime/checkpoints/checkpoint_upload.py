@@ -3,6 +3,7 @@
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,20 @@ class CheckpointUpload:
 
     It waits for a store that does not answer, and keeps the files until they are uploaded. Training
     goes on meanwhile and makes no other checkpoint: one copy waits at most.
+
+    Args:
+        files: what to write, by name.
+        retry: repeats what the store does not answer.
+        before_end: called once the files are uploaded, before Ray is told so; does not raise.
     """
 
-    def __init__(self, files: dict[str, Any], retry: StorageRetry) -> None:
-        self._files, self._retry = files, retry
+    def __init__(
+        self,
+        files: dict[str, Any],
+        retry: StorageRetry,
+        before_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._files, self._retry, self._before_end = files, retry, before_end
         self._temporary = tempfile.TemporaryDirectory(
             prefix="checkpoint-", ignore_cleanup_errors=True
         )
@@ -42,6 +53,7 @@ class CheckpointUpload:
             context = training.train_context()
             uploaded = context.storage_context.persist_current_checkpoint(checkpoint, name)
             self._temporary.cleanup()
+            self._before_end()
         finally:
             self.seconds = time.monotonic() - self._began
             self.done = True

@@ -17,16 +17,19 @@ import ray
 from trainingrun.api.contract import RunContract
 
 from ..coordination.lease import Lease
+from ..reports.writer import ReportWriter
 from . import late_metrics, manifest, retention
 from .bucket import Bucket
 from .manifest import DIGEST_FOLDER, FileDigest, Manifest
-from .storage_errors import StorageError
+from .storage_errors import StorageError, recognize
 from .storage_retry import StorageRetry, report_to
 from .uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 
 log = logging.getLogger(__name__)
 
 _LONG_POLL_S = 1.0
+_REPORTS_S = 30.0
+"""Seconds after which reports are written also without a checkpoint."""
 _END_S = 60.0
 """More than the longest request to the store."""
 
@@ -38,11 +41,15 @@ class Committer:
         coordinator: handle of the `Coordinator` actor.
         contract: the operator's settings of this attempt.
         lease: this driver's lease.
+        reports: writes what was reported up to a checkpoint before that is committed.
     """
 
-    def __init__(self, coordinator: Any, contract: RunContract, lease: Lease) -> None:
+    def __init__(
+        self, coordinator: Any, contract: RunContract, lease: Lease, reports: ReportWriter
+    ) -> None:
         self._coordinator, self._contract, self._lease = coordinator, contract, lease
         self._bucket: Bucket = lease.bucket
+        self._reports, self._reports_due = reports, time.monotonic() + _REPORTS_S
         self._ended = threading.Event()
         self._report_to_coordinator = report_to(coordinator, "commits")
         self._retry = StorageRetry(self._report, self._ended.wait)
@@ -82,6 +89,8 @@ class Committer:
                     self._attach(upload)
                 elif upload is not None:
                     self._settle(upload)
+                elif time.monotonic() >= self._reports_due:
+                    self._write_reports_once()
             except ray.exceptions.RayActorError as error:
                 log.error("the coordinator has ended: %s", error)
                 return  # the driver's own calls fail too, and end the attempt
@@ -92,7 +101,7 @@ class Committer:
     def _settle(self, upload: UploadedCheckpoint) -> None:
         self._index += 1
         try:
-            committed = self._retry(lambda: self._manifest(upload))
+            committed = self._retry(lambda: self._prepare(upload))
             self._retry(lambda: manifest.commit(self._bucket, committed))
         except Exception as error:
             # Training goes on: the next checkpoint may be committed, and the last one has to be.
@@ -125,7 +134,35 @@ class Committer:
             return
         late_metrics.add(self._bucket, made[-1].name, self._lease.fencing_token, late.metrics)
 
+    def write_reports(self) -> None:
+        """Write what was reported until now to the bucket.
+
+        Raises:
+            StorageError: The store does not answer; a later call writes them too. Other errors are
+                logged: no checkpoint depends on them.
+        """
+        self._reports_due = time.monotonic() + _REPORTS_S
+        try:
+            self._reports.write()
+        except Exception as error:
+            found = recognize(error)
+            if found is not None and not found.lasting:
+                raise found from None
+            log.exception("reported metrics were not written")
+
+    def _write_reports_once(self) -> None:
+        try:
+            self.write_reports()
+        except StorageError as error:  # they are written with the next checkpoint
+            log.warning("reported metrics were not written: %s", error)
+
+    def _prepare(self, upload: UploadedCheckpoint) -> Manifest:
+        # First: a later worker group that restores it continues the table at its step.
+        self.write_reports()
+        return self._manifest(upload)
+
     def _manifest(self, upload: UploadedCheckpoint) -> Manifest:
+        checkpoints = self._contract.checkpoints
         path = self._bucket.key_of(upload.path)
         return Manifest(
             path=path,
@@ -137,6 +174,9 @@ class Committer:
             metrics=upload.metrics,
             files=_digests(self._bucket, path),
             time=time.time(),
+            group=upload.group,
+            best_metric=checkpoints.best_metric,
+            best_order=checkpoints.best_order,
         )
 
     def _sweep(self) -> None:

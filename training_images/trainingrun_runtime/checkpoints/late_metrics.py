@@ -68,6 +68,12 @@ def sweep(bucket: Bucket, current_token: int, kept: Iterable[str]) -> None:
     )
 
 
+def delete(bucket: Bucket, manifests: Iterable[str]) -> None:
+    """Delete the metrics of these checkpoints, named by their manifests."""
+    gone = set(manifests)
+    bucket.delete(entry.key for entry in bucket.list(FOLDER) if _manifest(entry.key) in gone)
+
+
 def _manifest(key: str) -> str:
     return key.removeprefix(f"{FOLDER}/").partition("/")[0]
 

@@ -82,6 +82,12 @@ class Manifest(Wire):
     """Every file, relative to `path`."""
     time: float
     """Unix time of the commit, in seconds."""
+    group: int = 0
+    """Number of the worker group that made it, within the fencing token; 0: unknown."""
+    best_metric: str | None = None
+    """The metric of `checkpoints.best` at that time."""
+    best_order: Literal["min", "max"] = "min"
+    """Whether its smallest or its largest value is the best."""
 
     @field_validator("files")
     @classmethod

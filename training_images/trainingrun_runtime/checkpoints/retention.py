@@ -1,6 +1,6 @@
 """Which checkpoints are deleted, and in which order, so that no manifest lacks its files."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from trainingrun.api.contract import ContractCheckpoints
@@ -20,6 +20,14 @@ def wanted(checkpoints: ContractCheckpoints) -> Best | None:
     """The metric that the operator named, if it did."""
     name = checkpoints.best_metric
     return (name, checkpoints.best_order) if name else None
+
+
+def wanted_by(committed: Sequence[Manifest]) -> Best | None:
+    """The metric that the newest checkpoint names, where only the run's folder is known."""
+    newest = max(committed, key=lambda m: m.sort_key, default=None)
+    if newest is None or newest.best_metric is None:
+        return None
+    return newest.best_metric, newest.best_order
 
 
 def best_of(committed: Sequence[Manifest], best: Best | None) -> Manifest | None:
@@ -66,18 +74,32 @@ def sweep(bucket: Bucket, current_token: int, keep: int, best: Best | None) -> l
     dropped = expired(committed, keep, best) if own else []
 
     kept = {m.path for m in committed if m not in dropped}
-    # Manifest first. A crash in between leaves files that the next sweep removes; the other order
-    # leaves a manifest whose files are missing.
-    for m in dropped:
-        bucket.delete([m.key])
-        if not any(_overlap(m.path, path) for path in kept):
-            bucket.delete_folder(m.path)
+    delete(bucket, dropped, kept)
     gone = {m.key for m in dropped}
     remaining = [name_of(key) for key, _ in readings if key not in gone]
     late_metrics.sweep(bucket, current_token, remaining)
     for folder in _orphans(bucket, current_token, kept, unreadable):
         bucket.delete_folder(folder)
     return dropped
+
+
+def delete(bucket: Bucket, dropped: Iterable[Manifest], kept: Collection[str]) -> None:
+    """Delete checkpoints.
+
+    Args:
+        bucket: The run's folder.
+        dropped: The checkpoints.
+        kept: Folders of the others, which one of these may be in.
+
+    Raises:
+        StorageError: The store did not answer. No committed checkpoint is partly deleted.
+    """
+    # Manifest first. A crash in between leaves files that the next sweep removes; the other order
+    # leaves a manifest whose files are missing.
+    for m in dropped:
+        bucket.delete([m.key])
+        if not any(_overlap(m.path, path) for path in kept):
+            bucket.delete_folder(m.path)
 
 
 def _overlap(one: str, other: str) -> bool:

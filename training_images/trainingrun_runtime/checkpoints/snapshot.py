@@ -265,6 +265,33 @@ def restore(
     return position
 
 
+def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
+    """Put back one object of a checkpoint, and nothing else; the step of the checkpoint.
+
+    Raises:
+        ValueError: the checkpoint was not written by a session, holds no state of that name, or its
+            state does not fit the object.
+    """
+    if STATE_FILE not in files.names():
+        raise ValueError(
+            f"the checkpoint has no {STATE_FILE}, so it was not written by a Session; read its "
+            "files as the code that wrote them does"
+        )
+    saved = _load(files.path(STATE_FILE))
+    own, shared = saved.get("per_rank", []), saved["objects"]
+    if name in own:
+        tree = _load(files.path(rank_file(0)))["objects"][name]
+    elif name in shared:
+        tree = shared[name]
+    else:
+        raise ValueError(
+            f"the checkpoint holds no state of {name!r}; name one of its objects: "
+            f"{', '.join([*shared, *own])}"
+        )
+    thing.load_state_dict(decode(resharding.filled({name: tree}, {name: thing}, files)[name]))
+    return int(saved["step"])
+
+
 def _load(file: Path) -> Any:
     return torch.load(file, map_location="cpu", weights_only=True)
 

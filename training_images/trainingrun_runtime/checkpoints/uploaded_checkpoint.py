@@ -1,7 +1,9 @@
 """What waits to be written by the driver's committer, in this order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from ..reports.rows import Row
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,10 @@ class UploadedCheckpoint:
     """Workers that made it."""
     metrics: dict[str, Any]
     """Rank 0's, as reported with it."""
+    group: int = field(default=0, compare=False)
+    """Number of the worker group that made it, within the driver."""
+    rows: tuple[Row, ...] = ()
+    """Of a checkpoint that one rank alone has made: its newest reports."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ from ..checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from ..progress import document as progress_document
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
+from ..reports.inbox import Inbox
+from ..reports.rows import Batch, Origin, Row
 from .command import Command
 from .loss_history import LossHistory
 
@@ -66,6 +68,7 @@ class Coordinator:
         self._uploads: deque[UploadedCheckpoint | LateMetrics] = deque()
         self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
         self._settled: deque[str] = deque(maxlen=_SETTLED)
+        self._inbox = Inbox()
         self._upload_added = threading.Condition()
         # reporter -> (error, Unix time of the first report)
         self._storage_errors: dict[str, tuple[str, float]] = {}
@@ -108,7 +111,9 @@ class Coordinator:
         self._saved_alone = (upload.step, rank)
         with self._lock:
             metrics = {**self._accounting.metrics_of(upload.step), **upload.metrics}
-        self.uploaded(replace(upload, metrics=metrics))
+            # What rank 0 had not sent when it was lost.
+            self._inbox.complete(self._group, upload.rows, upload.step)
+        self.uploaded(replace(upload, metrics=metrics, rows=()))
 
     def group_started(
         self,
@@ -116,6 +121,7 @@ class Coordinator:
         resumed_step: int,
         skipped: list[str],
         restored_from: str | None = None,
+        origin: Origin | None = None,
     ) -> int:
         """Rank 0: a worker group starts; returns its number.
 
@@ -124,6 +130,7 @@ class Coordinator:
             resumed_step: Step of the checkpoint that it begins from; 0 from scratch.
             skipped: Why newer checkpoints were not restored, a sentence for each.
             restored_from: URI of that checkpoint, where it is another run's.
+            origin: Which checkpoint it is, where it is this run's own.
         """
         with self._lock:
             for message in skipped:
@@ -143,7 +150,23 @@ class Coordinator:
                 restored_from,
                 saved_by=rank if step == resumed_step else None,
             )
+            self._inbox.begin(self._group, origin)
             return self._group
+
+    def session_began(self, group: int) -> None:
+        """Rank 0: the training code has a session, whose reports are the ones that count."""
+        with self._lock:
+            self._has_session = self._has_session or group == self._group
+
+    def add_rows(self, group: int, rows: list[Row]) -> None:
+        """Rank 0: what it has reported, for the run's table."""
+        with self._lock:
+            self._inbox.add(group, rows)
+
+    def rows(self, seen: int) -> list[Batch]:
+        """The driver: the reports after the batch with this number."""
+        with self._lock:
+            return self._inbox.take(seen)
 
     def stepped(self, report: StepReport) -> Command:
         """Rank 0: steps were done; returns the command that applies now."""
@@ -163,6 +186,8 @@ class Coordinator:
             if self._has_session:
                 return  # its own reports are earlier and have the duration of the steps
             now = time.time()
+            own = progress_document.printable_metrics(metrics)
+            self._inbox.add(self._group, [Row(step, now, own)])
             self._accounting.stepped(
                 StepReport(
                     group=self._group,
@@ -172,7 +197,7 @@ class Coordinator:
                     done=now,
                     productive=now - self._group_began,
                     checkpoint=0.0,
-                    metrics=progress_document.printable_metrics(metrics),
+                    metrics=own,
                 )
             )
 
@@ -198,7 +223,7 @@ class Coordinator:
         with self._upload_added:
             self._saved_step = max(self._saved_step, upload.step)
             metrics = {**upload.metrics, **self._early.pop(upload.step, {})}
-            self._uploads.append(replace(upload, metrics=metrics))
+            self._uploads.append(replace(upload, metrics=metrics, group=self._group))
             self._upload_added.notify_all()
 
     def measured(self, step: int, metrics: dict[str, Any]) -> None:

@@ -27,9 +27,10 @@ class CoordinatorReports(ReportCallback):
         # Converted: the types that training code reports may not be importable elsewhere.
         own = printable_metrics(metrics[0] if metrics else {})
         step = step_of(own, self._reports)
-        self._coordinator.reported.remote(step, own)
+        reported = self._coordinator.reported.remote(step, own)
         if training_report.checkpoint is not None:
             upload = UploadedCheckpoint(training_report.checkpoint.path, step, len(metrics), own)
+            ray.get(reported)  # the table has it before the checkpoint is committed
             # Synchronous: after the last report the driver waits for the uploads that are left.
             ray.get(self._coordinator.uploaded.remote(upload))
 

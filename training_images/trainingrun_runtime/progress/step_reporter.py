@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from ..coordination.command import Command
+from ..reports.recorder import ReportRecorder
 from .time_accounting import StepReport
 
 log = logging.getLogger(__name__)
@@ -25,12 +26,13 @@ class StepReporter:
 
     Args:
         coordinator: handle of the `Coordinator` actor.
+        recorder: what this rank reports, to be sent in the same intervals.
     """
 
-    def __init__(self, coordinator: Any) -> None:
+    def __init__(self, coordinator: Any, recorder: ReportRecorder) -> None:
         self.command = Command.NONE
         """The coordinator's latest command."""
-        self._coordinator = coordinator
+        self._coordinator, self._recorder = coordinator, recorder
         self._latest: StepReport | None = None
         self._changed = threading.Event()
         self._measured: deque[Any] = deque(maxlen=_REMEMBERED)
@@ -53,6 +55,7 @@ class StepReporter:
         self._closed = True
         self._changed.set()
         self._thread.join(timeout=10)
+        self._recorder.flush()
 
     def _run(self) -> None:
         while not self._closed:
@@ -64,6 +67,7 @@ class StepReporter:
         self._send()
 
     def _send(self) -> None:
+        self._recorder.send()
         report = self._latest
         if report is None:
             return

@@ -1,0 +1,281 @@
+"""`metrics` and `checkpoints …`: what a run has in its folder."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..local.plain import plain, plain_lines
+from . import result_views, run_folders
+from .cluster_commands import Context, Namespace, connect
+from .consoles import wide_console
+from .errors import CliError, one_sentence, print_error
+
+if TYPE_CHECKING:
+    from trainingrun_runtime.checkpoints.bucket import Bucket
+    from trainingrun_runtime.checkpoints.manifest import Manifest
+
+Name = Annotated[
+    str, typer.Argument(help="Name of the TrainingRun, or URI of its folder in the bucket.")
+]
+Local = Annotated[bool, typer.Option("--local", help="A run of this machine, not of a cluster.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Of the run of this machine.  [default: trainingrun-local/NAME]"),
+]
+Endpoint = Annotated[
+    str | None, typer.Option(help="URL of the bucket's service as this machine reaches it.")
+]
+Step = Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint.")]
+
+checkpoints = typer.Typer(
+    help="List, verify, download and delete the checkpoints of a run.", no_args_is_help=True
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(metrics)
+    app.add_typer(checkpoints, name="checkpoints")
+
+
+@contextmanager
+def _opened(place: run_folders.Place) -> Iterator["Bucket"]:
+    with one_sentence(), run_folders.opened(place) as bucket:
+        yield bucket
+
+
+def _place(
+    name: str,
+    local: bool,
+    folder: Path | None,
+    endpoint: str | None,
+    namespace: str | None,
+    context: str | None,
+) -> run_folders.Place:
+    with one_sentence():
+        if "://" in name:
+            return run_folders.Place(name, endpoint)
+        if local or folder is not None:
+            return run_folders.local(name, folder)
+        kube = connect(context, namespace)
+        return run_folders.in_cluster(kube.run(name), kube.runs(everywhere=False), endpoint)
+
+
+def metrics(
+    name: Name,
+    csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
+    tail: Annotated[int, typer.Option(min=1, help="Rows from the end, without --csv.")] = 20,
+    local: Local = False,
+    folder: Folder = None,
+    endpoint: Endpoint = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Print what the training has reported, each step once."""
+    with _opened(_place(name, local, folder, endpoint, namespace, context)) as bucket:
+        try:
+            from trainingrun_runtime.reports import history
+        except ModuleNotFoundError as error:
+            raise run_folders.not_installed(error) from None
+        table = history.read(bucket)
+        if csv:
+            text = _csv(table)
+            typer.echo(plain_lines(text) if sys.stdout.isatty() else text, nl=False)
+        elif not len(table):
+            typer.echo(f"No metrics in {bucket.root} yet.", err=True)
+        else:
+            rows = table.slice(max(len(table) - tail, 0)).to_pylist()
+            wide_console().print(result_views.metrics_table(rows, table.column_names))
+            if len(table) > tail:
+                typer.echo(f"The last {tail} of {len(table)} rows; --csv prints all.", err=True)
+
+
+def _csv(table: Any) -> str:
+    import pyarrow as pa
+    from pyarrow.csv import write_csv
+
+    empty = [field.name for field in table.schema if pa.types.is_null(field.type)]
+    for name in empty:  # a column of nothing has no form in CSV
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, name, table[name].cast(pa.string()))
+    sink = pa.BufferOutputStream()
+    write_csv(table, sink)
+    return bytes(sink.getvalue()).decode()
+
+
+@checkpoints.command("list")
+def list_checkpoints(
+    name: Name,
+    local: Local = False,
+    folder: Folder = None,
+    endpoint: Endpoint = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """List the checkpoints, the newest last."""
+    with _opened(_place(name, local, folder, endpoint, namespace, context)) as bucket:
+        from trainingrun_runtime.checkpoints import retention
+
+        committed = _committed(bucket)
+        if not committed:
+            typer.echo(f"No checkpoints in {bucket.root}.", err=True)
+            return
+        best = retention.best_of(committed, retention.wanted_by(committed))
+        now = datetime.now(UTC)
+        wide_console().print(result_views.checkpoints_table(committed, best, now, bucket.root))
+
+
+@checkpoints.command()
+def verify(
+    name: Name,
+    step: Step = None,
+    local: Local = False,
+    folder: Folder = None,
+    endpoint: Endpoint = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Read all files of the checkpoints and compare them with what was committed.
+
+    Exit code 1 if one of them is damaged.
+    """
+    with _opened(_place(name, local, folder, endpoint, namespace, context)) as bucket:
+        from trainingrun_runtime.checkpoints import manifest, verification
+
+        unreadable = [found for found in manifest.read_all(bucket) if isinstance(found[1], str)]
+        damaged = bool(unreadable)
+        for one in _of_step(_committed(bucket), step, bucket):
+            reason = verification.verify(bucket, one)
+            if reason is None:
+                size, files = result_views.size_of(one), result_views.files_of(one)
+                typer.echo(f"step {one.step}: intact ({files}, {size})")
+            else:
+                damaged = True
+                print_error(f"step {one.step}: damaged: {reason}")
+    raise typer.Exit(1 if damaged else 0)
+
+
+@checkpoints.command()
+def download(
+    name: Name,
+    step: Step = None,
+    best: Annotated[bool, typer.Option("--best", help="The best one.")] = False,
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to make.  [default: <run>-step-<step>]")
+    ] = None,
+    local: Local = False,
+    folder: Folder = None,
+    endpoint: Endpoint = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Download a checkpoint, by default the newest intact one; each file is verified."""
+    with _opened(_place(name, local, folder, endpoint, namespace, context)) as bucket:
+        from trainingrun_runtime.checkpoints import downloading
+        from trainingrun_runtime.checkpoints.storage_errors import DamagedError
+
+        for found in _wanted(bucket, step, best):
+            target = to or Path(f"{bucket.root.rpartition('/')[2]}-step-{found.step}")
+            try:
+                downloading.download(bucket, found, target)
+            except DamagedError as error:
+                print_error(f"step {found.step}: {error}")
+                continue
+            except FileExistsError:
+                raise CliError(
+                    f"{target} is there already; name another folder with --to"
+                ) from None
+            except OSError as error:
+                raise CliError(f"{target} cannot be written: {error.strerror}") from None
+            size = result_views.size_of(found)
+            typer.echo(f"step {found.step} downloaded to {target}, {size}")
+            return
+        raise CliError(f"{bucket.root} has no such checkpoint that is intact")
+
+
+@checkpoints.command()
+def prune(
+    name: Name,
+    keep: Annotated[int, typer.Option(min=1, help="Newest checkpoints to keep.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    local: Local = False,
+    folder: Folder = None,
+    endpoint: Endpoint = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Delete all checkpoints but the newest, the newest intact one and the best one.
+
+    It names them and asks before it deletes.
+    """
+    place = _place(name, local, folder, endpoint, namespace, context)
+    with _opened(place) as bucket:
+        from trainingrun_runtime.checkpoints import pruning
+
+        try:
+            found = pruning.plan(bucket, keep, place.needed_steps)
+        except pruning.NothingIntact as error:
+            raise CliError(str(error)) from None
+        kept = ", ".join(str(one.step) for one in found.kept) or "none"
+        if not found.dropped:
+            typer.echo(f"Nothing to delete; checkpoints: {kept}.")
+            return
+        for one in found.dropped:
+            typer.echo(f"step {one.step}, {result_views.size_of(one)}: {plain(one.path)}")
+        what = _counted(found.dropped)
+        if not yes and not typer.confirm(f"Delete {what} of {bucket.root}, and keep {kept}?"):
+            raise CliError("nothing is deleted")
+        pruning.prune(bucket, found)
+        typer.echo(f"{what} deleted; steps kept: {kept}")
+
+
+def _counted(found: "list[Manifest]") -> str:
+    number = "1 checkpoint" if len(found) == 1 else f"{len(found)} checkpoints"
+    return f"{number} ({result_views.size_of(*found)})"
+
+
+def _committed(bucket: "Bucket") -> "list[Manifest]":
+    """The checkpoints, oldest first; what cannot be read of them is named."""
+    from trainingrun_runtime.checkpoints import manifest
+
+    found = []
+    for key, reading in manifest.read_all(bucket):
+        if isinstance(reading, str):
+            print_error(f"{key} cannot be read: {reading}")
+        else:
+            found.append(reading)
+    return found
+
+
+def _of_step(found: "list[Manifest]", step: int | None, bucket: "Bucket") -> "list[Manifest]":
+    if step is None:
+        return found
+    if wanted := [one for one in found if one.step == step]:
+        return wanted
+    there = ", ".join(str(one.step) for one in found) or "none"
+    raise CliError(
+        f"--step is {step}, and {bucket.root} has no checkpoint of it; choose one of: {there}"
+    )
+
+
+def _wanted(bucket: "Bucket", step: int | None, best: bool) -> "list[Manifest]":
+    """Checkpoints to download: the first of them that is intact."""
+    from trainingrun_runtime.checkpoints import retention
+
+    committed = _committed(bucket)
+    if best and step is not None:
+        raise CliError("--best and --step name two checkpoints; leave one of them out")
+    if best:
+        found = retention.best_of(committed, retention.wanted_by(committed))
+        if found is None:
+            raise CliError(
+                "--best needs checkpoints.best in the run, and a checkpoint with that metric; "
+                "choose one with --step"
+            )
+        return [found]
+    return _of_step(committed, step, bucket)[::-1]

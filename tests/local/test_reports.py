@@ -1,0 +1,101 @@
+"""Parts of the table of reports in a real S3 server and in a folder."""
+
+import pytest
+
+from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
+from trainingrun_runtime.reports import history, writer
+from trainingrun_runtime.reports.inbox import Inbox
+from trainingrun_runtime.reports.rows import Origin, Row
+from trainingrun_runtime.reports.writer import ReportWriter
+
+
+class Driver:
+    """What a driver's coordinator receives, and what it writes."""
+
+    def __init__(self, bucket: Bucket, token: int) -> None:
+        self.inbox = Inbox()
+        self.writer = ReportWriter(bucket, token, token, lambda seen: self.inbox.take(seen))
+
+    def report(self, group: int, first: int, last: int) -> None:
+        self.inbox.add(group, [Row(s, 0.0, {"loss": s / 10}) for s in range(first, last + 1)])
+
+
+def steps(bucket: Bucket) -> list[int]:
+    return list(history.read(bucket)["step"].to_pylist())
+
+
+def names(bucket: Bucket) -> list[str]:
+    return [entry.key.rpartition("/")[2] for entry in bucket.list("reports")]
+
+
+def test_a_part_grows_until_it_is_full(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "VALUES", 20)
+    driver = Driver(bucket, 3)
+    driver.inbox.begin(1, None)
+    driver.report(1, 1, 6)
+    driver.writer.write()
+    driver.report(1, 7, 12)
+    driver.writer.write()
+    assert names(bucket) == ["000003-0001-0001.parquet"]
+    driver.report(1, 13, 14)
+    driver.writer.write()
+    driver.writer.write()  # nothing is new
+    assert names(bucket) == ["000003-0001-0001.parquet", "000003-0001-0002.parquet"]
+    assert steps(bucket) == list(range(1, 15))
+
+
+def test_rows_of_a_former_group_that_arrive_late_destroy_nothing(bucket: Bucket) -> None:
+    driver = Driver(bucket, 1)
+    driver.inbox.begin(1, None)
+    driver.report(1, 1, 10)
+    driver.inbox.begin(2, Origin(1, 1, 12))
+    driver.report(2, 13, 20)
+    driver.writer.write()
+    driver.report(1, 11, 15)
+    driver.writer.write()
+    assert steps(bucket) == list(range(1, 21))
+
+
+def test_what_the_bucket_did_not_take_is_written_by_the_next_call(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(bucket, 1)
+    driver.inbox.begin(1, None)
+    driver.report(1, 1, 5)
+
+    def refuse(*_: object) -> None:
+        raise StorageError("it does not answer")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(Bucket, "upload", refuse)
+        for _ in range(3):
+            with pytest.raises(StorageError):
+                driver.writer.write()
+    driver.report(1, 6, 7)
+    driver.writer.write()
+    assert steps(bucket) == list(range(1, 8))
+
+
+def test_a_superseded_driver_damages_nothing(bucket: Bucket) -> None:
+    old, new = Driver(bucket, 1), Driver(bucket, 2)
+    old.inbox.begin(1, None)
+    old.report(1, 1, 10)
+    old.writer.write()
+    new.inbox.begin(1, Origin(1, 1, 10))
+    new.report(1, 11, 12)
+    new.writer.write()
+    old.report(1, 11, 500)
+    old.writer.write()
+    assert steps(bucket) == list(range(1, 13))
+
+
+def test_a_damaged_part_costs_its_own_rows_alone(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver(bucket, 1)
+    driver.inbox.begin(1, None)
+    driver.report(1, 1, 10)
+    driver.writer.write()
+    bucket.put("reports/000001-0001-0002.parquet", b"not Parquet")
+    assert steps(bucket) == list(range(1, 11))
+    assert "000001-0001-0002.parquet cannot be read" in caplog.text

@@ -1,0 +1,256 @@
+"""`trainingrun metrics` and `checkpoints` with a real S3 server, and on folders of this machine."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from support.checkpoints import saved
+from support.cli_server import RUNS, Server, call, running_server
+from support.s3 import S3Server
+from trainingrun.api.contract import ProgressResult
+from trainingrun.cli.main import app
+from trainingrun_runtime.checkpoints import late_metrics, manifest, run_result
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.coordination.lease import Lease
+from trainingrun_runtime.reports.inbox import Inbox
+from trainingrun_runtime.reports.rows import Row
+from trainingrun_runtime.reports.writer import ReportWriter
+
+UID = "1a2b3c4d-0000-0000-0000-000000000000"
+
+
+class StoredRun:
+    """A run in a bucket, with the API server that knows it."""
+
+    def __init__(self, bucket: Bucket, server: Server, folder: Path) -> None:
+        self.bucket, self.server, self._folder = bucket, server, folder
+        self.lease = Lease.take(bucket, 1, "pod", 1000)
+
+    def save(self, step: int, index: int, **metrics: float) -> manifest.Manifest:
+        return saved(self.bucket, self._folder, step, index=index, **metrics)
+
+    def steps(self) -> list[int]:
+        return [one.step for one in manifest.committed(self.bucket)]
+
+
+def as_object(name: str, uri: str, endpoint: str, **status: Any) -> dict[str, Any]:
+    storage = {"uri": uri, "endpoint": endpoint, "region": "us-east-1"}
+    metadata = {"name": name, "namespace": "team-a", "uid": UID}
+    return {"metadata": metadata, "spec": {"storage": storage}, "status": status}
+
+
+@pytest.fixture
+def run(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoredRun]:
+    uri = f"s3://runs/{tmp_path.name}"
+    monkeypatch.chdir(tmp_path)
+    with running_server(tmp_path, monkeypatch) as server:
+        found = as_object("digits", uri, s3.url)
+        server.answers[f"{RUNS}/digits"] = [(200, found)]
+        server.answers[RUNS] = [(200, {"items": [found]})]
+        bucket = Bucket.open(f"{uri}/digits-{UID[:8]}", s3.url, "us-east-1")
+        yield StoredRun(bucket, server, tmp_path / "files")
+
+
+def report(bucket: Bucket, last: int) -> None:
+    inbox = Inbox()
+    inbox.begin(1, None)
+    rows = [
+        Row(s, 1000.0 + s, {"loss": 1 / s, "note": "a,b", "none": None}) for s in range(1, last)
+    ]
+    inbox.add(1, rows)
+    ReportWriter(bucket, 1, 1, inbox.take).write()
+
+
+def test_metrics_shows_the_last_rows_and_csv_has_all_of_them(run: StoredRun) -> None:
+    report(run.bucket, 41)
+    code, output, errors = call("metrics", "digits", "--tail", "3")
+    heads, *lines = output.splitlines()
+    assert (code, errors) == (0, "The last 3 of 40 rows; --csv prints all.\n")
+    assert heads.split() == ["step", "time", "attempt", "loss", "note", "none"]
+    assert [line.split()[0] for line in lines] == ["38", "39", "40"]
+    code, output, errors = call("metrics", "digits", "--csv")
+    assert (code, errors) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(output)))
+    assert [int(row["step"]) for row in rows] == list(range(1, 41))
+    assert (float(rows[2]["loss"]), rows[2]["note"], rows[2]["none"]) == (1 / 3, "a,b", "")
+
+
+def test_a_run_is_found_by_the_uri_of_its_folder_after_its_object_is_gone(
+    run: StoredRun, s3: S3Server
+) -> None:
+    report(run.bucket, 3)
+    run.server.answers.clear()
+    uri = run.bucket.root
+    code, output, _ = call("metrics", uri, "--endpoint", s3.url, "--csv")
+    assert (code, len(output.splitlines())) == (0, 3)
+    code, _, errors = call("metrics", f"{uri}x", "--endpoint", s3.url)
+    assert code == 1
+    assert errors.startswith(f"there is no run in {uri}x; name a run's own folder")
+
+
+def test_a_run_that_has_not_begun_says_so(run: StoredRun) -> None:
+    run.bucket.delete_folder("lease")
+    _, _, errors = call("checkpoints", "list", "digits")
+    assert errors.endswith("yet: digits has not begun to train\n")
+
+
+def test_a_local_run_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "trainingrun-local" / "digits"
+    for uid in ("0" * 8, UID[:8]):
+        bucket = Bucket.open(f"file://{root}/digits-{uid}")
+        Lease.take(bucket, 1, "", 0)
+    report(bucket, 3)
+    (root / "latest.json").write_text(f'{{"uid": "{UID}", "attempt": 1}}')
+    assert len(call("metrics", "digits", "--local", "--csv")[1].splitlines()) == 3
+    folder = ("--folder", str(root))
+    assert len(call("metrics", "digits", *folder, "--csv")[1].splitlines()) == 3
+    assert "not other" in call("metrics", "other", *folder)[2]
+    assert "there is no folder" in call("metrics", "nothing", "--local")[2]
+    assert not (tmp_path / "trainingrun-local" / "nothing").exists()
+
+
+def test_list_names_the_newest_and_the_best(run: StoredRun) -> None:
+    assert "No checkpoints" in call("checkpoints", "list", "digits")[2]
+    for index, (step, error) in enumerate([(10, 0.5), (20, 0.1), (30, 0.2)], 1):
+        run.save(step, index, error=error)
+    rate_by_error(run)
+    code, output, errors = call("checkpoints", "list", "digits")
+    _, *lines = output.splitlines()
+    assert (code, errors) == (0, "")
+    assert [line.split()[0] for line in lines] == ["10", "20", "30", "40"]
+    assert ["best" in line.split() for line in lines] == [False, True, False, False]
+    assert ["newest" in line.split() for line in lines] == [False, False, False, True]
+    assert "error=0.1" in lines[1]
+    assert f"{run.bucket.root}/checkpoints/0001-000001/step-0000000010-1" in lines[0]
+
+
+def rate_by_error(run: StoredRun) -> None:
+    """Make the newest checkpoint, and have it name the metric of `checkpoints.best`."""
+    made = run.save(40, 4)
+    rated = made.model_copy(update={"best_metric": "error", "best_order": "min"})
+    run.bucket.put(made.key, rated.model_dump_json(by_alias=True).encode())
+
+
+def damage(run: StoredRun, one: manifest.Manifest) -> None:
+    key = f"{one.path}/rank-0/state.pt"
+    content = run.bucket.get(key)
+    assert content is not None
+    run.bucket.put(key, b"x" + content[1:])
+
+
+def test_verify_names_each_damaged_checkpoint(run: StoredRun) -> None:
+    run.save(10, 1)
+    assert call("checkpoints", "verify", "digits")[0] == 0
+    damage(run, run.save(20, 2))
+    code, output, errors = call("checkpoints", "verify", "digits")
+    assert (code, output) == (1, "step 10: intact (2 files, 1.8 kB)\n")
+    assert errors.startswith("step 20: damaged: checkpoints/0001-000001/step-0000000020-2/rank-0")
+    assert call("checkpoints", "verify", "digits", "--step", "10")[0] == 0
+    assert "choose one of: 10, 20" in call("checkpoints", "verify", "digits", "--step", "3")[2]
+    run.bucket.put("manifests/000001-000003.json", b"{")
+    assert call("checkpoints", "verify", "digits", "--step", "10")[0] == 1
+
+
+def test_download_takes_the_newest_intact_checkpoint_and_all_of_it(
+    run: StoredRun, tmp_path: Path
+) -> None:
+    older = run.save(10, 1)
+    damage(run, run.save(20, 2))
+    code, output, errors = call("checkpoints", "download", "digits")
+    target = tmp_path / f"digits-{UID[:8]}-step-10"
+    assert (code, output) == (0, f"step 10 downloaded to {target.name}, 1.8 kB\n")
+    assert "step 20: " in errors
+    assert "is damaged" in errors
+    assert manifest.digest_folder(target) == older.files
+    assert not [found for found in tmp_path.iterdir() if "step-20" in found.name]
+    code, _, errors = call("checkpoints", "download", "digits", "--step", "10")
+    assert (code, "is there already" in errors) == (1, True)
+    place = ("--to", str(tmp_path / "a" / "b"))
+    assert call("checkpoints", "download", "digits", "--step", "20", *place)[0] == 1
+    assert not (tmp_path / "a" / "b").exists()
+    assert call("checkpoints", "download", "digits", "--step", "10", *place)[0] == 0
+    assert manifest.digest_folder(tmp_path / "a" / "b") == older.files
+
+
+def test_download_of_the_best_checkpoint(run: StoredRun, tmp_path: Path) -> None:
+    best = run.save(10, 1, error=0.1)
+    run.save(20, 2, error=0.2)
+    assert "checkpoints.best" in call("checkpoints", "download", "digits", "--best")[2]
+    rate_by_error(run)
+    assert call("checkpoints", "download", "digits", "--best", "--to", "here")[0] == 0
+    assert manifest.digest_folder(tmp_path / "here") == best.files
+
+
+def prune(*options: str, answer: str = "") -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["checkpoints", "prune", "digits", *options], input=answer)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_prune_asks_and_keeps_what_the_run_needs(run: StoredRun) -> None:
+    for index, (step, error) in enumerate([(10, 0.5), (20, 0.1), (30, 0.2)], 1):
+        one = run.save(step, index, error=error)
+        late_metrics.add(run.bucket, one.name, 1, {"accuracy": 0.5})
+    rate_by_error(run)
+    code, output, errors = prune(answer="n\n")
+    assert (code, errors) == (1, "nothing is deleted\n")
+    assert "step 10, 1.8 kB: checkpoints/0001-000001/step-0000000010-1\n" in output
+    assert "Delete 2 checkpoints (3.6 kB)" in output
+    assert "and keep 20, 40?" in output
+    assert prune(answer="")[0] == 1, "nobody answers"
+    assert run.steps() == [10, 20, 30, 40]
+    assert prune("--yes", "--keep", "2")[1].endswith("deleted; steps kept: 20, 30, 40\n")
+    assert prune(answer="y\n")[0] == 0
+    assert run.steps() == [20, 40]
+    folders = {entry.key.split("/")[2] for entry in run.bucket.list("checkpoints")}
+    assert folders == {"step-0000000020-2", "step-0000000040-4"}
+    assert [e.key.split("/")[1] for e in run.bucket.list("metrics")] == ["000001-000002"]
+    assert call("checkpoints", "verify", "digits")[0] == 0
+    assert prune()[1] == "Nothing to delete; checkpoints: 20, 40.\n"
+
+
+def test_prune_keeps_the_newest_intact_checkpoint_where_newer_ones_are_damaged(
+    run: StoredRun,
+) -> None:
+    run.save(10, 1)
+    run.save(20, 2)
+    for index in (3, 4):
+        damage(run, run.save(10 * index, index))
+    assert prune("--yes")[0] == 0
+    assert run.steps() == [20, 40]
+    damage(run, manifest.committed(run.bucket)[0])
+    code, _, errors = prune("--yes")
+    assert (code, "is intact" in errors) == (1, True)
+    assert run.steps() == [20, 40]
+
+
+def test_prune_keeps_what_the_result_names_and_what_other_runs_begin_from(
+    run: StoredRun, s3: S3Server
+) -> None:
+    made = [run.save(10 * index, index) for index in range(1, 6)]
+    best = run.bucket.uri(made[1].path)
+    run_result.write(run.lease, ProgressResult(best_checkpoint_uri=best))
+    items = run.server.answers[RUNS][0][1]["items"]
+    for name, source, status in (
+        ("waits", {"run": "digits", "step": 10}, {}),
+        ("trains", {"uri": run.bucket.root, "step": 30}, {"checkpoint": {"step": 99}}),
+        ("ended", {"run": "digits", "step": 30}, {"phase": "Failed"}),
+    ):
+        other = as_object(name, "s3://runs/others", s3.url, **status)
+        other["spec"]["storage"]["restoreFrom"] = source
+        items.append(other)
+    assert prune("--yes")[0] == 0
+    assert run.steps() == [10, 20, 50]
+
+
+def test_wrong_credentials_are_a_sentence(run: StoredRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    code, _, errors = call("metrics", "digits")
+    assert code == 1
+    assert errors.startswith("the credentials for s3://runs/")
+    assert errors.count("\n") == 1

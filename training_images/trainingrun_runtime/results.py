@@ -1,0 +1,182 @@
+"""What a run has left in its folder: metrics, checkpoints, result, and weights for inference.
+
+from trainingrun_runtime import results
+
+found = results.open("s3://runs/demo/digits-1a2b3c4d")
+found.metrics.plot(x="step", y="loss")
+results.load(found.best_checkpoint.uri, model)
+"""
+
+import importlib
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainingrun.api.contract import ProgressResult
+
+from .checkpoints import manifest, retention, run_result, verification
+from .checkpoints.bucket import Bucket
+from .checkpoints.downloading import VerifiedFiles
+from .checkpoints.manifest import CHECKPOINTS, Manifest
+from .run_folder import NoRun, open_folder
+
+__all__ = ["Checkpoint", "NoRun", "Results", "load", "open"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint."""
+
+    uri: str
+    """Of its folder; `load` takes it."""
+    step: int
+    """Steps done when it was made."""
+    metrics: dict[str, Any]
+    """Of its step."""
+    time: float
+    """Unix time of its commit, in seconds."""
+    attempt: int
+    """Number of the attempt that made it."""
+    world_size: int
+    """Workers that made it."""
+    size: int
+    """Bytes of its files."""
+
+
+class Results:
+    """What there is in a run's folder. Each property is read once, when it is first asked for."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    @property
+    def uri(self) -> str:
+        """The run's folder."""
+        return self._bucket.root
+
+    @cached_property
+    def metrics(self) -> Any:
+        """What was reported: a pandas DataFrame, without pandas a pyarrow Table; a row for a step.
+
+        Columns `step`, `time` and `attempt`, then the metrics. Of steps that were done again after
+        a loss it has those that count. A run under way writes it at each checkpoint, and every
+        30 s.
+        """
+        from .reports import history
+
+        table = history.read(self._bucket)
+        try:
+            importlib.import_module("pandas")  # `to_pandas` needs it
+        except ModuleNotFoundError:
+            return table
+        return table.to_pandas()
+
+    @cached_property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that there are, oldest first; whether they are intact is not known."""
+        return [_described(self._bucket, found) for found in self._committed]
+
+    @cached_property
+    def best_checkpoint(self) -> Checkpoint | None:
+        """The best one by the run's `checkpoints.best`; none where that is not set."""
+        best = retention.best_of(self._committed, retention.wanted_by(self._committed))
+        return _described(self._bucket, best) if best else None
+
+    @cached_property
+    def result(self) -> ProgressResult | None:
+        """Final metrics, and URIs of the last and the best checkpoint; none: it is not done."""
+        return run_result.read(self._bucket)
+
+    @cached_property
+    def _committed(self) -> list[Manifest]:
+        return manifest.committed(self._bucket)
+
+
+def open(  # noqa: A001 - as `results.open`
+    uri: str | Path, endpoint: str | None = None, region: str | None = None
+) -> Results:
+    """What a run has left; also of one that is under way.
+
+    Args:
+        uri: The run's folder, such as `s3://runs/demo/digits-1a2b3c4d`, or a path on this machine.
+        endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL.
+        region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
+
+    Raises:
+        NoRun: There is no run in that folder.
+        StorageError: The store did not answer.
+    """
+    return Results(open_folder(uri, endpoint, region))
+
+
+def load(
+    uri: str | Path,
+    model: Any,
+    *,
+    name: str = "model",
+    endpoint: str | None = None,
+    region: str | None = None,
+) -> Checkpoint:
+    """Load the weights of a checkpoint that a `Session` has made; for inference.
+
+    Each file that is read is verified against the digest that was committed, and nothing in it is
+    executed. A model that was trained in parts, on any mesh, is put together.
+
+    Args:
+        uri: Of a checkpoint, or a run's folder: then the newest intact checkpoint.
+        model: A model as the training made it, or another object of the session.
+        name: Under which the session has it: `Session(model=...)`.
+        endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL.
+        region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        NoRun: There is no run in that folder, or no such checkpoint.
+        DamagedError: A file is not as it was committed.
+        ValueError: The checkpoint has no such object, or it does not fit.
+        StorageError: The store did not answer.
+    """
+    from .checkpoints import snapshot  # PyTorch
+    from .checkpoints.stateful_objects import bare
+
+    folder, _, path = str(uri).rstrip("/").partition(f"/{CHECKPOINTS}/")
+    bucket = open_folder(folder, endpoint, region)
+    found = _found(bucket, f"{CHECKPOINTS}/{path}") if path else _newest(bucket)
+    with tempfile.TemporaryDirectory(prefix="load-", ignore_cleanup_errors=True) as files:
+        snapshot.restore_alone(VerifiedFiles(bucket, found, Path(files)), name, bare(model))
+    return _described(bucket, found)
+
+
+def _found(bucket: Bucket, path: str) -> Manifest:
+    committed = manifest.committed(bucket)
+    for one in reversed(committed):
+        if one.path == path:
+            return one
+    there = ", ".join(str(one.step) for one in committed) or "none"
+    raise NoRun(
+        f"there is no checkpoint {bucket.uri(path)}; name one that is there (steps: {there})"
+    )
+
+
+def _newest(bucket: Bucket) -> Manifest:
+    found, skipped = verification.newest_intact(bucket)
+    if found is None:
+        why = f": {skipped[0].reason}" if skipped else ""
+        raise NoRun(f"there is no intact checkpoint in {bucket.root}{why}; name another run")
+    return found
+
+
+def _described(bucket: Bucket, found: Manifest) -> Checkpoint:
+    return Checkpoint(
+        uri=bucket.uri(found.path),
+        step=found.step,
+        metrics=found.metrics,
+        time=found.time,
+        attempt=found.attempt,
+        world_size=found.world_size,
+        size=sum(file.size for file in found.files.values()),
+    )
