@@ -47,7 +47,7 @@ def test_a_run_that_was_suspended_and_killed_has_each_step_once(
 def test_no_row_is_missing_where_another_rank_saves_the_last_step_of_rank_0(
     ray: LocalRay, tmp_path: Path
 ) -> None:
-    config = {"folder": str(tmp_path), "seed": 5, "signals": {"0": "SIGKILL"}}
+    config = {"folder": str(tmp_path), "seed": 5, "norm": False, "signals": {"0": "SIGKILL"}}
     run = Run(ray, tmp_path, "support.dies_in_a_step:train", config)
     assert run.drive() == 0, run.log()
     assert "which rank 1 saved" in str([record.message for record in run.progress().records])
