@@ -3,7 +3,8 @@
 # make test      everything that needs no cluster
 # make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default)
 # make test-slow the tests on a real Ray that make test leaves out
-# make test-all  make test, test-slow, test-ray, many more of the fuzzer's sequences, and outages of ten minutes
+# make test-frameworks  other frameworks on a real Ray: each killed, each preempted
+# make test-all  make test, test-slow, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
 # make e2e-full  make e2e and further losses and outages: half an hour more
 #
@@ -20,6 +21,8 @@ TRAINING_IMAGE ?= trainingrun-torch:dev
 # For development the local image of that name; a release is built on what the Dockerfiles name by digest.
 BASE_IMAGE ?= python:3.11-slim-bookworm
 RELEASE_BASE_IMAGE ?= $(shell sed -n 's/^ARG BASE_IMAGE=//p' training_images/Dockerfile)
+# Frameworks in the training image: "lightning xgboost"; see docs/frameworks.md.
+EXTRAS ?=
 # What development and the image install where there is no PyTorch yet; the lock cannot name it by hash.
 TORCH ?= torch==2.13.0
 # The host's network, for registries that only the host reaches.
@@ -30,7 +33,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-ray test-all test-unit lint format generate verify images release-images e2e e2e-full lock clean
+.PHONY: help venv demo cluster test test-slow test-ray test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -53,7 +56,8 @@ cluster: venv
 	PYTHONPATH=tests $(BIN)/python -m e2e.make_cluster $(CLUSTER)
 
 test: lint verify
-	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks -m 'not slow'
+	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/frameworks \
+	  -m 'not slow'
 
 test-slow: venv
 	$(BIN)/python -m pytest tests/local -m slow
@@ -73,9 +77,19 @@ $(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py
 	$(BIN)/python .ci/ray_venv.py $(RAY_VENV) $(RAY)
 	@touch $@
 
+# The frameworks are in an environment of their own, which `make test` does not need.
+FRAMEWORKS_VENV := .venv-frameworks
+FRAMEWORK_LOCKS := $(wildcard training_images/frameworks/*.lock)
+test-frameworks: $(FRAMEWORKS_VENV)/.installed
+	$(FRAMEWORKS_VENV)/bin/python -m pytest -s tests/frameworks
+
+$(FRAMEWORKS_VENV)/.installed: $(VENV)/.installed .ci/frameworks_venv.py .ci/ray_venv.py $(FRAMEWORK_LOCKS)
+	$(BIN)/python .ci/frameworks_venv.py $(FRAMEWORKS_VENV) $(FRAMEWORK_LOCKS)
+	@touch $@
+
 # Fifty times the sequences of `make test`, and other ones at each run: a failure prints its sequence. Then
 # an outage of ten minutes at each place where one can hurt.
-test-all: test test-slow test-ray
+test-all: test test-slow test-ray test-frameworks
 	TRAININGRUN_FUZZ_STORIES=5000 TRAININGRUN_FUZZ_RANDOM=1 \
 	  $(BIN)/python -m pytest tests/unit/test_fuzz_reconciling.py
 	TEST_OUTAGE_SECONDS=600 $(BIN)/python -m pytest tests/local/test_storage_outages.py
@@ -101,7 +115,7 @@ verify: venv
 
 images:
 	$(DOCKER_BUILD) $(BUILD_ARGUMENTS) --file operator/Dockerfile --tag $(OPERATOR_IMAGE) .
-	$(DOCKER_BUILD) $(BUILD_ARGUMENTS) --build-arg TORCH='$(TORCH)' \
+	$(DOCKER_BUILD) $(BUILD_ARGUMENTS) --build-arg TORCH='$(TORCH)' --build-arg EXTRAS='$(EXTRAS)' \
 	  --file training_images/Dockerfile --tag $(TRAINING_IMAGE) .
 
 # A tag may be moved to another image; a digest names one image for ever.
@@ -122,4 +136,4 @@ lock: venv
 	$(BIN)/python .ci/lock.py '$(TORCH)'
 
 clean:
-	rm -rf $(VENV) .venv-ray-* build dist tests/.artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-ray-* .venv-frameworks build dist tests/.artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

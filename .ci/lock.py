@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +22,9 @@ LOCKS = {
     "training_images/requirements.lock": "runtime",
 }
 """The extra that each file is for; all of them agree with the first."""
+FRAMEWORKS = ("lightning", "transformers", "accelerate", "xgboost", "lightgbm")
+"""The extras of frameworks; each has a file with what the training image does not have without."""
+FRAMEWORK_LOCK = "training_images/frameworks/{extra}.lock"
 BUILD_LOCK = ".ci/build.lock"
 """What builds the wheel."""
 
@@ -34,18 +38,33 @@ ELSEWHERE = re.compile(r"^(torch|nvidia-.*|cuda-.*|triton)$")
 
 def main() -> None:
     """Resolve everything first, then each image's part with the same versions."""
-    constraints = list(sys.argv[1:])
+    constraints, image = list(sys.argv[1:]), set[str]()
     for path, extra in LOCKS.items():
         pins = _write(
             path, f"The extra `{extra}`", ["pyproject.toml", "--extra", extra], constraints
         )
         constraints = pins if path == "requirements.lock" else constraints
+        image = {_name(pin) for pin in pins} if extra == "runtime" else image
+    frameworks = list(constraints)
+    for extra in FRAMEWORKS:
+        frameworks += _write(
+            FRAMEWORK_LOCK.format(extra=extra),
+            f"What the extra `{extra}` adds to training_images/requirements.lock",
+            ["pyproject.toml", "--extra", extra],
+            frameworks,
+            without=image,
+        )
     build = "\n".join(PROJECT["build-system"]["requires"])
     _write(BUILD_LOCK, "What builds the wheel", ["-"], constraints, build)
 
 
 def _write(
-    path: str, what: str, source: list[str], constraints: list[str], stdin: str = ""
+    path: str,
+    what: str,
+    source: list[str],
+    constraints: list[str],
+    stdin: str = "",
+    without: Collection[str] = (),
 ) -> list[str]:
     """Write one file; every pin that was found, for the next one's constraints."""
     command = [sys.executable, "-m", "uv", "pip", "compile", *source, "--universal"]
@@ -68,9 +87,14 @@ def _write(
     ).stdout
     os.close(read)
     blocks = re.findall(r"^\S.*(?:\n[ \t].*)*", found, re.MULTILINE)
-    kept = [block for block in blocks if not ELSEWHERE.match(block.partition("==")[0])]
+    names = {block: _name(block) for block in blocks}
+    kept = [b for b in blocks if not ELSEWHERE.match(names[b]) and names[b] not in without]
     (ROOT / path).write_text(HEADER.format(what=what) + "\n".join(kept) + "\n")
     return [block.splitlines()[0].rstrip(" \\") for block in blocks]
+
+
+def _name(pin: str) -> str:
+    return pin.partition("==")[0]
 
 
 if __name__ == "__main__":

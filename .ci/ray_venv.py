@@ -12,8 +12,14 @@ import venv
 from pathlib import Path
 
 
-def main(folder: Path, version: str) -> None:
-    """Make it. Only Ray itself is installed: everything else is found in this environment."""
+def make(folder: Path, *requirements: str) -> Path:
+    """An environment in which these come first, and everything else is found in this one; its
+    interpreter.
+
+    Args:
+        folder: replaced, if there is one.
+        requirements: arguments of `pip install`.
+    """
     venv.create(folder, clear=True, with_pip=False)
     python = folder / "bin" / "python"
     query = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -23,7 +29,13 @@ def main(folder: Path, version: str) -> None:
     # what is installed there in editable form is found as well.
     (site / "development.pth").write_text(f"import site; site.addsitedir({json.dumps(here)})\n")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--target", str(site), f"ray=={version}"], check=True)
+    subprocess.run([*pip, "--target", str(site), *requirements], check=True)
+    return python
+
+
+def main(folder: Path, version: str) -> None:
+    """Make it. Only Ray itself is installed: everything else is found in this environment."""
+    python = make(folder, f"ray=={version}")
     found = subprocess.check_output([python, "-c", "import ray; print(ray.__version__)"], text=True)
     if found.strip() != version:
         sys.exit(f"{python} imports Ray {found.strip()} instead of {version}")

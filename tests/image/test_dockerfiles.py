@@ -142,9 +142,14 @@ LOCKS = [
     "training_images/requirements.lock",
     ".ci/build.lock",
 ]
+FRAMEWORKS = {
+    path.stem: f"training_images/frameworks/{path.name}"
+    for path in sorted((ROOT / "training_images" / "frameworks").glob("*.lock"))
+}
+"""The lock file of each framework."""
 
 
-@pytest.mark.parametrize("path", LOCKS)
+@pytest.mark.parametrize("path", [*LOCKS, *FRAMEWORKS.values()])
 def test_the_lock_names_every_package_with_hashes_and_no_registry(path: str):
     text = (ROOT / path).read_text()
     assert "://" not in text
@@ -173,6 +178,17 @@ def test_what_the_project_says_that_it_needs_is_in_the_locks():
     for path, requirements in needed.items():
         names = {re.split(r"[\[<>=~! ]", one)[0].lower() for one in requirements}
         assert names - {"torch", "trainingrun"} <= pins(path).keys()
+
+
+def test_each_framework_adds_to_the_image_without_changing_what_is_in_it():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    image, versions = pins("training_images/requirements.lock"), pins("requirements.lock")
+    for name, path in FRAMEWORKS.items():
+        needed = {re.split(r"[<>=]", one)[0] for one in extras["optional-dependencies"][name]}
+        assert needed <= pins(path).keys()
+        assert not pins(path).keys() & {*image, "torch", "triton"}
+        for package, version in pins(path).items():
+            assert versions.setdefault(package, version) == version  # EXTRAS may name several
 
 
 def make(*arguments: str) -> "subprocess.CompletedProcess[str]":

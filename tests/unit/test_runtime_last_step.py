@@ -329,3 +329,23 @@ def test_steps_are_noted_only_as_long_as_it_takes_a_thousandth_of_their_time() -
         training.last.noted()
     training.note(step_s=1000.0)
     assert training.last.noted().position == training.at
+
+
+def test_an_optimizer_that_is_given_a_closure_changes_nothing_before_it_returns() -> None:
+    """Lightning computes the gradients there, so that is where a survivor waits."""
+    training = Training(norm=False)
+    taken: list[Mapping[str, Any]] = []
+
+    def closure() -> float:
+        training.backward(2)
+        taken.append(training.last.take(training.at.step))
+        return 0.0
+
+    training.optimizer.step(closure)
+    assert list(taken[0]) == list(training.objects)
+    with pytest.raises(NotWhole, match="an optimizer has begun the next step"):
+        training.last.take(training.at.step)
+    training.step(3)
+    training.note()
+    training.optimizer.step(closure=closure)
+    assert len(taken) == 2

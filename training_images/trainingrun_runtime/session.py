@@ -110,6 +110,11 @@ class Session:
         """Whether the ranks agreed to end: loops do no more steps."""
         return self._course.stopped
 
+    @property
+    def steps_of_epoch(self) -> int:
+        """Steps of the epoch under way that are done."""
+        return self.step - self._course.epoch_began
+
     def report(self, **metrics: float) -> None:
         """Metrics of this step; rank 0's are shown, and kept with the step's checkpoint.
 

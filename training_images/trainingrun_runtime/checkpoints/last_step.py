@@ -23,7 +23,7 @@ from . import snapshot
 from .encoding import encode
 from .fingerprint import fingerprint
 from .snapshot import Position
-from .stateful_objects import Stateful, generator_of, holds_shards
+from .stateful_objects import SmallState, Stateful, generator_of, holds_shards
 
 SHARE = 0.001
 """Of the training's time that the notes may take; beyond it a step is not noted."""
@@ -238,8 +238,24 @@ class LastStep:
             else:
                 raise NotCovered(f"{name} has {key} in its state, which is no parameter or buffer")
 
-    def _step_begins(self, optimizer: Optimizer, *_: Any) -> None:
-        self._stepped.add(id(optimizer))
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimizer changes its parameters now, or once the closure that it is given returns.
+
+        Lightning computes the gradients in the closure, and there a survivor waits for a lost rank.
+        """
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._stepped.add(id(optimizer))
+            return None
+
+        def marked() -> Any:
+            value = closure()
+            self._stepped.add(id(optimizer))
+            return value
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": marked}
+        return (args[0], marked, *args[2:]), kwargs
 
     def _accumulates(self, stepped: set[int]) -> bool:
         """Whether gradients wait for a later step: no checkpoint holds them."""
@@ -327,7 +343,7 @@ class LastStep:
         return {"state": state["state"], "param_groups": param_groups}
 
 
-_SMALL = (LRScheduler, ResumableDataLoader)
+_SMALL = (LRScheduler, ResumableDataLoader, SmallState)
 """Whose states are copied at the end of each step."""
 _CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
 

@@ -30,6 +30,14 @@ class Stateful(Protocol):
         ...
 
 
+class SmallState:
+    """Base of objects with `state_dict` whose state is a few numbers, the same on every rank.
+
+    It is copied at each step's end, so that it does not keep another rank from saving the last step
+    of a lost one.
+    """
+
+
 class NotRestorable(TypeError):
     """A session was given an object that it cannot restore."""
 

@@ -1,0 +1,88 @@
+"""Runs of frameworks that lose a training process and a node, and what that costs them in steps."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from support.local_runs import Run
+from trainingrun.api.contract import RecordKind
+from trainingrun.local.preemption import Preemption
+from trainingrun_runtime.examples.pacing import JOURNAL_ENV
+
+
+class Journal:
+    """The steps that rank 0 has done, in their order, those that were done twice included.
+
+    Each line of the files below the folder is a time and the number of steps done.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def clear(self) -> None:
+        """Forget the steps of a former run."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+
+    def steps(self) -> list[int]:
+        lines = [
+            (float(time), int(step))
+            for file in self.folder.glob("*.log")
+            for time, _, step in (line.partition(" ") for line in file.read_text().splitlines())
+        ]
+        return [step for _, step in sorted(lines)]
+
+    def repeated(self) -> int:
+        """How many steps were done again."""
+        steps = self.steps()
+        return len(steps) - len(set(steps))
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """What a Ray's processes need in their environment so that a journal is kept there."""
+    return {JOURNAL_ENV: str(folder), "OMP_NUM_THREADS": "1"}
+
+
+def disturb(run: Run, journal: Journal, name: str, kill_at: int, notice_at: int) -> tuple[int, int]:
+    """Kill a training process, later preempt a node with notice; steps lost on notice and on kill.
+
+    Args:
+        run: to be trained to its end.
+        journal: of its steps.
+        name: what it is called where the result is printed.
+        kill_at: steps after which the process is killed.
+        notice_at: the same for the notice.
+    """
+    journal.clear()
+    run.start()
+    run.wait_until(lambda _: len(set(journal.steps())) >= kill_at)
+    os.kill(run.training_process(), signal.SIGKILL)
+    _wait_for_steps(run, journal, notice_at)
+    killed = journal.repeated()
+    preemption = Preemption(run.ray, 0)
+    preemption.poll(0)
+    run.wait_until(lambda _: _polled(preemption).done)
+    assert run.wait() == 0, run.log()
+    restored = [record for record in run.progress().records if record.kind is RecordKind.RESTORED]
+    assert len(restored) >= 3, run.progress().records  # at its begin, and after each of the two
+    noticed = journal.repeated() - killed
+    print(f"MEASURED {name}: steps lost on notice {noticed}, on kill -9 {killed}")
+    return noticed, killed
+
+
+def _polled(preemption: Preemption) -> Preemption:
+    preemption.poll(0)
+    return preemption
+
+
+def _wait_for_steps(run: Run, journal: Journal, step: int) -> None:
+    run.wait_until(lambda _: max(journal.steps(), default=0) >= step)
+
+
+def undisturbed(run: Run, journal: Journal) -> Callable[[str], object]:
+    """Train a run to its end; its final metrics by name."""
+    journal.clear()
+    assert run.drive() == 0, run.log()
+    return run.metrics().__getitem__

@@ -1,0 +1,1 @@
+"""A session for the trainers of other frameworks: one module each, which alone imports it."""

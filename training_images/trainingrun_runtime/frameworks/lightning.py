@@ -1,0 +1,159 @@
+"""Lightning: a callback by which a `Trainer` has a session.
+
+    trainer = Trainer(
+        strategy=RayDDPStrategy(), plugins=[RayLightningEnvironment()],
+        callbacks=[SessionCallback(seed=0)], enable_checkpointing=False,
+    )
+    prepare_trainer(trainer).fit(model, loader)
+
+Checkpoints are the session's: `fit` needs no `ckpt_path`, and ModelCheckpoint and Ray's
+RayTrainReportCallback are not needed beside it.
+"""
+
+import math
+import warnings
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from ..checkpoints.stateful_objects import SmallState
+from ..session import Session
+from .driven_loop import ENDLESS, DrivenLoop
+from .skipped_batches import begin_at, require_usable
+
+
+class SessionCallback(Callback):
+    """Restores the trainer, and makes checkpoints when they are due and on a preemption notice.
+
+    A checkpoint holds the module, the optimizers, the learning rate schedulers, how far the trainer
+    is, and the states of its callbacks. A step is one of the optimizer: batches whose gradients are
+    accumulated belong to one step. The batches of the epoch under way that were trained on are left
+    out of a loader whose order follows from the epoch, as of Lightning's distributed sampler.
+
+    Args:
+        seed: see `Session`.
+    """
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        self._seed = seed
+        self.session: Session | None = None
+        """The session, from the begin of the training on."""
+        self._loop: DrivenLoop | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore what was saved, and continue there."""
+        loaders = trainer.fit_loop._combined_loader
+        for loader in loaders.flattened if loaders is not None else ():
+            require_usable(loader)
+        self.session = session = Session(seed=self._seed, **self._objects(trainer))
+        if session.step:
+            _continue_data(trainer)
+        self._loop = DrivenLoop(session, _epochs(trainer), lambda: _steps(trainer))
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """A step begins with the first batch whose gradients it accumulates."""
+        if self.session is None or self._loop is None:
+            return
+        if batch_idx % trainer.accumulate_grad_batches:
+            return
+        # Metrics on a GPU are waited for, so they are read as rarely as Lightning logs them.
+        if pl_module.device.type == "cpu" or batch_idx % trainer.log_every_n_steps == 0:
+            self._report(trainer)
+        self._loop.begin_step(trainer.current_epoch)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """All steps are done."""
+        if self._loop is not None:
+            self._report(trainer)
+            self._loop.end()
+
+    def _report(self, trainer: Trainer) -> None:
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        if self.session is not None and metrics:
+            self.session.report(**metrics)
+
+    def _objects(self, trainer: Trainer) -> dict[str, Any]:
+        """What a checkpoint holds, by name."""
+        found: dict[str, Any] = {"model": trainer.strategy.model, "progress": _Progress(trainer)}
+        for index, optimizer in enumerate(trainer.strategy.optimizers):
+            found[f"optimizer{index or ''}"] = optimizer
+        for index, config in enumerate(trainer.lr_scheduler_configs):
+            found[f"scheduler{index or ''}"] = config.scheduler
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        return found if scaler is None else {**found, "scaler": scaler}
+
+
+class _Progress(SmallState):
+    """How far a trainer is in its epochs and batches, and the states of its callbacks."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        loops = self._trainer.fit_loop.state_dict()
+        loops["state_dict"] = {}  # the loaders' own states count the batch that was just fetched
+        epoch, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
+        if batches["current"]["ready"] > batches["current"]["started"]:
+            # Asked where a step begins: its batch is fetched, and belongs to no finished step.
+            batches["is_last_batch"] = False
+            for counts in (batches["total"], batches["current"]):
+                counts["ready"] = counts["started"]
+            if not batches["current"]["started"]:  # nor has its epoch begun
+                for counts in (epoch["total"], epoch["current"]):
+                    counts["ready"] = counts["started"] = counts["completed"]
+        states = {c.state_key: c.state_dict() for c in self._callbacks()}
+        return {"loops": loops, "callbacks": {key: s for key, s in states.items() if s}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        loop = self._trainer.fit_loop
+        loop.load_state_dict(state["loops"])
+        if not loop.epoch_loop.batch_progress.current.completed:
+            loop.restarting = loop.epoch_loop.restarting = False
+        loop.update_restart_stage()
+        for callback in self._callbacks():
+            if callback.state_key in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][callback.state_key])
+
+    def _callbacks(self) -> list[Callback]:
+        # A ModelCheckpoint names files of its pod, which are gone with it.
+        return [c for c in self._trainer.callbacks if not isinstance(c, ModelCheckpoint)]
+
+
+def _continue_data(trainer: Trainer) -> None:
+    """Have the training data begin where the restored trainer is."""
+    loop = trainer.fit_loop
+    loaders, fetcher = loop._combined_loader, loop._data_fetcher
+    batches = loop.epoch_loop.batch_progress.current.completed
+    if loaders is None or fetcher is None:
+        return
+    # It tells about loaders that begin anew, which these do not.
+    warnings.filterwarnings("ignore", ".*ended before the epoch ended and your dataloader is.*")
+    skipped = [begin_at(each, trainer.current_epoch, batches) for each in loaders.flattened]
+    iter(fetcher)
+    if not all(skipped):
+        for _ in range(batches):
+            next(fetcher.iterator)
+
+
+def _epochs(trainer: Trainer) -> int:
+    limits = [trainer.max_epochs] if trainer.max_epochs not in (None, -1) else []
+    if trainer.max_steps != -1:
+        limits.append(math.ceil(trainer.max_steps / _steps(trainer)))
+    return min((int(limit) for limit in limits if limit is not None), default=ENDLESS)
+
+
+def _steps(trainer: Trainer) -> int:
+    """Steps of an epoch.
+
+    Raises:
+        ValueError: the data has no length.
+    """
+    if math.isinf(trainer.num_training_batches):
+        raise ValueError(
+            "the training data has no length, so the trainer's epochs have no end; set "
+            "Trainer(limit_train_batches=...) to the batches of an epoch"
+        )
+    return -(-int(trainer.num_training_batches) // int(trainer.accumulate_grad_batches))
