@@ -120,6 +120,9 @@ def test_what_a_dying_peer_causes_is_a_collective_error(error):
         ),
         pytest.param(RuntimeError("CUDA error: device-side assert triggered"), id="CUDA assert"),
         pytest.param(KeyError("gloo"), id="name of a library"),
+        pytest.param(
+            RuntimeError("Distributed package doesn't have NCCL built in"), id="no NCCL at all"
+        ),
     ],
 )
 def test_what_the_code_itself_does_wrong_is_not(error):

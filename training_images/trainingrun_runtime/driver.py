@@ -43,9 +43,9 @@ from .coordination.preemption_notice import (
     PreemptionNotice,
     PreemptionNoticeWatcher,
 )
-from .error_text import first_line
 from .imports import BackgroundImports
 from .progress import document as progress_document
+from .remedies import explained
 from .reports.rows import Batch
 from .reports.writer import ReportWriter
 from .state_directory import state_directory
@@ -135,7 +135,7 @@ def _failure_of(error: BaseException) -> Failure:
     storage = recognize(error)
     if storage is not None:
         return Failure(kind="Storage", message=str(storage))
-    return Failure(kind="Infrastructure", message=f"{type(error).__name__}: {first_line(error)}")
+    return Failure(kind="Infrastructure", message=f"{type(error).__name__}: {explained(error)}")
 
 
 def _fail_on_os_exit() -> None:

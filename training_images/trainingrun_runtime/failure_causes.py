@@ -15,6 +15,7 @@ from .ray_internals.controller import (
     PreemptionError,
     WorkerHealthCheckFailedError,
 )
+from .remedies import explained
 
 
 class Preempted(Exception):
@@ -62,11 +63,15 @@ _COLLECTIVE = re.compile(
     r"timed out waiting|process group|by peer",
     re.IGNORECASE,
 )
+_OF_THE_CODE = re.compile(r"NCCL built in|only supported with GPUs|Duplicate GPU")
+"""Errors of NCCL that each start meets again."""
 
 
 def is_collective_error(error: BaseException) -> bool:
     """Whether an exception of the training code is one that the loss of another rank causes."""
     kind = type(error).__name__
+    if _OF_THE_CODE.search(str(error)):
+        return False
     if kind in ("DistBackendError", "DistNetworkError", "DistStoreError"):
         return True
     return isinstance(error, RuntimeError | ConnectionError) and bool(
@@ -87,9 +92,9 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         storage = recognize(error.controller_failure)
         if storage is not None:
             return ClassifiedFailure(FailureCause.STORAGE, str(storage), storage=storage)
-        return ClassifiedFailure(FailureCause.INFRASTRUCTURE, first_line(error.controller_failure))
+        return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error.controller_failure))
     if not isinstance(error, WorkerGroupError):
-        return ClassifiedFailure(FailureCause.INFRASTRUCTURE, first_line(error))
+        return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
     failures: Mapping[int, Exception] = error.worker_failures
     lost = {
         rank: reason
@@ -108,7 +113,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         preempted = isinstance(reason, RayActorError) and reason.preempted
         return ClassifiedFailure(
             FailureCause.PREEMPTED if preempted else FailureCause.WORKER_LOST,
-            f"rank {rank} died: {first_line(reason)}",
+            f"rank {rank} died: {explained(reason)}",
             tuple(lost),
         )
     own = {rank: e for rank, e in failures.items() if not isinstance(e, PeerLost)}
@@ -127,6 +132,6 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
     rank, reason = next(iter(bugs.items()))
     return ClassifiedFailure(
         FailureCause.APPLICATION,
-        f"rank {rank} raised {type(reason).__name__}: {first_line(reason)}",
+        f"rank {rank} raised {type(reason).__name__}: {explained(reason)}",
         tuple(own),
     )

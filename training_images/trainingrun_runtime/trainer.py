@@ -16,7 +16,7 @@ from .checkpoints.manifest import CHECKPOINTS
 from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
 from .progress.report_callback import CoordinatorReports
-from .ray_internals import connection, filesystem, training
+from .ray_internals import air_session, connection, filesystem, training
 from .worker import TrainingFunction
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ class Trainers:
     def intercept(self) -> training.Fit:
         """From now on the trainer that is fitted in this process trains the run; its outcome."""
         connection.keep()
+        # Here and not only on the ranks: a script's function holds what the script has imported.
+        air_session.refuse()
         return training.intercept_fit(
             self._prepare,
             lambda: AttemptPolicy(self._coordinator),

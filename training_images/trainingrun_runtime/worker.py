@@ -17,7 +17,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
-from . import prestarted_worker, stacks, user_code
+from . import prestarted_worker, remedies, stacks, user_code
 from .checkpoints import checkpoint_files, manifest, restore_source
 from .checkpoints.bucket import Bucket
 from .checkpoints.manifest import Manifest
@@ -26,7 +26,7 @@ from .coordination.loss_history import LossHistory
 from .coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
-from .ray_internals import nodes, training
+from .ray_internals import air_session, nodes, training
 from .reports.rows import Origin
 from .tracking.on_rank import tracking
 
@@ -246,6 +246,7 @@ class TrainingFunction:
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = _worker = Worker(self._coordinator, self._contract)
+        air_session.refuse()
         function = self._function or load_training_function(self._contract.function or "")
         worker.start(bucket)
         try:
@@ -257,11 +258,12 @@ class TrainingFunction:
         except (Preempted, Suspended):
             raise
         except Exception as error:
+            remedies.note(error)
             if not is_collective_error(error):
                 raise
             log.warning("a collective broke: %s", first_line(error))
             time.sleep(PEER_LOSS_WAIT_S)
-            raise PeerLost(first_line(error)) from error
+            raise PeerLost(remedies.explained(error)) from error
         finally:
             worker.end()
 

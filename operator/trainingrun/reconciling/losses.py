@@ -322,5 +322,6 @@ def describe(reason: LossReason) -> str:
         LossReason.HEAD_LOST: "the head was lost",
         LossReason.WORKER_LOST: "it died without notice",
         LossReason.INFRASTRUCTURE_ERROR: "its node refused it",
-        LossReason.OUT_OF_MEMORY: "it used more memory than its limit; raise resources.memory",
+        LossReason.OUT_OF_MEMORY: "it used more memory than its limit; raise resources.memory, or "
+        "make the batch smaller and accumulate gradients",
     }[reason]

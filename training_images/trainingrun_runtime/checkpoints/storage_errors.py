@@ -157,6 +157,9 @@ _NO_BUCKET_OF_PYARROW = "enable the allow_bucket_creation option"
 _PYARROW = ("AWS Error", "google::cloud::Status", "Azure Error", _NO_BUCKET_OF_PYARROW)
 """What pyarrow's errors of object stores contain; its exception types are Python's own."""
 
+_SHARED_MEMORY = re.compile(r"(?:/dev)/shm|shared memory|</torch_")
+"""A file of /dev/shm, as the processes of a data loader, NCCL and Ray write them."""
+
 
 def _pyarrow_code(text: str) -> str | None:
     """The store's error code in pyarrow's spelling: NO_SUCH_BUCKET is S3's NoSuchBucket."""
@@ -168,6 +171,8 @@ def _pyarrow_code(text: str) -> str | None:
 
 
 def _is_full(error: Exception, text: str) -> bool:
+    if _SHARED_MEMORY.search(text):
+        return False  # it is memory, and its remedy another one
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     # torch.save reports a short write by the place in its own source alone.

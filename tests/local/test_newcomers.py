@@ -1,0 +1,108 @@
+"""What newcomers meet is answered in the progress document, with what to do: with real Ray."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.local_runs import Run
+from trainingrun.api.contract import RunState
+from trainingrun.local.ray_nodes import LocalRay
+
+pytestmark = pytest.mark.slow
+
+TRAIN = """
+import pathlib, tempfile
+import ray, ray.train, torch
+from ray.train import Checkpoint, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+scaling = ScalingConfig(num_workers=2)
+"""
+
+
+@pytest.fixture
+def a_script(ray: LocalRay, tmp_path: Path) -> Callable[[str], Run]:
+    """Makes a run of a script."""
+
+    def make(code: str) -> Run:
+        script = tmp_path / "script.py"
+        script.write_text(TRAIN + textwrap.dedent(code))
+        return Run(ray, tmp_path, None, {}, script=script)
+
+    return make
+
+
+ON_A_RANK = {
+    "Checkpoint.from_dict": (
+        'ray.train.report({"loss": 1.0}, checkpoint=Checkpoint.from_dict({"weights": 1}))',
+        "pass Checkpoint.from_directory(folder) to ray.train.report",
+    ),
+    "ray.air.session as the script imported it": (
+        'report({"loss": 1.0})',
+        "call ray.train.report() instead",
+    ),
+    "no GPU": ('torch.zeros(1).to("cuda")', "set workers.accelerator of the TrainingRun"),
+    "a full /dev/shm": (
+        "list(torch.utils.data.DataLoader(KilledByBusError(), num_workers=1))",
+        "raise workers.resources.sharedMemory",
+    ),
+}
+
+IN_THE_SCRIPT = {
+    "TorchTrainer.restore": (
+        'TorchTrainer.restore("/a").fit()',
+        "storage.restoreFrom of the TrainingRun",
+    ),
+    "resume_from_checkpoint": (
+        'TorchTrainer(print, resume_from_checkpoint=Checkpoint("/a")).fit()',
+        "the run's newest checkpoint is ray.train.get_checkpoint()",
+    ),
+    "TransformersTrainer": (
+        "from ray.train.huggingface import TransformersTrainer",
+        "use TorchTrainer, with transformers.Trainer in its function",
+    ),
+}
+
+
+def failure_of(run: Run) -> str:
+    assert run.drive() == 1, run.log()
+    progress = run.progress()
+    assert progress.state is RunState.FAILED
+    assert progress.failure
+    assert progress.failure.kind == "Application"
+    assert len(progress.failure.message) <= 500  # what the status keeps of it
+    return progress.failure.message
+
+
+@pytest.mark.parametrize(("code", "advice"), ON_A_RANK.values(), ids=ON_A_RANK.keys())
+def test_an_error_on_a_rank_says_what_to_do(
+    a_script: Callable[[str], Run], code: str, advice: str
+) -> None:
+    run = a_script(
+        f"""
+        import os, signal
+        from ray.air.session import report
+
+        class KilledByBusError(torch.utils.data.Dataset):
+            def __len__(self):
+                return 1
+
+            def __getitem__(self, index):
+                os.kill(os.getpid(), signal.SIGBUS)  # as a write to a full /dev/shm is answered
+
+        def train():
+            {code}
+
+        TorchTrainer(train, scaling_config=scaling).fit()
+        """
+    )
+    assert advice in failure_of(run)
+
+
+@pytest.mark.parametrize(("code", "advice"), IN_THE_SCRIPT.values(), ids=IN_THE_SCRIPT.keys())
+def test_an_error_of_the_script_says_what_to_do(
+    a_script: Callable[[str], Run], code: str, advice: str
+) -> None:
+    assert advice in failure_of(a_script(code))

@@ -1,0 +1,387 @@
+"""What to do about an error: recognized in what Ray, PyTorch and Python really raise.
+
+This machine needs no GPU: texts of CUDA and NCCL are those in PyTorch's and NCCL's sources.
+"""
+
+import importlib
+import inspect
+import os
+import pickle
+import signal
+import socket
+import urllib.request
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy
+import pytest
+import ray.exceptions
+import ray.train
+import torch
+from ray.train import WorkerGroupError
+from ray.train.torch import TorchTrainer
+from torch.utils.data import DataLoader, Dataset
+
+from trainingrun_runtime import remedies
+from trainingrun_runtime.checkpoints.storage_errors import recognize
+from trainingrun_runtime.failure_causes import FailureCause, PeerLost, classify
+from trainingrun_runtime.ray_internals import air_session
+from trainingrun_runtime.remedy_table import REMEDIES, REMOVED
+from trainingrun_runtime.worker import FunctionError, load_training_function
+
+PLACE = "/some/folder"
+
+
+def raised_by(action: Callable[[], Any]) -> BaseException:
+    with pytest.raises((Exception, DeprecationWarning)) as caught:
+        action()
+    return caught.value
+
+
+def importing(module: str, name: str = "") -> Callable[[], Any]:
+    def load() -> Any:
+        exec(f"from {module} import {name}" if name else f"import {module}", {})
+
+    return load
+
+
+def a_trainer(**arguments: Any) -> Any:
+    return TorchTrainer(lambda: None, **arguments)
+
+
+def context_of_a_worker() -> Any:
+    from ray.train.v2.api.context import DistributedTrainContext
+
+    return DistributedTrainContext()
+
+
+RAY = [
+    ("checkpoint-of-a-dictionary", lambda: ray.train.Checkpoint.from_dict({"a": 1})),
+    ("checkpoint-of-a-dictionary", lambda: ray.train.Checkpoint(PLACE).to_dict()),
+    ("checkpoint-of-a-dictionary", lambda: ray.train.Checkpoint.from_bytes(b"")),
+    ("checkpoint-of-a-uri", lambda: ray.train.Checkpoint.from_uri("s3://a/b")),
+    ("restore", lambda: TorchTrainer.restore(PLACE)),
+    ("restore", lambda: TorchTrainer.can_restore(PLACE)),
+    (
+        "resume-from-checkpoint",
+        lambda: a_trainer(resume_from_checkpoint=ray.train.Checkpoint(PLACE)),
+    ),
+    ("metadata", lambda: a_trainer(metadata={"a": 1})),
+    ("metadata", lambda: context_of_a_worker().get_metadata()),
+    ("preprocessor", lambda: a_trainer(preprocessor=None)),
+    ("run-config", lambda: ray.train.RunConfig(verbose=1)),
+    ("run-config", lambda: ray.train.RunConfig(sync_config=1)),
+    ("run-config", lambda: ray.train.RunConfig(progress_reporter=1)),
+    ("run-config", lambda: ray.train.RunConfig(log_to_file=True)),
+    ("run-config", lambda: ray.train.RunConfig(local_dir=PLACE)),
+    ("run-config-stop", lambda: ray.train.RunConfig(stop={"loss": 0.1})),
+    ("fail-fast", lambda: ray.train.FailureConfig(fail_fast=True)),
+    ("checkpoint-frequency", lambda: ray.train.CheckpointConfig(checkpoint_frequency=1)),
+    ("checkpoint-frequency", lambda: ray.train.CheckpointConfig(checkpoint_at_end=True)),
+    ("trainer-resources", lambda: ray.train.ScalingConfig(trainer_resources={"CPU": 1})),
+    ("scaling-config", lambda: ray.train.ScalingConfig(max_workers=3)),
+    ("transformers-trainer", importing("ray.train.huggingface", "TransformersTrainer")),
+    ("transformers-trainer", importing("ray.train.huggingface", "HuggingFaceTrainer")),
+    ("accelerate-trainer", importing("ray.train.huggingface", "AccelerateTrainer")),
+    ("accelerate-trainer", importing("ray.train.huggingface.accelerate")),
+    ("other-trainers", importing("ray.train.mosaic")),
+    ("other-trainers", importing("ray.train.sklearn")),
+    ("other-trainers", importing("ray.train.rl")),
+    ("predictor", importing("ray.train.batch_predictor")),
+    ("predictor", importing("ray.train.torch", "TorchPredictor")),
+    ("predictor", importing("ray.train", "BatchPredictor")),
+    ("ray-sgd", importing("ray.util.sgd")),
+    ("ray-sgd", importing("ray.train", "Trainer")),
+    ("ray-sgd", importing("ray.train.callbacks")),
+    ("air-checkpoint", importing("ray.air", "Checkpoint")),
+    ("air-checkpoint", importing("ray.air.checkpoint")),
+    ("dataset-config", importing("ray.air", "DatasetConfig")),
+    ("session-functions", lambda: ray.train.session.report({})),
+    ("session-functions", lambda: ray.train.load_checkpoint()),
+    ("prepare-model", lambda: ray.train.prepare_model(None)),
+    ("mixed-precision", lambda: ray.train.torch.accelerate(amp=True)),
+    ("mixed-precision", lambda: ray.train.torch.prepare_optimizer(None)),
+    ("trial", lambda: context_of_a_worker().get_trial_dir()),
+    ("outside-of-training", lambda: ray.train.report({"loss": 1})),
+    ("report-of-keywords", lambda: inspect.unwrap(ray.train.report)(loss=1)),
+]
+
+
+@pytest.mark.parametrize(("id_", "action"), RAY)
+def test_what_ray_refuses_is_answered_with_its_replacement(
+    id_: str, action: Callable[[], Any]
+) -> None:
+    found = remedies.find(raised_by(action))
+    assert found
+    assert found.id == id_
+
+
+class Items(Dataset[int]):
+    """Its items cannot be had: the process that loads them gets a signal."""
+
+    def __init__(self, number: int) -> None:
+        self._signal = number
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        os.kill(os.getpid(), self._signal)
+        return index
+
+
+def load(number: int) -> None:
+    list(DataLoader(Items(number), num_workers=1))
+
+
+def connect_to_nobody() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5)
+
+
+def meet_nobody() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    torch.distributed.TCPStore("127.0.0.1", port, 2, False, timedelta(seconds=1))
+
+
+def begin_with_nccl() -> None:
+    address = "tcp://127.0.0.1:29400"  # PyTorch refuses before it listens
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.distributed.init_process_group("nccl", init_method=address, rank=0, world_size=1)
+
+
+def fail_to_report_a_tensor() -> None:
+    from ray.train.v2._internal.execution.context import TrainContext
+
+    TrainContext.report(None, {"loss": torch.tensor(1.0)})  # type: ignore[arg-type]
+
+
+MET = [
+    ("shared-memory", lambda: load(signal.SIGBUS)),
+    ("loader-killed", lambda: load(signal.SIGKILL)),
+    ("host-memory", lambda: torch.empty(2**55, dtype=torch.uint8)),
+    ("host-memory", lambda: numpy.empty(2**55, dtype=numpy.uint8)),
+    ("host-memory", lambda: bytearray(2**55)),
+    ("no-gpu", lambda: torch.zeros(1).cuda()),
+    ("no-gpu", lambda: torch.nn.Linear(1, 1).to("cuda")),
+    ("no-nccl", begin_with_nccl),
+    ("rendezvous", meet_nobody),
+    ("connection-refused", connect_to_nobody),
+    ("no-such-host", lambda: socket.getaddrinfo("nowhere.invalid", 80)),
+    ("tensors-as-metrics", fail_to_report_a_tensor),
+    ("no-such-package", lambda: importlib.import_module("no_such_package_anywhere")),
+]
+
+
+@pytest.mark.parametrize(("id_", "action"), MET)
+def test_what_python_and_pytorch_raise_is_recognized(id_: str, action: Callable[[], Any]) -> None:
+    found = remedies.find(raised_by(action))
+    assert found
+    assert found.id == id_
+
+
+TEXTS: list[tuple[str, BaseException]] = [
+    (
+        "cuda-out-of-memory",
+        torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.74 "
+            "GiB of which 13.30 GiB is free."
+        ),
+    ),
+    ("cuda-out-of-memory", RuntimeError("CUDA error: out of memory")),
+    (
+        "cuda-out-of-memory",
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ),
+    ("no-gpu", RuntimeError("No CUDA GPUs are available")),
+    (
+        "no-gpu",
+        RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA"),
+    ),
+    (
+        "cuda-tensor-on-cpu",
+        RuntimeError(
+            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is "
+            "False. If you are running on a CPU-only machine, please use torch.load with "
+            "map_location=torch.device('cpu') to map your storages to the CPU."
+        ),
+    ),
+    (
+        "no-nccl",
+        ValueError("ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
+    ),
+    (
+        "old-driver",
+        RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
+    ),
+    ("invalid-device", RuntimeError("CUDA error: invalid device ordinal")),
+    ("device-assert", RuntimeError("CUDA error: device-side assert triggered")),
+    (
+        "other-gpu",
+        RuntimeError("CUDA error: no kernel image is available for execution on the device"),
+    ),
+    (
+        "nccl-timeout",
+        RuntimeError(
+            "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, "
+            "OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600093 milliseconds before timing out."
+        ),
+    ),
+    (
+        "nccl-system",
+        RuntimeError(
+            "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled system error (run with "
+            "NCCL_DEBUG=INFO for details), NCCL version 2.21.5\nncclSystemError: System call"
+        ),
+    ),
+    (
+        "shared-memory",
+        RuntimeError(
+            "ncclSystemError: Error while creating shared memory segment /dev/shm/nccl-1 (size "
+            "9637888), error: No space left on device (28)"
+        ),
+    ),
+    (
+        "shared-memory",
+        RuntimeError("unable to write to file </torch_7_3_0>: No space left on device (28)"),
+    ),
+    (
+        "second-process-group",
+        ValueError("trying to initialize the default process group twice!"),
+    ),
+    (
+        "unused-parameters",
+        RuntimeError("Expected to have finished reduction in the prior iteration before starting"),
+    ),
+    ("object-store-full", ray.exceptions.ObjectStoreFullError("Failed to put object 00ff")),
+    ("object-store-full", ray.exceptions.OutOfDiskError("Local disk is full")),
+    (
+        "ray-out-of-memory",
+        ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory."),
+    ),
+    (
+        "ray-out-of-memory",
+        ray.exceptions.RayActorError(
+            None, "The actor died unexpectedly.\nWorker exit type: NODE_OUT_OF_MEMORY"
+        ),
+    ),
+    ("lightning-trainer", ImportError("cannot import name 'LightningTrainer' from 'ray.train'")),
+    ("other-trainers", DeprecationWarning("`HorovodTrainer` is not supported and is scheduled")),
+    (
+        "boosting-without-a-function",
+        DeprecationWarning("The legacy XGBoostTrainer API is deprecated."),
+    ),
+    (
+        "tune-callbacks",
+        DeprecationWarning("`ray.train.RunConfig(callbacks: List[ray.tune.Callback])` is"),
+    ),
+    ("tuner-of-a-trainer", TypeError("Improper 'run' - not string nor trainable.")),
+]
+
+
+@pytest.mark.parametrize(("id_", "error"), TEXTS)
+def test_what_needs_a_gpu_or_another_package_is_recognized_by_its_text(
+    id_: str, error: BaseException
+) -> None:
+    found = remedies.find(error)
+    assert found
+    assert found.id == id_
+
+
+def test_each_row_is_met_in_a_test() -> None:
+    met = {row[0] for row in (*RAY, *MET, *TEXTS)}
+    assert {remedy.id for remedy in REMEDIES} == met
+    assert len({remedy.id for remedy in REMEDIES}) == len(REMEDIES)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bad batch"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (64x10 and 12x3)"),
+        RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"),
+        FileNotFoundError(2, "No such file or directory", "train.csv"),
+        KeyError("checkpoint"),
+    ],
+)
+def test_of_other_errors_only_their_own_text_is_shown(error: Exception) -> None:
+    assert remedies.find(error) is None
+
+
+def test_the_sentence_has_the_error_and_the_advice_within_an_attempt_s_message() -> None:
+    longest = max(REMEDIES, key=lambda remedy: len(remedy.advice))
+    text = f"rank 1000 raised DeprecationWarning: {'x' * 200}; {longest.advice}"
+    assert len(text) <= 500
+    error = raised_by(lambda: ray.train.Checkpoint.from_dict({}))
+    assert isinstance(error, Exception)
+    failure = classify(WorkerGroupError("it failed", {1: error}))
+    assert failure.message == (
+        "rank 1 raised AttributeError: The new `ray.train.Checkpoint` class does not support "
+        "`from_dict()`. Instead, only directories are supported; a checkpoint is a folder: write "
+        "files into one, pass Checkpoint.from_directory(folder) to ray.train.report, and read "
+        "them below checkpoint.as_directory()"
+    )
+
+
+def test_what_caused_an_error_is_searched_as_well() -> None:
+    error = RuntimeError("the experiment cannot begin")
+    error.__cause__ = raised_by(importing("ray.train.huggingface", "TransformersTrainer"))
+    assert "prepare_trainer" in remedies.explained(error)
+
+
+def test_what_to_do_is_known_where_the_cause_is_not_sent_on() -> None:
+    error = RuntimeError("the loader failed")
+    error.__cause__ = RuntimeError("unable to write to file </torch_7_3_0>")
+    remedies.note(error)
+    remedies.note(error)
+    arrived = pickle.loads(pickle.dumps(error))
+    assert arrived.__cause__ is None
+    assert "sharedMemory" in remedies.explained(arrived)
+    assert len(arrived.__notes__) == 1
+
+
+def test_an_error_of_ours_says_itself_what_to_do() -> None:
+    with pytest.raises(FunctionError) as caught:
+        load_training_function("no_such_module:train")
+    assert remedies.explained(caught.value) == str(caught.value)
+
+
+def test_a_full_shared_memory_is_no_full_disk() -> None:
+    """The pods' ephemeral storage would not help."""
+    for id_, error in TEXTS:
+        if id_ == "shared-memory":
+            assert isinstance(error, Exception)
+            assert recognize(error) is None
+    assert recognize(OSError(28, "No space left on device", "/data/a")) is not None
+
+
+def test_a_lost_peer_s_message_says_what_to_do() -> None:
+    error = RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:94, unhandled system error")
+    failure = classify(WorkerGroupError("failed", {0: PeerLost(remedies.explained(error))}))
+    assert failure.cause is FailureCause.WORKER_LOST
+    assert "set NCCL_DEBUG: INFO in training.env" in failure.message
+
+
+def test_functions_of_the_old_session_name_their_replacement() -> None:
+    import ray.air.session
+
+    before = dict(vars(ray.air.session))
+    try:
+        air_session.refuse()
+        error = raised_by(lambda: ray.air.session.report({"loss": 1}))
+        assert "call ray.train.report() instead" in str(error)
+        error = raised_by(ray.air.session.get_world_rank)
+        assert "call ray.train.get_context().get_world_rank() instead" in str(error)
+    finally:
+        vars(ray.air.session).update(before)
+
+
+def test_advice_is_for_users_of_this_project() -> None:
+    assert all(remedy in REMEDIES for remedy in REMOVED)
+    for remedy in REMEDIES:
+        assert not remedy.advice.endswith(".")

@@ -1,0 +1,56 @@
+"""An error in one sentence, with what to do about it where that is known; pure."""
+
+from collections.abc import Iterator
+
+from .error_text import first_line
+from .remedy_table import REMEDIES, Remedy
+
+_SHOWN = 200
+"""Characters of an error's own text before an advice: an attempt's message has 500."""
+_SEARCHED = 20_000
+"""Characters of an error's text that are searched: a remote error holds a whole traceback."""
+_CAUSES = 5
+"""How far back the causes of an error are searched."""
+
+
+def find(error: BaseException) -> Remedy | None:
+    """What to do about an error, or about what caused it; None: it is not in the table."""
+    known = _notes(error)
+    texts = [f"{type(one).__name__}: {str(one)[:_SEARCHED]}" for one in _with_causes(error)]
+    for remedy in REMEDIES:
+        if remedy.advice in known or any(remedy.matches(text) for text in texts):
+            return remedy
+    return None
+
+
+def note(error: BaseException) -> None:
+    """Add to an error what to do about it: its causes are lost when Ray sends it on."""
+    remedy = find(error)
+    if remedy is not None and remedy.advice not in _notes(error):
+        error.add_note(remedy.advice)
+
+
+def _notes(error: BaseException) -> list[str]:
+    return [str(each) for each in getattr(error, "__notes__", ())]
+
+
+def explained(error: BaseException) -> str:
+    """The first line of an error's text, and what to do where that is known."""
+    remedy, line = find(error), first_line(error)
+    if remedy is None:
+        return line
+    shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    return f"{shown.rstrip('.')}; {remedy.advice}"
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    following: BaseException | None = error
+    if type(error).__module__.startswith(__package__):
+        return  # its sentence says what to do
+    for _ in range(_CAUSES):
+        if following is None:
+            return
+        yield following
+        following = following.__cause__ or (
+            None if following.__suppress_context__ else following.__context__
+        )
