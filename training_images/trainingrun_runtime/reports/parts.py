@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -74,10 +73,12 @@ def table_of(rows: Sequence[Row], attempt: int) -> Any:
             if name == "step" and value == row.step:
                 continue
             name = f"reported_{name}" if name in OWN_COLUMNS else name
-            columns.setdefault(name, [None] * len(rows))[index] = value
+            if name not in columns:
+                columns[name] = [None] * len(rows)
+            columns[name][index] = value
     own = {
         "step": pa.array([row.step for row in rows], pa.int64()),
-        "time": pa.array([datetime.fromtimestamp(row.time, UTC) for row in rows], _TIME),
+        "time": pa.array([round(row.time * 1e6) for row in rows], pa.int64()).cast(_TIME),
         "attempt": pa.array([attempt] * len(rows), pa.int64()),
     }
     return pa.table({**own, **{name: _column(values) for name, values in columns.items()}})

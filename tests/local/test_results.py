@@ -1,0 +1,146 @@
+"""What `results` finds in a run's folder, and which weights it loads: with a real S3 server."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from support.sharded_checkpoints import save, save_trained
+from support.sharded_models import HSDP, whole_model
+from trainingrun.api.contract import ProgressResult
+from trainingrun_runtime import results
+from trainingrun_runtime.checkpoints import manifest, run_result
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.checkpoints.manifest import Manifest
+from trainingrun_runtime.checkpoints.storage_errors import DamagedError
+from trainingrun_runtime.coordination.lease import Lease
+from trainingrun_runtime.reports.inbox import Inbox
+from trainingrun_runtime.reports.rows import Row
+from trainingrun_runtime.reports.writer import ReportWriter
+
+
+def put(bucket: Bucket, folder: Path, step: int, index: int, **fields: Any) -> Manifest:
+    """Commit the files of a folder as a checkpoint."""
+    made = Manifest(
+        path=f"checkpoints/0001-000001/step-{step:010d}-1",
+        step=step,
+        world_size=2,
+        attempt=1,
+        fencing_token=1,
+        index=index,
+        files=manifest.digest_folder(folder),
+        time=1000.0,
+        **fields,
+    )
+    for name in made.files:
+        bucket.put(f"{made.path}/{name}", (folder / name).read_bytes())
+    manifest.commit(bucket, made)
+    return made
+
+
+@pytest.fixture
+def run(bucket: Bucket, tmp_path: Path) -> tuple[Bucket, list[nn.Linear]]:
+    """A run with two checkpoints, of which the first is the best; and their models."""
+    Lease.take(bucket, 1, "pod", 1000)
+    models = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    for index, (model, error) in enumerate(zip(models, (0.1, 0.2), strict=True), 1):
+        folder = tmp_path / f"files-{index}"
+        folder.mkdir()
+        objects = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+        save(folder, 1, lambda rank, objects=objects: objects)
+        put(bucket, folder, 10 * index, index, metrics={"error": error}, best_metric="error")
+    return bucket, models
+
+
+def opened(bucket: Bucket) -> results.Results:
+    return results.open(bucket.root, bucket.endpoint, bucket.region)
+
+
+def load(bucket: Bucket, uri: str, model: Any, **options: Any) -> results.Checkpoint:
+    return results.load(uri, model, endpoint=bucket.endpoint, region=bucket.region, **options)
+
+
+def test_metrics_checkpoints_and_result_are_found(run: tuple[Bucket, list[nn.Linear]]) -> None:
+    bucket, _ = run
+    inbox = Inbox()
+    inbox.begin(1, None)
+    inbox.add(1, [Row(step, 1000.0, {"loss": 1 / step}) for step in (1, 2, 3)])
+    ReportWriter(bucket, 1, 1, inbox.take).write()
+    found = opened(bucket)
+    assert isinstance(found.metrics, pd.DataFrame)
+    assert found.metrics["step"].tolist() == [1, 2, 3]
+    assert found.metrics["loss"].tolist() == [1, 1 / 2, 1 / 3]
+    assert str(found.metrics["time"].dt.tz) == "UTC"
+    assert [one.step for one in found.checkpoints] == [10, 20]
+    best = found.best_checkpoint
+    assert best is not None
+    assert (best.step, best.metrics) == (10, {"error": 0.1})
+    assert best.uri == f"{bucket.root}/checkpoints/0001-000001/step-0000000010-1"
+    assert found.result is None
+    run_result.write(Lease.take(bucket, 1, "pod", 1000), ProgressResult(metrics={"error": 0.2}))
+    result = opened(bucket).result
+    assert result is not None
+    assert result.metrics == {"error": 0.2}
+
+
+def test_weights_are_loaded_from_a_checkpoint_and_from_the_newest_one_of_a_run(
+    run: tuple[Bucket, list[nn.Linear]],
+) -> None:
+    bucket, models = run
+    model = nn.Linear(3, 2)
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    assert load(bucket, bucket.root, model).step == 20
+    assert torch.equal(model.weight, models[1].weight)
+    best = opened(bucket).best_checkpoint
+    assert best is not None
+    assert load(bucket, f"{best.uri}/", torch.compile(model)).step == 10
+    assert torch.equal(model.weight, models[0].weight)
+    assert torch.equal(torch.rand(1), expected), "the random state stays as it was"
+
+
+def test_what_cannot_be_loaded_is_named(run: tuple[Bucket, list[nn.Linear]]) -> None:
+    bucket, models = run
+    model = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match="no state of 'net'; name one of its objects: model"):
+        load(bucket, bucket.root, model, name="net")
+    with pytest.raises(results.NoRun, match=r"there is no checkpoint .*step-3; .*\(steps: 10, 20"):
+        load(bucket, f"{bucket.root}/checkpoints/0001-000001/step-3", model)
+    with pytest.raises(results.NoRun, match="there is no"):
+        load(bucket, f"{bucket.root}-other", model)
+    newest = opened(bucket).checkpoints[-1]
+    key = bucket.key_of(newest.uri.removeprefix("file://").removeprefix("s3://"))
+    content = bucket.get(f"{key}/state.pt")
+    assert content is not None
+    bucket.put(f"{key}/state.pt", content[:-1] + b"x")
+    with pytest.raises(DamagedError, match=r"state.pt is damaged: it is not as committed"):
+        load(bucket, newest.uri, model)
+    assert load(bucket, bucket.root, model).step == 10, "the newest intact one"
+    assert torch.equal(model.weight, models[0].weight)
+
+
+def test_a_checkpoint_of_a_script_of_its_own_is_named_as_such(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    Lease.take(bucket, 1, "pod", 1000)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.bin").write_bytes(b"1")
+    put(bucket, tmp_path / "mine", 5, 1)
+    with pytest.raises(ValueError, match=r"no state.pt, so it was not written by a Session"):
+        load(bucket, bucket.root, nn.Linear(3, 2))
+
+
+def test_weights_that_were_trained_sharded_are_put_together(bucket: Bucket, tmp_path: Path) -> None:
+    Lease.take(bucket, 1, "pod", 1000)
+    (tmp_path / "shards").mkdir()
+    save_trained(tmp_path / "shards", HSDP)
+    put(bucket, tmp_path / "shards", 7, 1)
+    model, _ = whole_model(trained=False)
+    load(bucket, bucket.root, model)
+    trained, _ = whole_model(trained=True)
+    for name, value in trained.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
