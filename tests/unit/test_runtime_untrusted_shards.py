@@ -15,6 +15,7 @@ from support.sharded_checkpoints import restore, save_trained
 from support.sharded_models import one_rank, rows, same_part, tensors, whole_model
 from trainingrun_runtime.checkpoints import checkpoint_files, manifest, verification
 from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.checkpoints.fetching import Fetched
 from trainingrun_runtime.checkpoints.manifest import Manifest
 from trainingrun_runtime.checkpoints.restored_files import FetchedFiles, files_of
 from trainingrun_runtime.checkpoints.shard_files import DamagedShards
@@ -143,12 +144,12 @@ def test_a_rank_downloads_the_shards_that_it_needs_and_verifies_them(
     mine, whole = tmp_path / "mine", tensors(*whole_model(trained=True))
     mine.mkdir()
     with one_rank(1, 2):
-        restored = restore(FetchedFiles(checkpoint, mine, checkpoint.names()), rows(2), 1)
+        restored = restore(FetchedFiles(checkpoint, mine, list(found.files)), rows(2), 1)
         assert all(same_part(restored[name], whole[name]) for name in whole)
     assert sorted(file.name for file in mine.iterdir()) == [
         "random-1.pt", "shard-0.json", "shard-1.json", "shard-1.pt", "state.pt"
     ]  # fmt: skip
-    with files_of(checkpoint) as files:
+    with files_of(checkpoint, Fetched(bucket, found)) as files:
         assert isinstance(files, FetchedFiles)
         alter(bucket, f"{found.path}/shard-0.pt")
         with one_rank(0, 2), pytest.raises(StorageError, match=r"shard-0\.pt changed while"):

@@ -53,7 +53,9 @@ class SavedObjects:
         if checkpoint is None:
             return Position()
         worker = self._worker
-        with files_of(checkpoint) as files:
+        # After a report of the training function's own, it is another checkpoint.
+        fetched = worker.fetched if checkpoint is worker.offered else None
+        with files_of(checkpoint, fetched) as files:
             position = snapshot.restore(files, self.objects, worker.rank, worker.world_size)
         # Another run's `stop()` was its own: a run that begins there trains on.
         return position if worker.restored is not None else replace(position, stop_at=None)

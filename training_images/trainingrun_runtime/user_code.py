@@ -183,7 +183,7 @@ def _pieces(code: ContractCode) -> Iterator[bytes]:
             ) from None
         return
     folder, _, name = code.uri.rpartition("/")
-    yield from Bucket.open(folder, code.endpoint, code.region).stream(name)
+    yield from map(bytes, Bucket.open(folder, code.endpoint, code.region).stream(name))
 
 
 def _keep_the_same(code: ContractCode, digest: str, bucket: Bucket, retry: StorageRetry) -> None:

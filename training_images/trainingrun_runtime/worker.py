@@ -17,9 +17,10 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
-from . import prestarted_worker, remedies, stacks, user_code
-from .checkpoints import checkpoint_files, manifest, restore_source
+from . import begin_from, prestarted_worker, remedies, stacks, user_code
+from .checkpoints import checkpoint_files, manifest
 from .checkpoints.bucket import Bucket
+from .checkpoints.fetching import Fetched
 from .checkpoints.manifest import Manifest
 from .checkpoints.storage_retry import StorageRetry, report_to
 from .coordination.loss_history import LossHistory
@@ -66,6 +67,10 @@ class Worker:
         """Seconds after which a collective call fails."""
         self.restored: Manifest | None = None
         """The run's own checkpoint that this worker group begins from."""
+        self.offered: Any = None
+        """The checkpoint that Ray hands on to the training function."""
+        self.fetched: Fetched | None = None
+        """What this rank has downloaded of the checkpoint that is restored."""
         self._restore_from = contract.restore_from
         tracked = contract.tracking
         self._has_event_files = bool(tracked and tracked.tensorboard_every_seconds)
@@ -115,32 +120,38 @@ class Worker:
             os.environ.get("NODE_NAME", ""),
             os.environ.get("POD_NAME", ""),
         )
-        chosen: Any = None
         if self.rank == 0:
             # Uploads of the former group are complete and about to be committed.
             while ray.get(self.coordinator.uploads_waiting.remote()):
                 time.sleep(0.1)
-            found, foreign, skipped = self.storage_retry(
-                lambda: restore_source.choose(bucket, self._restore_from)
-            )
-            own = found if found and not foreign else None
+        begun = begin_from.agree(
+            self.rank,
+            self.world_size,
+            self.coordinator,
+            bucket,
+            self._restore_from,
+            self.storage_retry,
+        )
+        self.fetched = begun.fetched
+        found = begun.fetched.manifest if begun.fetched is not None else None
+        own = found if found is not None and not begun.foreign else None
+        group = None
+        if self.rank == 0:
             group = ray.get(
                 self.coordinator.group_started.remote(
                     self.world_size,
                     found.step if found else 0,
-                    [s.reason for s in skipped],
-                    self._folder(bucket, foreign).uri(found.path) if found and foreign else None,
+                    begun.skipped,
+                    begun.bucket.uri(found.path) if found and begun.foreign else None,
                     Origin(own.fencing_token, own.group, own.step) if own else None,
                 )
             )
             self.history = ray.get(self.coordinator.loss_history.remote())
-            chosen = (found.model_dump() if found else None, foreign, group)
-        document, foreign, self.group = broadcast_from_rank_zero(chosen)
-        if document:
-            restored = Manifest.model_validate(document)
-            self.restored = None if foreign else restored
-            place = self._folder(bucket, foreign)
-            training.offer_checkpoint(*checkpoint_files.offered(place, restored))
+        self.group = broadcast_from_rank_zero(group)
+        if found is not None:
+            self.restored = own
+            offer = checkpoint_files.offered(begun.bucket, found)
+            self.offered = training.offer_checkpoint(*offer)
         else:
             training.offer_checkpoint(None, None)
         if ray.train.get_context().get_local_world_size() > 1:
@@ -150,16 +161,13 @@ class Worker:
         self._watcher.start()
         self._prestart = prestarted_worker.schedule()
 
-    def _folder(self, own: Bucket, foreign: bool) -> Bucket:
-        """The run's own folder, or the one that it begins from."""
-        source = self._restore_from
-        return restore_source.folder(source) if foreign and source is not None else own
-
     def end(self) -> None:
         """The training function returned or raised."""
         self._watcher.stop()
         if self._prestart is not None:
             self._prestart.cancel()
+        if self.fetched is not None:
+            self.fetched.close()
 
     def _handle_notice(self, notice: PreemptionNotice) -> None:
         if self.session is not None:

@@ -196,7 +196,7 @@ class Bucket:
         filesystem, root = self.pyarrow()
         self._ask(lambda: _delete_markers(filesystem, f"{root}/{prefix}"))
 
-    def stream(self, key: str) -> Iterator[bytes]:
+    def stream(self, key: str) -> Iterator[memoryview]:
         """The object's content in pieces, in order; for objects too large for `get`.
 
         Raises:
@@ -207,10 +207,10 @@ class Bucket:
             raise AbsentError(f"there is no {self.uri(key)}")
         starts = iter(range(0, size, _RANGE))
 
-        def read(start: int) -> bytes:
+        def read(start: int) -> memoryview:
             end = min(start + _RANGE, size)
             part = self._ask(lambda: obstore.get_range(self.store, key, start=start, end=end))
-            return bytes(part)
+            return memoryview(part)  # without a copy
 
         with ThreadPoolExecutor(_AHEAD) as pool:
             under_way = deque(pool.submit(read, start) for start in islice(starts, _AHEAD))

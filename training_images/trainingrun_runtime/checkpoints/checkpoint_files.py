@@ -28,10 +28,10 @@ def offered(bucket: Bucket, manifest: Manifest) -> tuple[str, pyarrow.fs.FileSys
 class _Verified:
     """A file of the bucket that fails to be read once it is not what was committed."""
 
-    def __init__(self, pieces: Iterator[bytes], wanted: FileDigest, uri: str) -> None:
+    def __init__(self, pieces: Iterator[memoryview], wanted: FileDigest, uri: str) -> None:
         self._pieces, self._wanted, self._uri = pieces, wanted, uri
         self._digest = hashlib.sha256()
-        self._left = b""
+        self._left = memoryview(b"")
         self._taken = 0
         self.closed = False
 
@@ -55,15 +55,15 @@ class _Verified:
                 return b""
             self._take(piece)
         part, self._left = self._left[:size], self._left[size:]
-        return part
+        return bytes(part)
 
     def close(self) -> None:
         self.closed = True
 
-    def _take(self, piece: bytes) -> None:
+    def _take(self, piece: memoryview) -> None:
         self._digest.update(piece)
         self._taken += len(piece)
-        self._left = bytes(piece)
+        self._left = piece
         # Before the last byte is handed out: a reader that has the size may not read again.
         self._check(at_end=False)
 

@@ -3,7 +3,9 @@
 The other run's folder is only read: nothing in it is created, changed or deleted.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -33,21 +35,26 @@ class Chosen(NamedTuple):
     """Newer checkpoints that are not intact, newest first; the run's own before the other's."""
 
 
-def choose(bucket: Bucket, wanted: ContractRestore | None) -> Chosen:
+def choose(
+    bucket: Bucket, wanted: ContractRestore | None, refused: Mapping[str, str] | None = None
+) -> Chosen:
     """The run's own newest intact checkpoint, or where there is none, the other run's.
 
     Args:
         bucket: The run's own folder.
         wanted: `storage.restoreFrom`, if set.
+        refused: As for `newest_intact`: then files are not read, since the ranks do that. None:
+            every file is read and compared here.
 
     Raises:
         NothingToRestore: There is none in either.
         StorageError: The store did not answer, so it is unknown.
     """
-    own, skipped = verification.newest_intact(bucket)
+    deep, refused = refused is None, refused or {}
+    own, skipped = verification.newest_intact(bucket, deep=deep, refused=refused)
     if own is not None or wanted is None:
         return Chosen(own, False, skipped)
-    found, more = find(wanted)
+    found, more = find(wanted, deep, refused)
     return Chosen(found, True, [*skipped, *more])
 
 
@@ -68,12 +75,15 @@ def folder(wanted: ContractRestore) -> Bucket:
     return Bucket.open(wanted.uri, wanted.endpoint, wanted.region)
 
 
-def find(wanted: ContractRestore, deep: bool = True) -> tuple[Manifest, list[Skipped]]:
+def find(
+    wanted: ContractRestore, deep: bool = True, refused: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Manifest, list[Skipped]]:
     """The other run's checkpoint.
 
     Args:
         wanted: Its folder, and the step if a certain one is wanted.
         deep: As for `newest_intact`.
+        refused: As for `newest_intact`.
 
     Returns:
         The checkpoint, and the newer ones that were skipped, newest first.
@@ -83,7 +93,7 @@ def find(wanted: ContractRestore, deep: bool = True) -> tuple[Manifest, list[Ski
         StorageError: The store did not answer, so it is unknown.
     """
     bucket = folder(wanted)
-    found, skipped = verification.newest_intact(bucket, wanted.step, deep)
+    found, skipped = verification.newest_intact(bucket, wanted.step, deep, refused)
     if found is not None:
         return found, skipped
     at = f"{bucket.root} at {bucket.endpoint}" if bucket.endpoint else bucket.root

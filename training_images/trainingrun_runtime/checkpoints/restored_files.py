@@ -1,14 +1,16 @@
 """The files of a checkpoint as a rank restores them: all at once, or those that it asks for."""
 
 import contextlib
-import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ray.train import Checkpoint
 
 from ..ray_internals.filesystem import RetryingCheckpoint
+
+if TYPE_CHECKING:
+    from .fetching import Fetched
 
 SHARDS = "shard-"
 """Names of files with the parts of sharded tensors begin so."""
@@ -46,7 +48,7 @@ class FetchedFiles:
 
     Args:
         checkpoint: the one in the bucket.
-        folder: an empty one of this machine.
+        folder: one of this machine, for them alone.
         names: of all its files.
     """
 
@@ -68,16 +70,19 @@ class FetchedFiles:
 
 
 @contextlib.contextmanager
-def files_of(checkpoint: Checkpoint) -> Iterator[RestoredFiles]:
+def files_of(checkpoint: Checkpoint, fetched: "Fetched | None" = None) -> Iterator[RestoredFiles]:
     """The files of a checkpoint, while it is restored.
 
-    What all ranks share is downloaded once for each node. Where the state is sharded, each rank
-    downloads the files that it needs: the whole may be larger than a node's disk.
+    Args:
+        checkpoint: the one to restore.
+        fetched: what this rank has downloaded of it; further files are downloaded where they are
+            asked for. None: nothing, and all files are downloaded.
     """
-    names = checkpoint.names() if isinstance(checkpoint, RetryingCheckpoint) else []
-    if any(name.startswith(SHARDS) for name in names):
-        with tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True) as folder:
-            yield FetchedFiles(checkpoint, Path(folder), names)
+    if fetched is not None and isinstance(checkpoint, RetryingCheckpoint):
+        try:
+            yield FetchedFiles(checkpoint, fetched.folder, list(fetched.manifest.files))
+        finally:
+            fetched.close()
     else:
         with checkpoint.as_directory() as folder:
             yield LocalFiles(Path(folder))

@@ -17,12 +17,11 @@ import torch
 
 from . import resharding, shard_files, sharded_state
 from .encoding import TAG, NotSavable, decode, encode
+from .fetching import STATE_FILE
 from .fingerprint import fingerprint
 from .restored_files import RestoredFiles
 from .sharded_state import Encoded
 from .stateful_objects import Stateful
-
-STATE_FILE = "state.pt"
 
 
 def rank_file(rank: int) -> str:

@@ -1,8 +1,12 @@
 """Whether a checkpoint's files are as its manifest says, and which checkpoint is restored."""
 
 import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO, NamedTuple
 
 from .bucket import Bucket
 from .manifest import Manifest, read_all
@@ -22,7 +26,10 @@ class Skipped(NamedTuple):
 
 
 def newest_intact(
-    bucket: Bucket, step: int | None = None, deep: bool = True
+    bucket: Bucket,
+    step: int | None = None,
+    deep: bool = True,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Manifest | None, list[Skipped]]:
     """The checkpoint to restore.
 
@@ -30,6 +37,7 @@ def newest_intact(
         bucket: A run's folder.
         step: Only checkpoints of this step count; default: any.
         deep: Also read every file and compare its SHA-256; otherwise existence and size only.
+        refused: By the URI of a manifest, why its checkpoint is not intact, as far as it is known.
 
     Returns:
         The newest checkpoint whose files are all as committed, or none; and the newer ones that
@@ -42,7 +50,7 @@ def newest_intact(
             continue
         if step is not None and found.step != step:
             continue
-        reason = verify(bucket, found, deep)
+        reason = refused.get(bucket.uri(found.key)) or verify(bucket, found, deep)
         if reason is None:
             return found, skipped
         skipped.append(Skipped(found, f"the checkpoint of step {found.step} is damaged: {reason}"))
@@ -75,21 +83,52 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
             return f"{prefix}{name} is missing"
         return None if size == wanted else f"{prefix}{name} has {size} bytes instead of {wanted}"
 
-    def wrong_content(name: str) -> str | None:
-        digest = hashlib.sha256()
-        try:
-            for piece in bucket.stream(prefix + name):
-                digest.update(piece)
-        except AbsentError:
-            return f"{prefix}{name} is missing"
-        if digest.hexdigest() == manifest.files[name].sha256:
-            return None
-        return f"{prefix}{name} has another content than was committed (SHA-256 differs)"
-
     names = sorted(manifest.files)
-    for check in (wrong_size, wrong_content) if deep else (wrong_size,):
+    content = partial(wrong_content, bucket, manifest)
+    for check in (wrong_size, content) if deep else (wrong_size,):
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             found = next((reason for reason in pool.map(check, names) if reason), None)
         if found:
             return found
     return None
+
+
+def wrong_content(
+    bucket: Bucket, manifest: Manifest, name: str, target: Path | None = None
+) -> str | None:
+    """Read a file of a checkpoint and compare its SHA-256.
+
+    Args:
+        bucket: The run's folder.
+        manifest: What it must be.
+        name: Of the file.
+        target: Where the file is written to, if it is intact.
+
+    Returns:
+        None if it is intact, else a sentence.
+    """
+    key, wanted = f"{manifest.path}/{name}", manifest.files[name].sha256
+    try:
+        if target is None:
+            found = _digest(bucket, key, None)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.with_name(f"{target.name}.part")
+            with part.open("wb") as file:
+                found = _digest(bucket, key, file)
+            if found == wanted:
+                part.rename(target)
+    except AbsentError:
+        return f"{key} is missing"
+    if found == wanted:
+        return None
+    return f"{key} has another content than was committed (SHA-256 differs)"
+
+
+def _digest(bucket: Bucket, key: str, copy: BinaryIO | None) -> str:
+    digest = hashlib.sha256()
+    for piece in bucket.stream(key):
+        digest.update(piece)
+        if copy is not None:
+            copy.write(piece)
+    return digest.hexdigest()

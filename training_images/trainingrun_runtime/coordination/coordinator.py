@@ -67,6 +67,7 @@ class Coordinator:
         self._commits = 0
         self._uploads: deque[UploadedCheckpoint | LateMetrics] = deque()
         self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
+        self._refused: dict[str, str] = {}  # URI of a manifest -> what is wrong with its files
         self._settled: deque[str] = deque(maxlen=_SETTLED)
         self._inbox = Inbox()
         self._upload_added = threading.Condition()
@@ -115,6 +116,16 @@ class Coordinator:
             self._inbox.complete(self._group, upload.rows, upload.step)
         self.uploaded(replace(upload, metrics=metrics, rows=()))
 
+    def refuse(self, uri: str, reason: str) -> None:
+        """A worker: the checkpoint of the manifest at `uri` is damaged; the first reason counts."""
+        with self._lock:
+            self._refused.setdefault(uri, reason)
+
+    def refused(self) -> dict[str, str]:
+        """The checkpoints that the worker group that begins has found not to be intact, and why."""
+        with self._lock:
+            return dict(self._refused)
+
     def group_started(
         self,
         world_size: int,
@@ -141,6 +152,7 @@ class Coordinator:
             self._group_began, self._has_session = time.time(), False
             self._actors = {}
             self._saved_step, self._early = resumed_step, {}
+            self._refused = {}
             step, rank = self._saved_alone or (None, None)
             self._saved_alone = None
             self._group = self._accounting.group_started(

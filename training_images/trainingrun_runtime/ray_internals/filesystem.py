@@ -46,18 +46,6 @@ class RetryingCheckpoint(Checkpoint):
         except (FileNotFoundError, AbsentError):
             raise self._gone() from None
 
-    def names(self) -> list[str]:
-        """Of the files in its folder, without those of folders below."""
-
-        def listed() -> list[str]:
-            found = self.filesystem.get_file_info(fs.FileSelector(self.path))
-            return [info.base_name for info in found if info.type is fs.FileType.File]
-
-        try:
-            return StorageRetry(lambda message: None)(listed)
-        except (FileNotFoundError, AbsentError):
-            raise self._gone() from None
-
     def download(self, name: str, target: Path) -> None:
         """Download one file of its folder."""
 

@@ -35,16 +35,25 @@ def train_context() -> Any:
     return get_train_context()
 
 
-def offer_checkpoint(path: str | None, filesystem: pyarrow.fs.FileSystem | None) -> None:
+def offer_checkpoint(
+    path: str | None, filesystem: pyarrow.fs.FileSystem | None
+) -> RetryingCheckpoint | None:
     """Make `ray.train.get_checkpoint()` return the checkpoint at `path`, or None.
+
+    Returns:
+        The same.
 
     Raises:
         UnknownRay: it returns something else: training would begin from scratch.
     """
-    offered = RetryingCheckpoint(path=path, filesystem=filesystem) if path else None
+    offered: RetryingCheckpoint | None = None
+    if path:
+        offered = RetryingCheckpoint(path=path, filesystem=filesystem)
     train_context().checkpoint = offered
-    if ray.train.get_checkpoint() is not offered:
+    handed_on: object = ray.train.get_checkpoint()
+    if handed_on is not offered:
         raise UnknownRay(sentence("does not hand on the checkpoint that it is given"))
+    return offered
 
 
 def number_local_ranks(per_node: int) -> None:

@@ -1,0 +1,71 @@
+"""The checkpoint that a worker group begins from: all ranks agree on it, and have it downloaded."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import ray
+from ray.train.collective import barrier, broadcast_from_rank_zero
+
+from trainingrun.api.contract import ContractRestore
+
+from .checkpoints import restore_source
+from .checkpoints.bucket import Bucket
+from .checkpoints.fetching import Fetched, share_of
+from .checkpoints.manifest import Manifest
+
+
+class Beginning(NamedTuple):
+    """What a worker group begins from."""
+
+    fetched: Fetched | None
+    """The checkpoint, and what this rank has of it; None: training begins at step 0."""
+    foreign: bool
+    """Whether it is another run's."""
+    bucket: Bucket
+    """The folder of the run whose it is."""
+    skipped: list[str]
+    """Why newer checkpoints are not restored, a sentence for each."""
+
+
+def agree(
+    rank: int,
+    world_size: int,
+    coordinator: Any,
+    own: Bucket,
+    source: ContractRestore | None,
+    retry: Callable[[Callable[[], Any]], Any],
+) -> Beginning:
+    """The newest checkpoint of which every rank has found its share intact.
+
+    Args:
+        rank: of this process.
+        world_size: how many ranks there are.
+        coordinator: handle of the `Coordinator` actor.
+        own: the run's own folder.
+        source: `storage.restoreFrom`, if set.
+        retry: repeats requests to the store.
+
+    Raises:
+        NothingToRestore: on rank 0: `source` has none.
+    """
+    while True:
+        chosen: Any = None
+        if rank == 0:
+            refused = ray.get(coordinator.refused.remote())
+            found = retry(lambda: restore_source.choose(own, source, refused))  # noqa: B023
+            document = found.manifest.model_dump() if found.manifest else None
+            chosen = (document, found.foreign, [skipped.reason for skipped in found.skipped])
+        document, foreign, skipped = broadcast_from_rank_zero(chosen)
+        bucket = restore_source.folder(source) if foreign and source is not None else own
+        if document is None:
+            return Beginning(None, False, own, skipped)
+        manifest = Manifest.model_validate(document)
+        fetched, uri = Fetched(bucket, manifest), bucket.uri(manifest.key)
+        share = share_of(manifest.files, rank, world_size, manifest.world_size)
+        reason = retry(lambda: fetched.fetch(share))  # noqa: B023
+        if reason is not None:
+            ray.get(coordinator.refuse.remote(uri, reason))
+        barrier()
+        if uri not in ray.get(coordinator.refused.remote()):
+            return Beginning(fetched, foreign, bucket, skipped)
+        fetched.close()
