@@ -106,3 +106,44 @@ def test_an_error_of_the_script_says_what_to_do(
     a_script: Callable[[str], Run], code: str, advice: str
 ) -> None:
     assert advice in failure_of(a_script(code))
+
+
+def test_what_scripts_do_around_their_training_works(
+    a_script: Callable[[str], Run], tmp_path: Path
+) -> None:
+    """They connect to Ray, name a folder of their own, and read the result."""
+    run = a_script(
+        f"""
+        from ray.train import CheckpointConfig
+
+        def train(config):
+            for epoch in range(3):
+                with tempfile.TemporaryDirectory() as folder:
+                    pathlib.Path(folder, "epoch").write_text(str(epoch))
+                    checkpoint = Checkpoint.from_directory(folder)
+                    ray.train.report({{"epoch": epoch, "loss": 1 / (1 + epoch)}}, checkpoint)
+
+        ray.init(address="auto")
+        result = TorchTrainer(
+            train,
+            scaling_config=scaling,
+            run_config=RunConfig(name="mine", storage_path="{tmp_path}/elsewhere"),
+        ).fit()
+        ray.shutdown()
+
+        def epoch_of(checkpoint):
+            with checkpoint.as_directory() as folder:
+                return pathlib.Path(folder, "epoch").read_text()
+
+        found = [(epoch_of(one), metrics["loss"]) for one, metrics in result.best_checkpoints]
+        assert found == [("1", 1 / 2), ("2", 1 / 3)], found  # checkpoints.keep is 2
+        assert epoch_of(result.checkpoint) == "2"
+        assert result.metrics["loss"] == 1 / 3
+        assert list(result.metrics_dataframe["epoch"])[-1] == 2
+        best = result.get_best_checkpoint("loss", "min")
+        pathlib.Path("{tmp_path}/read").write_text(epoch_of(best))
+        """
+    )
+    assert run.drive() == 0, run.log()
+    assert (tmp_path / "read").read_text() == "2"
+    assert not (tmp_path / "elsewhere").exists()

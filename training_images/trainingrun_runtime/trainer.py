@@ -3,16 +3,20 @@
 import dataclasses
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
+import ray
 from ray.train import BackendConfig, CheckpointConfig, RunConfig, ScalingConfig
 
 from trainingrun.api.contract import RunContract
 
 from . import overruled, prestarted_worker
+from .checkpoints import manifest, retention
 from .checkpoints.bucket import Bucket
 from .checkpoints.manifest import CHECKPOINTS
+from .checkpoints.storage_retry import StorageRetry, report_to
 from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
 from .progress.report_callback import CoordinatorReports
@@ -65,7 +69,26 @@ class Trainers:
             self._prepare,
             lambda: AttemptPolicy(self._coordinator),
             prestarted_worker.controller_environment(),
+            self._leave_out_the_deleted if self._contract.script is not None else lambda _: None,
         )
+
+    def _leave_out_the_deleted(self, result: Any) -> None:
+        """Of the checkpoints in a script's result, leave those that the run keeps.
+
+        Ray deletes none (see `_run_config`), so it lists all that were ever reported.
+        """
+        while ray.get(self._coordinator.uploads_waiting.remote()):
+            time.sleep(0.05)
+        retry = StorageRetry(report_to(self._coordinator, "driver"))
+        committed = retry(lambda: manifest.committed(self._bucket))
+        wanted = self._contract.checkpoints
+        expired = retention.expired(committed, wanted.keep, retention.wanted(wanted))
+        kept = {each.path for each in committed if each not in expired}
+        result.best_checkpoints = [
+            (checkpoint, metrics)
+            for checkpoint, metrics in result.best_checkpoints or ()
+            if self._bucket.key_of(checkpoint.path) in kept
+        ]
 
     def _prepare(self, trainer: Any) -> None:
         """Configure a script's trainer as `fit_function` does its own."""

@@ -205,6 +205,7 @@ def intercept_fit(
     prepare: Callable[[Any], None],
     failure_policy: Callable[[], Any],
     controller_variables: Mapping[str, str],
+    finish: Callable[[Any], None] = lambda result: None,
 ) -> Fit:
     """Have the Ray Train v2 trainer of this process prepared by us when it is fitted.
 
@@ -214,6 +215,7 @@ def intercept_fit(
         prepare: may replace the trainer's attributes.
         failure_policy: makes the policy that Ray's controller asks after each failure.
         controller_variables: environment variables of the controller's process.
+        finish: may change the result before the script gets it.
 
     Returns:
         What becomes of it, whatever the code around it does with the exception.
@@ -243,6 +245,7 @@ def intercept_fit(
         try:
             prepare(trainer)
             result = fit(trainer)
+            finish(result)
         except BaseException as error:
             outcome.error = error
             raise
