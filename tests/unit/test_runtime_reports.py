@@ -155,6 +155,15 @@ def test_what_is_no_part_is_refused(name: str, content: bytes, why: str) -> None
         parts.decoded(name, content)
 
 
+def test_a_part_of_very_many_rows_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = a_part(1, 1, rows(1, 30, 1.0))
+    content = parts.encoded(made)
+    assert parts.decoded(made.key, content).table == made.table
+    monkeypatch.setattr(parts, "MOST_VALUES", 100)
+    with pytest.raises(UnreadablePart, match="it has 30 rows, too many"):
+        parts.decoded(made.key, content)
+
+
 def test_rows_are_taken_until_the_driver_has_them() -> None:
     inbox = Inbox()
     inbox.add(1, rows(1, 1, 1.0))  # of a group that never began

@@ -55,7 +55,7 @@ def merged(found: Iterable[Part]) -> Any:
         if origin is None:
             break
         place = (origin.fencing_token, origin.group)
-        last_step = origin.step if last_step is None else min(last_step, origin.step)
+        last_step = origin.step
     return _one_row_per_step(_concatenated(tables[::-1]))
 
 

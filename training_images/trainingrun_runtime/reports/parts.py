@@ -20,6 +20,8 @@ FOLDER = "reports"
 """Where parts are, below the run's folder."""
 LARGEST = 2**26
 """Bytes of a part; a larger object is not read."""
+MOST_VALUES = 20_000_000
+"""Values of a part; one with more is not read: few bytes of Parquet can stand for very many."""
 OWN_COLUMNS = ("step", "time", "attempt")
 """Columns that every part has, before those of the metrics."""
 
@@ -107,7 +109,10 @@ def decoded(name: str, content: bytes) -> Part:
     if place is None:
         raise UnreadablePart("its name is not that of a part")
     try:
-        table = pyarrow.parquet.read_table(pa.BufferReader(content))
+        file = pyarrow.parquet.ParquetFile(pa.BufferReader(content))
+        if file.metadata.num_rows * file.metadata.num_columns > MOST_VALUES:
+            raise UnreadablePart(f"it has {file.metadata.num_rows} rows, too many for a part")
+        table = file.read()
         metadata = json.loads((table.schema.metadata or {})[_METADATA])
         version, origin = metadata["version"], metadata["origin"]
         began = (
