@@ -88,6 +88,14 @@ def test_storage_that_fails_in_rays_controller_is_storage():
     assert classify(ControllerError(OUTAGE)).cause is FailureCause.STORAGE
 
 
+class XGBoostError(ValueError):
+    """As XGBoost's, which is not installed here."""
+
+
+class LightGBMError(Exception):
+    """As LightGBM's."""
+
+
 def test_the_message_names_rank_type_and_first_line():
     classified = classify(WorkerGroupError("it failed", {3: ValueError("bad batch\nof 64")}))
     assert classified.message == "rank 3 raised ValueError: bad batch"
@@ -105,6 +113,13 @@ def test_the_message_names_rank_type_and_first_line():
             RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), id="timeout"
         ),
         pytest.param(ConnectionResetError("Connection reset by peer"), id="connection reset"),
+        pytest.param(
+            XGBoostError("[22:10] /xgboost/src/collective/result.cc:78: Failed to recv."),
+            id="XGBoost",
+        ),
+        pytest.param(
+            LightGBMError("Socket recv error, Connection reset by peer (code: 104)"), id="LightGBM"
+        ),
     ],
 )
 def test_what_a_dying_peer_causes_is_a_collective_error(error):
@@ -123,6 +138,7 @@ def test_what_a_dying_peer_causes_is_a_collective_error(error):
         pytest.param(
             RuntimeError("Distributed package doesn't have NCCL built in"), id="no NCCL at all"
         ),
+        pytest.param(XGBoostError("Invalid parameter: max_dept"), id="XGBoost"),
     ],
 )
 def test_what_the_code_itself_does_wrong_is_not(error):

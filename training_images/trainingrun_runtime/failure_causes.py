@@ -65,6 +65,10 @@ _COLLECTIVE = re.compile(
 )
 _OF_THE_CODE = re.compile(r"NCCL built in|only supported with GPUs|Duplicate GPU")
 """Errors of NCCL that each start meets again."""
+_OF_TREES = re.compile(
+    r"src[/\\]collective[/\\]|another worker|socket (recv|send) error|by peer", re.IGNORECASE
+)
+"""What XGBoost and LightGBM say when a rank is lost; their errors are of one type each."""
 
 
 def is_collective_error(error: BaseException) -> bool:
@@ -74,6 +78,8 @@ def is_collective_error(error: BaseException) -> bool:
         return False
     if kind in ("DistBackendError", "DistNetworkError", "DistStoreError"):
         return True
+    if kind in ("XGBoostError", "LightGBMError"):
+        return bool(_OF_TREES.search(str(error)))
     return isinstance(error, RuntimeError | ConnectionError) and bool(
         _COLLECTIVE.search(str(error))
     )

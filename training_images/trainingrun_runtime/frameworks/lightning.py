@@ -37,8 +37,7 @@ class SessionCallback(Callback):
 
     def __init__(self, *, seed: int | None = None) -> None:
         self._seed = seed
-        self.session: Session | None = None
-        """The session, from the begin of the training on."""
+        self.session: Session | None = None  # from the begin of the training on
         self._loop: DrivenLoop | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -55,9 +54,7 @@ class SessionCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """A step begins with the first batch whose gradients it accumulates."""
-        if self.session is None or self._loop is None:
-            return
-        if batch_idx % trainer.accumulate_grad_batches:
+        if self._loop is None or batch_idx % trainer.accumulate_grad_batches:
             return
         # Metrics on a GPU are waited for, so they are read as rarely as Lightning logs them.
         if pl_module.device.type == "cpu" or batch_idx % trainer.log_every_n_steps == 0:
@@ -139,18 +136,14 @@ def _continue_data(trainer: Trainer) -> None:
 
 
 def _epochs(trainer: Trainer) -> int:
-    limits = [trainer.max_epochs] if trainer.max_epochs not in (None, -1) else []
-    if trainer.max_steps != -1:
-        limits.append(math.ceil(trainer.max_steps / _steps(trainer)))
-    return min((int(limit) for limit in limits if limit is not None), default=ENDLESS)
+    limit = ENDLESS if trainer.max_epochs in (None, -1) else int(trainer.max_epochs)
+    return (
+        limit if trainer.max_steps == -1 else min(limit, -(-trainer.max_steps // _steps(trainer)))
+    )
 
 
 def _steps(trainer: Trainer) -> int:
-    """Steps of an epoch.
-
-    Raises:
-        ValueError: the data has no length.
-    """
+    """Steps of an epoch; a ValueError where the data has no length."""
     if math.isinf(trainer.num_training_batches):
         raise ValueError(
             "the training data has no length, so the trainer's epochs have no end; set "

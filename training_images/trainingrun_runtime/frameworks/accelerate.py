@@ -1,0 +1,68 @@
+"""Hugging Face Accelerate: a session of what `Accelerator.prepare` has wrapped.
+
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+session = prepared_session(model=model, optimizer=optimizer, seed=0)
+for epoch in session.epochs(10):
+    for batch in batches(session, loader):
+        accelerator.backward(loss_of(model, batch))
+        ...
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from accelerate import skip_first_batches
+from accelerate.data_loader import SeedableRandomSampler
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+from torch.utils.data import RandomSampler
+
+from ..session import Session
+
+
+def prepared_session(*, seed: int | None = None, **objects: Any) -> Session:
+    """A session of prepared objects, without their wrappers; see `Session`.
+
+    Leave prepared loaders out: `batches` continues them.
+    """
+    return Session(seed=seed, **{name: _bare(thing) for name, thing in objects.items()})
+
+
+def batches(session: Session, loader: Any) -> Iterator[Any]:
+    """The batches of the epoch under way that are left, in each step one.
+
+    Args:
+        session: within its `epochs()`.
+        loader: a prepared one with a length, whose order follows from the number of the epoch.
+
+    Raises:
+        ValueError: its order is drawn anew at each start.
+    """
+    if isinstance(_sampler(loader), RandomSampler) and not isinstance(
+        _sampler(loader), SeedableRandomSampler
+    ):
+        raise ValueError(
+            "the loader shuffles in an order that a resumed run cannot repeat; make the "
+            "accelerator with dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)"
+        )
+    whole = len(loader)
+    done = session.steps_of_epoch
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(session.epoch)
+    rest = iter(skip_first_batches(loader, done) if done else loader)
+    for _ in session.steps(whole):
+        yield next(rest)
+
+
+def _sampler(loader: Any) -> Any:
+    """What a prepared loader draws its order from."""
+    inner = loader.batch_sampler
+    while not hasattr(inner, "sampler"):  # wrapped once for each way in which ranks share batches
+        inner = inner.batch_sampler
+    return inner.sampler
+
+
+def _bare(thing: Any) -> Any:
+    if isinstance(thing, AcceleratedOptimizer):
+        return thing.optimizer
+    return thing.scheduler if isinstance(thing, AcceleratedScheduler) else thing

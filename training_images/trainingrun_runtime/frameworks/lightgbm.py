@@ -1,0 +1,112 @@
+"""LightGBM: `train` as that of `lightgbm`, with a session.
+
+    from trainingrun_runtime.frameworks import lightgbm
+
+    booster = lightgbm.train(params, train_set, num_boost_round=500, valid_sets=[train_set])
+
+It works in a `training.function` and in the function of Ray's LightGBMTrainer; in the former it
+connects the workers by itself. A step is a round of boosting.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lightgbm
+import ray
+import ray.train
+import torch.distributed as dist
+from lightgbm.callback import CallbackEnv
+
+from ..session import Session
+from . import process_group
+from .driven_loop import DrivenLoop
+
+
+def train(
+    params: Mapping[str, Any],
+    train_set: lightgbm.Dataset,
+    num_boost_round: int = 100,
+    *,
+    callbacks: Sequence[Any] = (),
+    **options: Any,
+) -> lightgbm.Booster:
+    """Train a booster, from the checkpoint on if there is one; every rank gets the same.
+
+    A checkpoint holds the booster. What callbacks count, such as the rounds without a better value
+    that end the training early, begins anew after a loss; so do the random numbers of bagging.
+
+    Args:
+        params: of the booster; with more workers than one, `tree_learner` says how they share.
+        train_set: this rank's data.
+        num_boost_round: rounds since the run's first one.
+        callbacks: see `lightgbm.train`.
+        options: everything else that `lightgbm.train` takes, but `init_model`.
+    """
+    process_group.ensure()
+    kept = _KeptBooster()
+    session = Session(booster=kept)
+    if session.step >= num_boost_round and kept.booster is not None:
+        return kept.booster
+    steps = _Steps(session, kept, num_boost_round)
+    booster = lightgbm.train(
+        {**_network(params), **params},
+        train_set,
+        num_boost_round - session.step,
+        init_model=kept.booster,
+        callbacks=[*callbacks, steps.before, steps.after],
+        **options,
+    )
+    steps.end()
+    return booster
+
+
+class _KeptBooster:
+    """The booster as an object of the session."""
+
+    def __init__(self) -> None:
+        self.booster: lightgbm.Booster | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"text": self.booster.model_to_string() if self.booster is not None else ""}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["text"]:
+            self.booster = lightgbm.Booster(model_str=state["text"])
+
+
+class _Steps:
+    """Moves the session's loop on, and reports what is evaluated."""
+
+    def __init__(self, session: Session, kept: _KeptBooster, rounds: int) -> None:
+        self._session, self._kept = session, kept
+        self._loop = DrivenLoop(session, 1, lambda: rounds)
+
+        def before(env: CallbackEnv) -> None:
+            self._loop.begin_step(0)
+            self._kept.booster = env.model
+
+        def after(env: CallbackEnv) -> None:
+            results = env.evaluation_result_list or ()
+            if latest := {f"{data}-{metric}": float(v) for data, metric, v, *_ in results}:
+                self._session.report(**latest)
+
+        before.before_iteration = True  # type: ignore[attr-defined]
+        self.before, self.after = before, after
+
+    def end(self) -> None:
+        """All rounds are done."""
+        self._loop.end()
+
+
+def _network(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters by which LightGBM connects the workers, where the code gives none."""
+    if not dist.is_initialized() or "machines" in params:
+        return {}
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, (ray.util.get_node_ip_address(), port))
+    machines = ",".join(f"{host}:{port}" for host, port in every)
+    return {"num_machines": len(every), "machines": machines, "local_listen_port": port}

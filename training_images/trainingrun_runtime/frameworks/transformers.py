@@ -1,0 +1,147 @@
+"""Hugging Face Transformers: a `Trainer` that has a session.
+
+    trainer = Trainer(model=model, args=TrainingArguments(save_strategy="no", ...), ...)
+    prepare_trainer(trainer, seed=0).train()
+
+Checkpoints are the session's: `train` needs no `resume_from_checkpoint`, and Ray's
+RayTrainReportCallback is not needed beside it. Save the model for others with
+`trainer.save_model()` after the training.
+"""
+
+from numbers import Number
+from typing import Any
+
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import ExportableState, TrainerControl
+
+from ..checkpoints.stateful_objects import SmallState
+from ..session import Session
+from .driven_loop import DrivenLoop
+
+_RESTORED = "a checkpoint of the session"
+"""What the trainer is told that it resumes from; it opens no such file."""
+
+
+def prepare_trainer(trainer: Trainer, *, seed: int | None = None) -> Trainer:
+    """Have a trainer restore, and make checkpoints when they are due and on a preemption notice.
+
+    A checkpoint holds the model, the optimizer, the learning rate scheduler, how far the trainer
+    is, and the states of its callbacks; not the history of its logs. A step is one of the
+    optimizer. The batches of the epoch under way that were trained on are left out.
+
+    Args:
+        trainer: it is changed, and its `session` is there once it trains.
+        seed: see `Session`.
+
+    Raises:
+        ValueError: `ignore_data_skip` is set.
+    """
+    if trainer.args.ignore_data_skip:
+        raise ValueError(
+            "TrainingArguments(ignore_data_skip=True) trains on data again after a loss; leave it "
+            "out: batches are left out by their index, without loading them"
+        )
+
+    class SessionTrainer(_SessionTrainer, type(trainer)):  # type: ignore[misc]
+        pass
+
+    trainer.__class__ = SessionTrainer
+    trainer.session, trainer._seed, trainer._loop, trainer._epoch = None, seed, None, 0
+    # Before the others: what they do at a step's begin is part of that step.
+    trainer.callback_handler.callbacks.insert(0, _Hooks(trainer))
+    return trainer
+
+
+class _SessionTrainer:
+    """What differs from a trainer without a session."""
+
+    session: Session | None
+    _seed: int | None
+    _loop: DrivenLoop | None
+    _epoch: int
+
+    def _prepare_for_training(
+        self: Any, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
+    ) -> Any:
+        if resume_from_checkpoint is not None:
+            raise ValueError(
+                f"train(resume_from_checkpoint={resume_from_checkpoint!r}) would resume from "
+                "another checkpoint than the session's; call train() without it"
+            )
+        prepared = super()._prepare_for_training(  # type: ignore[misc]
+            max_steps, train_dataloader, resume_from_checkpoint
+        )
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # without Accelerate's
+        objects = {"model": prepared[0], "optimizer": optimizer, "scheduler": self.lr_scheduler}
+        scaler = self.accelerator.scaler
+        objects |= {} if scaler is None else {"scaler": scaler}
+        self.session = Session(seed=self._seed, progress=_Progress(self), **objects)
+        return prepared
+
+    def _run_epoch(self: Any, **given: Any) -> None:
+        steps, epoch = given["num_update_steps_per_epoch"], given["epoch"]
+        if self._loop is None:
+            self._restored_step = self.session.step
+            self._loop = DrivenLoop(self.session, self.state.num_train_epochs, lambda: steps)
+        done, left_out = divmod(self._restored_step, steps)
+        if epoch < done:
+            return
+        if epoch == done and left_out:
+            batches = left_out * self.args.gradient_accumulation_steps
+            given["resume_from_checkpoint"], given["epochs_trained"] = _RESTORED, epoch
+            given["steps_trained_in_current_epoch"] = batches
+        self._epoch = epoch
+        super()._run_epoch(**given)  # type: ignore[misc]
+
+    def _load_rng_state(self: Any, checkpoint: str | None) -> None:
+        if checkpoint != _RESTORED:  # the session has restored it
+            super()._load_rng_state(checkpoint)  # type: ignore[misc]
+
+
+class _Hooks(TrainerCallback):
+    """Moves the session's loop on, and reports what the trainer logs."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._metrics: dict[str, Any] = {}
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The former step is over, with what followed it."""
+        self._trainer._loop.begin_step(self._trainer._epoch)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """New metrics."""
+        self._metrics |= {name: v for name, v in (logs or {}).items() if isinstance(v, Number)}
+        if self._trainer.session is not None:
+            self._trainer.session.report(**self._metrics)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """All steps are done."""
+        if self._trainer._loop is not None:
+            self._trainer._loop.end()
+
+
+class _Progress(SmallState):
+    """How far a trainer is, and the states of its callbacks."""
+
+    _NUMBERS = ("epoch", "global_step", "num_input_tokens_seen", "total_flos")
+    _BEST = ("best_metric", "best_global_step")
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        numbers = {name: getattr(self._trainer.state, name) for name in self._NUMBERS + self._BEST}
+        states = [callback.state()["attributes"] for callback in self._callbacks()]
+        return {"numbers": numbers, "callbacks": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self._trainer.state).update(state["numbers"])
+        for callback, attributes in zip(self._callbacks(), state["callbacks"], strict=False):
+            vars(callback).update(attributes)
+
+    def _callbacks(self) -> list[Any]:
+        every = self._trainer.callback_handler.callbacks
+        return [
+            c for c in every if isinstance(c, ExportableState) and not isinstance(c, TrainerControl)
+        ]
