@@ -1,7 +1,7 @@
 """What newcomers meet is answered in the progress document, with what to do: with real Ray."""
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +16,33 @@ TRAIN = """
 import pathlib, tempfile
 import ray, ray.train, torch
 from ray.train import Checkpoint, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
+from ray.train.torch import TorchTrainer, prepare_model
+from trainingrun_runtime import Session
 
 scaling = ScalingConfig(num_workers=2)
+
+def step_of(model):
+    model(torch.ones(1, 1)).sum().backward()
 """
+IN_BACKWARD = (
+    f"script.py:{TRAIN.splitlines().index('    model(torch.ones(1, 1)).sum().backward()') + 1}"
+)
 
 
 @pytest.fixture
-def a_script(ray: LocalRay, tmp_path: Path) -> Callable[[str], Run]:
-    """Makes a run of a script."""
+def a_script(ray: LocalRay, tmp_path: Path) -> Iterator[Callable[[str], Run]]:
+    """Makes a run of a script; it is ended with the test."""
+    runs: list[Run] = []
 
     def make(code: str) -> Run:
         script = tmp_path / "script.py"
         script.write_text(TRAIN + textwrap.dedent(code))
-        return Run(ray, tmp_path, None, {}, script=script)
+        runs.append(Run(ray, tmp_path, None, {}, script=script))
+        return runs[-1]
 
-    return make
+    yield make
+    for run in runs:
+        run.stop()
 
 
 ON_A_RANK = {
@@ -147,3 +158,52 @@ def test_what_scripts_do_around_their_training_works(
     assert run.drive() == 0, run.log()
     assert (tmp_path / "read").read_text() == "2"
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_rank_that_reports_alone_is_named_with_where_the_other_works(
+    a_script: Callable[[str], Run],
+) -> None:
+    run = a_script(
+        """
+        def train():
+            model = prepare_model(torch.nn.Linear(1, 1))
+            for step in range(3):
+                step_of(model)
+                if ray.train.get_context().get_world_rank() == 0:
+                    ray.train.report({"step": step})
+
+        TorchTrainer(train, scaling_config=scaling).fit()
+        """
+    )
+    run.start()
+    said = run.wait_until(lambda progress: progress.standstill).standstill or ""
+    assert said.startswith("rank 0 waits in ray.train.report for over 30 s for rank 1, which is at")
+    assert f"{IN_BACKWARD} in step_of" in said  # in the all-reduce of its gradients
+    assert "not under `if rank == 0`" in said
+
+
+@pytest.mark.parametrize("session", [True, False], ids=["session", "plain"])
+def test_a_rank_with_fewer_steps_is_named_with_where_the_other_works(
+    a_script: Callable[[str], Run], session: bool
+) -> None:
+    run = a_script(
+        f"""
+        def train():
+            rank = ray.train.get_context().get_world_rank()
+            model = prepare_model(torch.nn.Linear(1, 1))
+            steps = 5 if rank == 0 else 3
+            for _ in Session(model=model).steps(steps) if {session} else range(steps):
+                step_of(model)
+
+        TorchTrainer(train, scaling_config=scaling).fit()
+        """
+    )
+    run.start()
+    said = run.wait_until(lambda progress: progress.standstill).standstill or ""
+    assert said.startswith(
+        "rank 1 waits after a loop with 3 steps done, for over 30 s for rank 0, which is at"
+        if session
+        else "rank 1 returned from the training function over 30 s ago, and not rank 0, which is at"
+    )
+    assert f"{IN_BACKWARD} in step_of" in said
+    assert "every rank must do the same steps" in said

@@ -63,8 +63,8 @@ def test_what_would_go_wrong_silently_is_refused(a_run: Callable[..., Run], tmp_
         "the training function has a Session already",
         "notes: state_dict()['folder'] is a function",
         "session.steps(5) was reached before",
-        "the ranks are at different places of the training function: in a loop and after a loop, "
-        "with 9 and 10 steps done",
+        "the ranks are at different places of the training function: rank 0 is after a loop with 9 "
+        "steps done, and rank 1 is in a loop with 10 steps done",
     ):
         assert sentence in told
 

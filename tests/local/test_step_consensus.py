@@ -35,7 +35,10 @@ def test_the_largest_command_counts_for_all(found: dict[str, Any]) -> None:
 
 
 def test_ranks_at_different_places_are_reported(found: dict[str, Any]) -> None:
-    assert "in a loop and in session.save(), with 3 and 4 steps done" in found["apart"]
+    assert (
+        "rank 0 is in a loop with 3 steps done, and rank 1 is in session.save() with 4 steps done"
+        in found["apart"]
+    )
 
 
 def test_a_silent_rank_is_waited_for_as_long_as_torch_timeout_seconds_says(

@@ -49,6 +49,7 @@ def training() -> Observed:
         pytest.param(
             {"progress": a_progress(storage_error=ENDLESS, step_time=-1e300)}, id="storage error"
         ),
+        pytest.param({"progress": a_progress(standstill=ENDLESS)}, id="standstill"),
         pytest.param(
             {
                 "progress": a_progress(

@@ -246,6 +246,17 @@ def test_an_object_that_is_refused_in_mid_run_does_not_keep_the_status_from_bein
     assert plan.status.attempts[-1].outcome == "Running"
 
 
+def test_ranks_that_wait_for_others_are_said_while_they_do(training: Observed) -> None:
+    reported = "rank 0 waits in ray.train.report for over 30 s for rank 1, which is elsewhere"
+    observed = replace(training, progress=a_progress(standstill=reported))
+    plan = reconcile(observed)
+    found = condition(plan, "Stalled")
+    assert (found.status, found.reason, found.message) == ("True", "RanksWait", reported)
+    assert (plan.status.attempts[-1].outcome, plan.actions) == ("Running", ())
+    moving = replace(observed, progress=a_progress())
+    assert condition(reconcile(moving), "Stalled").status == "False"
+
+
 def test_storage_that_does_not_answer_is_said_while_the_attempt_runs(training: Observed) -> None:
     reported = "The bucket runs at https://s3.example.org does not answer: timed out"
     observed = replace(

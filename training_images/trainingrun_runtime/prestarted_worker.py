@@ -24,7 +24,7 @@ import ray
 from trainingrun.api.contract import WORKER_RESOURCE
 
 from .imports import BackgroundImports, collector_paused
-from .ray_internals import nodes, prestart
+from .ray_internals import air_session, nodes, prestart
 from .state_directory import state_directory
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,7 @@ def import_modules() -> None:
             _import(FIRST_MODULES)
         file = state_directory() / FILE
         if file.exists():
+            air_session.refuse()  # before the user's modules take its functions
             _import(file.read_text().splitlines())
         else:
             threading.Thread(target=_end_if_left_over, args=(file,), daemon=True).start()

@@ -5,7 +5,8 @@ import time
 
 from .coordination.command import Command
 from .coordination.preemption_notice import PreemptionNotice, checkpoint_at
-from .coordination.step_consensus import Place, StepConsensus, StepValues
+from .coordination.standstill import Spot
+from .coordination.step_consensus import Place, StepConsensus, StepValues, describe
 from .course import Course
 from .failure_causes import OwnPodPreempted, Preempted, Suspended
 from .progress.step_reporter import StepReporter
@@ -55,12 +56,14 @@ class Requests:
 
     def agree(self, place: Place, *, changed: bool = False) -> StepValues:
         """Wait for all ranks at a place between the steps."""
-        self._course.note_stop(self._consensus.settle())
+        with self._worker.waiting(Spot.SESSION, describe(place), self._course.step):
+            self._course.note_stop(self._consensus.settle())
         # At the begin of a loop, nothing was done since the end before it.
         due_s = math.inf if place is Place.BEGIN else self._saving.due_s(at_loop_end=True)
         # A request in a loop's last step is agreed on already: see `Course.note_stop`.
         stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
-        agreed = self._consensus.agree(place, self._numbers(stop, changed, due_s))
+        with self._worker.waiting(Spot.SESSION, describe(place), self._course.step):
+            agreed = self._consensus.agree(place, self._numbers(stop, changed, due_s))
         if agreed.stop and self._course.stop_at is None:
             self._course.stop_at = self._course.step
         return agreed

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ from .checkpoints.manifest import Manifest
 from .checkpoints.storage_retry import StorageRetry, report_to
 from .coordination.loss_history import LossHistory
 from .coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
+from .coordination.standstill import Spot
+from .coordination.standstill_watcher import StandstillWatcher
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .ray_internals import air_session, nodes, training
@@ -82,6 +85,7 @@ class Worker:
         """Handles preemption notices, once the training function has made one."""
         self._watcher = PreemptionNoticeWatcher(self._handle_notice)
         self._prestart: threading.Timer | None = None
+        self._standstill: StandstillWatcher | None = None
 
     @property
     def notice(self) -> PreemptionNotice | None:
@@ -157,13 +161,26 @@ class Worker:
         if ray.train.get_context().get_local_world_size() > 1:
             training.number_local_ranks(nodes.total_on_own_node(WORKER_RESOURCE))
         training.attach_checksums(_digest, self.storage_retry)
-        training.keep_checkpoints_apart(self.group)
+        self._standstill = StandstillWatcher(self.coordinator, self.rank, self.group)
+        training.keep_checkpoints_apart(self.group, lambda: self.waiting(Spot.REPORT))
         self._watcher.start()
         self._prestart = prestarted_worker.schedule()
+
+    def waiting(self, spot: Spot, where: str = "", steps: int = 0) -> AbstractContextManager[None]:
+        """Meanwhile this rank waits for others; see `Stand`."""
+        watcher = self._standstill
+        return watcher.waiting(spot, where, steps) if watcher is not None else nullcontext()
+
+    def returned(self) -> None:
+        """The training function has returned, and the last checkpoint is committed."""
+        if self._standstill is not None:
+            self._standstill.returned()
 
     def end(self) -> None:
         """The training function returned or raised."""
         self._watcher.stop()
+        if self._standstill is not None:
+            self._standstill.close()
         if self._prestart is not None:
             self._prestart.cancel()
         if self.fetched is not None:
@@ -262,6 +279,7 @@ class TrainingFunction:
                 returned = _call(function, config)
                 if worker.session is not None:
                     worker.session.conclude()
+            worker.returned()
             return returned
         except (Preempted, Suspended):
             raise

@@ -416,6 +416,8 @@ class Progress(Wire):
     uploads and commits wait."""
     storage_error_since: UnixTime | None = None
     """Unix time in seconds since when it does not."""
+    standstill: Sentence | None = None
+    """Which ranks wait for which others for long, in a sentence; none: no rank does."""
     failure: Failure | None = None
     """Why the driver gave up, in state Failed."""
     result: ProgressResult | None = None

@@ -44,6 +44,7 @@ class ConditionReason(StrEnum):
     PODS_REFUSED = "PodsRefused"
     UNSCHEDULABLE = "Unschedulable"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
+    RANKS_WAIT = "RanksWait"
     DRIVER_SILENT = "DriverSilent"
     POD_TERMINATING = "PodTerminating"
     DELETION_HANGS = "DeletionHangs"
@@ -292,6 +293,14 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionReason.STORAGE_UNAVAILABLE,
         "The bucket does not answer the driver. Training continues; uploads and commits wait.",
         "Check the bucket, its credentials and the network.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.RANKS_WAIT,
+        "Ranks wait for others for over 30 s: these do not call `ray.train.report`, or do fewer or "
+        "more steps. Nothing is ended for that.",
+        "Have every rank do the same steps and call `ray.train.report` equally often.",
     ),
     ConditionRow(
         ConditionType.STALLED,

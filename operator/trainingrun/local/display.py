@@ -29,7 +29,7 @@ class Display:
         self._samples: deque[tuple[float, int]] = deque()
         self._line_at = 0.0
         self._line = ""
-        self._overruled: set[str] = set()
+        self._warned: set[str] = set()
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=30),
@@ -45,12 +45,16 @@ class Display:
         self._console.print(cell(line), style=style, highlight=False, soft_wrap=True)
 
     def warn(self, progress: contract.Progress) -> None:
-        """Print each setting of the script that is overruled, once for all attempts."""
+        """Print settings of the script that are overruled, and ranks that wait; each once."""
         for record in progress.records:
             overruled = record.kind is contract.RecordKind.SETTING_OVERRULED
-            if overruled and record.message not in self._overruled:
-                self._overruled.add(record.message)
+            if overruled and record.message not in self._warned:
+                self._warned.add(record.message)
                 self.note(record.message, style="yellow")
+        stuck = progress.standstill
+        if stuck is not None and stuck not in self._warned:
+            self._warned.add(stuck)
+            self.note(stuck, style="yellow")
 
     def waiting(self, line: str) -> None:
         """Show what the run waits for while there is no progress."""

@@ -66,6 +66,13 @@ def of_storage(progress: Progress | None) -> Blocker | None:
     )
 
 
+def of_ranks(progress: Progress | None) -> Blocker | None:
+    """The driver's report of ranks that wait for others; nothing is ended for that."""
+    if progress is None or progress.standstill is None:
+        return None
+    return Blocker(ConditionReason.RANKS_WAIT, short(progress.standstill, 500))
+
+
 def of_rejection(context: ReconcileContext) -> Blocker | None:
     """The object of this run that the API server has just refused."""
     rejected = context.observed.rejected

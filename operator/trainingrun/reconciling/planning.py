@@ -119,6 +119,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         or diagnosis.of_kuberay(context)
         or diagnosis.of_pods(context, attempt)
         or diagnosis.of_storage(context.live_progress(number))
+        or diagnosis.of_ranks(context.live_progress(number))
         or silence.blocker(context, attempt)
         or attempt_outcome.given_up(builder.bookkeeping, attempt)
     )

@@ -31,8 +31,10 @@ from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
 from ..reports.inbox import Inbox
 from ..reports.rows import Batch, Origin, Row
+from . import standstill
 from .command import Command
 from .loss_history import LossHistory
+from .standstill import Stand
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Coordinator:
         self._storage_errors: dict[str, tuple[str, float]] = {}
         self._places: dict[int, tuple[str, str, str]] = {}  # rank -> (Ray node, node, pod)
         self._actors: dict[int, Any] = {}  # rank -> Ray Train's worker
+        self._stands: dict[int, Stand] = {}  # rank -> where it stands for a while
         self._saved_step = 0  # newest step of this worker group that is in the bucket
         self._saved_alone: tuple[int, int] | None = None  # (step, rank)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
@@ -150,7 +153,7 @@ class Coordinator:
                 self._command = Command.NONE
             self._forget_storage_errors_of_ranks()
             self._group_began, self._has_session = time.time(), False
-            self._actors = {}
+            self._actors, self._stands = {}, {}
             self._saved_step, self._early = resumed_step, {}
             self._refused = {}
             step, rank = self._saved_alone or (None, None)
@@ -191,6 +194,17 @@ class Coordinator:
         """A worker: the share of the time in its steps in which it has waited for data."""
         with self._lock:
             self._accounting.waited_for_data(rank, group, share)
+
+    def stands(self, rank: int, group: int, stand: Stand | None, stood_s: float) -> None:
+        """A worker: where it has been for so many seconds; None: it moves again."""
+        with self._lock:
+            if group != self._group:
+                return
+            if stand is None:
+                self._stands.pop(rank, None)
+            else:
+                # The clocks of the nodes may differ.
+                self._stands[rank] = replace(stand, since=time.time() - stood_s)
 
     def reported(self, step: int, metrics: dict[str, Any]) -> None:
         """Ray's controller: a `ray.train.report`, the only report of code without a session."""
@@ -354,6 +368,9 @@ class Coordinator:
             error, since = min(
                 self._storage_errors.values(), key=lambda found: found[1], default=(None, None)
             )
+            if document.state in (RunState.STARTING, RunState.TRAINING):
+                stuck = standstill.sentence(self._stands, document.world_size, time.time())
+                document = document.model_copy(update={"standstill": stuck})
         if document.state is RunState.SUCCEEDED or error is None:
             return document
         return document.model_copy(update={"storage_error": error, "storage_error_since": since})

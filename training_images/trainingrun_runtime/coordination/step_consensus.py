@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..checkpoints.fingerprint import fingerprint
+from .standstill import LEFT_LOOP
 
 
 class Place(IntEnum):
@@ -27,6 +28,11 @@ class Place(IntEnum):
     """Where a checkpoint is made."""
     DONE = auto()
     """After the training function."""
+
+
+def describe(place: Place) -> str:
+    """The place in words, such as `after a loop`."""
+    return _PLACES[place]
 
 
 class RanksDisagree(RuntimeError):
@@ -66,6 +72,8 @@ class StepConsensus:
         self._group: Any = (
             None if alone else dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         )
+        self._rank = 0 if alone else dist.get_rank()
+        self._world_size = 1 if alone else dist.get_world_size()
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._last = StepValues()
 
@@ -96,16 +104,16 @@ class StepConsensus:
             self._pending = None
             if work is not None:
                 work.wait()
-            command, busy, stop, changed, step, least_step, place, least_place = numbers.tolist()
-            if (step, place) != (-least_step, -least_place):
+            command, busy, stop, changed, furthest, least = numbers.tolist()
+            ahead, behind = self._decoded(furthest), self._decoded(-least)
+            if ahead[1:] != behind[1:]:
                 raise RanksDisagree(
                     "the ranks are at different places of the training function: "
-                    f"{_between(_PLACES[Place(-least_place)], _PLACES[Place(place)])}, with "
-                    f"{_between(-least_step, step)} steps done; every rank must do the same steps "
+                    f"{_said(*behind)}, and {_said(*ahead)}; every rank must do the same steps "
                     "and call session.save() at the same place, and session.stop() ends the loop "
                     "of all of them"
                 )
-            self._last = StepValues(command, bool(busy), bool(stop), bool(changed), step)
+            self._last = StepValues(command, bool(busy), bool(stop), bool(changed), ahead[1])
         return self._last
 
     def under_way(self) -> Callable[[], StepValues | None]:
@@ -121,8 +129,9 @@ class StepConsensus:
             work, numbers = pending
             if work is not None and not (work.is_completed() and work.is_success()):
                 return None
-            command, busy, stop, changed, step, least_step, place, least_place = numbers.tolist()
-            if (step, place) != (-least_step, -least_place):
+            command, busy, stop, changed, furthest, least = numbers.tolist()
+            _, step, place = self._decoded(furthest)
+            if (step, place) != self._decoded(-least)[1:]:
                 return None
             return StepValues(command, bool(busy), bool(stop), bool(changed), step)
 
@@ -160,25 +169,33 @@ class StepConsensus:
         if self._group is not None:
             dist.barrier(self._group)
 
+    def _decoded(self, number: int) -> tuple[int, int, Place]:
+        """Rank, steps done and place."""
+        position, rank = divmod(number, self._world_size)
+        step, place = divmod(position, _PLACES_AT_MOST)
+        return rank, step, Place(place)
+
     def _start(self, place: Place, mine: StepValues) -> None:
-        # The maximum of negated values is the minimum: a difference between ranks is detected.
-        step = [mine.step, -mine.step, place, -place]
-        numbers = [mine.command, int(mine.busy), int(mine.stop), int(mine.changed), *step]
+        # The maximum of negated values is the minimum: a difference between ranks is detected, and
+        # one number holds step, place and rank, so that it is known of which ranks.
+        here = (mine.step * _PLACES_AT_MOST + place) * self._world_size + self._rank
+        numbers = [mine.command, int(mine.busy), int(mine.stop), int(mine.changed), here, -here]
         tensor, work = torch.tensor(numbers, dtype=torch.int64), None
         if self._group is not None:
             work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
         self._pending = (work, tensor)
 
 
+_PLACES_AT_MOST = 16
 _PLACES = {
     Place.STEP: "in a loop",
     Place.BEGIN: "before a loop",
-    Place.END: "after a loop",
+    Place.END: LEFT_LOOP,
     Place.EPOCH: "after an epoch",
     Place.SAVE: "in session.save()",
     Place.DONE: "at the end of the function",
 }
 
 
-def _between(one: object, other: object) -> str:
-    return f"{one}" if one == other else f"{one} and {other}"
+def _said(rank: int, step: int, place: Place) -> str:
+    return f"rank {rank} is {_PLACES[place]} with {step} steps done"

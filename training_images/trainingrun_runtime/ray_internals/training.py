@@ -10,6 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,9 @@ def call_beside(actor: Any, function: Callable[..., Any], *arguments: Any) -> An
     return actor.execute.remote(function, *arguments)
 
 
-def keep_checkpoints_apart(group: int) -> None:
+def keep_checkpoints_apart(
+    group: int, waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> None:
     """Have each checkpoint of this driver get a folder of its own, also where code reuses a name.
 
     A second upload under one name would overwrite what is committed. All ranks call `report`
@@ -150,13 +153,15 @@ def keep_checkpoints_apart(group: int) -> None:
 
     Args:
         group: Number of the worker group, from 1.
+        waiting: entered while a report waits for those of the other ranks.
     """
     context = train_context()
     agree = context._sync_checkpoint_dir_name_across_ranks
     used: Counter[str] = Counter()
 
     def agree_on_a_new_one(name: str | None = None) -> str:
-        agreed = str(agree(name))
+        with waiting():
+            agreed = str(agree(name))
         used[agreed] += 1
         count = used[agreed]
         return f"{agreed}-{group}" if count == 1 else f"{agreed}-{group}.{count}"

@@ -1,0 +1,206 @@
+"""Which ranks wait for which: said after 30 s, by name, and only while it is so."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainingrun.api.contract import ContractStorage, RecordKind, RunContract
+from trainingrun_runtime.coordination.coordinator import Coordinator
+from trainingrun_runtime.coordination.standstill import PATIENCE_S, Spot, Stand, sentence
+from trainingrun_runtime.coordination.standstill_watcher import StandstillWatcher
+
+NOW = 1000.0
+LONG, SHORT = NOW - PATIENCE_S, NOW - PATIENCE_S + 1
+
+
+def in_report(since: float = LONG) -> Stand:
+    return Stand(Spot.REPORT, since=since)
+
+
+def in_session(where: str = "after a loop", since: float = LONG) -> Stand:
+    return Stand(Spot.SESSION, where, 9, since)
+
+
+def at_a_line(since: float = LONG) -> Stand:
+    return Stand(Spot.CODE, "train.py:20 in train", since=since)
+
+
+def returned(since: float = LONG) -> Stand:
+    return Stand(Spot.RETURNED, since=since)
+
+
+@pytest.mark.parametrize(
+    ("stands", "world_size", "begins"),
+    [
+        pytest.param(
+            {0: in_report()},
+            2,
+            "rank 0 waits in ray.train.report for over 30 s for rank 1, which is elsewhere; call",
+            id="rank 0 reports alone",
+        ),
+        pytest.param(
+            {0: in_report(), 1: at_a_line(SHORT)},
+            2,
+            "rank 0 waits in ray.train.report for over 30 s for rank 1, which is at train.py:20 in "
+            "train; call it on every rank",
+            id="rank 0 reports alone, and rank 1 hangs in a collective",
+        ),
+        pytest.param(
+            {0: in_report(), 1: returned(SHORT)},
+            2,
+            "rank 0 waits in ray.train.report for over 30 s for rank 1, which has returned from "
+            "the training function;",
+            id="rank 1 has done fewer steps and returned",
+        ),
+        pytest.param(
+            {0: in_report(), 1: in_report(SHORT)},
+            4,
+            "rank 0 waits in ray.train.report for over 30 s for ranks 2 and 3, of which rank 2 is "
+            "elsewhere;",
+            id="half of the ranks",
+        ),
+        pytest.param(
+            {5: in_report()},
+            9,
+            "rank 5 waits in ray.train.report for over 30 s for ranks 0, 1, 2, 3, 4 and 3 more, of",
+            id="many ranks",
+        ),
+        pytest.param(
+            {1: in_session(), 0: at_a_line()},
+            2,
+            "rank 1 waits after a loop with 9 steps done, for over 30 s for rank 0, which is at "
+            "train.py:20 in train; every rank must do the same steps",
+            id="rank 1 has left its loop early",
+        ),
+        pytest.param(
+            {1: in_session("before a loop"), 0: at_a_line()},
+            2,
+            "rank 1 waits before a loop with 9 steps done, for over 30 s for rank 0, which is at "
+            "train.py:20 in train; what one rank does alone",
+            id="rank 0 works on one line between the loops",
+        ),
+        pytest.param(
+            {0: in_session("in session.save()"), 1: in_report()},
+            2,
+            "rank 1 waits in ray.train.report for over 30 s for rank 0, which is in session.save()",
+            id="a report and a save",
+        ),
+        pytest.param(
+            {1: returned(), 0: at_a_line()},
+            2,
+            "rank 1 returned from the training function over 30 s ago, and not rank 0, which is at "
+            "train.py:20 in train; every rank must do the same steps",
+            id="rank 1 has returned, and rank 0 hangs",
+        ),
+    ],
+)
+def test_who_waits_for_whom(stands: dict[int, Stand], world_size: int, begins: str) -> None:
+    said = sentence(stands, world_size, NOW)
+    assert said
+    assert said.startswith(begins)
+    assert len(said) <= 500
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [
+        pytest.param({}, id="all move"),
+        pytest.param({0: in_report(SHORT)}, id="a moment ago"),
+        pytest.param({0: in_report(), 1: in_report(SHORT)}, id="all are in the same report"),
+        pytest.param({0: in_session(), 1: in_session()}, id="all are at the same place"),
+        pytest.param({0: at_a_line(), 1: at_a_line()}, id="all are in a long step"),
+        pytest.param({0: at_a_line()}, id="one is in a long step"),
+        pytest.param({0: returned(), 1: returned()}, id="all have returned"),
+        pytest.param({1: in_session("before a loop")}, id="one evaluates for all"),
+        pytest.param({1: returned()}, id="one has returned, and the other works"),
+        pytest.param({1: returned(), 0: at_a_line(SHORT)}, id="one works on one line a moment"),
+    ],
+)
+def test_nobody_waits_in_vain(stands: dict[int, Stand]) -> None:
+    assert sentence(stands, 2, NOW) is None
+
+
+def test_the_sentence_does_not_change_with_the_clock() -> None:
+    """The operator would write the status again and again."""
+    stands = {0: in_report(), 1: at_a_line()}
+    assert sentence(stands, 2, NOW) == sentence(stands, 2, NOW + 100)
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
+    storage = ContractStorage(uri="s3://b/r")
+    contract = RunContract(name="a", namespace="b", uid="0", attempt=1, storage=storage)
+    made = Coordinator(contract, 3, 1000.0, tmp_path / "progress.json", None)
+    yield made
+    made.close()
+
+
+def test_the_document_says_it_while_it_is_so(coordinator: Coordinator) -> None:
+    group = coordinator.group_started(2, 0, [])
+    coordinator.stands(0, group, in_report(), PATIENCE_S - 20)
+    assert coordinator.document().standstill is None
+    coordinator.stands(0, group, in_report(), PATIENCE_S)
+    assert "rank 0 waits in ray.train.report" in (coordinator.document().standstill or "")
+    coordinator.stands(0, group, None, 0)
+    assert coordinator.document().standstill is None
+
+
+def test_a_former_group_does_not_count(coordinator: Coordinator) -> None:
+    group = coordinator.group_started(2, 0, [])
+    coordinator.stands(0, group, in_report(), PATIENCE_S)
+    coordinator.disrupted(RecordKind.WORKER_LOST, "rank 1 died", (1,))
+    assert coordinator.document().standstill is None
+    coordinator.group_started(2, 0, [])
+    coordinator.stands(0, group, in_report(), PATIENCE_S)
+    assert coordinator.document().standstill is None
+
+
+class Told:
+    """Takes what a watcher tells, as an actor's handle does."""
+
+    def __init__(self) -> None:
+        self.stands, self.first = self, threading.Event()
+        self.calls: list[Any] = []
+
+    def remote(self, *call: Any) -> None:
+        self.calls.append(call)
+        self.first.set()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    module = "trainingrun_runtime.coordination.standstill_watcher"
+    monkeypatch.setattr(f"{module}.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(f"{module}.TOLD_AFTER_S", 0.05)
+    return Told()
+
+
+def test_a_wait_is_told_once_and_its_end_too(told: Told) -> None:
+    watcher = StandstillWatcher(told, 3, 2)
+    with watcher.waiting(Spot.SESSION, "after a loop", 9):
+        assert told.first.wait(10)
+    told.first.clear()
+    assert told.first.wait(10)
+    watcher.close()
+    (rank, group, stand, stood_s), over = told.calls[:2]
+    assert (rank, group, stand) == (3, 2, Stand(Spot.SESSION, "after a loop", 9))
+    assert stood_s >= 0.05
+    assert over == (3, 2, None, 0.0)
+
+
+def test_a_line_of_the_users_code_is_told(told: Told) -> None:
+    watcher = StandstillWatcher(told, 0, 1)
+    assert told.first.wait(10)  # here, in this file, while it waits in Python's own library
+    watcher.close()
+    stand = told.calls[0][2]
+    assert stand.spot is Spot.CODE
+    assert stand.where.startswith("test_runtime_standstill.py:")
+    assert stand.where.endswith(" in test_a_line_of_the_users_code_is_told")
+
+
+def test_a_return_is_told_at_once(told: Told) -> None:
+    StandstillWatcher(told, 1, 1).returned()
+    assert [call[2].spot for call in told.calls] == [Spot.RETURNED]

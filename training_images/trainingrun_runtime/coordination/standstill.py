@@ -1,0 +1,109 @@
+"""Whether ranks wait for others that do not come, in a sentence; pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+PATIENCE_S = 30.0
+"""Seconds for which a rank waits before it is said."""
+_NAMED = 5
+"""Ranks that a sentence names."""
+_SAME_STEPS = "every rank must do the same steps: give each as many batches, as drop_last=True does"
+_ALONE = "what one rank does alone between the loops keeps all others waiting"
+LEFT_LOOP = "after a loop"
+"""The place of a rank whose loop is over."""
+
+
+class Spot(Enum):
+    """Where a rank stands."""
+
+    REPORT = auto()
+    """In `ray.train.report`, until all other ranks have called it."""
+    SESSION = auto()
+    """At a place of the session where all ranks agree."""
+    RETURNED = auto()
+    """The training function has returned."""
+    CODE = auto()
+    """On one line of the user's code."""
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Where one rank has been for a while."""
+
+    spot: Spot
+    where: str = ""
+    """`after a loop`, or `train.py:20 in train`."""
+    steps: int = 0
+    """Steps that the rank has done, where it has a session."""
+    since: float = 0.0
+    """Unix time in seconds."""
+
+
+def sentence(stands: Mapping[int, Stand], world_size: int, now: float) -> str | None:
+    """Which ranks wait, for which, and what to do; None: none waits for long.
+
+    Args:
+        stands: where ranks stand, by rank; those that move are not in it.
+        world_size: ranks of the worker group.
+        now: Unix time in seconds.
+    """
+    long = {rank: stand for rank, stand in stands.items() if now - stand.since >= PATIENCE_S}
+    for spot in (Spot.REPORT, Spot.SESSION, Spot.RETURNED):
+        waiting = [rank for rank in sorted(long) if long[rank].spot is spot]
+        missing = [
+            rank
+            for rank in range(world_size)
+            if rank not in stands or stands[rank].spot is not spot
+        ]
+        if waiting and missing:
+            stand = long[waiting[0]]
+            # Between loops one rank may evaluate for all: then it moves from line to line.
+            if spot is not Spot.REPORT and any(rank not in long for rank in missing):
+                continue
+            return _said(spot, waiting, stand, missing, _whereabouts(stands, missing))
+    return None
+
+
+def _said(
+    spot: Spot, waiting: Collection[int], stand: Stand, missing: Collection[int], where: str
+) -> str:
+    who, others, limit = _ranks(waiting), _ranks(missing), round(PATIENCE_S)
+    waits = "waits" if len(waiting) == 1 else "wait"
+    if spot is Spot.REPORT:
+        return (
+            f"{who} {waits} in ray.train.report for over {limit} s for {others}, {where}; call it "
+            "on every rank equally often, not under `if rank == 0`: the metrics of rank 0 are used"
+        )
+    if spot is Spot.SESSION:
+        advice = _SAME_STEPS if stand.where == LEFT_LOOP else _ALONE
+        return (
+            f"{who} {waits} {stand.where} with {stand.steps} steps done, for over {limit} s for "
+            f"{others}, {where}; {advice}"
+        )
+    return (
+        f"{who} returned from the training function over {limit} s ago, and not {others}, {where}; "
+        f"{_SAME_STEPS}"
+    )
+
+
+def _whereabouts(stands: Mapping[int, Stand], missing: Collection[int]) -> str:
+    """What is known of the ranks for which others wait."""
+    of = "which" if len(missing) == 1 else f"of which rank {next(iter(missing))}"
+    stand = stands.get(next(iter(missing)))
+    if stand is None:
+        return f"{of} is elsewhere"
+    if stand.spot is Spot.RETURNED:
+        return f"{of} has returned from the training function"
+    if stand.spot is Spot.REPORT:
+        return f"{of} is in ray.train.report"
+    return f"{of} is {stand.where}" if stand.spot is Spot.SESSION else f"{of} is at {stand.where}"
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    named = [str(rank) for rank in sorted(ranks)[:_NAMED]]
+    if len(ranks) > _NAMED:
+        named.append(f"{len(ranks) - _NAMED} more")
+    if len(named) == 1:
+        return f"rank {named[0]}"
+    return f"ranks {', '.join(named[:-1])} and {named[-1]}"
