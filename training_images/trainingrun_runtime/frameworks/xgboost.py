@@ -1,0 +1,143 @@
+"""XGBoost: `train` as that of `xgboost`, with a session.
+
+    from trainingrun_runtime.frameworks import xgboost
+
+    booster = xgboost.train(params, dtrain, num_boost_round=500, evals=[(dtrain, "train")])
+
+It works in a `training.function` and in the function of Ray's XGBoostTrainer; in the former it
+connects the workers by itself. A step is a round of boosting.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+import ray.train
+import xgboost
+from ray.train.collective import broadcast_from_rank_zero
+from xgboost.callback import TrainingCallback
+from xgboost.collective import CommunicatorContext
+
+from ..session import Session
+from . import process_group
+from .driven_loop import DrivenLoop
+
+
+def train(
+    params: Mapping[str, Any],
+    dtrain: Any,
+    num_boost_round: int = 10,
+    *,
+    callbacks: Sequence[TrainingCallback] = (),
+    **options: Any,
+) -> xgboost.Booster:
+    """Train a booster, from the checkpoint on if there is one; every rank gets the same.
+
+    A checkpoint holds the booster. What callbacks count, such as the rounds without a better value
+    that end the training early, begins anew after a loss.
+
+    Args:
+        params: of the booster.
+        dtrain: this rank's data.
+        num_boost_round: rounds since the run's first one.
+        callbacks: see `xgboost.train`.
+        options: everything else that `xgboost.train` takes, but `xgb_model`.
+    """
+    process_group.ensure()
+    with _connected():
+        kept = _KeptBooster()
+        session = Session(booster=kept)
+        if session.step >= num_boost_round and kept.booster is not None:
+            return kept.booster
+        steps = _Steps(session, kept, num_boost_round)
+        return xgboost.train(
+            dict(params),
+            dtrain,
+            num_boost_round - session.step,
+            xgb_model=kept.booster,
+            callbacks=[*callbacks, steps],
+            **options,
+        )
+
+
+class _KeptBooster:
+    """The booster as an object of the session."""
+
+    def __init__(self) -> None:
+        self.booster: xgboost.Booster | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        raw = self.booster.save_raw("ubj") if self.booster is not None else b""
+        return {"ubj": np.frombuffer(raw, np.uint8)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if len(state["ubj"]):
+            self.booster = xgboost.Booster(model_file=bytearray(state["ubj"]))
+
+
+class _Steps(TrainingCallback):
+    """Moves the session's loop on, and reports what is evaluated."""
+
+    def __init__(self, session: Session, kept: _KeptBooster, rounds: int) -> None:
+        super().__init__()
+        self._session, self._kept, self._done = session, kept, session.step
+        self._loop = DrivenLoop(session, 1, lambda: rounds)
+
+    def before_training(self, model: Any) -> Any:
+        """Number rounds from the run's first one: what a round draws follows from its number."""
+        self._kept.booster, done, update = model, self._done, model.update
+
+        def update_from_there(dtrain: Any, iteration: int, fobj: Any = None) -> None:
+            update(dtrain, iteration + done, fobj)
+
+        model.update = update_from_there
+        return model
+
+    def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """The former round is over."""
+        self._loop.begin_step(0)
+        return False
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Report the latest value of each metric."""
+        latest = {
+            f"{data}-{metric}": _value(values[-1])
+            for data, metrics in evals_log.items()
+            for metric, values in metrics.items()
+        }
+        if latest:
+            self._session.report(**latest)
+        return False
+
+    def after_training(self, model: Any) -> Any:
+        """All rounds are done."""
+        self._loop.end()
+        del model.update  # the class's own again
+        return model
+
+
+def _value(logged: Any) -> float:
+    return float(logged[0] if isinstance(logged, tuple) else logged)
+
+
+@contextlib.contextmanager
+def _connected() -> Iterator[None]:
+    """The workers are connected for XGBoost, as XGBoostTrainer does it before the training."""
+    context = ray.train.get_context()
+    size, rank = context.get_world_size(), context.get_world_rank()
+    if size == 1 or xgboost.collective.is_distributed():
+        yield
+        return
+    arguments = None
+    if rank == 0:
+        host = ray.util.get_node_ip_address()
+        tracker = xgboost.RabitTracker(n_workers=size, host_ip=host, sortby="task")
+        tracker.start()
+        threading.Thread(target=tracker.wait_for, name="xgboost-tracker", daemon=True).start()
+        arguments = tracker.worker_args()
+    arguments = broadcast_from_rank_zero(arguments)
+    with CommunicatorContext(**arguments, dmlc_task_id=f"{rank:08}"):
+        yield
