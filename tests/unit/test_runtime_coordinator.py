@@ -20,6 +20,7 @@ from trainingrun_runtime.checkpoints.uploaded_checkpoint import LateMetrics, Upl
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.time_accounting import StepReport
+from trainingrun_runtime.reports.rows import Origin, Row
 
 CONTRACT = RunContract(
     name="digits", namespace="default", uid="0", attempt=1, storage=ContractStorage(uri="s3://b/r")
@@ -88,6 +89,38 @@ def test_a_step_saved_by_another_rank_keeps_the_metrics_that_rank_0_has_reported
     saved = coordinator.next_upload(0)
     assert saved is not None
     assert saved.metrics == {"loss": 0.5, "step": 12}
+
+
+def test_what_rank_0_had_not_sent_when_it_was_lost_is_in_the_table_from_the_rank_that_saved(
+    coordinator: Coordinator,
+):
+    group = coordinator.group_started(2, 0, [])
+    coordinator.add_rows(group, [Row(step, 0.0, {"loss": 0.5}) for step in range(1, 8)])
+    recent = tuple(Row(step, 0.0, {"loss": 0.6}) for step in range(3, 13))
+    coordinator.saved_alone(replace(an_upload(step=12, group=group), rows=recent), rank=1)
+    coordinator.group_started(2, 12, [], origin=Origin(3, group, 12))
+    first, *others = coordinator.rows(0)
+    assert (first.group, first.origin, first.rows) == (group, None, ())
+    rows = [row for batch in others for row in batch.rows]
+    assert [row.step for row in rows] == list(range(1, 13))
+    assert {row.metrics["loss"] for row in rows[7:]} == {0.6}
+    assert (others[-1].group, others[-1].origin) == (group + 1, Origin(3, group, 12))
+    saved = coordinator.next_upload(0)
+    assert isinstance(saved, UploadedCheckpoint)
+    assert (saved.group, saved.rows) == (group, ()), "its manifest names the group"
+
+
+def test_reports_of_a_script_are_rows_and_those_of_a_session_come_from_itself(
+    coordinator: Coordinator,
+):
+    group = coordinator.group_started(1, 0, [])
+    coordinator.reported(3, {"loss": float("nan")})
+    coordinator.session_began(group - 1)  # of a group that was replaced
+    coordinator.reported(4, {"loss": 0.5})
+    coordinator.session_began(group)
+    coordinator.reported(5, {"loss": 0.4})
+    rows = [row for batch in coordinator.rows(0) for row in batch.rows]
+    assert [(row.step, row.metrics) for row in rows] == [(3, {"loss": "NaN"}), (4, {"loss": 0.5})]
 
 
 def test_a_step_saved_alone_that_was_not_restored_is_not_named(coordinator: Coordinator):
