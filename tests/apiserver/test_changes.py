@@ -26,6 +26,17 @@ FROZEN: list[tuple[str, dict[str, Any]]] = [
     ("tracking", {"tracking": {"wandb": {"project": "digits"}}}),
     ("tracking", {"tracking": {"mlflow": {"uri": "https://mlflow.example.com"}}}),
     ("tracking", {"tracking": {"tensorboard": {}}}),
+    (
+        "sweep",
+        {
+            "sweep": {
+                "samples": 2,
+                "metric": "loss",
+                "mode": "min",
+                "space": [{"name": "lr", "values": [0.1]}],
+            }
+        },
+    ),
     ("scheduling", {"scheduling": {"priorityClassName": "high"}}),
 ]
 FREE: list[tuple[str, dict[str, Any]]] = [

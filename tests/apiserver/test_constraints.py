@@ -10,6 +10,7 @@ WRONG_TYPE = {
     "string": 1,
     "integer": "1",
     "boolean": "yes",
+    "number": "1",
     "quantity": 0.5,
 }
 

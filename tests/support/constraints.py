@@ -14,7 +14,7 @@ from trainingrun.api.crd import crd
 MISSING = object()
 """A row's value for: the field is not there."""
 
-KEYWORDS = ("minimum", "maximum", "minLength", "maxLength", "maxItems", "enum")
+KEYWORDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "enum")
 
 MINIMAL: dict[str, Any] = {
     "apiVersion": "trainingrun.dev/v1alpha1",
@@ -26,11 +26,14 @@ MINIMAL: dict[str, Any] = {
     },
 }
 
+_PARAMETER = {"name": "lr", "values": [0.1]}
 PARENTS: Mapping[str, dict[str, Any]] = {
     "spec.training.script": {"configMap": "code"},
     "spec.training.env[]": {"name": "A", "value": "1"},
     "spec.workers.accelerator": {"kind": "nvidia"},
     "spec.checkpoints.best": {"metric": "loss"},
+    "spec.sweep": {"samples": 2, "metric": "loss", "mode": "min", "space": [_PARAMETER]},
+    "spec.sweep.space[]": _PARAMETER,
     "spec.tracking.mlflow": {"uri": "https://mlflow.example.com"},
     "spec.scheduling.queue": {"kind": "Kueue", "name": "team-a"},
     "spec.failures.backoff": {"initialSeconds": 0, "maxSeconds": 86400},

@@ -13,6 +13,7 @@ WRONG_TYPE = {
     "string": 1,
     "integer": "1",
     "boolean": "yes",
+    "number": "1",
     "quantity": 0.5,
 }
 

@@ -36,7 +36,8 @@ def test_every_field_has_a_description(path: str):
 def test_the_schema_is_structural(node: dict[str, Any]):
     assert not {"$ref", "$defs", "title", "const", "additionalProperties", "allOf"} & node.keys()
     assert node.get("default", "") is not None
-    assert "type" in node or "x-kubernetes-int-or-string" in node
+    untyped = {"x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"}
+    assert "type" in node or untyped & node.keys()
 
 
 def test_integers_have_a_format_that_holds_them():
@@ -52,8 +53,10 @@ def test_lists_of_named_things_are_merged_by_their_names():
     }
     assert keys == {
         ".spec.training.env": ["name"],
+        ".spec.sweep.space": ["name"],
         ".status.conditions": ["type"],
         ".status.attempts": ["number"],
+        ".status.sweep.trials": ["number"],
     }
 
 

@@ -48,6 +48,29 @@ SENTENCES = [
         "must have at most 32768 characters in all; put the packages into the image",
     ),
     ("spec.training.config", [1], "spec.training.config is a list; write a mapping"),
+    ("spec.sweep.space", [{"name": "lr"}], "space[0]: set either values, or min and max"),
+    (
+        "spec.sweep.space",
+        [{"name": "lr", "values": [1], "min": 0, "max": 1}],
+        "space[0]: set either values, or min and max",
+    ),
+    ("spec.sweep.space", [{"name": "lr", "values": [[1]]}], "every item must be a number, true"),
+    ("spec.sweep.space", [{"name": "lr", "min": "0", "max": 1}], 'min is "0"; write a number'),
+    (
+        "spec.sweep.space",
+        [{"name": "layers", "min": 0.5, "max": 2, "type": "integer"}],
+        "must be whole numbers where type is integer",
+    ),
+    (
+        "spec.sweep",
+        {
+            "search": "grid",
+            "metric": "loss",
+            "mode": "min",
+            "space": [{"name": name, "values": list(range(15))} for name in ("a", "b")],
+        },
+        "must have at most 200 combinations of values with search grid",
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import ray
 
@@ -51,6 +51,9 @@ from .reports.writer import ReportWriter
 from .state_directory import state_directory
 from .user_code import UserCode
 
+if TYPE_CHECKING:
+    from .sweep.driver import SweepDriver
+
 log = logging.getLogger(__name__)
 
 DONE, FAILED = 0, 1
@@ -74,9 +77,9 @@ def main() -> int:
     started = time.time()
     contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
     # Requirements may replace what is imported, so that it is not imported before them.
-    imports = None if contract.requirements else _start_imports()
+    imports = None if contract.requirements else start_imports()
     os.environ.update(contract.identity())
-    final = _Documents(contract, started)
+    final = Documents(contract, started)
     try:
         storage = contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
@@ -102,13 +105,20 @@ def main() -> int:
         code = user_code.prepare(contract, bucket, retry)
         if code is not None:
             code.enter()
-        imports = imports or _start_imports()
-        attempt = _Attempt(contract, lease, started, final, committed, base_step, imports, code)
+        imports = imports or start_imports()
+        _connect(code)
+        attempt: Attempt | SweepDriver
+        if contract.sweep is not None:
+            from .sweep import driver as sweep_driver
+
+            attempt = sweep_driver.SweepDriver(contract, contract.sweep, lease, started, final)
+        else:
+            attempt = Attempt(contract, lease, started, final, committed, base_step, imports)
     except Superseded as error:
         log.error("%s", error)
         return LEASE_LOST_EXIT_CODE
     except Exception as error:
-        final.failed(_failure_of(error))
+        final.failed(failure_of(error))
         log.exception("the attempt did not start")
         return FAILED
     try:
@@ -118,15 +128,26 @@ def main() -> int:
         return LEASE_LOST_EXIT_CODE
     except Exception as error:
         log.exception("the attempt ended with an unexpected error")
-        attempt.fail(_failure_of(error))
+        attempt.fail(failure_of(error))
         return FAILED
 
 
-def _start_imports() -> BackgroundImports:
+def _connect(code: UserCode | None) -> None:
+    ray.init(
+        address=os.environ.get("RAY_ADDRESS", "auto"),
+        namespace="trainingrun",
+        log_to_driver=True,
+        configure_logging=False,
+        runtime_env=code.runtime_environment() if code else None,
+    )
+
+
+def start_imports() -> BackgroundImports:
+    """Import what `fit()` needs, in a thread."""
     return BackgroundImports("ray.train", "ray.train.torch")
 
 
-def _failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """The failure for an error that was not raised by training code."""
     if isinstance(error, NothingToRestore | user_code.CodeError | requirements.Uninstallable):
         return Failure(kind="Application", message=str(error))
@@ -148,11 +169,11 @@ def _fail_on_os_exit() -> None:
     os._exit = exit_checked  # type: ignore[assignment]
 
 
-class _Documents:
+class Documents:
     """The progress documents of a driver whose coordinator does not run yet, or no longer."""
 
-    def __init__(self, contract: RunContract, started: float) -> None:
-        self.path = state_directory() / PROGRESS_FILE
+    def __init__(self, contract: RunContract, started: float, path: Path | None = None) -> None:
+        self.path = path or state_directory() / PROGRESS_FILE
         self._attempt, self._started = contract.attempt, started
         self._storage_error_since: float | None = None
 
@@ -179,19 +200,18 @@ class _Documents:
         progress_document.write(self.path, progress)
 
 
-class _Attempt:
-    """One attempt to train, from the lease to the exit code."""
+class Attempt:
+    """One attempt to train a run or a trial of a sweep, from the lease to the exit code."""
 
     def __init__(
         self,
         contract: RunContract,
         lease: Lease,
         started: float,
-        documents: _Documents,
+        documents: Documents,
         committed: list[Manifest],
         base_step: int,
         imports: BackgroundImports,
-        code: UserCode | None,
     ) -> None:
         self._documents, self._imports, self._base_step = documents, imports, base_step
         self._contract, self._lease, self._bucket = contract, lease, lease.bucket
@@ -200,13 +220,6 @@ class _Attempt:
             LastCheckpoint(uri=self._bucket.uri(newest.path), step=newest.step, time=newest.time)
             if newest
             else None
-        )
-        ray.init(
-            address=os.environ.get("RAY_ADDRESS", "auto"),
-            namespace="trainingrun",
-            log_to_driver=True,
-            configure_logging=False,
-            runtime_env=code.runtime_environment() if code else None,
         )
         self._coordinator = start_coordinator(
             contract, lease.fencing_token, started, documents.path, checkpoint, lease.history
@@ -223,14 +236,17 @@ class _Attempt:
         Raises:
             Superseded: another driver holds the run.
         """
+        trial = self._contract.trial is not None
+        works = [self._keep_lease, self._watch_suspend_file]
         threads = [
             threading.Thread(target=work, name=work.__name__, daemon=True)
-            for work in (self._prestart, self._keep_lease, self._watch_suspend_file)
+            for work in (works if trial else [self._prestart, *works])
         ]
         for thread in threads:
             thread.start()
         self._committer.start()
-        self._watcher.start()
+        if not trial:  # the head's notice is for all trials, and their driver answers it
+            self._watcher.start()
         try:
             return self._conclude(self._train())
         finally:
@@ -338,7 +354,7 @@ class _Attempt:
         with contextlib.suppress(StorageError):
             self._committer.write_reports()
         # The failure policy in Ray's controller has reported its failures; this is for others.
-        failure = _failure_of(error)
+        failure = failure_of(error)
         outside = isinstance(error, ray.exceptions.RayError | TrainingFailedError)
         if failure.kind == "Infrastructure" and not outside:
             failure = failure.model_copy(update={"kind": "Application"})

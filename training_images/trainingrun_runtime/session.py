@@ -88,8 +88,11 @@ class Session:
         self._total: int | None = None
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
-        coordinator = worker.coordinator
-        self._reporter = StepReporter(coordinator, self.reports) if worker.rank == 0 else None
+        self._reporter = (
+            StepReporter(worker.coordinator, self.reports, worker.rated_by)
+            if worker.rank == 0
+            else None
+        )
         self._wait_reporter = DataWaitReporter(worker.coordinator, worker.rank, worker.group)
         self._requests = Requests(
             worker, self._consensus, self._course, self._saving, self._reporter
@@ -124,7 +127,10 @@ class Session:
         """
         course = self._course
         course.metrics = printable_metrics(metrics)
-        self.reports.record(self.step + course.loops.in_step, course.metrics)
+        done = self.step + course.loops.in_step
+        self.reports.record(done, course.metrics)
+        if self._reporter is not None:
+            self._reporter.rate(done, course.metrics)
         self._add_to_checkpoint(course.metrics)
 
     def finish(self, **metrics: Any) -> None:

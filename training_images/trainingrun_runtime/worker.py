@@ -74,6 +74,8 @@ class Worker:
         """The checkpoint that Ray hands on to the training function."""
         self.fetched: Fetched | None = None
         """What this rank has downloaded of the checkpoint that is restored."""
+        self.rated_by = contract.trial.metric if contract.trial else None
+        """Metric by which trials of a sweep are compared, if this is one."""
         self._restore_from = contract.restore_from
         tracked = contract.tracking
         self._has_event_files = bool(tracked and tracked.tensorboard_every_seconds)

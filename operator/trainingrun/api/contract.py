@@ -72,6 +72,8 @@ LONGEST_METRIC = 200
 """Characters of a metric's name, and of one that is text."""
 MOST_NODES = 1000
 """Lost nodes in a document."""
+MOST_TRIALS = 200
+"""Trials in a document, and of a sweep."""
 EXACT = 2**53
 """Whole numbers up to here are the same in every JSON library."""
 LATEST = 1e11
@@ -201,6 +203,53 @@ class ContractTracking(Wire):
     """Seconds between uploads of TensorBoard's event files; none: there are none."""
 
 
+class ContractParameter(Wire):
+    """A key of the config, and what is tried for it: values, or numbers from min to max."""
+
+    name: str
+    """The key."""
+    values: list[Any] | None = None
+    """What is chosen from."""
+    min: float | None = None
+    """The smallest number."""
+    max: float | None = None
+    """The largest number."""
+    scale: Literal["linear", "log"] = "linear"
+    """How numbers are drawn."""
+    type: Literal["float", "integer"] = "float"
+    """Which numbers are drawn."""
+
+
+class ContractSweep(Wire):
+    """The function is trained several times, with other values in its config each time."""
+
+    samples: int | None = None
+    """Number of trials; none: every combination of values."""
+    metric: str
+    """Metric by which trials are compared."""
+    mode: Literal["min", "max"]
+    """Whether smaller or larger is better."""
+    asha: bool = False
+    """Whether trials are stopped early that are worse than most others."""
+    grace_steps: int = 100
+    """Steps after which trials are first compared."""
+    reduction_factor: int = 4
+    """They are compared again after so many times the steps; one in so many goes on."""
+    concurrency: int = 1
+    """Trials at once."""
+    space: list[ContractParameter]
+    """The keys of the config that differ from trial to trial."""
+
+
+class ContractTrial(Wire):
+    """One trial of a sweep; the driver makes its contract from that of the run."""
+
+    number: int
+    """1, 2, 3 …"""
+    metric: str
+    """Metric by which it is compared with others."""
+
+
 class RunContract(Wire):
     """Everything that the runtime needs for one attempt."""
 
@@ -242,6 +291,10 @@ class RunContract(Wire):
     """When checkpoints are made and which are kept."""
     tracking: ContractTracking | None = None
     """What the runtime does for the tools that draw curves."""
+    sweep: ContractSweep | None = None
+    """The function is trained several times; none: once."""
+    trial: ContractTrial | None = None
+    """Which trial of a sweep this is; none: a run, or the sweep itself."""
 
     def identity(self) -> dict[str, str]:
         """Environment variables that name the run and the attempt."""
@@ -355,6 +408,51 @@ class Failure(Wire):
     """The end of the traceback, at most 4,000 characters."""
 
 
+class TrialState(StrEnum):
+    """Where a trial of a sweep stands."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether it is not trained any further."""
+        return self in (TrialState.SUCCEEDED, TrialState.STOPPED, TrialState.FAILED)
+
+
+class TrialRow(Wire):
+    """One trial of a sweep."""
+
+    number: Count
+    """1, 2, 3 …"""
+    state: TrialState = TrialState.PENDING
+    """Where it stands."""
+    config: Metrics = Field(default_factory=dict)
+    """The values of the config that differ from trial to trial."""
+    step: Count = 0
+    """Steps done."""
+    value: float | None = None
+    """The metric as it was last reported."""
+    checkpoint_uri: Uri | None = None
+    """Its newest committed checkpoint."""
+    message: Sentence = ""
+    """Why it failed."""
+
+
+class SweepTable(Wire):
+    """All trials of a sweep."""
+
+    metric: Name
+    """Metric by which they are compared."""
+    best: Count | None = None
+    """Number of the best trial so far; none: none has reported the metric."""
+    trials: Annotated[list[TrialRow], _the_last(MOST_TRIALS)] = Field(default_factory=list)
+    """Each of them, by number."""
+
+
 class ProgressResult(Wire):
     """What a successful run leaves."""
 
@@ -364,6 +462,8 @@ class ProgressResult(Wire):
     """The final checkpoint."""
     best_checkpoint_uri: Uri | None = None
     """The best checkpoint."""
+    sweep: SweepTable | None = None
+    """Of a sweep all trials; the rest is the best one's."""
 
 
 class Progress(Wire):
@@ -422,3 +522,5 @@ class Progress(Wire):
     """Why the driver gave up, in state Failed."""
     result: ProgressResult | None = None
     """In state Succeeded."""
+    sweep: SweepTable | None = None
+    """Of a sweep all trials. Steps and checkpoint are then sums over the trials."""

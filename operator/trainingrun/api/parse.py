@@ -17,6 +17,8 @@ _EXPECTED = {
     "int_from_float": "a whole number",
     "whole_or_auto": "a whole number or auto",
     "bool_type": "true or false",
+    "float_type": "a number",
+    "finite_number": "a number",
     "string_type": "a string, in quotes",
     "list_type": "a list",
     "dict_type": "a mapping",

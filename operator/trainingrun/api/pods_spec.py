@@ -116,11 +116,6 @@ class Workers(Model):
         ),
     )
 
-    @property
-    def pods(self) -> int:
-        """Number of worker pods."""
-        return self.count // self.per_pod
-
 
 class Head(Model):
     """The head: Ray's control store and the driver. It trains nothing."""

@@ -201,6 +201,50 @@ class Goodput(StatusModel):
     """The rest, by cause."""
 
 
+class TrialStatus(StatusModel):
+    """One trial of a sweep."""
+
+    number: int
+    """1, 2, 3 …"""
+    state: Literal["Pending", "Running", "Succeeded", "Stopped", "Failed"]
+    """Where it stands; Stopped: by ASHA, before its end."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Its values of the config that differ from trial to trial."""
+    step: int = 0
+    """Steps done."""
+    value: float | None = None
+    """spec.sweep.metric as it was last reported."""
+    checkpoint_uri: str | None = None
+    """Its newest committed checkpoint."""
+    message: str = ""
+    """Why it failed."""
+
+
+class SweepStatus(StatusModel):
+    """The trials of spec.sweep."""
+
+    pending: int = 0
+    """Trials that have not begun."""
+    running: int = 0
+    """Trials that are trained now."""
+    succeeded: int = 0
+    """Trials that were trained to their end."""
+    stopped: int = 0
+    """Trials that ASHA has stopped."""
+    failed: int = 0
+    """Trials whose training raised an error."""
+    best: int | None = None
+    """Number of the best trial so far: of those that succeeded, or of all while none has."""
+    trials: list[TrialStatus] = Field(
+        default_factory=list,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["number"],
+        },
+    )
+    """Each trial."""
+
+
 class RunResult(StatusModel):
     """What a successful run leaves."""
 
@@ -210,6 +254,10 @@ class RunResult(StatusModel):
     """The final checkpoint."""
     best_checkpoint_uri: str | None = None
     """The best checkpoint, where checkpoints.best is set."""
+    trial: int | None = None
+    """Of a sweep the number of the best trial; metrics and checkpoints are that one's."""
+    config: dict[str, Any] | None = None
+    """Of a sweep the best trial's values of the config."""
 
 
 class RunStatus(StatusModel):
@@ -257,6 +305,8 @@ class RunStatus(StatusModel):
     """What was lost so far, by kind."""
     goodput: Goodput | None = None
     """The share of time that went into steps that counted."""
+    sweep: SweepStatus | None = None
+    """The trials of spec.sweep. Steps in status are then sums over all trials."""
     result: RunResult | None = None
     """What a successful run leaves."""
     seen: dict[str, Any] = Field(default_factory=dict)

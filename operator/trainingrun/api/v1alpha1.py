@@ -15,6 +15,7 @@ from .scheduling_spec import Queue, Scheduling
 from .spec_fields import Freeform, Switch, Whole
 from .status import RunStatus
 from .storage_spec import BestCheckpoint, Checkpoints, RestoreFrom, Storage
+from .sweep_spec import Sweep, SweepParameter
 from .tracking_spec import MlflowTracking, TensorboardTracking, Tracking, WandbTracking
 from .training_spec import CodeSource, EnvVar, ScriptSource, TorchSettings, Training
 
@@ -44,6 +45,8 @@ __all__ = [
     "Scheduling",
     "ScriptSource",
     "Storage",
+    "Sweep",
+    "SweepParameter",
     "TensorboardTracking",
     "TorchSettings",
     "Tracking",
@@ -71,6 +74,7 @@ IMMUTABLE = (
     "podTemplate",
     "storage",
     "tracking",
+    "sweep",
     "scheduling",
 )
 """Fields of the spec that cannot change: checkpoints already made, or curves, depend on them."""
@@ -106,6 +110,9 @@ class RunSpec(Model):
     tracking: Tracking | None = None
     """Tools that draw curves of the run, and go on with the same curve in every attempt. Default:
     none."""
+    sweep: Sweep | None = None
+    """Ray Tune trains the function several times, with other values in its config each time.
+    Default: it is trained once."""
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     """When checkpoints are made and which are kept."""
     failures: Failures = Field(default_factory=Failures)
@@ -135,8 +142,50 @@ class RunSpec(Model):
             ),
             "training.torch.backend",
         ),
+        Rule(
+            "!has(self.sweep) || has(self.training.__function__)",
+            "needs training.function, which each trial calls with its own config; a script that "
+            "uses Ray Tune by itself runs without sweep",
+            lambda spec: spec.sweep is None or spec.training.function is not None,
+            "sweep",
+        ),
+        Rule(
+            "!has(self.sweep) || !has(self.storage.restoreFrom)",
+            "cannot be set together with storage.restoreFrom: trials begin at step 0; leave one of "
+            "them out",
+            lambda spec: spec.sweep is None or spec.storage.restore_from is None,
+            "sweep",
+        ),
+        Rule(
+            "!has(self.sweep) || !has(self.tracking) || "
+            "(!has(self.tracking.wandb) && !has(self.tracking.mlflow))",
+            "cannot be set together with tracking.wandb and tracking.mlflow, where all trials "
+            "would be one curve; leave them out, and use tracking.tensorboard",
+            lambda spec: (
+                spec.sweep is None
+                or spec.tracking is None
+                or (spec.tracking.wandb is None and spec.tracking.mlflow is None)
+            ),
+            "sweep",
+        ),
+        Rule(
+            "!has(self.sweep) || self.sweep.concurrency * self.workers.count <= 1000",
+            "must be at most 1000 workers in all, workers.count for each trial; lower one of them",
+            lambda spec: spec.total_workers <= 1000,
+            "sweep.concurrency",
+        ),
         *(_immutable(field) for field in IMMUTABLE),
     )
+
+    @property
+    def total_workers(self) -> int:
+        """Workers of all trials that are trained at once; without a sweep the world size."""
+        return self.workers.count * (self.sweep.concurrency if self.sweep else 1)
+
+    @property
+    def worker_pods(self) -> int:
+        """Number of worker pods."""
+        return self.total_workers // self.workers.per_pod
 
 
 _RUN_NAME = r"[a-z]([-a-z0-9]*[a-z0-9])?"

@@ -1,4 +1,4 @@
-"""`list`, `get`, `logs`, `submit`, `watch` and `retry`: what needs a cluster."""
+"""`list`, `get`, `sweep`, `logs`, `submit`, `watch` and `retry`: what needs a cluster."""
 
 import sys
 from datetime import UTC, datetime
@@ -10,8 +10,9 @@ import typer
 import yaml
 
 from ..api.status import Phase
-from ..local.plain import plain_lines
-from . import manifest_files, retried_run, run_views, submitting, watch_view
+from ..local import LocalError, local_sweeps
+from ..local.plain import cell, plain_lines
+from . import manifest_files, retried_run, run_views, submitting, sweep_view, watch_view
 from .consoles import wide_console
 from .errors import CliError, one_sentence
 
@@ -34,6 +35,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command("list")(list_runs)
     app.command()(get)
+    app.command()(sweep)
     app.command()(logs)
     app.command()(submit)
     app.command()(watch)
@@ -80,6 +82,42 @@ def get(
         typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
     else:
         wide_console().print(run_views.details(found))
+
+
+def sweep(
+    name: Name,
+    namespace: Namespace = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Of `run --local`, below --folder.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="With --local.  [default: trainingrun-local/NAME]"),
+    ] = None,
+    context: Context = None,
+) -> None:
+    """Show the trials of a sweep, and the best one's config."""
+    with one_sentence(LocalError):
+        if local:
+            table = local_sweeps.latest(folder or Path("trainingrun-local") / name)
+            metric = table.metric
+            found, best = [row.to_dict() for row in table.trials], table.best
+        else:
+            run = connect(context, namespace).run(name)
+            settings = run["spec"].get("sweep")
+            if settings is None:
+                raise CliError(f"TrainingRun {name} has no spec.sweep; `get` shows its status")
+            status = (run.get("status") or {}).get("sweep") or {}
+            metric, found, best = settings["metric"], status.get("trials", []), status.get("best")
+    console = wide_console()
+    if not found:
+        typer.echo(f"No trial of {name} has begun.", err=True)
+        return
+    console.print(sweep_view.trials(found, best, metric))
+    for line in sweep_view.failures(found):
+        console.print(cell(line), style="red", soft_wrap=True)
+    if best is not None:
+        console.print(sweep_view.of_best(found, best))
 
 
 def logs(

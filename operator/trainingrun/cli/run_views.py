@@ -12,6 +12,9 @@ from .durations import short
 
 Run = Mapping[str, Any]
 
+TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
+"""Counts in status.sweep, as `get` prints them."""
+
 
 def listing(runs: Sequence[Run], now: datetime, with_namespace: bool) -> Table:
     """One line per run, as kubectl shows them."""
@@ -75,6 +78,10 @@ def details(run: Run) -> Table:
             condition["type"],
             f"{condition['status']} {condition['reason']}: {condition.get('message', '')}",
         )
+    sweep = status.get("sweep") or {}
+    if sweep:
+        row("trials", ", ".join(f"{sweep[s]} {s}" for s in TRIAL_STATES if sweep.get(s)))
+        row("best trial", sweep.get("best"))
     result = status.get("result") or {}
     row("result", result.get("checkpointUri"))
     return table

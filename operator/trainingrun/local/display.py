@@ -68,7 +68,10 @@ class Display:
             parts.append(f"step {progress.step}/{progress.total_steps}")
         elif progress.step:
             parts.append(f"step {progress.step}")
-        if "loss" in progress.metrics:
+        if progress.sweep is not None:
+            done = sum(trial.state.final for trial in progress.sweep.trials)
+            parts.append(f"{done}/{len(progress.sweep.trials)} trials")
+        elif "loss" in progress.metrics:
             parts.append(f"loss {_short(progress.metrics['loss'])}")
         if rate:
             parts.append(f"{rate:.1f} steps/s")
@@ -128,10 +131,11 @@ def summary(
     # Accuracy first: it is the metric of most interest.
     for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
         table.add_row(cell(name), cell(_short(result.metrics[name])))
-    table.add_row("interruptions", str(len(interruptions)))
-    table.add_row("steps lost", str(sum(each.steps_lost for each in interruptions)))
-    without = sum(each.seconds for each in interruptions)
-    table.add_row("seconds without training", f"{without:.1f}")
+    if result.sweep is None:  # else a loss stops one trial, and the others go on
+        table.add_row("interruptions", str(len(interruptions)))
+        table.add_row("steps lost", str(sum(each.steps_lost for each in interruptions)))
+        without = sum(each.seconds for each in interruptions)
+        table.add_row("seconds without training", f"{without:.1f}")
     table.add_row("seconds in all", f"{elapsed_s:.1f}")
     table.add_row("checkpoint", cell(result.checkpoint_uri or f"none; see {folder}"))
     if result.best_checkpoint_uri:

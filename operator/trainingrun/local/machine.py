@@ -27,10 +27,10 @@ def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...
             "CPUs and NVIDIA GPUs only"
         )
     count = sum(1 for entry in device_folder.iterdir() if _NVIDIA.fullmatch(entry.name))
-    needed = spec.workers.count * wanted.count
+    needed = spec.total_workers * wanted.count
     if count < needed:
         raise LocalError(
-            f"the run requests {needed} NVIDIA GPU(s) ({spec.workers.count} worker(s) with "
+            f"the run requests {needed} NVIDIA GPU(s) ({spec.total_workers} worker(s) with "
             f"{wanted.count} each) and this machine has {count}; lower workers.count, or remove "
             "workers.accelerator to train on CPUs"
         )

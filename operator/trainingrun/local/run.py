@@ -19,7 +19,7 @@ from ..api.exit_codes import LEASE_LOST_EXIT_CODE
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source
-from . import machine
+from . import local_sweeps, machine
 from .display import Display, summary
 from .driver_process import Driver
 from .folder import Folder
@@ -102,6 +102,17 @@ def run_locally(
         elapsed = time.monotonic() - began
         console.print(f"{run.metadata.name} succeeded", style="green", highlight=False)
         console.print(summary(final.result, loop.interruptions.ended, elapsed, folder.uri))
+        if final.result.sweep is not None:
+            found = final.result.sweep
+            name = run.metadata.name
+            where = f" --folder {options.folder}" if options.folder else ""
+            console.print(
+                cell(
+                    f"best trial: {found.best} of {len(found.trials)}; "
+                    f"trainingrun sweep {name} --local{where} shows all"
+                ),
+                soft_wrap=True,
+            )
         return True
     console.print(cell(f"{run.metadata.name} failed: {final}"), style="red", soft_wrap=True)
     console.print(cell(f"output of the workers: {folder.logs}/local-*/worker-*"), soft_wrap=True)
@@ -136,7 +147,7 @@ class _Loop:
         while True:
             self.folder.remember(number)
             if not self.ray.running:
-                self.ray.start(spec.workers.pods)
+                self.ray.start(spec.worker_pods)
             self.log = self.folder.logs / f"driver-{number}.log"
             own = self.base.model_copy(update={"attempt": number})
             driver = Driver(self.ray, own, self.log)
@@ -196,10 +207,11 @@ class _Loop:
             self.restored = True
             step = progress.resumed_from_step
             self.display.note(f"restored step {step} from {progress.restored_from}")
+        local_sweeps.remember(self.folder.root, progress)
         self.display.warn(progress)
         self.display.show(progress, number, self.tally.restarts)
         over = self.interruptions.record(progress)
-        if over is None:
+        if over is None or progress.sweep is not None:  # of a sweep the other trials go on
             return
         what = "training stopped"
         if self.preemption is not None and self.preemption.node is not None:

@@ -101,7 +101,7 @@ def _begun(
         },
         bookkeeping={
             **OF_ONE_ATTEMPT,
-            "workers": context.run.spec.workers.count,
+            "workers": context.run.spec.total_workers,
             "attempts_without_progress": bookkeeping.attempts_without_progress + 1,
         },
         events=(event,),

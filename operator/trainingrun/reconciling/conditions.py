@@ -124,6 +124,10 @@ def _ready(
     progress: Progress | None,
 ) -> NewCondition:
     wanted = silence.wanted_workers(context, bookkeeping)
+    if progress is not None and progress.sweep is not None:
+        # At a sweep's end fewer trials are left than could be trained at once.
+        left = sum(not trial.state.final for trial in progress.sweep.trials)
+        wanted = min(wanted, left * context.run.spec.workers.count)
     kind = ConditionType.READY
     if progress and progress_status.trains(progress) and progress.world_size >= wanted:
         return NewCondition(kind, "True", ConditionReason.TRAINING, f"{wanted} workers train")

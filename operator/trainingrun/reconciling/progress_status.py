@@ -3,12 +3,20 @@
 from math import isfinite
 from typing import Any
 
-from ..api.contract import Progress, RunState
-from ..api.status import Attempt, CheckpointStatus, RunProgress, RunResult, RunStatus
+from ..api.contract import Progress, RunState, SweepTable, TrialState
+from ..api.status import (
+    Attempt,
+    CheckpointStatus,
+    RunProgress,
+    RunResult,
+    RunStatus,
+    SweepStatus,
+    TrialStatus,
+)
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings
-from .texts import URI
+from .texts import URI, short
 from .timestamps import from_unix, written
 
 MOST_METRICS = 50
@@ -16,6 +24,9 @@ MOST_METRICS = 50
 
 LONGEST_TEXT = 100
 """Characters of a metric that is text, and of a metric's name."""
+
+LONGEST_MESSAGE = 300
+"""Characters of the reason for which a trial failed."""
 
 LARGEST = 2**53
 """A whole number beyond this is left out: JSON readers would change it."""
@@ -41,6 +52,10 @@ def record_progress(
         )
     if progress.step or progress.resumed_from_step is not None or status.progress is None:
         changes["progress"] = _progress(progress)
+    # A driver that finds the run done reports its result alone.
+    table = progress.sweep or (progress.result.sweep if progress.result else None)
+    if table is not None:
+        changes["sweep"] = sweep(table)
     resumed = attempt.resumed_from_step
     steps = {
         "resumed_from_step": resumed if resumed is not None else progress.resumed_from_step,
@@ -77,11 +92,40 @@ def metrics(reported: dict[str, Any]) -> dict[str, Any]:
 def result(progress: Progress | None, newest: CheckpointStatus | None) -> RunResult:
     """status.result, from the driver's final progress and the newest checkpoint in the status."""
     reported = progress.result if progress else None
+    table = reported.sweep if reported else None
+    best = next((one for one in table.trials if one.number == table.best), None) if table else None
     return RunResult(
         metrics=metrics(reported.metrics if reported else progress.metrics if progress else {}),
         checkpoint_uri=_uri(reported.checkpoint_uri if reported else None)
         or (newest and newest.uri),
         best_checkpoint_uri=_uri(reported.best_checkpoint_uri if reported else None),
+        trial=best.number if best else None,
+        config=metrics(best.config) if best else None,
+    )
+
+
+def sweep(table: SweepTable) -> SweepStatus:
+    """status.sweep."""
+    states = [one.state for one in table.trials]
+    return SweepStatus(
+        pending=states.count(TrialState.PENDING),
+        running=states.count(TrialState.RUNNING),
+        succeeded=states.count(TrialState.SUCCEEDED),
+        stopped=states.count(TrialState.STOPPED),
+        failed=states.count(TrialState.FAILED),
+        best=table.best,
+        trials=[
+            TrialStatus(
+                number=one.number,
+                state=one.state.value,
+                config=metrics(one.config),
+                step=one.step,
+                value=one.value if one.value is not None and isfinite(one.value) else None,
+                checkpoint_uri=_uri(one.checkpoint_uri),
+                message=short(one.message, LONGEST_MESSAGE),
+            )
+            for one in {one.number: one for one in table.trials}.values()
+        ],
     )
 
 

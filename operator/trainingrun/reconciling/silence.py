@@ -104,4 +104,4 @@ def wanted_pods(context: ReconcileContext, bookkeeping: Bookkeeping) -> int:
 
 def wanted_workers(context: ReconcileContext, bookkeeping: Bookkeeping) -> int:
     """Workers of the current attempt as it was rendered: its world size."""
-    return bookkeeping.workers or context.run.spec.workers.count
+    return bookkeeping.workers or context.run.spec.total_workers

@@ -7,8 +7,10 @@ from ..api.contract import (
     WORKER_RESOURCE,
     ContractCheckpoints,
     ContractCode,
+    ContractParameter,
     ContractRestore,
     ContractStorage,
+    ContractSweep,
     ContractTracking,
     RunContract,
 )
@@ -112,6 +114,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         restore_from=_restore_from(run),
         checkpoints=_checkpoints(run),
         tracking=_tracking(run),
+        sweep=_sweep(run),
     )
 
 
@@ -140,6 +143,22 @@ def _tracking(run: TrainingRun) -> ContractTracking | None:
     return ContractTracking(
         mlflow=tracking.mlflow is not None,
         tensorboard_every_seconds=board.every_seconds if board else None,
+    )
+
+
+def _sweep(run: TrainingRun) -> ContractSweep | None:
+    sweep = run.spec.sweep
+    if sweep is None:
+        return None
+    given = {"grace_steps": sweep.grace_steps, "reduction_factor": sweep.reduction_factor}
+    return ContractSweep(
+        samples=sweep.samples,
+        metric=sweep.metric,
+        mode=sweep.mode,
+        asha=sweep.scheduler == "ASHA",
+        concurrency=sweep.concurrency,
+        space=[ContractParameter.model_validate(p.to_dict()) for p in sweep.space],
+        **{name: value for name, value in given.items() if value is not None},
     )
 
 

@@ -30,7 +30,7 @@ def attempt(
         ray_auth=settings.ray_auth,
         head_start=pod_templates.head_start(run),
         worker_group=names.WORKER_GROUP,
-        worker_pods=run.spec.workers.pods,
+        worker_pods=run.spec.worker_pods,
         worker_start=pod_templates.worker_start(run, settings),
     )
     # Not by the template: they would be read as YAML a second time.

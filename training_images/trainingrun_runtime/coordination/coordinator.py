@@ -82,6 +82,8 @@ class Coordinator:
         self._saved_alone: tuple[int, int] | None = None  # (step, rank)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._final_metrics: dict[str, Any] = {}
+        self._rated_by = contract.trial.metric if contract.trial else None
+        self._rating: tuple[int, Any] | None = None
         self._group, self._group_began, self._has_session = 0, 0.0, False
         if checkpoint is not None:
             self._accounting.committed(checkpoint)
@@ -206,8 +208,18 @@ class Coordinator:
                 # The clocks of the nodes may differ.
                 self._stands[rank] = replace(stand, since=time.time() - stood_s)
 
+    def rated(self, step: int, value: Any) -> None:
+        """Rank 0: the metric by which trials of a sweep are compared."""
+        self._rating = (step, value)
+
+    def rating(self) -> tuple[int, Any] | None:
+        """That metric as it was last reported, and its step; None: it was not yet."""
+        return self._rating
+
     def reported(self, step: int, metrics: dict[str, Any]) -> None:
         """Ray's controller: a `ray.train.report`, the only report of code without a session."""
+        if self._rated_by is not None and self._rated_by in metrics and not self._has_session:
+            self.rated(step, metrics[self._rated_by])
         with self._lock:
             if self._has_session:
                 return  # its own reports are earlier and have the duration of the steps
@@ -400,11 +412,17 @@ class Coordinator:
             self._lost.setdefault(dead, places[dead])
 
 
-def start_coordinator(*arguments: Any) -> Any:
+def trial_coordinator(number: int) -> str:
+    """Name of the coordinator's actor of a trial of a sweep."""
+    return f"trial-{number:04d}-coordinator"
+
+
+def start_coordinator(contract: RunContract, *arguments: Any) -> Any:
     """Start the coordinator as an actor on the driver's node; returns its handle."""
+    name = trial_coordinator(contract.trial.number) if contract.trial else None
     here = ray.get_runtime_context().get_node_id()
     return (
         ray.remote(Coordinator)
-        .options(num_cpus=0, max_concurrency=16, label_selector={"ray.io/node-id": here})
-        .remote(*arguments)
+        .options(name=name, num_cpus=0, max_concurrency=16, label_selector={"ray.io/node-id": here})
+        .remote(contract, *arguments)
     )

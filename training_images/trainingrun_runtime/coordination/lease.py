@@ -136,6 +136,15 @@ def _document(bucket: Bucket, fencing_token: int) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
+def newest_document(bucket: Bucket) -> dict[str, Any]:
+    """The newest lease; empty if there is none, or it is unreadable.
+
+    Raises:
+        StorageError: The store did not answer.
+    """
+    return _document(bucket, newest_fencing_token(bucket))
+
+
 def _attempt_of(document: dict[str, Any]) -> int:
     """The attempt that holds a lease; 0 if it names none."""
     try:

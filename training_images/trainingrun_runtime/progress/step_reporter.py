@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -27,9 +28,14 @@ class StepReporter:
     Args:
         coordinator: handle of the `Coordinator` actor.
         recorder: what this rank reports, to be sent in the same intervals.
+        rated_by: metric by which trials of a sweep are compared, if this is one.
     """
 
-    def __init__(self, coordinator: Any, recorder: ReportRecorder) -> None:
+    def __init__(
+        self, coordinator: Any, recorder: ReportRecorder, rated_by: str | None = None
+    ) -> None:
+        self._rated_by = rated_by
+        self._rating: tuple[int, Any] | None = None
         self.command = Command.NONE
         """The coordinator's latest command."""
         self._coordinator, self._recorder = coordinator, recorder
@@ -44,6 +50,11 @@ class StepReporter:
         """A step was done."""
         self._latest = report
         self._changed.set()
+
+    def rate(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Metrics were reported; the newest ones that trials are compared by are sent."""
+        if self._rated_by is not None and self._rated_by in metrics:
+            self._rating = (step, metrics[self._rated_by])
 
     def measured(self, step: int, metrics: dict[str, Any]) -> None:
         """Metrics of the last step, whose checkpoint was made before; nothing waits for them."""
@@ -68,6 +79,9 @@ class StepReporter:
 
     def _send(self) -> None:
         self._recorder.send()
+        rating, self._rating = self._rating, None
+        if rating is not None:
+            self._coordinator.rated.remote(*rating)
         report = self._latest
         if report is None:
             return

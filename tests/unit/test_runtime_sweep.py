@@ -1,0 +1,275 @@
+"""A sweep's pure parts: what is drawn, what is best, what the next driver reads, one document."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainingrun.api.contract import (
+    ContractParameter,
+    ContractSweep,
+    Failure,
+    LastCheckpoint,
+    Progress,
+    ProgressResult,
+    Record,
+    RecordKind,
+    RunState,
+    Seconds,
+    TrialState,
+)
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.coordination.lease import Lease, Superseded
+from trainingrun_runtime.sweep import record, space, summary
+from trainingrun_runtime.sweep.board import Board
+from trainingrun_runtime.sweep.record import Trial
+from trainingrun_runtime.sweep.rungs import Rungs
+from trainingrun_runtime.sweep.summary import Summary
+from trainingrun_runtime.sweep.trial_lease import TrialLease
+
+
+def a_sweep(*parameters: ContractParameter, **settings: Any) -> ContractSweep:
+    found = [*parameters] or [ContractParameter(name="lr", values=[0.1, 0.2])]
+    return ContractSweep(**{"metric": "loss", "mode": "min", "space": found, **settings})
+
+
+def trials(*values: float | None, state: TrialState = TrialState.RUNNING) -> dict[int, Trial]:
+    return {
+        number: Trial(number=number, config={"lr": number / 10}, state=state, value=value)
+        for number, value in enumerate(values, start=1)
+    }
+
+
+def test_a_grid_tries_every_combination():
+    drawn = space.configs(
+        a_sweep(
+            ContractParameter(name="lr", values=[0.1, 0.2]),
+            ContractParameter(name="size", values=[1, 2, 3]),
+        ),
+        "seed",
+    )
+    assert len(drawn) == 6
+    assert drawn[0] == {"lr": 0.1, "size": 1}
+    assert {(config["lr"], config["size"]) for config in drawn} == {
+        (lr, size) for lr in (0.1, 0.2) for size in (1, 2, 3)
+    }
+
+
+def test_what_is_drawn_follows_from_the_seed_and_stays_within_the_bounds():
+    sweep = a_sweep(
+        ContractParameter(name="lr", min=0.001, max=0.1, scale="log"),
+        ContractParameter(name="dropout", min=0, max=0.5),
+        ContractParameter(name="layers", min=1, max=4, type="integer"),
+        ContractParameter(name="norm", values=["batch", "layer"]),
+        samples=200,
+    )
+    drawn = space.configs(sweep, "a-uid")
+    assert drawn == space.configs(sweep, "a-uid")
+    assert drawn != space.configs(sweep, "another-uid")
+    assert all(0.001 <= config["lr"] <= 0.1 for config in drawn)
+    assert all(0 <= config["dropout"] <= 0.5 for config in drawn)
+    assert {config["layers"] for config in drawn} == {1, 2, 3, 4}
+    assert all(type(config["layers"]) is int for config in drawn)
+    assert {config["norm"] for config in drawn} == {"batch", "layer"}
+    low = sum(config["lr"] < 0.01 for config in drawn)
+    assert 70 < low < 130, "log: half of them are below the geometric mean"
+
+
+@pytest.mark.parametrize(("mode", "number"), [("min", 2), ("max", 1)])
+def test_the_best_trial_is_one_that_was_trained_to_its_end(mode: str, number: int):
+    found = trials(3.0, 2.0, state=TrialState.SUCCEEDED)
+    found[3] = Trial(number=3, config={}, state=TrialState.STOPPED, value=-9.0)
+    found[4] = Trial(number=4, config={}, state=TrialState.FAILED, value=99.0)
+    assert getattr(record.best(found, mode), "number", None) == number
+    assert record.best(trials(None, None), mode) is None
+    running = trials(3.0, 3.0)
+    assert getattr(record.best(running, mode), "number", None) == 1, "of equal ones the first"
+
+
+def a_lease(bucket: Bucket) -> Lease:
+    return Lease.take(bucket, 1, "pod", 0.0)
+
+
+def test_the_next_driver_reads_what_the_one_before_it_wrote(tmp_path: Path):
+    bucket = Bucket.open(f"file://{tmp_path}/run")
+    first = a_lease(bucket)
+    assert record.read(bucket, first.fencing_token) is None
+    found = trials(1.5, None)
+    found[2] = found[2].model_copy(update={"reports": [(10, 2.0), (40, None)]})
+    record.write(first, found)
+    second = a_lease(bucket)
+    assert record.read(bucket, second.fencing_token) == list(found.values())
+    with pytest.raises(Superseded):
+        record.write(first, trials(9.0))
+    bucket.put("sweep/000002.json", b'{"trials": [{')  # of a driver before the third one
+    third = a_lease(bucket)
+    assert record.read(bucket, third.fencing_token) == list(found.values())
+
+
+def test_a_trial_is_held_as_long_as_its_driver_holds_the_run(tmp_path: Path):
+    bucket = Bucket.open(f"file://{tmp_path}/run")
+    own = Bucket.open(bucket.uri(record.folder(7)))
+    run = a_lease(bucket)
+    trial = TrialLease.of(run, own)
+    assert trial.held()
+    trial.require()
+    assert trial.fencing_token == run.fencing_token
+    assert (tmp_path / "run" / "trials" / "0007" / "lease" / "000001.json").exists()
+    a_lease(bucket)
+    assert not trial.held()
+    with pytest.raises(Superseded):
+        trial.require()
+
+
+def test_asha_stops_what_is_worse_than_most_others_were_after_as_many_steps():
+    rungs = Rungs(a_sweep(asha=True, grace_steps=10, reduction_factor=2), [])
+    assert rungs.compare(1, 9, 5.0) == (False, False)
+    assert rungs.compare(1, 10, 1.0) == (True, False)
+    assert rungs.compare(1, 11, 9.0) == (False, False), "compared once at each number of steps"
+    assert rungs.compare(2, 10, 2.0) == (True, True)
+    assert rungs.compare(3, 12, 0.5) == (True, False)
+    assert rungs.compare(4, 10, None) == (True, True), "no number is worse than any"
+
+
+def test_the_next_driver_compares_with_what_a_former_one_has_seen():
+    former = trials(1.0, 1.1)
+    former[1] = former[1].model_copy(update={"reports": [(10, 1.0)]})
+    former[2] = former[2].model_copy(update={"reports": [(10, 0.9)]})
+    sweep = a_sweep(asha=True, grace_steps=10, reduction_factor=2)
+    rungs = Rungs(sweep, former.values())
+    assert rungs.compare(3, 10, 2.0) == (True, True)
+    assert Rungs(sweep, []).compare(3, 10, 2.0) == (True, False)
+    assert rungs.compare(1, 15, 9.0) == (False, False), "a resumed trial was compared already"
+
+
+def a_document(step: int, **facts: Any) -> Progress:
+    return Progress(
+        **{"attempt": 1, "state": RunState.TRAINING, "step": step, "step_time": 5.0, **facts}
+    )
+
+
+HEAD = Progress(attempt=2, fencing_token=3, time=9.0)
+
+
+def test_one_document_adds_up_the_trials():
+    found = trials(2.0, 1.0, None)
+    found[1] = found[1].model_copy(update={"state": TrialState.SUCCEEDED, "step": 100})
+    found[2] = found[2].model_copy(update={"step": 40, "metrics": {"loss": 1.0}})
+    adds = Summary(a_sweep(concurrency=2), found)
+    found[2] = found[2].model_copy(update={"step": 50})
+    documents = {
+        2: a_document(
+            50,
+            total_steps=100,
+            world_size=1,
+            seconds=Seconds(productive=8.0),
+            checkpoint=LastCheckpoint(uri="s3://a/45", step=45, time=4.0),
+            lost_nodes=["node-a"],
+        ),
+        3: a_document(0, state=RunState.STARTING, step_time=None),
+    }
+    whole = adds.progress(found, documents, HEAD)
+    assert (whole.attempt, whole.fencing_token, whole.state) == (2, 3, RunState.TRAINING)
+    assert whole.step == 150
+    assert whole.resumed_from_step == 140
+    assert whole.total_steps == 300, "a trial that has not begun counts as the mean of the others"
+    assert whole.world_size == 1
+    assert whole.seconds.productive == 4.0, "of two that are trained at once"
+    assert whole.checkpoint is not None
+    assert (whole.checkpoint.uri, whole.checkpoint.step) == ("s3://a/45", 145)
+    assert whole.lost_nodes == ["node-a"]
+    assert whole.sweep is not None
+    assert whole.sweep.best == 1, "the only one that was trained to its end"
+
+
+def test_each_thing_that_happened_in_a_trial_is_counted_once():
+    found = trials(None, None)
+    adds = Summary(a_sweep(concurrency=2), found)
+    lost = Record(number=1, kind=RecordKind.WORKER_LOST, time=1.0, message="rank 0 died", step=7)
+    bug = Record(number=2, kind=RecordKind.APPLICATION_ERROR, time=2.0, message="a bug")
+    again = lost.model_copy(update={"number": 3, "time": 3.0})
+    adds.progress(found, {1: a_document(7, records=[lost])}, HEAD)
+    whole = adds.progress(
+        found,
+        {1: a_document(9, records=[lost, bug, again]), 2: a_document(4, records=[lost])},
+        HEAD,
+    )
+    assert [(r.number, r.message) for r in whole.records] == [
+        (1, "trial 1: rank 0 died"),
+        (2, "trial 1: rank 0 died"),
+        (3, "trial 2: rank 0 died"),
+    ], "a trial's own error is no error of the run"
+
+
+def test_a_trial_that_is_done_is_so_though_it_was_to_be_stopped():
+    (trial,) = trials(2.0, state=TrialState.STOPPED).values()
+    result = ProgressResult(metrics={"loss": 1.0}, checkpoint_uri="s3://a/9")
+    done = summary.update(trial, a_document(9, state=RunState.SUCCEEDED, result=result))
+    assert (done.state, done.step, done.checkpoint_uri) == (TrialState.SUCCEEDED, 9, "s3://a/9")
+    suspended = summary.update(trial, a_document(7, state=RunState.SUSPENDED))
+    assert (suspended.state, suspended.step) == (TrialState.STOPPED, 7)
+    failed = a_document(3, state=RunState.FAILED, failure=Failure(kind="Storage", message="full"))
+    assert summary.update(trial, failed).state is TrialState.STOPPED
+
+
+def a_board(sweep: ContractSweep, found: dict[int, Trial]) -> tuple[Board, list[Failure]]:
+    failures: list[Failure] = []
+    return Board(sweep, found.values(), failures.append), failures
+
+
+def test_a_trial_is_to_be_stopped_only_once_that_is_noted():
+    found = trials(None, None, state=TrialState.PENDING)
+    board, _ = a_board(a_sweep(asha=True, grace_steps=10, reduction_factor=2), found)
+    assert board.changes() is not None
+    assert board.changes() is None, "nothing is new"
+    for number in (1, 2):
+        board.follow(number, a_document(10))
+        assert board.reported(number, 10, float(number)) is False
+    changes = board.changes()
+    assert changes is not None
+    noted, stopping = changes
+    assert stopping == {2}
+    assert [noted[1].state, noted[2].state] == [TrialState.RUNNING, TrialState.STOPPED]
+    assert noted[2].reports == [(10, 2.0)]
+    assert board.left() == [1]
+    assert board.under_way() == [1, 2], "the stopped one still saves its state"
+
+
+def test_an_error_of_the_training_ends_its_trial_and_any_other_one_the_attempt():
+    board, failures = a_board(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    bug = Failure(kind="Application", message="a bug")
+    board.follow(1, a_document(3, state=RunState.FAILED, failure=bug))
+    assert (board.trials[1].state, board.trials[1].message) == (TrialState.FAILED, "a bug")
+    assert failures == []
+    full = Failure(kind="Storage", message="the disk is full")
+    board.follow(2, a_document(3, state=RunState.FAILED, failure=full))
+    assert failures == [Failure(kind="Storage", message="trial 2: the disk is full")]
+    assert board.postpone() == [2]
+    assert board.trials[2].state is TrialState.PENDING
+
+
+def test_a_trial_that_is_done_without_the_metric_ends_the_sweep():
+    board, failures = a_board(a_sweep(), trials(None, state=TrialState.PENDING))
+    result = ProgressResult(metrics={"accuracy": 0.9})
+    board.follow(1, a_document(9, state=RunState.SUCCEEDED, result=result))
+    (failure,) = failures
+    assert "has not reported 'loss', the metric of the sweep; it reported accuracy" in (
+        failure.message
+    )
+
+
+def test_the_final_value_is_that_of_the_result():
+    board, failures = a_board(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    for number, metrics in ((1, {"loss": 0.5}), (2, {"loss": "NaN"})):
+        board.reported(number, 5, 2.0)
+        result = ProgressResult(metrics=metrics)
+        board.follow(number, a_document(9, state=RunState.SUCCEEDED, result=result))
+    assert [trial.value for trial in board.trials.values()] == [0.5, None], "NaN is no value"
+    assert failures == []
+    assert board.best == board.trials[1]
+
+
+@pytest.mark.parametrize("value", [True, "nan", None, math.nan, math.inf])
+def test_a_value_that_is_no_number_is_none(value: Any):
+    assert record.number_of(value) is None

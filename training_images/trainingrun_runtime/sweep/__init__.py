@@ -1,0 +1,1 @@
+"""A sweep: Ray Tune trains the run's function several times, with other values each time."""

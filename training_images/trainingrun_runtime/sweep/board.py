@@ -1,0 +1,167 @@
+"""Where each trial stands, from what Ray Tune hears of it and from its progress document."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from trainingrun.api.contract import (
+    ContractSweep,
+    Failure,
+    Progress,
+    RunState,
+    TrialState,
+)
+
+from . import record, summary
+from .record import Trial
+from .rungs import Rungs
+from .summary import Summary
+
+log = logging.getLogger(__name__)
+
+STOP_WAIT_S = 120.0
+"""Seconds for which a trial that is to be stopped may take to save its state."""
+
+
+class Board:
+    """The trials of one driver; its methods are called from several threads.
+
+    Args:
+        sweep: the contract's sweep.
+        trials: as this driver begins.
+        give_up: called with the failure for which the attempt has to end.
+    """
+
+    def __init__(
+        self, sweep: ContractSweep, trials: Iterable[Trial], give_up: Callable[[Failure], None]
+    ) -> None:
+        self._sweep, self._give_up = sweep, give_up
+        self._trials = {trial.number: trial for trial in trials}
+        self._summary = Summary(sweep, self._trials)
+        self._rungs = Rungs(sweep, self._trials.values()) if sweep.asha else None
+        self._documents: dict[int, Progress] = {}
+        self._stopping: dict[int, float] = {}  # trial -> when it was decided, monotonic
+        self._changed = True
+        self._lock = threading.RLock()
+
+    @property
+    def trials(self) -> dict[int, Trial]:
+        """All of them, by number."""
+        with self._lock:
+            return dict(self._trials)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best one so far."""
+        return record.best(self.trials, self._sweep.mode)
+
+    def left(self) -> list[int]:
+        """Trials that are to be trained."""
+        return [number for number, trial in self.trials.items() if not trial.state.final]
+
+    def under_way(self) -> list[int]:
+        """Trials whose process has begun and not ended."""
+        with self._lock:
+            return [n for n, found in self._documents.items() if not found.state.final]
+
+    def changes(self) -> tuple[dict[int, Trial], set[int]] | None:
+        """What the next driver has to know, and the trials that are to be stopped once it does.
+
+        None: nothing has changed since the last call.
+        """
+        with self._lock:
+            if not self._changed:
+                return None
+            self._changed = False
+            return dict(self._trials), set(self._stopping)
+
+    def keep_changes(self) -> None:
+        """The changes could not be written; they are changes still."""
+        self._changed = True
+
+    def reported(self, number: int, step: int, value: float | None) -> bool:
+        """A trial has reported its metric; whether it has to end at once."""
+        with self._lock:
+            trial = self._trials[number].model_copy(update={"value": value})
+            if number in self._stopping:
+                self._trials[number] = trial
+                # Code without a session does not end by itself.
+                return time.monotonic() - self._stopping[number] > STOP_WAIT_S
+            if self._rungs is not None and not trial.state.final:
+                trial = self._compared(self._rungs, trial, step, value)
+            self._trials[number] = trial
+        return False
+
+    def _compared(self, rungs: Rungs, trial: Trial, step: int, value: float | None) -> Trial:
+        compared, stop = rungs.compare(trial.number, step, value)
+        if not compared:
+            return trial
+        self._changed = True
+        trial = trial.model_copy(update={"reports": [*trial.reports, (step, value)]})
+        if not stop:
+            return trial
+        log.info("trial %d is stopped after step %d", trial.number, step)
+        self._stopping[trial.number] = time.monotonic()
+        return trial.model_copy(update={"state": TrialState.STOPPED, "step": step})
+
+    def follow(self, number: int, found: Progress) -> None:
+        """A trial's document was read."""
+        with self._lock:
+            former, before = self._trials[number], self._documents.get(number)
+            self._documents[number] = found
+            if former.state is TrialState.SUCCEEDED:
+                return
+            trial = summary.update(former, found)
+            if former.state is TrialState.PENDING and not found.state.final:
+                trial = trial.model_copy(update={"state": TrialState.RUNNING})
+            if found.state is RunState.FAILED and not former.state.final:
+                trial = self._failed(trial, found.failure)
+            if trial.state is TrialState.SUCCEEDED:
+                trial = self._rated(trial)
+            self._changed |= found.state.final and (before is None or not before.state.final)
+            if trial.state is not former.state:
+                log.info("trial %d: %s", number, trial.state.value)
+                self._changed = True
+            self._trials[number] = trial
+
+    def _failed(self, trial: Trial, failure: Failure | None) -> Trial:
+        """An error of the training ends the trial alone, and any other one the attempt."""
+        if failure is not None and failure.kind == "Application":
+            state = {"state": TrialState.FAILED, "message": failure.message}
+            return trial.model_copy(update=state)
+        what = failure.message if failure is not None else "no reason was given"
+        kind = failure.kind if failure is not None else "Infrastructure"
+        self._give_up(Failure(kind=kind, message=f"trial {trial.number}: {what}"))
+        return trial
+
+    def _rated(self, trial: Trial) -> Trial:
+        """A trial that is done, with its final value."""
+        if self._sweep.metric in trial.metrics:
+            final = record.number_of(trial.metrics[self._sweep.metric])
+            return trial.model_copy(update={"value": final})
+        if trial.value is None:
+            known = ", ".join(trial.metrics) or "none at all"
+            self._give_up(
+                Failure(
+                    kind="Application",
+                    message=f"trial {trial.number} is done and has not reported "
+                    f"{self._sweep.metric!r}, the metric of the sweep; it reported {known}; report "
+                    "it with session.report() or session.finish(), or correct sweep.metric",
+                )
+            )
+        return trial
+
+    def postpone(self) -> list[int]:
+        """Ray Tune has ended: what is not done waits for the next driver; returns it."""
+        with self._lock:
+            left = self.left()
+            for number in left:
+                waits = {"state": TrialState.PENDING}
+                self._trials[number] = self._trials[number].model_copy(update=waits)
+            return left
+
+    def progress(self, head: Progress) -> Progress:
+        """The document of the whole sweep; see `Summary.progress`."""
+        with self._lock:
+            return self._summary.progress(self._trials, self._documents, head)

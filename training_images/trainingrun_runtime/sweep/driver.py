@@ -1,0 +1,335 @@
+"""The driver of a sweep: Ray Tune trains the trials, each in a process and a folder of its own.
+
+What is known of them is written to the bucket whenever it changes, so that the next driver trains
+only what is left: trials that are done are not repeated, and the others go on from their newest
+checkpoints.
+"""
+
+import logging
+import os
+import shutil
+import threading
+import time
+from typing import Any
+
+import ray
+
+from trainingrun.api.contract import (
+    SUSPEND_FILE,
+    ContractSweep,
+    ContractTrial,
+    Failure,
+    Progress,
+    ProgressResult,
+    RunContract,
+    RunState,
+    TrialState,
+)
+from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+
+from ..checkpoints import manifest, run_result
+from ..checkpoints.bucket import Bucket
+from ..checkpoints.storage_errors import StorageError
+from ..checkpoints.storage_retry import StorageRetry
+from ..coordination.command import Command
+from ..coordination.coordinator import trial_coordinator
+from ..coordination.lease import Lease, Superseded
+from ..coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
+from ..driver import DONE, FAILED, LEASE_CHECK_S, LEASE_RENEW_S, Documents
+from ..error_text import first_line
+from ..progress import document as progress_document
+from ..state_directory import state_directory
+from . import record, space, tuning
+from .board import STOP_WAIT_S, Board
+from .record import Trial
+from .trial import TrialJob, read_document
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 0.5
+
+
+class SweepDriver:
+    """One attempt to train all trials, from the lease to the exit code.
+
+    Args:
+        contract: the operator's settings of this attempt.
+        sweep: the contract's sweep.
+        lease: this driver's lease.
+        started: Unix time at which the driver started.
+        documents: writes the documents before the first trial begins.
+    """
+
+    def __init__(
+        self,
+        contract: RunContract,
+        sweep: ContractSweep,
+        lease: Lease,
+        started: float,
+        documents: Documents,
+    ) -> None:
+        self._contract, self._sweep, self._lease = contract, sweep, lease
+        self._started, self._documents, self._bucket = started, documents, lease.bucket
+        self._storage_errors: dict[str, tuple[str, float]] = {}
+        self._retry = StorageRetry(self._store_reports)
+        self._folder = state_directory() / record.TRIALS
+        # Documents of a former driver on this head would be taken for this one's.
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir()
+        self._board = Board(sweep, self._retry(self._begin), self._give_up)
+        self._jobs: dict[int, TrialJob] = {}
+        self._stopping: set[int] = set()
+        self._asked: set[int] = set()
+        self._failure: Failure | None = None
+        self._failed_at = 0.0
+        self._final = RunState.STARTING
+        self._result: ProgressResult | None = None
+        self._ended, self._writing = threading.Event(), threading.Lock()
+        self._notice = PreemptionNoticeWatcher(self._checkpoint_on_notice)
+
+    def run(self) -> int:
+        """Train what is left; the exit code.
+
+        Raises:
+            Superseded: another driver holds the run.
+        """
+        self._retry(lambda: record.write(self._lease, self._board.trials))
+        threads = [
+            threading.Thread(target=work, name=work.__name__, daemon=True)
+            for work in (self._keep_lease, self._watch)
+        ]
+        for thread in threads:
+            thread.start()
+        self._notice.start()
+        try:
+            self._jobs = {number: self._job(number) for number in self._board.left()}
+            if self._jobs:
+                calls = tuning.Calls(self._board.reported, self._lost, self._halts, self._is_over)
+                tuning.run(self._sweep, self._jobs, calls)
+            return self._conclude()
+        finally:
+            self._ended.set()
+            self._notice.stop()
+            for thread in threads:
+                thread.join(60.0)
+
+    def fail(self, failure: Failure) -> None:
+        """Report that the attempt failed; a reason that was reported before is kept."""
+        self._failure = self._failure or failure
+        self._end(RunState.FAILED)
+
+    def _begin(self) -> list[Trial]:
+        """The trials as the former driver left them; the first one draws their values."""
+        former = record.read(self._bucket, self._lease.fencing_token)
+        if former is None:
+            drawn = space.configs(self._sweep, self._contract.uid)
+            former = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
+        if all(trial.state is TrialState.FAILED for trial in former):
+            # The operator tries the run again; what failed is all that there is to try.
+            former = [Trial(number=trial.number, config=trial.config) for trial in former]
+        return [self._resumed(trial) for trial in former]
+
+    def _resumed(self, trial: Trial) -> Trial:
+        """A trial that was under way has the steps that its newest checkpoint holds."""
+        if trial.state.final:
+            return trial
+        committed = manifest.committed(self._trial_bucket(trial.number))
+        step = committed[-1].step if committed else 0
+        return trial.model_copy(update={"state": TrialState.PENDING, "step": step})
+
+    def _trial_bucket(self, number: int) -> Bucket:
+        return Bucket.open(
+            self._bucket.uri(record.folder(number)), self._bucket.endpoint, self._bucket.region
+        )
+
+    def _job(self, number: int) -> TrialJob:
+        """What the process of a trial needs."""
+        contract, config = self._contract, self._board.trials[number].config
+        storage = contract.storage
+        own = contract.model_copy(
+            update={
+                "sweep": None,
+                "trial": ContractTrial(number=number, metric=self._sweep.metric),
+                "config": {**contract.config, **config},
+                "storage": storage.model_copy(
+                    update={"uri": self._bucket.uri(record.folder(number))}
+                ),
+            }
+        )
+        document = self._folder / f"{number:04d}.json"
+        return TrialJob(own, self._lease, str(state_directory()), str(document))
+
+    def _lost(self, number: int) -> None:
+        """The process of a trial has ended without a reason."""
+        message = f"the process of trial {number}, in the head's pod, ended unexpectedly"
+        self._give_up(Failure(kind="Infrastructure", message=message))
+
+    def _halts(self) -> bool:
+        """Whether no further trial is to begin."""
+        return self._failure is not None or self._suspending()
+
+    def _is_over(self) -> bool:
+        """Whether no further trial is to begin, and all have ended that were begun."""
+        if not self._halts():
+            return False
+        if self._failed_at and time.monotonic() - self._failed_at > STOP_WAIT_S:
+            return True
+        documents = (read_document(job) for job in self._jobs.values())
+        return all(found is None or found.state.final for found in documents)
+
+    def _suspending(self) -> bool:
+        return (state_directory() / SUSPEND_FILE).exists()
+
+    def _watch(self) -> None:
+        """Follow the trials: note what changes, stop those that are to be stopped, report."""
+        while not self._ended.wait(WATCH_S):
+            try:
+                self._follow()
+                self._note_changes()
+                if self._failure is not None:
+                    for number in self._board.under_way():
+                        self._suspend(number)
+                self._write()
+            except Superseded as error:
+                log.error("%s", error)
+                os._exit(LEASE_LOST_EXIT_CODE)  # without cleanup: it must not write anything
+            except Exception:  # the next round tries again
+                log.exception("the trials could not be followed")
+
+    def _follow(self) -> None:
+        for number, job in self._jobs.items():
+            found = read_document(job)
+            if found is not None:
+                self._board.follow(number, found)
+
+    def _note_changes(self) -> None:
+        """Tell the next driver what has changed, and then the trials that are to be stopped.
+
+        In this order: the next driver must not train on what was stopped.
+        """
+        changes = self._board.changes()
+        if changes is not None:
+            trials, stopping = changes
+            try:
+                record.write(self._lease, trials)
+            except StorageError as error:
+                self._board.keep_changes()
+                self._store_reports(str(error))
+                return
+            self._store_reports(None)
+            self._stopping = stopping
+        for number in self._stopping:
+            self._suspend(number)
+
+    def _give_up(self, failure: Failure) -> None:
+        """End the attempt, once the other trials have saved their state."""
+        if self._failure is None:
+            self._failure, self._failed_at = failure, time.monotonic()
+
+    def _suspend(self, number: int) -> None:
+        """Have a trial save its state and end."""
+        if number in self._asked:
+            return
+        try:
+            coordinator = ray.get_actor(trial_coordinator(number))
+        except ValueError:
+            return  # not there yet, or no longer; the next round asks again
+        coordinator.request.remote(Command.SUSPEND)
+        self._asked.add(number)
+
+    def _write(self) -> None:
+        with self._writing:
+            errors = list(self._storage_errors.values())
+            error, since = min(errors, key=lambda found: found[1], default=(None, None))
+            head = Progress(
+                attempt=self._contract.attempt,
+                fencing_token=self._lease.fencing_token,
+                state=self._final,
+                time=time.time(),
+                storage_error=error,
+                storage_error_since=since,
+                failure=self._failure if self._final is RunState.FAILED else None,
+                result=self._result,
+            )
+            progress_document.write(self._documents.path, self._board.progress(head))
+
+    def _end(self, state: RunState) -> None:
+        self._final = state
+        self._write()
+
+    def _conclude(self) -> int:
+        """Write the outcome to bucket and document; returns the exit code."""
+        self._follow()
+        unfinished = self._board.postpone()
+        trials, best = self._board.trials, self._board.best
+        self._retry(lambda: record.write(self._lease, trials))
+        if self._failure is None and unfinished:
+            if self._suspending():
+                self._end(RunState.SUSPENDED)
+                return SUSPEND_EXIT_CODE
+            self._lost(unfinished[0])
+        if self._failure is None and best is None:
+            last = next((t for t in reversed(trials.values()) if t.message), None)
+            why = f"; trial {last.number}: {last.message}" if last is not None else ""
+            message = f"none of the {len(trials)} trials has a value to compare{why}"
+            self._failure = Failure(kind="Application", message=message)
+        if self._failure is not None or best is None:
+            log.error("the sweep failed: %s", self._failure)
+            self._end(RunState.FAILED)
+            return FAILED
+        result = ProgressResult(
+            metrics=best.metrics,
+            checkpoint_uri=best.checkpoint_uri,
+            best_checkpoint_uri=best.best_checkpoint_uri,
+            sweep=record.table(trials, self._sweep.metric, self._sweep.mode),
+        )
+        self._result = self._retry(lambda: run_result.write(self._lease, result))
+        self._end(RunState.SUCCEEDED)
+        return DONE
+
+    def _store_reports(self, error: str | None, source: str = "sweep") -> None:
+        if error is None:
+            self._storage_errors.pop(source, None)
+            return
+        since = self._storage_errors.get(source, (error, time.time()))[1]
+        self._storage_errors[source] = (error, since)
+
+    def _keep_lease(self) -> None:
+        """Renew the lease; end this process as soon as another driver holds the run."""
+        renewed = time.monotonic()
+        while not self._ended.wait(LEASE_CHECK_S):
+            try:
+                if not self._lease.held():
+                    log.error("another driver took over this run; this one ends")
+                    os._exit(LEASE_LOST_EXIT_CODE)  # without cleanup: it must not write anything
+                if time.monotonic() - renewed >= LEASE_RENEW_S:
+                    self._lease.renew(time.time())
+                    renewed = time.monotonic()
+                self._store_reports(None, "lease")
+            except StorageError as error:
+                log.warning("the lease cannot be checked: %s", error)
+                self._store_reports(str(error), "lease")
+
+    def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
+        """The head pod has a preemption notice: each trial makes a checkpoint before Ray ends."""
+        waiting: dict[int, int] = {}
+        for number in self._board.under_way():
+            try:
+                coordinator = ray.get_actor(trial_coordinator(number))
+                waiting[number] = ray.get(coordinator.commits.remote(), timeout=5)
+                coordinator.request.remote(Command.CHECKPOINT_AND_EXIT)
+            except (ValueError, ray.exceptions.RayError) as error:
+                log.warning("trial %d makes no checkpoint: %s", number, first_line(error))
+        while waiting and time.time() < notice.deadline:
+            for number, before in list(waiting.items()):
+                if self._has_committed(number, before):
+                    del waiting[number]
+            time.sleep(0.1)
+        self._notice.confirm_saved()
+
+    def _has_committed(self, number: int, before: int) -> bool:
+        try:
+            coordinator: Any = ray.get_actor(trial_coordinator(number))
+            return bool(ray.get(coordinator.commits.remote(), timeout=5) > before)
+        except (ValueError, ray.exceptions.RayError):
+            return True  # it has ended meanwhile

@@ -1,0 +1,142 @@
+"""`sweep/<fencing token>.json`: the trials of a sweep, for the next driver.
+
+Each driver writes an object of its own and reads that of the driver before it. JSON, unlike the
+state that Ray Tune writes for itself: reading a pickle from the bucket would run what is in it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from trainingrun.api.contract import (
+    MOST_TRIALS,
+    Metrics,
+    SweepTable,
+    TrialRow,
+    TrialState,
+    Wire,
+)
+
+from ..checkpoints.bucket import Bucket
+from ..coordination.lease import Lease
+
+FOLDER = "sweep"
+"""Where the records are, below the run's folder."""
+TRIALS = "trials"
+"""Below it each trial has a folder of its own, laid out like that of a run."""
+
+
+class Trial(Wire):
+    """One trial."""
+
+    number: int
+    """1, 2, 3 …"""
+    config: dict[str, Any]
+    """Its values of the config."""
+    state: TrialState = TrialState.PENDING
+    """Where it stands."""
+    step: int = 0
+    """Steps done."""
+    value: float | None = None
+    """The metric as it was last reported."""
+    metrics: Metrics = Field(default_factory=dict)
+    """What it last reported."""
+    checkpoint_uri: str | None = None
+    """Its newest committed checkpoint."""
+    best_checkpoint_uri: str | None = None
+    """The best one, where such a one is kept."""
+    message: str = ""
+    """Why it failed."""
+    reports: list[tuple[int, float | None]] = Field(default_factory=list)
+    """Step and metric at each comparison with other trials, oldest first; None: no number."""
+
+    def row(self) -> TrialRow:
+        """What users see of it."""
+        return TrialRow(
+            number=self.number,
+            state=self.state,
+            config=self.config,
+            step=self.step,
+            value=self.value,
+            checkpoint_uri=self.checkpoint_uri,
+            message=self.message,
+        )
+
+
+class SweepRecord(Wire):
+    """All trials."""
+
+    version: Literal[1] = 1
+    """Of this format."""
+    trials: list[Trial] = Field(max_length=MOST_TRIALS)
+    """By number, from 1."""
+
+
+def folder(number: int) -> str:
+    """A trial's folder below that of the run."""
+    return f"{TRIALS}/{number:04d}"
+
+
+def read(bucket: Bucket, before: int) -> list[Trial] | None:
+    """The trials as the newest driver with a token below `before` wrote them; None: none did.
+
+    One that cannot be read is passed over: trials that are done have their result in their own
+    folder as well.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    tokens = [entry.key.rpartition("/")[2].removesuffix(".json") for entry in bucket.list(FOLDER)]
+    known = (int(token) for token in tokens if token.isascii() and token.isdigit())
+    for token in sorted((token for token in known if token < before), reverse=True):
+        try:
+            return SweepRecord.model_validate_json(bucket.get(_key(token)) or b"").trials
+        except ValidationError:
+            continue
+    return None
+
+
+def write(held: Lease, trials: Mapping[int, Trial]) -> None:
+    """Write the trials for the next driver.
+
+    Raises:
+        Superseded: a later driver holds the run.
+        StorageError: the store did not answer.
+    """
+    held.require()
+    content = SweepRecord(trials=list(trials.values())).model_dump_json(by_alias=True)
+    held.bucket.put(_key(held.fencing_token), content.encode())
+
+
+def _key(fencing_token: int) -> str:
+    return f"{FOLDER}/{fencing_token:06d}.json"
+
+
+def number_of(value: Any) -> float | None:
+    """A reported metric as a number; None: it is none, or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def best(trials: Mapping[int, Trial], mode: str) -> Trial | None:
+    """The best trial: of those that were trained to their end, or of all while none was.
+
+    None if no trial has reported the metric. Of equal ones it is the first.
+    """
+    rated = [t for t in trials.values() if t.value is not None and t.state is not TrialState.FAILED]
+    done = [trial for trial in rated if trial.state is TrialState.SUCCEEDED]
+    sign = 1 if mode == "min" else -1
+    return min(done or rated, key=lambda t: (sign * (t.value or 0.0), t.number), default=None)
+
+
+def table(trials: Mapping[int, Trial], metric: str, mode: str) -> SweepTable:
+    """What users see of all trials."""
+    found = best(trials, mode)
+    return SweepTable(
+        metric=metric,
+        best=found.number if found else None,
+        trials=[trial.row() for trial in trials.values()],
+    )

@@ -1,0 +1,43 @@
+"""The values that each trial of a sweep is trained with; pure."""
+
+import itertools
+import math
+import random
+from typing import Any
+
+from trainingrun.api.contract import ContractParameter, ContractSweep
+
+
+def configs(sweep: ContractSweep, seed: str) -> list[dict[str, Any]]:
+    """The values of each trial, first trial first.
+
+    Args:
+        sweep: what is tried.
+        seed: decides what is drawn; the same seed draws the same values.
+    """
+    if sweep.samples is None:
+        names = [parameter.name for parameter in sweep.space]
+        choices = [parameter.values or [] for parameter in sweep.space]
+        return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*choices)]
+    drawn = random.Random(seed)  # noqa: S311 - no secret
+    return [
+        {parameter.name: _draw(parameter, drawn) for parameter in sweep.space}
+        for _ in range(sweep.samples)
+    ]
+
+
+def _draw(parameter: ContractParameter, drawn: random.Random) -> Any:
+    if parameter.values is not None:
+        return drawn.choice(parameter.values)
+    low, high = parameter.min or 0.0, parameter.max or 0.0
+    if parameter.type == "integer":
+        # Each whole number has the width of one, so that both ends are as likely as the others.
+        nearest = round(_between(low - 0.5, high + 0.5, parameter, drawn))
+        return min(max(nearest, int(low)), int(high))
+    return min(max(_between(low, high, parameter, drawn), low), high)
+
+
+def _between(low: float, high: float, parameter: ContractParameter, drawn: random.Random) -> float:
+    if parameter.scale == "log":
+        return math.exp(drawn.uniform(math.log(low), math.log(high)))
+    return drawn.uniform(low, high)

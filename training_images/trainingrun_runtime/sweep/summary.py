@@ -1,0 +1,159 @@
+"""One progress document from those of all trials; pure."""
+
+from collections.abc import Mapping
+
+from trainingrun.api.contract import (
+    MOST_RECORDS,
+    ContractSweep,
+    LastCheckpoint,
+    Progress,
+    Record,
+    RecordKind,
+    RunState,
+    Seconds,
+    TrialState,
+)
+
+from . import record
+from .record import Trial
+
+
+class Summary:
+    """Adds up what the trials of one driver report.
+
+    Args:
+        sweep: the contract's sweep.
+        trials: as this driver begins; the steps of one that is under way are those that its newest
+            checkpoint holds.
+    """
+
+    def __init__(self, sweep: ContractSweep, trials: Mapping[int, Trial]) -> None:
+        self._sweep = sweep
+        self._resumed = sum(trial.step for trial in trials.values())
+        # Until a trial has committed a checkpoint of its own in this driver.
+        self._saved = {trial.number: trial.step for trial in trials.values()}
+        self._records: list[Record] = []
+        self._seen: dict[int, int] = {}  # trial -> number of its last record
+
+    def progress(
+        self, trials: Mapping[int, Trial], documents: Mapping[int, Progress], head: Progress
+    ) -> Progress:
+        """The document of the whole sweep.
+
+        Args:
+            trials: where they stand.
+            documents: of the trials that this driver has begun.
+            head: what the driver itself knows, in a document with nothing of the trials.
+        """
+        for number, document in sorted(documents.items()):
+            self._add_records(number, document)
+        running = [
+            found
+            for number, found in documents.items()
+            if not trials[number].state.final and not found.state.final
+        ]
+        best = record.best(trials, self._sweep.mode)
+        step = sum(trial.step for trial in trials.values())
+        began = any(found.step_time is not None for found in documents.values())
+        waiting = [f for f in documents.values() if f.storage_error and not f.state.final]
+        stored = min(waiting, key=lambda f: f.storage_error_since or 0.0, default=head)
+        if head.storage_error is not None:
+            stored = head
+        waits = [f for f in running if f.data_wait_share is not None]
+        slowest = max(waits, key=lambda f: f.data_wait_share or 0.0, default=head)
+        return head.model_copy(
+            update={
+                "state": _state(running, began) if not head.state.final else head.state,
+                "resumed_from_step": self._resumed,
+                "step": step,
+                "step_time": max(
+                    (f.step_time for f in documents.values() if f.step_time), default=None
+                ),
+                "total_steps": _total(trials, documents),
+                "world_size": sum(f.world_size for f in running if f.state is RunState.TRAINING),
+                "data_wait_share": slowest.data_wait_share,
+                "data_wait_rank": slowest.data_wait_rank,
+                "metrics": best.metrics if best else {},
+                "checkpoint": self._checkpoint(documents),
+                "records": self._records[-MOST_RECORDS:],
+                "seconds": self._seconds(documents),
+                "lost_nodes": sorted({node for f in documents.values() for node in f.lost_nodes}),
+                "storage_error": stored.storage_error,
+                "storage_error_since": stored.storage_error_since,
+                "sweep": record.table(trials, self._sweep.metric, self._sweep.mode),
+            }
+        )
+
+    def _add_records(self, number: int, document: Progress) -> None:
+        for found in document.records:
+            if found.number <= self._seen.get(number, 0):
+                continue
+            self._seen[number] = found.number
+            if found.kind is RecordKind.APPLICATION_ERROR:
+                continue  # a failed trial is in the table, and is no failure of the run
+            last = self._records[-1].number if self._records else 0
+            message = f"trial {number}: {found.message}"
+            # Its step is the trial's own, and the document's is that of all trials.
+            mine = {"number": last + 1, "message": message, "step": None}
+            self._records = [*self._records, found.model_copy(update=mine)][-MOST_RECORDS:]
+
+    def _checkpoint(self, documents: Mapping[int, Progress]) -> LastCheckpoint | None:
+        """The newest one; its step is the sum over the newest ones of all trials."""
+        found = {n: f.checkpoint for n, f in documents.items() if f.checkpoint is not None}
+        newest = max(found.values(), key=lambda one: one.time, default=None)
+        if newest is None:
+            return None
+        self._saved |= {number: one.step for number, one in found.items()}
+        return newest.model_copy(update={"step": sum(self._saved.values())})
+
+    def _seconds(self, documents: Mapping[int, Progress]) -> Seconds:
+        """The mean of the trials that are trained at once."""
+        spent = [document.seconds for document in documents.values()]
+        return Seconds(
+            **{
+                name: sum(getattr(one, name) for one in spent) / self._sweep.concurrency
+                for name in Seconds.model_fields
+            }
+        )
+
+
+def _state(running: list[Progress], began: bool) -> RunState:
+    states = {found.state for found in running}
+    if RunState.TRAINING in states or (began and RunState.RECOVERING not in states):
+        return RunState.TRAINING
+    return RunState.RECOVERING if RunState.RECOVERING in states else RunState.STARTING
+
+
+def _total(trials: Mapping[int, Trial], documents: Mapping[int, Progress]) -> int | None:
+    """Steps of all trials; those that have not begun count as the mean of the others."""
+    known = {
+        number: trial.step
+        if trial.state.final
+        else documents[number].total_steps
+        if number in documents
+        else None
+        for number, trial in trials.items()
+    }
+    totals = [f.total_steps for f in documents.values() if f.total_steps is not None]
+    if not totals and any(total is None for total in known.values()):
+        return None
+    mean = round(sum(totals) / len(totals)) if totals else 0
+    return sum(mean if total is None else total for total in known.values())
+
+
+def update(trial: Trial, document: Progress) -> Trial:
+    """The trial as its document shows it; a decision to stop it stands unless it is done."""
+    metrics = document.result.metrics if document.result else document.metrics
+    changes: dict[str, object] = {
+        "step": max(document.step, 0),
+        "metrics": metrics or trial.metrics,
+    }
+    if document.checkpoint is not None:
+        changes["checkpoint_uri"] = document.checkpoint.uri
+    if document.result is not None:
+        changes["checkpoint_uri"] = document.result.checkpoint_uri
+        changes["best_checkpoint_uri"] = document.result.best_checkpoint_uri
+    if document.state is RunState.SUCCEEDED:
+        changes["state"] = TrialState.SUCCEEDED
+        changes["step"] = max(document.step, trial.step)
+    return trial.model_copy(update=changes)

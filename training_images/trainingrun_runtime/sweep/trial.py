@@ -1,0 +1,118 @@
+"""A trial of a sweep: in a process of Ray Tune's it does what the driver does for a run.
+
+It has a folder of its own in the bucket, a coordinator, a committer and a progress document of its
+own. Its contract says nothing of the sweep; its fencing token is that of the run's lease.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from trainingrun.api.contract import STATE_DIRECTORY_ENV, Progress, RunContract
+
+from ..checkpoints import manifest, run_result
+from ..checkpoints.bucket import Bucket
+from ..checkpoints.storage_retry import StorageRetry
+from ..coordination.coordinator import trial_coordinator
+from ..coordination.lease import Lease, Superseded
+from ..driver import Attempt, Documents, failure_of, start_imports
+from ..progress import document as progress_document
+from .record import number_of
+from .rungs import STEP, VALUE
+from .trial_lease import TrialLease
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """What a trial's process needs; it travels through Ray."""
+
+    contract: RunContract
+    """The trial's contract."""
+    run: Lease
+    """The driver's lease of the run."""
+    state_directory: str
+    """The driver's, which has the file that asks for a suspension."""
+    document: str
+    """Where the trial writes its progress document."""
+
+
+def train(job: TrialJob, report: Callable[[dict[str, Any]], Any]) -> None:
+    """Train the trial to its end, whatever that is; its document says it.
+
+    Args:
+        job: what to train.
+        report: called with steps and metric whenever the training has reported the metric.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    os.environ[STATE_DIRECTORY_ENV] = job.state_directory
+    os.environ.update(job.contract.identity())
+    thread = threading.Thread(target=_drive, args=(job,), name="trial", daemon=True)
+    thread.start()
+    reported: tuple[int, Any] | None = None
+    while True:
+        thread.join(POLL_S)
+        if not thread.is_alive():
+            return
+        found = _rating(job.contract)
+        if found is not None and found != reported:
+            reported = found
+            report({STEP: found[0], VALUE: number_of(found[1])})
+
+
+def _rating(contract: RunContract) -> tuple[int, Any] | None:
+    number = contract.trial.number if contract.trial else 0
+    try:
+        coordinator = ray.get_actor(trial_coordinator(number))
+        found: tuple[int, Any] | None = ray.get(coordinator.rating.remote(), timeout=10)
+    except (ValueError, ray.exceptions.RayError):  # it does not run yet, or no longer
+        return None
+    return found
+
+
+def _drive(job: TrialJob) -> None:
+    contract, started = job.contract, time.time()
+    documents = Documents(contract, started, Path(job.document))
+    try:
+        storage = contract.storage
+        bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
+        retry = StorageRetry(documents.waiting)
+        done = retry(lambda: run_result.read(bucket))
+        if done is not None:
+            # The driver was lost before it had noted this.
+            documents.succeeded(done)
+            return
+        imports = start_imports()
+        lease = retry(lambda: TrialLease.of(job.run, bucket))
+        committed = retry(lambda: manifest.committed(bucket))
+        base_step = committed[-1].step if committed else 0
+        attempt = Attempt(contract, lease, started, documents, committed, base_step, imports)
+    except Superseded as error:
+        log.error("%s", error)
+        return
+    except Exception as error:
+        documents.failed(failure_of(error))
+        log.exception("the trial did not start")
+        return
+    try:
+        attempt.run()
+    except Superseded as error:
+        log.error("%s", error)
+    except Exception as error:
+        log.exception("the trial ended with an unexpected error")
+        attempt.fail(failure_of(error))
+
+
+def read_document(job: TrialJob) -> Progress | None:
+    """The trial's progress document; None before it wrote one."""
+    return progress_document.read(job.document)
