@@ -14,10 +14,11 @@ from typing import NamedTuple
 from . import verification
 from .bucket import Bucket
 from .manifest import Manifest
-from .restored_files import SHARDS
 
 STATE_FILE = "state.pt"
 """Only a session's checkpoint has it."""
+SHARDS = "shard-"
+"""Names of files with the parts of sharded tensors begin so."""
 _FILES_AT_ONCE = 4
 """Files downloaded at once; each is read with a few requests ahead of its own."""
 _OF_ONE_RANK = re.compile(rf"(random-|{SHARDS})([0-9]{{1,7}})\.pt")

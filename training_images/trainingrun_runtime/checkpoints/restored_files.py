@@ -12,9 +12,6 @@ from ..ray_internals.filesystem import RetryingCheckpoint
 if TYPE_CHECKING:
     from .fetching import Fetched
 
-SHARDS = "shard-"
-"""Names of files with the parts of sharded tensors begin so."""
-
 
 class RestoredFiles(Protocol):
     """Files by name."""

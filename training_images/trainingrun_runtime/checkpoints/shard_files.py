@@ -17,7 +17,8 @@ from pydantic.dataclasses import dataclass
 
 from trainingrun.api.contract import Wire
 
-from .restored_files import SHARDS, RestoredFiles
+from .fetching import SHARDS
+from .restored_files import RestoredFiles
 from .sharded_state import Part
 
 _NAME = re.compile(SHARDS + r"(0|[1-9][0-9]{0,6})\.json")

@@ -27,6 +27,7 @@ from trainingrun.api.contract import (
 )
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 
+from ..attempt import DONE, FAILED, LEASE_CHECK_S, LEASE_RENEW_S, Documents
 from ..checkpoints import manifest, run_result
 from ..checkpoints.bucket import Bucket
 from ..checkpoints.storage_errors import StorageError
@@ -35,7 +36,6 @@ from ..coordination.command import Command
 from ..coordination.coordinator import trial_coordinator
 from ..coordination.lease import Lease, Superseded
 from ..coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
-from ..driver import DONE, FAILED, LEASE_CHECK_S, LEASE_RENEW_S, Documents
 from ..error_text import first_line
 from ..progress import document as progress_document
 from ..state_directory import state_directory

@@ -17,12 +17,12 @@ import ray
 
 from trainingrun.api.contract import STATE_DIRECTORY_ENV, Progress, RunContract
 
+from ..attempt import Attempt, Documents, failure_of, start_imports
 from ..checkpoints import manifest, run_result
 from ..checkpoints.bucket import Bucket
 from ..checkpoints.storage_retry import StorageRetry
 from ..coordination.coordinator import trial_coordinator
 from ..coordination.lease import Lease, Superseded
-from ..driver import Attempt, Documents, failure_of, start_imports
 from ..progress import document as progress_document
 from .record import number_of
 from .rungs import STEP, VALUE

@@ -1,0 +1,344 @@
+"""One attempt to train, from the lease to the exit code, and what it reports meanwhile."""
+
+import contextlib
+import json
+import logging
+import os
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ray
+
+from trainingrun.api.contract import (
+    CONFIG_ENV,
+    PROGRESS_FILE,
+    SUSPEND_FILE,
+    Failure,
+    LastCheckpoint,
+    Progress,
+    ProgressResult,
+    RunContract,
+    RunState,
+)
+from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+
+from . import prestarted_worker, requirements, user_code
+from .checkpoints import manifest, retention, run_result
+from .checkpoints.committer import Committer
+from .checkpoints.manifest import Manifest
+from .checkpoints.restore_source import NothingToRestore
+from .checkpoints.storage_errors import StorageError, recognize
+from .checkpoints.storage_retry import StorageRetry, report_to
+from .coordination.command import Command
+from .coordination.coordinator import start_coordinator
+from .coordination.lease import Lease
+from .coordination.preemption_notice import (
+    PreemptionNotice,
+    PreemptionNoticeWatcher,
+)
+from .imports import BackgroundImports
+from .progress import document as progress_document
+from .remedies import explained
+from .reports.rows import Batch
+from .reports.writer import ReportWriter
+from .state_directory import state_directory
+
+log = logging.getLogger(__name__)
+
+DONE, FAILED = 0, 1
+LEASE_CHECK_S = 3.0
+LEASE_RENEW_S = 10.0
+COMMITS_AFTER_FAILURE_S = 60.0
+"""Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
+COORDINATOR_TIMEOUT_S = 30.0
+THREADS_END_S = 60.0
+"""More than the longest request to the store."""
+
+
+def start_imports() -> BackgroundImports:
+    """Import what `fit()` needs, in a thread."""
+    return BackgroundImports("ray.train", "ray.train.torch")
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The failure for an error that was not raised by training code."""
+    if isinstance(error, NothingToRestore | user_code.CodeError | requirements.Uninstallable):
+        return Failure(kind="Application", message=str(error))
+    if isinstance(error, requirements.IndexSilent):
+        return Failure(kind="Infrastructure", message=str(error))
+    storage = recognize(error)
+    if storage is not None:
+        return Failure(kind="Storage", message=str(storage))
+    return Failure(kind="Infrastructure", message=f"{type(error).__name__}: {explained(error)}")
+
+
+def _fail_on_os_exit() -> None:
+    """Make `os._exit(0)` in a script exit with `FAILED`: 0 means that the run is done."""
+    exit_now, driver = os._exit, os.getpid()
+
+    def exit_checked(code: int) -> NoReturn:
+        exit_now(code if code or os.getpid() != driver else FAILED)  # not in a forked child
+
+    os._exit = exit_checked  # type: ignore[assignment]
+
+
+class Documents:
+    """The progress documents of a driver whose coordinator does not run yet, or no longer."""
+
+    def __init__(self, contract: RunContract, started: float, path: Path | None = None) -> None:
+        self.path = path or state_directory() / PROGRESS_FILE
+        self._attempt, self._started = contract.attempt, started
+        self._storage_error_since: float | None = None
+
+    def waiting(self, error: str | None) -> None:
+        """Requests to the store fail with this error; None: no longer."""
+        since = (self._storage_error_since or time.time()) if error else None
+        self._storage_error_since = since
+        self._write(RunState.STARTING, storage_error=error, storage_error_since=since)
+
+    def succeeded(self, done: ProgressResult) -> None:
+        """The run is done."""
+        self._write(RunState.SUCCEEDED, result=done)
+
+    def suspended(self) -> None:
+        """The driver ends because of a suspend request."""
+        self._write(RunState.SUSPENDED)
+
+    def failed(self, failure: Failure) -> None:
+        """The attempt failed."""
+        self._write(RunState.FAILED, failure=failure)
+
+    def _write(self, state: RunState, **facts: Any) -> None:
+        progress = Progress(attempt=self._attempt, state=state, time=time.time(), **facts)
+        progress_document.write(self.path, progress)
+
+
+class Attempt:
+    """One attempt to train a run or a trial of a sweep, from the lease to the exit code."""
+
+    def __init__(
+        self,
+        contract: RunContract,
+        lease: Lease,
+        started: float,
+        documents: Documents,
+        committed: list[Manifest],
+        base_step: int,
+        imports: BackgroundImports,
+    ) -> None:
+        self._documents, self._imports, self._base_step = documents, imports, base_step
+        self._contract, self._lease, self._bucket = contract, lease, lease.bucket
+        newest = committed[-1] if committed else None
+        checkpoint = (
+            LastCheckpoint(uri=self._bucket.uri(newest.path), step=newest.step, time=newest.time)
+            if newest
+            else None
+        )
+        self._coordinator = start_coordinator(
+            contract, lease.fencing_token, started, documents.path, checkpoint, lease.history
+        )
+        self._retry = StorageRetry(report_to(self._coordinator, "driver"))
+        reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
+        self._committer = Committer(self._coordinator, contract, lease, reports)
+        self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
+        self._ended = threading.Event()
+
+    def run(self) -> int:
+        """Train; the exit code.
+
+        Raises:
+            Superseded: another driver holds the run.
+        """
+        trial = self._contract.trial is not None
+        works = [self._keep_lease, self._watch_suspend_file]
+        threads = [
+            threading.Thread(target=work, name=work.__name__, daemon=True)
+            for work in (works if trial else [self._prestart, *works])
+        ]
+        for thread in threads:
+            thread.start()
+        self._committer.start()
+        if not trial:  # the head's notice is for all trials, and their driver answers it
+            self._watcher.start()
+        try:
+            return self._conclude(self._train())
+        finally:
+            self._ended.set()
+            self._committer.stop()
+            self._watcher.stop()
+            # A call to Ray after its shutdown ends the process with exit code 1.
+            for thread in threads:
+                thread.join(THREADS_END_S)
+
+    def fail(self, failure: Failure) -> None:
+        """Report that the attempt failed; a reason that was reported before is kept."""
+        self._write_final(
+            self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
+        )
+
+    def _rows(self, seen: int) -> list[Batch]:
+        rows = self._coordinator.rows.remote(seen)
+        return list(ray.get(rows, timeout=COORDINATOR_TIMEOUT_S))
+
+    def _write_final(self, call: Any, otherwise: Callable[[], None]) -> None:
+        """Have the coordinator write the final document; if the call fails, write it here."""
+        try:
+            ray.get(call, timeout=COORDINATOR_TIMEOUT_S)
+        except Exception:
+            log.exception("the coordinator did not write the final document")
+            otherwise()
+
+    def _train(self) -> BaseException | None:
+        """Run the function or the script; returns the error of its `fit()`, None: it succeeded.
+
+        The outcome of `fit` decides: code that catches its exception and returns has not trained.
+        """
+        try:
+            self._imports.wait("ray.train.torch")
+        except ImportError as error:
+            if self._contract.script is None:
+                return error  # of the image, so of the user's own
+        from .trainer import Trainers
+
+        trainers = Trainers(
+            self._contract, self._coordinator, self._bucket, self._lease, self._base_step
+        )
+        fit = trainers.intercept()
+        try:
+            if self._contract.script is not None:
+                self._run_script(self._contract.script)
+            else:
+                trainers.fit_function()
+        except (Exception, SystemExit) as error:
+            if not isinstance(error, SystemExit) or error.code:
+                return fit.error or error
+        if fit.error is None and not fit.succeeded:
+            did = "while fit() still ran" if fit.begun else "without calling fit()"
+            return RuntimeError(
+                f"the script ended {did}, so nothing is trained; call fit() of a Ray Train trainer "
+                "at the script's top level, where it runs as __main__, and let it return"
+            )
+        return fit.error
+
+    def _run_script(self, script: str) -> None:
+        path = Path(script)
+        os.environ.setdefault(CONFIG_ENV, json.dumps(self._contract.config))
+        sys.argv = [str(path), *self._contract.script_args]
+        sys.path.insert(0, str(path.parent))
+        _fail_on_os_exit()
+        runpy.run_path(str(path), run_name="__main__")
+
+    def _conclude(self, error: BaseException | None) -> int:
+        """Write the outcome to bucket and document; returns the exit code.
+
+        In this order, so that a head that is lost in between leaves a consistent state: the
+        checkpoint is committed, then the result, then the document, then the process ends.
+        """
+        coordinator = self._coordinator
+        if error is None:
+            self._committer.drain()
+            if self._committer.failure is not None:
+                raise self._committer.failure
+            self._retry(self._committer.write_reports)
+            final = ray.get(coordinator.complete.remote(self._result()))
+            written = self._retry(lambda: run_result.write(self._lease, final))
+            self._write_final(
+                coordinator.succeeded.remote(written), lambda: self._documents.succeeded(written)
+            )
+            return DONE
+        from ray.train import TrainingFailedError
+
+        from .failure_causes import FailureCause, classify
+
+        if (
+            isinstance(error, TrainingFailedError)
+            and classify(error).cause is FailureCause.SUSPENDED
+        ):
+            self._committer.drain()
+            if self._committer.failure is not None:
+                raise self._committer.failure
+            self._retry(self._committer.write_reports)
+            self._retry(self._lease.require)
+            self._retry(self._renew_lease)  # no step is lost: the next driver counts no loss
+            self._write_final(coordinator.suspended.remote(), self._documents.suspended)
+            return SUSPEND_EXIT_CODE
+        log.error("training failed", exc_info=error)
+        self._committer.drain(COMMITS_AFTER_FAILURE_S)
+        with contextlib.suppress(StorageError):
+            self._committer.write_reports()
+        # The failure policy in Ray's controller has reported its failures; this is for others.
+        failure = failure_of(error)
+        outside = isinstance(error, ray.exceptions.RayError | TrainingFailedError)
+        if failure.kind == "Infrastructure" and not outside:
+            failure = failure.model_copy(update={"kind": "Application"})
+        self.fail(failure)
+        return FAILED
+
+    def _result(self) -> ProgressResult:
+        committed = self._retry(lambda: manifest.committed(self._bucket))
+        newest = committed[-1] if committed else None
+        best = retention.best_of(committed, retention.wanted(self._contract.checkpoints))
+        return ProgressResult(
+            metrics=newest.metrics if newest else {},
+            checkpoint_uri=self._bucket.uri(newest.path) if newest else None,
+            best_checkpoint_uri=self._bucket.uri(best.path) if best else None,
+        )
+
+    def _prestart(self) -> None:
+        prestarted_worker.prestart_all(self._coordinator, self._imports)
+
+    def _keep_lease(self) -> None:
+        """Renew the lease; end this process as soon as another driver holds the run."""
+        renewed = time.monotonic()
+        report = report_to(self._coordinator, "lease")
+        while not self._ended.wait(LEASE_CHECK_S):
+            try:
+                if not self._lease.held():
+                    log.error("another driver took over this run; this one ends")
+                    # Without cleanup: it must not write anything.
+                    os._exit(LEASE_LOST_EXIT_CODE)
+                if time.monotonic() - renewed >= LEASE_RENEW_S:
+                    self._renew_lease()
+                    renewed = time.monotonic()
+                problem = None
+            except StorageError as error:
+                # The lease is not lost. Without the bucket nothing can be committed either.
+                log.warning("the lease cannot be checked: %s", error)
+                problem = str(error)
+            if not self._ended.is_set():
+                report(problem)
+
+    def _renew_lease(self) -> None:
+        """Write what the next driver has to know about the losses of the run."""
+        try:
+            history = self._coordinator.loss_history.remote()
+            self._lease.history = ray.get(history, timeout=COORDINATOR_TIMEOUT_S)
+        except ray.exceptions.RayError as error:  # the lease counts, the history does not
+            log.warning("the coordinator did not tell the losses of the run: %s", error)
+        self._lease.renew(time.time())
+
+    def _watch_suspend_file(self) -> None:
+        suspend = state_directory() / SUSPEND_FILE
+        while not self._ended.wait(0.25):
+            if suspend.exists():
+                self._coordinator.request.remote(Command.SUSPEND)
+                return
+
+    def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
+        """The head pod has a preemption notice: make a checkpoint before its Ray ends."""
+        before = ray.get(self._coordinator.commits.remote())
+        self._coordinator.request.remote(Command.CHECKPOINT_AND_EXIT)
+        while time.time() < notice.deadline:
+            if ray.get(self._coordinator.commits.remote()) > before:
+                break
+            time.sleep(0.1)
+        try:
+            self._renew_lease()  # saved in time: the next driver counts no loss
+        except StorageError as error:
+            log.warning("the lease was not renewed: %s", error)
+        self._watcher.confirm_saved()
