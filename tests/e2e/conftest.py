@@ -6,6 +6,7 @@ is told in live_source.py, E2E_PATIENCE in scenario.py.
 """
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -152,7 +153,7 @@ def keep(request: pytest.FixtureRequest, cluster: TestCluster, name: str) -> Non
 
 def name_of(node: pytest.Item) -> str:
     """The test's name as the name of an object."""
-    return node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    return re.sub("[^a-z0-9]+", "-", node.name.removeprefix("test_"))[:40].rstrip("-")
 
 
 def write_table(rows: list[Row]) -> None:
