@@ -1,39 +1,31 @@
 """One attempt to train, from the lease to the exit code, and what it reports meanwhile."""
 
 import contextlib
-import json
 import logging
-import os
-import runpy
-import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import ray
 
 from trainingrun.api.contract import (
-    CONFIG_ENV,
-    PROGRESS_FILE,
-    SUSPEND_FILE,
     Failure,
     LastCheckpoint,
-    Progress,
     ProgressResult,
     RunContract,
-    RunState,
 )
-from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 
-from . import prestarted_worker, requirements, user_code
+from . import prestarted_worker, requirements, script, user_code
+from .background import Background
 from .checkpoints import manifest, retention, run_result
 from .checkpoints.committer import Committer
 from .checkpoints.manifest import Manifest
 from .checkpoints.restore_source import NothingToRestore
 from .checkpoints.storage_errors import StorageError, recognize
 from .checkpoints.storage_retry import StorageRetry, report_to
+from .coordination import lease_keeper, suspend_request
 from .coordination.command import Command
 from .coordination.coordinator import start_coordinator
 from .coordination.lease import Lease
@@ -41,23 +33,19 @@ from .coordination.preemption_notice import (
     PreemptionNotice,
     PreemptionNoticeWatcher,
 )
+from .failed_start import FAILED
 from .imports import BackgroundImports
-from .progress import document as progress_document
+from .progress.driver_documents import Documents
 from .remedies import explained
 from .reports.rows import Batch
 from .reports.writer import ReportWriter
-from .state_directory import state_directory
 
 log = logging.getLogger(__name__)
 
-DONE, FAILED = 0, 1
-LEASE_CHECK_S = 3.0
-LEASE_RENEW_S = 10.0
+DONE = 0
 COMMITS_AFTER_FAILURE_S = 60.0
 """Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
 COORDINATOR_TIMEOUT_S = 30.0
-THREADS_END_S = 60.0
-"""More than the longest request to the store."""
 
 
 def start_imports() -> BackgroundImports:
@@ -75,47 +63,6 @@ def failure_of(error: BaseException) -> Failure:
     if storage is not None:
         return Failure(kind="Storage", message=str(storage))
     return Failure(kind="Infrastructure", message=f"{type(error).__name__}: {explained(error)}")
-
-
-def _fail_on_os_exit() -> None:
-    """Make `os._exit(0)` in a script exit with `FAILED`: 0 means that the run is done."""
-    exit_now, driver = os._exit, os.getpid()
-
-    def exit_checked(code: int) -> NoReturn:
-        exit_now(code if code or os.getpid() != driver else FAILED)  # not in a forked child
-
-    os._exit = exit_checked  # type: ignore[assignment]
-
-
-class Documents:
-    """The progress documents of a driver whose coordinator does not run yet, or no longer."""
-
-    def __init__(self, contract: RunContract, started: float, path: Path | None = None) -> None:
-        self.path = path or state_directory() / PROGRESS_FILE
-        self._attempt, self._started = contract.attempt, started
-        self._storage_error_since: float | None = None
-
-    def waiting(self, error: str | None) -> None:
-        """Requests to the store fail with this error; None: no longer."""
-        since = (self._storage_error_since or time.time()) if error else None
-        self._storage_error_since = since
-        self._write(RunState.STARTING, storage_error=error, storage_error_since=since)
-
-    def succeeded(self, done: ProgressResult) -> None:
-        """The run is done."""
-        self._write(RunState.SUCCEEDED, result=done)
-
-    def suspended(self) -> None:
-        """The driver ends because of a suspend request."""
-        self._write(RunState.SUSPENDED)
-
-    def failed(self, failure: Failure) -> None:
-        """The attempt failed."""
-        self._write(RunState.FAILED, failure=failure)
-
-    def _write(self, state: RunState, **facts: Any) -> None:
-        progress = Progress(attempt=self._attempt, state=state, time=time.time(), **facts)
-        progress_document.write(self.path, progress)
 
 
 class Attempt:
@@ -146,7 +93,16 @@ class Attempt:
         reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
         self._committer = Committer(self._coordinator, contract, lease, reports)
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
-        self._ended = threading.Event()
+        retries = report_to(self._coordinator, "lease")
+        works = {
+            "lease": partial(lease_keeper.keep, lease, self._renew_lease, retries),
+            "suspend": partial(suspend_request.watch, suspend=self._suspend),
+        }
+        if contract.trial is None:
+            works["prestart"] = lambda _: prestarted_worker.prestart_all(
+                self._coordinator, self._imports
+            )
+        self._background = Background(**works)
 
     def run(self) -> int:
         """Train; the exit code.
@@ -154,26 +110,18 @@ class Attempt:
         Raises:
             Superseded: another driver holds the run.
         """
-        trial = self._contract.trial is not None
-        works = [self._keep_lease, self._watch_suspend_file]
-        threads = [
-            threading.Thread(target=work, name=work.__name__, daemon=True)
-            for work in (works if trial else [self._prestart, *works])
-        ]
-        for thread in threads:
-            thread.start()
+        self._background.start()
         self._committer.start()
-        if not trial:  # the head's notice is for all trials, and their driver answers it
+        # The head's notice is for all trials of a sweep, and their driver answers it.
+        if self._contract.trial is None:
             self._watcher.start()
         try:
             return self._conclude(self._train())
         finally:
-            self._ended.set()
+            self._background.ended.set()
             self._committer.stop()
             self._watcher.stop()
-            # A call to Ray after its shutdown ends the process with exit code 1.
-            for thread in threads:
-                thread.join(THREADS_END_S)
+            self._background.join()
 
     def fail(self, failure: Failure) -> None:
         """Report that the attempt failed; a reason that was reported before is kept."""
@@ -211,7 +159,7 @@ class Attempt:
         fit = trainers.intercept()
         try:
             if self._contract.script is not None:
-                self._run_script(self._contract.script)
+                script.run(self._contract.script, self._contract.script_args, self._contract.config)
             else:
                 trainers.fit_function()
         except (Exception, SystemExit) as error:
@@ -224,14 +172,6 @@ class Attempt:
                 "at the script's top level, where it runs as __main__, and let it return"
             )
         return fit.error
-
-    def _run_script(self, script: str) -> None:
-        path = Path(script)
-        os.environ.setdefault(CONFIG_ENV, json.dumps(self._contract.config))
-        sys.argv = [str(path), *self._contract.script_args]
-        sys.path.insert(0, str(path.parent))
-        _fail_on_os_exit()
-        runpy.run_path(str(path), run_name="__main__")
 
     def _conclude(self, error: BaseException | None) -> int:
         """Write the outcome to bucket and document; returns the exit code.
@@ -289,29 +229,8 @@ class Attempt:
             best_checkpoint_uri=self._bucket.uri(best.path) if best else None,
         )
 
-    def _prestart(self) -> None:
-        prestarted_worker.prestart_all(self._coordinator, self._imports)
-
-    def _keep_lease(self) -> None:
-        """Renew the lease; end this process as soon as another driver holds the run."""
-        renewed = time.monotonic()
-        report = report_to(self._coordinator, "lease")
-        while not self._ended.wait(LEASE_CHECK_S):
-            try:
-                if not self._lease.held():
-                    log.error("another driver took over this run; this one ends")
-                    # Without cleanup: it must not write anything.
-                    os._exit(LEASE_LOST_EXIT_CODE)
-                if time.monotonic() - renewed >= LEASE_RENEW_S:
-                    self._renew_lease()
-                    renewed = time.monotonic()
-                problem = None
-            except StorageError as error:
-                # The lease is not lost. Without the bucket nothing can be committed either.
-                log.warning("the lease cannot be checked: %s", error)
-                problem = str(error)
-            if not self._ended.is_set():
-                report(problem)
+    def _suspend(self) -> None:
+        self._coordinator.request.remote(Command.SUSPEND)
 
     def _renew_lease(self) -> None:
         """Write what the next driver has to know about the losses of the run."""
@@ -321,13 +240,6 @@ class Attempt:
         except ray.exceptions.RayError as error:  # the lease counts, the history does not
             log.warning("the coordinator did not tell the losses of the run: %s", error)
         self._lease.renew(time.time())
-
-    def _watch_suspend_file(self) -> None:
-        suspend = state_directory() / SUSPEND_FILE
-        while not self._ended.wait(0.25):
-            if suspend.exists():
-                self._coordinator.request.remote(Command.SUSPEND)
-                return
 
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: make a checkpoint before its Ray ends."""

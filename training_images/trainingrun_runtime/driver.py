@@ -11,11 +11,13 @@ from trainingrun.api.contract import CONTRACT_ENV, RunContract
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE
 
 from . import stacks, user_code
-from .attempt import DONE, FAILED, Attempt, Documents, failure_of, start_imports
+from .attempt import DONE, Attempt, failure_of, start_imports
 from .checkpoints import manifest, restore_source, run_result
 from .checkpoints.bucket import Bucket
 from .checkpoints.storage_retry import StorageRetry
 from .coordination.lease import Lease, Superseded
+from .failed_start import FAILED
+from .progress.driver_documents import Documents
 from .user_code import UserCode
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def main() -> int:
     # Requirements may replace what is imported, so that it is not imported before them.
     imports = None if contract.requirements else start_imports()
     os.environ.update(contract.identity())
-    final = Documents(contract, started)
+    final = Documents(contract)
     try:
         storage = contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)

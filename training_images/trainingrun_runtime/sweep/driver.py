@@ -10,12 +10,9 @@ import os
 import shutil
 import threading
 import time
-from typing import Any
-
-import ray
+from functools import partial
 
 from trainingrun.api.contract import (
-    SUSPEND_FILE,
     ContractSweep,
     ContractTrial,
     Failure,
@@ -27,19 +24,20 @@ from trainingrun.api.contract import (
 )
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 
-from ..attempt import DONE, FAILED, LEASE_CHECK_S, LEASE_RENEW_S, Documents
+from ..attempt import DONE
+from ..background import Background
 from ..checkpoints import manifest, run_result
 from ..checkpoints.bucket import Bucket
 from ..checkpoints.storage_errors import StorageError
 from ..checkpoints.storage_retry import StorageRetry
-from ..coordination.command import Command
-from ..coordination.coordinator import trial_coordinator
+from ..coordination import lease_keeper, suspend_request
 from ..coordination.lease import Lease, Superseded
 from ..coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
-from ..error_text import first_line
+from ..failed_start import FAILED
 from ..progress import document as progress_document
+from ..progress.driver_documents import Documents
 from ..state_directory import state_directory
-from . import record, space, tuning
+from . import record, space, trial_requests, tuning
 from .board import STOP_WAIT_S, Board
 from .record import Trial
 from .trial import TrialJob, read_document
@@ -84,7 +82,10 @@ class SweepDriver:
         self._failed_at = 0.0
         self._final = RunState.STARTING
         self._result: ProgressResult | None = None
-        self._ended, self._writing = threading.Event(), threading.Lock()
+        self._writing = threading.Lock()
+        reports = partial(self._store_reports, source="lease")
+        keep = partial(lease_keeper.keep, lease, lambda: lease.renew(time.time()), reports)
+        self._background = Background(lease=keep, trials=self._watch)
         self._notice = PreemptionNoticeWatcher(self._checkpoint_on_notice)
 
     def run(self) -> int:
@@ -94,12 +95,7 @@ class SweepDriver:
             Superseded: another driver holds the run.
         """
         self._retry(lambda: record.write(self._lease, self._board.trials))
-        threads = [
-            threading.Thread(target=work, name=work.__name__, daemon=True)
-            for work in (self._keep_lease, self._watch)
-        ]
-        for thread in threads:
-            thread.start()
+        self._background.start()
         self._notice.start()
         try:
             self._jobs = {number: self._job(number) for number in self._board.left()}
@@ -108,10 +104,9 @@ class SweepDriver:
                 tuning.run(self._sweep, self._jobs, calls)
             return self._conclude()
         finally:
-            self._ended.set()
+            self._background.ended.set()
             self._notice.stop()
-            for thread in threads:
-                thread.join(60.0)
+            self._background.join()
 
     def fail(self, failure: Failure) -> None:
         """Report that the attempt failed; a reason that was reported before is kept."""
@@ -166,7 +161,7 @@ class SweepDriver:
 
     def _halts(self) -> bool:
         """Whether no further trial is to begin."""
-        return self._failure is not None or self._suspending()
+        return self._failure is not None or suspend_request.requested()
 
     def _is_over(self) -> bool:
         """Whether no further trial is to begin, and all have ended that were begun."""
@@ -177,12 +172,9 @@ class SweepDriver:
         documents = (read_document(job) for job in self._jobs.values())
         return all(found is None or found.state.final for found in documents)
 
-    def _suspending(self) -> bool:
-        return (state_directory() / SUSPEND_FILE).exists()
-
-    def _watch(self) -> None:
+    def _watch(self, ended: threading.Event) -> None:
         """Follow the trials: note what changes, stop those that are to be stopped, report."""
-        while not self._ended.wait(WATCH_S):
+        while not ended.wait(WATCH_S):
             try:
                 self._follow()
                 self._note_changes()
@@ -228,14 +220,8 @@ class SweepDriver:
 
     def _suspend(self, number: int) -> None:
         """Have a trial save its state and end."""
-        if number in self._asked:
-            return
-        try:
-            coordinator = ray.get_actor(trial_coordinator(number))
-        except ValueError:
-            return  # not there yet, or no longer; the next round asks again
-        coordinator.request.remote(Command.SUSPEND)
-        self._asked.add(number)
+        if number not in self._asked and trial_requests.suspend(number):
+            self._asked.add(number)  # else the next round asks again
 
     def _write(self) -> None:
         with self._writing:
@@ -264,7 +250,7 @@ class SweepDriver:
         trials, best = self._board.trials, self._board.best
         self._retry(lambda: record.write(self._lease, trials))
         if self._failure is None and unfinished:
-            if self._suspending():
+            if suspend_request.requested():
                 self._end(RunState.SUSPENDED)
                 return SUSPEND_EXIT_CODE
             self._lost(unfinished[0])
@@ -294,42 +280,7 @@ class SweepDriver:
         since = self._storage_errors.get(source, (error, time.time()))[1]
         self._storage_errors[source] = (error, since)
 
-    def _keep_lease(self) -> None:
-        """Renew the lease; end this process as soon as another driver holds the run."""
-        renewed = time.monotonic()
-        while not self._ended.wait(LEASE_CHECK_S):
-            try:
-                if not self._lease.held():
-                    log.error("another driver took over this run; this one ends")
-                    os._exit(LEASE_LOST_EXIT_CODE)  # without cleanup: it must not write anything
-                if time.monotonic() - renewed >= LEASE_RENEW_S:
-                    self._lease.renew(time.time())
-                    renewed = time.monotonic()
-                self._store_reports(None, "lease")
-            except StorageError as error:
-                log.warning("the lease cannot be checked: %s", error)
-                self._store_reports(str(error), "lease")
-
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: each trial makes a checkpoint before Ray ends."""
-        waiting: dict[int, int] = {}
-        for number in self._board.under_way():
-            try:
-                coordinator = ray.get_actor(trial_coordinator(number))
-                waiting[number] = ray.get(coordinator.commits.remote(), timeout=5)
-                coordinator.request.remote(Command.CHECKPOINT_AND_EXIT)
-            except (ValueError, ray.exceptions.RayError) as error:
-                log.warning("trial %d makes no checkpoint: %s", number, first_line(error))
-        while waiting and time.time() < notice.deadline:
-            for number, before in list(waiting.items()):
-                if self._has_committed(number, before):
-                    del waiting[number]
-            time.sleep(0.1)
+        trial_requests.checkpoint_all(self._board.under_way(), notice.deadline)
         self._notice.confirm_saved()
-
-    def _has_committed(self, number: int, before: int) -> bool:
-        try:
-            coordinator: Any = ray.get_actor(trial_coordinator(number))
-            return bool(ray.get(coordinator.commits.remote(), timeout=5) > before)
-        except (ValueError, ray.exceptions.RayError):
-            return True  # it has ended meanwhile

@@ -17,13 +17,14 @@ import ray
 
 from trainingrun.api.contract import STATE_DIRECTORY_ENV, Progress, RunContract
 
-from ..attempt import Attempt, Documents, failure_of, start_imports
+from ..attempt import Attempt, failure_of, start_imports
 from ..checkpoints import manifest, run_result
 from ..checkpoints.bucket import Bucket
 from ..checkpoints.storage_retry import StorageRetry
 from ..coordination.coordinator import trial_coordinator
 from ..coordination.lease import Lease, Superseded
 from ..progress import document as progress_document
+from ..progress.driver_documents import Documents
 from .record import number_of
 from .rungs import STEP, VALUE
 from .trial_lease import TrialLease
@@ -82,7 +83,7 @@ def _rating(contract: RunContract) -> tuple[int, Any] | None:
 
 def _drive(job: TrialJob) -> None:
     contract, started = job.contract, time.time()
-    documents = Documents(contract, started, Path(job.document))
+    documents = Documents(contract, Path(job.document))
     try:
         storage = contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
