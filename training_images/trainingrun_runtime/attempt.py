@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from threading import Event
 from typing import Any
 
 import ray
@@ -94,7 +95,7 @@ class Attempt:
         self._committer = Committer(self._coordinator, contract, lease, reports)
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
         retries = report_to(self._coordinator, "lease")
-        works = {
+        works: dict[str, Callable[[Event], None]] = {
             "lease": partial(lease_keeper.keep, lease, self._renew_lease, retries),
             "suspend": partial(suspend_request.watch, suspend=self._suspend),
         }

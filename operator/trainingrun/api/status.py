@@ -245,6 +245,21 @@ class SweepStatus(StatusModel):
     """Each trial."""
 
 
+class RankedTrial(StatusModel):
+    """One of the best trials of a sweep that is done."""
+
+    number: int
+    """Its number in status.sweep.trials."""
+    value: float
+    """spec.sweep.metric at its end."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Its values of the config."""
+    step: int = 0
+    """Steps done."""
+    checkpoint_uri: str | None = None
+    """Its newest checkpoint."""
+
+
 class RunResult(StatusModel):
     """What a successful run leaves."""
 
@@ -258,6 +273,15 @@ class RunResult(StatusModel):
     """Of a sweep the number of the best trial; metrics and checkpoints are that one's."""
     config: dict[str, Any] | None = None
     """Of a sweep the best trial's values of the config."""
+    trials: list[RankedTrial] | None = Field(
+        default=None,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["number"],
+        },
+    )
+    """Of a sweep the 20 best trials, the best one first; those that were trained to their end come
+    before those that were stopped. status.sweep has all of them."""
 
 
 class RunStatus(StatusModel):

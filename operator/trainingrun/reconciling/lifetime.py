@@ -49,7 +49,9 @@ def succeed(
 ) -> Findings:
     """End the run with that attempt's result."""
     settled = goodput.settle(status, bookkeeping, context.now)
-    result = progress_status.result(context.progress(attempt), status.checkpoint)
+    result = progress_status.result(
+        context.progress(attempt), status.checkpoint, context.run.spec.sweep
+    )
     return Findings(
         status={**settled.status, "completion_time": written(context.now), "result": result},
         bookkeeping=settled.bookkeeping,

@@ -7,12 +7,14 @@ from ..api.contract import Progress, RunState, SweepTable, TrialState
 from ..api.status import (
     Attempt,
     CheckpointStatus,
+    RankedTrial,
     RunProgress,
     RunResult,
     RunStatus,
     SweepStatus,
     TrialStatus,
 )
+from ..api.sweep_spec import Sweep
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings
@@ -27,6 +29,9 @@ LONGEST_TEXT = 100
 
 LONGEST_MESSAGE = 300
 """Characters of the reason for which a trial failed."""
+
+MOST_RANKED = 20
+"""Trials in status.result; status.sweep has all of them, and the size of both is limited."""
 
 LARGEST = 2**53
 """A whole number beyond this is left out: JSON readers would change it."""
@@ -89,8 +94,16 @@ def metrics(reported: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def result(progress: Progress | None, newest: CheckpointStatus | None) -> RunResult:
-    """status.result, from the driver's final progress and the newest checkpoint in the status."""
+def result(
+    progress: Progress | None, newest: CheckpointStatus | None, settings: Sweep | None = None
+) -> RunResult:
+    """status.result, from the driver's final progress and the newest checkpoint in the status.
+
+    Args:
+        progress: of the attempt that has succeeded.
+        newest: in the status.
+        settings: spec.sweep.
+    """
     reported = progress.result if progress else None
     table = reported.sweep if reported else None
     best = next((one for one in table.trials if one.number == table.best), None) if table else None
@@ -101,7 +114,33 @@ def result(progress: Progress | None, newest: CheckpointStatus | None) -> RunRes
         best_checkpoint_uri=_uri(reported.best_checkpoint_uri if reported else None),
         trial=best.number if best else None,
         config=metrics(best.config) if best else None,
+        trials=ranked(table, settings.mode) if table and settings else None,
     )
+
+
+def ranked(table: SweepTable, mode: str) -> list[RankedTrial]:
+    """The best trials, best one first, as status.result has them; the runtime names the same first.
+
+    Args:
+        table: all trials.
+        mode: whether a smaller value is better, `min`, or a larger one, `max`.
+    """
+    sign = 1 if mode == "min" else -1
+    rated = {
+        one.number: (one.state is not TrialState.SUCCEEDED, sign * one.value, one.number, one)
+        for one in table.trials
+        if one.value is not None and isfinite(one.value) and one.state is not TrialState.FAILED
+    }
+    return [
+        RankedTrial(
+            number=one.number,
+            value=one.value or 0.0,
+            config=metrics(one.config),
+            step=one.step,
+            checkpoint_uri=_uri(one.checkpoint_uri),
+        )
+        for *_, one in sorted(rated.values(), key=lambda found: found[:3])[:MOST_RANKED]
+    ]
 
 
 def sweep(table: SweepTable) -> SweepStatus:
