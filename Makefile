@@ -7,6 +7,7 @@
 # make test-all  make test, test-slow, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
 # make e2e-full  make e2e, further losses and outages, a sweep and other frameworks: an hour more
+# make bench     training beside torchrun and Ray Train alone: 15 minutes (ONLY=stall: one part)
 #
 # pip's own settings (PIP_FIND_LINKS, PIP_INDEX_URL …) reach every pip that is called here.
 PYTHON ?= python3
@@ -33,7 +34,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-ray test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full lock clean
+.PHONY: help venv demo cluster test test-slow test-ray test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full bench lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -130,6 +131,10 @@ e2e: venv
 
 e2e-full: venv
 	$(BIN)/python -m pytest -s tests/e2e/test_*.py tests/e2e/full
+
+ONLY ?=
+bench: venv
+	$(BIN)/python tests/benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
 
 # The pin is what development uses; the library itself takes any torch from pyproject.toml's range.
 lock: venv

@@ -35,6 +35,7 @@ class S3Server:
     folder: Path
     _command: list[str]
     _log: Path
+    _niceness: int = 0
     _process: subprocess.Popen[bytes] | None = None
 
     def file(self, path: str) -> Path:
@@ -54,7 +55,10 @@ class S3Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+                start_new_session=self._niceness > 0,
             )
+        if self._niceness:
+            _give_way(self._process.pid, self._niceness)
         _wait_for(f"{self.url}/health", self._process, self._log)
 
     def stop(self) -> None:
@@ -90,12 +94,13 @@ def versitygw() -> str:
 
 
 @contextlib.contextmanager
-def running_s3(folder: Path, *, readonly: bool = False) -> Iterator[S3Server]:
+def running_s3(folder: Path, *, readonly: bool = False, niceness: int = 0) -> Iterator[S3Server]:
     """Start a server and stop it by its own process, whatever happens.
 
     Args:
         folder: Where it keeps everything. Two servers may share one, such as a read-only one.
         readonly: Refuse every write.
+        niceness: Its priority, also beside processes of other sessions; 19 is the lowest.
 
     Raises:
         Unavailable: There is no server on this machine and none can be built.
@@ -109,13 +114,22 @@ def running_s3(folder: Path, *, readonly: bool = False) -> Iterator[S3Server]:
     command = [versitygw(), "--port", f"127.0.0.1:{port}", "--health", "/health", "--quiet"]
     command += ["--readonly"] if readonly else []
     command += ["posix", "--sidecar", str(metadata), str(objects)]
+    if niceness:
+        command = ["nice", "-n", str(niceness), *command]
     log = folder / f"server-{port}.log"
-    server = S3Server(f"http://127.0.0.1:{port}", objects, command, log)
+    server = S3Server(f"http://127.0.0.1:{port}", objects, command, log, niceness)
     try:
         server.start()
         yield server
     finally:
         server.stop()
+
+
+def _give_way(leader: int, niceness: int) -> None:
+    """Linux shares the CPUs between sessions first, where it groups processes by session."""
+    group = Path(f"/proc/{leader}/autogroup")
+    with contextlib.suppress(OSError):
+        group.write_text(str(niceness))
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -1,0 +1,235 @@
+"""What training pays for being able to go on, beside torchrun and Ray Train alone.
+
+    make bench                                        # all parts, at most 15 minutes
+    python tests/benchmarks/bench.py --only stall     # one of them, or several
+
+Two workers on this machine. A step takes 100 ms: 15 of computing, and a wait, as for an
+accelerator. Whatever trains beside us has no more on the machine than it needs. The parts:
+
+throughput: steps per second without checkpoints, ours and torchrun's in turns of 60 steps; in
+    torchrun's turns all processes of Ray and of ours are stopped.
+stall: 200 MB of state every 10 s to an S3 server on this machine; a synchronous `torch.save` to
+    disk under torchrun, Ray Train alone, ours. Every step counts: of 100, the 60 from the one that
+    makes a checkpoint, against the 40 after them.
+start: from the start of the driver to the first step; Ray Train alone and ours.
+kill: `kill -9` of one rank, until the next step; Ray Train alone and ours. Measured with start.
+restore: 200 MB that every rank has whole, until the session is made; beside a parallel read of the
+    same bytes in the same processes.
+sharded: 2 GB, of which each of two ranks has a half (FSDP2); the same, and the save.
+
+The first 15 s of a training do not count: a process for the next worker is started then. Ray
+Train alone has the same settings of Ray as ours, in which losses are noticed early.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / folder) for folder in ("operator", "training_images", "tests")]
+
+import restore_times  # noqa: E402
+from sides import Measured, Sides, Training, two_workers  # noqa: E402
+from step_times import Stall, Windows, gaps, stall  # noqa: E402
+
+STEP: dict[str, Any] = {
+    "width": 512,
+    "ballast": 0,
+    "wait_seconds": 0.085,
+    "saves": [],
+    "pauses": [],
+}
+SHORT: dict[str, Any] = {**STEP, "width": 16, "wait_seconds": 0.1, "steps": 25, "kill_at": 10}
+WARM_UP, TURN = 150, 60
+"""Steps that do not count, and steps of a turn."""
+SETTLE_S = 1.0
+"""After Ray was stopped, for what it has put off meanwhile."""
+WINDOWS = Windows()
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    what: str
+    ours: str
+    beside: str = ""
+    ratio: str = ""
+    target: str = ""
+
+
+def throughput(sides: Sides, rounds: int) -> list[Row]:
+    """Steps per second beside torchrun's."""
+    turns = 2 * rounds
+    pauses = [WARM_UP - 1 + n * TURN for n in range(turns)]
+    load = {**STEP, "steps": WARM_UP + turns * TURN, "pauses": pauses}
+    ours, torchrun = sides.ours(load), sides.torchrun(load)
+    for side in (ours, torchrun):
+        side.wait_for(1, WARM_UP)
+    for number in range(2 * turns):
+        turn = number // 2
+        if (number + 1) // 2 % 2:  # ours, torchrun, torchrun, ours …
+            with sides.without_ray(ours):
+                _take_turn(torchrun, turn)
+            time.sleep(SETTLE_S)
+        else:
+            _take_turn(ours, turn)
+    pairs = [
+        [gaps(turn) for turn in both]
+        for both in zip(ours.wait().turns[1:], torchrun.wait().turns[1:], strict=True)
+    ]
+    means = [[statistics.fmean(found) for found in pair] for pair in pairs]
+    usual = [[statistics.median(found) for found in pair] for pair in pairs]
+    mine, theirs = (statistics.median(side) for side in zip(*means, strict=True))
+    step, other = (statistics.median(side) for side in zip(*usual, strict=True))
+    return [
+        Row(
+            "steps per second, beside torchrun",
+            f"{1 / mine:.3f}",
+            f"{1 / theirs:.3f}",
+            _spread([b / a for a, b in means], ".3f"),
+            ">= 0.99",
+        ),
+        Row(
+            "the same of the median step",
+            f"{1 / step:.3f}",
+            f"{1 / other:.3f}",
+            _spread([b / a for a, b in usual], ".3f"),
+            ">= 0.99",
+        ),
+    ]
+
+
+def _take_turn(side: Training, turn: int) -> None:
+    side.give_turn(turn + 1)
+    side.wait_for(turn + 2, TURN)
+
+
+def stalls(sides: Sides, rounds: int) -> list[Row]:
+    """Training time that checkpoints take."""
+
+    def measured(
+        start: Callable[[dict[str, Any]], Training], warm_up: int, count: int, **more: Any
+    ) -> Stall:
+        saves = WINDOWS.saves(warm_up, count)
+        load = {**STEP, "ballast": 200, "saves": saves, "steps": WINDOWS.steps(saves), **more}
+        return stall(start(load).wait().steps, saves, WINDOWS)
+
+    saved = measured(sides.torchrun, WARM_UP // 3, rounds, save=str(sides.folder))
+    mine = measured(sides.ours, WARM_UP, 2 * rounds)
+    plain = measured(sides.plain, WARM_UP // 3, rounds)
+    return [
+        Row(
+            "share of the time, 200 MB every 10 s, beside torch.save to disk",
+            _spread(mine.shares, ".2%"),
+            _spread(saved.shares, ".2%"),
+            f"{mine.each_s / saved.each_s:.3f}",
+            "<= 0.50%, <= 0.05",
+        ),
+        Row("the same, in the step that makes it", *_milliseconds(mine, saved)),
+        Row(
+            "share of the time, beside Ray Train alone",
+            f"{statistics.median(mine.shares):.2%}",
+            _spread(plain.shares, ".2%"),
+            f"{mine.each_s / plain.each_s:.3f}",
+        ),
+        Row("the same, in the step that makes it", *_milliseconds(mine, plain)),
+    ]
+
+
+def _milliseconds(mine: Stall, other: Stall) -> tuple[str, str, str]:
+    a, b = mine.at_once_s, other.at_once_s
+    return f"{a * 1e3:.0f} ms", f"{b * 1e3:.0f} ms", f"{a / b:.3f}"
+
+
+def losses(sides: Sides, rounds: int) -> list[Row]:
+    """A start and a killed rank, beside Ray Train alone."""
+    every = in_turn(rounds, (sides.ours, sides.plain), SHORT)
+    return [
+        _seconds(
+            "start to first step, beside Ray Train alone",
+            [[one.first_step_s for one in pair] for pair in every],
+        ),
+        _seconds(
+            "kill -9 to next step, beside Ray Train alone",
+            [[one.next_step_s for one in pair] for pair in every],
+        ),
+    ]
+
+
+def in_turn(
+    rounds: int, sides: Iterable[Callable[[dict[str, Any]], Training]], load: dict[str, Any]
+) -> list[list[Measured]]:
+    """What each side measured, round by round; every second round the other way round."""
+    order = list(enumerate(sides))
+    found: list[list[Measured]] = []
+    for number in range(rounds):
+        one = {index: side(load).wait() for index, side in (order[::-1] if number % 2 else order)}
+        found.append([one[index] for index in sorted(one)])
+    return found
+
+
+def restores(sides: Sides, rounds: int, function: str) -> list[Row]:
+    """A restore beside a plain parallel read of the same bytes, and the save before it."""
+    found = restore_times.measure(sides, function, rounds)
+    size = f"{found.total_bytes / 1e9:.1f} GB"
+    kind = "sharded over 2 ranks" if function == "sharded" else "whole on each rank"
+    pairs = [list(pair) for pair in zip(found.restore_s, found.read_s, strict=True)]
+    what = f"restore of {size}, {kind}, beside a read of the same bytes"
+    rows = [_seconds(what, pairs)._replace(target="<= 1.2")]
+    if function == "sharded":
+        rows += [
+            Row(f"save of {size}: training waits", f"{found.stall_s:.2f} s"),
+            Row(f"save of {size}: until it is committed", f"{found.commit_s:.1f} s"),
+            Row(
+                "memory of a rank: in training, at most in the save, in the restore",
+                f"{found.base_mb:.0f}, {found.save_mb:.0f}, {found.restore_mb:.0f} MB",
+                f"its state: {found.rank_bytes / 1e6:.0f} MB",
+            ),
+        ]
+    return rows
+
+
+def _seconds(what: str, pairs: list[list[float]]) -> Row:
+    mine, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
+    return Row(what, f"{mine:.2f} s", f"{theirs:.2f} s", _spread([a / b for a, b in pairs], ".2f"))
+
+
+def _spread(found: list[float], form: str) -> str:
+    return f"{statistics.median(found):{form}} ({min(found):{form}} to {max(found):{form}})"
+
+
+PARTS: dict[str, Callable[[Sides, int], list[Row]]] = {
+    "throughput": throughput,
+    "stall": stalls,
+    "start": losses,
+    "kill": losses,
+    "restore": lambda sides, rounds: restores(sides, rounds, "whole"),
+    "sharded": lambda sides, rounds: restores(sides, rounds, "sharded"),
+}
+
+
+def main() -> None:
+    """Measure what was asked for and print it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    print("| what | TrainingRun | beside it | ratio | target |\n| --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as scratch, two_workers(Path(scratch)) as sides:
+        for measure in dict.fromkeys(PARTS[part] for part in arguments.only):
+            for row in measure(sides, arguments.rounds):
+                print(f"| {' | '.join(row)} |", flush=True)
+    print(f"\nMeasured in {time.monotonic() - began:.0f} s, ratios with the least and the largest.")
+
+
+if __name__ == "__main__":
+    main()

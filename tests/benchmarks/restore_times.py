@@ -1,0 +1,62 @@
+"""How long a checkpoint takes to be saved and restored, over several drivers of one run."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sides import Sides
+
+from trainingrun_runtime.checkpoints import manifest
+
+
+@dataclass
+class RestoreTimes:
+    """Seconds, megabytes and bytes; of several ranks the slowest or largest."""
+
+    stall_s: float = 0.0
+    """For which training stood still."""
+    commit_s: float = 0.0
+    """From the end of the step to the manifest."""
+    base_mb: float = 0.0
+    """Resident before the save."""
+    save_mb: float = 0.0
+    """At most until the checkpoint is committed."""
+    restore_mb: float = 0.0
+    """At most in the restore."""
+    restore_s: list[float] = field(default_factory=list)
+    """From the search for a checkpoint until the session is made, less the model's making."""
+    read_s: list[float] = field(default_factory=list)
+    """A plain read of the same bytes, after each restore."""
+    rank_bytes: int = 0
+    total_bytes: int = 0
+
+
+def measure(sides: Sides, function: str, rounds: int) -> RestoreTimes:
+    """Save once, and restore in each round."""
+    bucket, found = sides.bucket(awaited=True), RestoreTimes()
+    load = {"bucket": [bucket.root, bucket.endpoint, bucket.region]}
+
+    def drive() -> list[dict[str, Any]]:
+        training = sides.drive(f"restoring:{function}", load, bucket)
+        training.wait()
+        times = training.settings["times"]
+        return [json.loads(Path(f"{times}-{rank}").read_text()) for rank in (0, 1)]
+
+    ranks = drive()
+    first = manifest.committed(bucket)[0]
+    found.stall_s = max(rank["saved"] - rank["stepped"] for rank in ranks)
+    found.commit_s = first.time - max(rank["stepped"] for rank in ranks)
+    found.base_mb = max(rank["base"] for rank in ranks)
+    found.save_mb = max(rank["save_peak"] for rank in ranks)
+    for _ in range(rounds):
+        ranks = drive()
+        began = max(rank["imported"] for rank in ranks)
+        found.restore_s.append(
+            max(rank["ready"] for rank in ranks) - began - max(rank["built"] for rank in ranks)
+        )
+        found.read_s.append(max(rank["read"] for rank in ranks))
+        found.restore_mb = max(found.restore_mb, *(rank["peak"] for rank in ranks))
+        found.rank_bytes = max(rank["bytes"] for rank in ranks)
+        found.total_bytes = ranks[0]["total"]
+    return found

@@ -1,0 +1,125 @@
+"""The training whose restore `bench.py` measures; both are functions for `training.function`.
+
+The module is imported just before the worker looks for a checkpoint, so its import is where the
+restore begins.
+"""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import obstore
+import ray.train
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from trainingrun_runtime import Session
+from trainingrun_runtime.checkpoints import manifest
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.checkpoints.manifest import Manifest
+
+IMPORTED = time.time()
+STEPS = 3
+RANGE, READERS = 8 * 1024 * 1024, 8
+
+
+def whole(config: dict[str, Any]) -> None:
+    """Every rank has all 200 MB."""
+    entered = time.time()
+    network = nn.Sequential(nn.Linear(16, 16))
+    network.register_buffer("ballast", torch.rand(50_000_000))
+    _train(config, nn.parallel.DistributedDataParallel(network, broadcast_buffers=False), entered)
+
+
+def sharded(config: dict[str, Any]) -> None:
+    """2 GB over all ranks: AdamW's two tensors for each parameter, and the parameter."""
+    entered = time.time()
+    network = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(10)))
+    for layer in (*network, network):
+        fully_shard(layer)
+    _train(config, network, entered)
+
+
+def _train(config: dict[str, Any], model: nn.Module, entered: float) -> None:
+    torch.set_num_threads(1)
+    rank = ray.train.get_context().get_world_rank()
+    width = 16 if next(model.parameters()).shape[-1] == 16 else 4096
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    built = time.time()
+    _forget_peak()
+    session = Session(model=model, optimizer=optimizer)
+    document = {
+        "imported": IMPORTED,
+        "built": built - entered,
+        "ready": time.time(),
+        "peak": _memory("VmHWM"),
+    }
+    if session.step:
+        document |= _plain_read(config["bucket"], rank)
+    else:
+        for step in session.steps(STEPS):
+            optimizer.zero_grad()
+            model(torch.rand(1, width)).square().mean().backward()
+            optimizer.step()
+            if step == STEPS - 1:
+                document["base"] = _memory("VmRSS")
+                _forget_peak()
+                session.save()
+            document["stepped"] = time.time()
+        document["saved"] = time.time()
+        bucket = Bucket.open(*config["bucket"])
+        while not manifest.committed(bucket):
+            time.sleep(0.2)
+        document["save_peak"] = _memory("VmHWM")
+    Path(f"{config['times']}-{rank}").write_text(json.dumps(document))
+
+
+def _plain_read(place: list[str], rank: int) -> dict[str, Any]:
+    """Seconds in which all ranks read the files that they have restored, and do nothing else."""
+    bucket = Bucket.open(*place)
+    newest = manifest.committed(bucket)[-1]
+    names = _own_files(newest, rank)
+    ranges = [
+        (f"{newest.path}/{name}", start, min(start + RANGE, newest.files[name].size))
+        for name in names
+        for start in range(0, newest.files[name].size, RANGE)
+    ]
+
+    def read(part: tuple[str, int, int]) -> int:
+        key, start, end = part
+        return len(obstore.get_range(bucket.store, key, start=start, end=end))
+
+    seconds = []
+    for _ in range(3):
+        dist.barrier()
+        began = time.time()
+        with ThreadPoolExecutor(READERS) as pool:
+            count = sum(pool.map(read, ranges))
+        dist.barrier()
+        seconds.append(time.time() - began)
+    return {"read": sorted(seconds)[1], "bytes": count, "total": _total(newest)}
+
+
+def _own_files(newest: Manifest, rank: int) -> list[str]:
+    own = (f"shard-{rank}.pt", f"random-{rank}.pt", "state.pt")
+    return [name for name in newest.files if name in own or name.endswith(".json")]
+
+
+def _total(newest: Manifest) -> int:
+    return sum(file.size for file in newest.files.values())
+
+
+def _memory(name: str) -> float:
+    """Megabytes of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1e3
+    return 0.0
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
