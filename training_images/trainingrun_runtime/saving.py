@@ -14,6 +14,7 @@ from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
 from .checkpoints.restored_files import files_of
 from .checkpoints.snapshot import Comparison, Fingerprints, Position
+from .checkpoints.staging import Staging
 from .checkpoints.stateful_objects import Stateful, replicated, restorable
 from .coordination.step_consensus import StepConsensus
 from .course import Course
@@ -95,6 +96,7 @@ class Saving:
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
         self._upload: CheckpointUpload | None = None
+        self._staging = Staging()
         self._tried = False
 
     @property
@@ -160,7 +162,9 @@ class Saving:
         self._fingerprints = snapshot.fingerprints(states)
         comparison = self._compare(self._fingerprints)
         self._noted_steps.exclude(comparison.own)
-        files = snapshot.take(states, comparison, position, worker.rank, worker.world_size)
+        files = snapshot.take(
+            states, comparison, position, worker.rank, worker.world_size, self._staging
+        )
         # The run's table has what was reported before the checkpoint is committed.
         self._upload = CheckpointUpload(files, worker.storage_retry, self._reports.flush)
         ray.train.report(

@@ -20,6 +20,7 @@ from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
 from . import begin_from, prestarted_worker, remedies, stacks, user_code
 from .checkpoints import checkpoint_files, manifest
+from .checkpoints.background import behind_training
 from .checkpoints.bucket import Bucket
 from .checkpoints.fetching import Fetched
 from .checkpoints.manifest import Manifest
@@ -219,7 +220,8 @@ def this_worker() -> Worker:
 
 
 def _digest(folder: Path) -> dict[str, Any]:
-    return {name: asdict(digest) for name, digest in manifest.digest_folder(folder).items()}
+    found = behind_training(lambda: manifest.digest_folder(folder))
+    return {name: asdict(digest) for name, digest in found.items()}
 
 
 def load_training_function(function: str) -> Callable[..., Any]:

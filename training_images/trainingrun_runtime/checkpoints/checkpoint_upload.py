@@ -11,6 +11,7 @@ from ray.train import Checkpoint
 
 from ..ray_internals import training
 from . import snapshot
+from .background import behind_training
 from .storage_retry import StorageRetry
 
 
@@ -48,7 +49,7 @@ class CheckpointUpload:
         """Write and upload it under that name; Ray's upload thread calls this."""
         self.name = name
         try:
-            self._retry(lambda: snapshot.write(self._files, Path(self.folder)))
+            self._retry(lambda: behind_training(self._write))
             self._files = {}  # a copy on disk is enough, however long it waits there
             context = training.train_context()
             uploaded = context.storage_context.persist_current_checkpoint(checkpoint, name)
@@ -59,6 +60,9 @@ class CheckpointUpload:
             self.done = True
             self._finished.set()
         return uploaded
+
+    def _write(self) -> None:
+        snapshot.write(self._files, Path(self.folder))
 
     @property
     def seconds_so_far(self) -> float:

@@ -29,6 +29,8 @@ LARGEST = 2**24
 """Bytes of a manifest; a larger object is not read. Enough for 100,000 files."""
 DIGEST_FOLDER = ".trainingrun"
 """Folder inside a checkpoint with one digest file per rank, made before the upload."""
+_PIECE = 2**22
+"""Bytes that are read at once: between two pieces a thread that trains may have to wait."""
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +142,18 @@ def digest_folder(path: str | Path) -> dict[str, FileDigest]:
     found = {}
     for file in sorted(root.rglob("*")):
         if file.is_file():
-            with file.open("rb") as content:
-                digest = hashlib.file_digest(content, "sha256").hexdigest()
-            found[file.relative_to(root).as_posix()] = FileDigest(file.stat().st_size, digest)
+            found[file.relative_to(root).as_posix()] = FileDigest(
+                file.stat().st_size, _sha256(file)
+            )
     return found
+
+
+def _sha256(file: Path) -> str:
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE))
+    with file.open("rb", buffering=0) as content:
+        while count := content.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
 
 
 def commit(bucket: Bucket, manifest: Manifest) -> None:

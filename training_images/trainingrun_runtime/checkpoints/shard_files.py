@@ -7,7 +7,7 @@ bucket, so what they say is compared before anything is copied.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -80,8 +80,16 @@ def index_file(rank: int) -> str:
     return f"{SHARDS}{rank}.json"
 
 
-def contents(parts: Mapping[str, Part], rank: int) -> dict[str, Any]:
-    """This rank's files, by name; the parts are copied to host memory."""
+def contents(
+    parts: Mapping[str, Part], rank: int, placed: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[str, Any]:
+    """This rank's files, by name.
+
+    Args:
+        parts: what it saves.
+        rank: of this process.
+        placed: gives each part a place in host memory.
+    """
     index = ShardIndex(
         parts={
             key: SavedPart(
@@ -93,7 +101,7 @@ def contents(parts: Mapping[str, Part], rank: int) -> dict[str, Any]:
             for key, part in parts.items()
         }
     )
-    copies = {key: part.local.to("cpu", copy=True) for key, part in parts.items()}
+    copies = {key: placed(part.local) for key, part in parts.items()}
     return {shard_file(rank): copies, index_file(rank): index.model_dump_json().encode()}
 
 

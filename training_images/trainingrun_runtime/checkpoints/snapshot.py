@@ -21,6 +21,7 @@ from .fetching import STATE_FILE
 from .fingerprint import fingerprint
 from .restored_files import RestoredFiles
 from .sharded_state import Encoded
+from .staging import Staging
 from .stateful_objects import Stateful
 
 
@@ -163,6 +164,7 @@ def take(
     position: Position,
     rank: int,
     world_size: int,
+    staging: Staging | None = None,
 ) -> dict[str, Any]:
     """This rank's part of a checkpoint, as file name -> content, copied to host memory.
 
@@ -172,10 +174,14 @@ def take(
         position: how far the training is.
         rank: of this process.
         world_size: how many ranks there are.
+        staging: memory of the former checkpoint, which is overwritten. None: new memory.
     """
-    own = comparison.own
+    own, staging = comparison.own, staging or Staging()
+    staging.begin()
     mine = {
-        name: copied(sharded_state.own_tree(state)) for name, state in states.items() if name in own
+        name: staging.placed(sharded_state.own_tree(state))
+        for name, state in states.items()
+        if name in own
     }
     files: dict[str, Any] = {rank_file(rank): {**copied(_random_state()), "objects": mine}}
     if any(state.shards for state in states.values()):
@@ -183,10 +189,13 @@ def take(
         for name, state in states.items():
             same = comparison.same_parts.get(name, ())
             parts |= sharded_state.parts_to_save(state, own=name in own, same_parts=same, rank=rank)
-        files |= shard_files.contents(parts, rank)
+        files |= shard_files.contents(parts, rank, staging.placed)
     if rank == 0:
-        all_ranks = {name: copied(state.tree) for name, state in states.items() if name not in own}
+        all_ranks = {
+            name: staging.placed(state.tree) for name, state in states.items() if name not in own
+        }
         files |= shared(all_ranks, own, position, world_size)
+    staging.copy()
     return files
 
 

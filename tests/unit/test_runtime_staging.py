@@ -1,0 +1,101 @@
+"""Copies of a checkpoint's tensors, in memory that the next checkpoint uses again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainingrun_runtime.checkpoints import snapshot
+from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.snapshot import Comparison, Position
+from trainingrun_runtime.checkpoints.staging import PIECE, SMALL, Staging
+
+LARGE = SMALL  # of four bytes each
+
+
+def copied(staging: Staging, state: Any) -> Any:
+    staging.begin()
+    found = staging.placed(state)
+    staging.copy()
+    return found
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread of PyTorch", "several"])
+def _threads(request: pytest.FixtureRequest) -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        pytest.param(torch.rand(PIECE // 2 + 3), id="several pieces"),
+        pytest.param(torch.rand(3), id="small"),
+        pytest.param(torch.rand(LARGE, 2).t(), id="transposed"),
+        pytest.param(torch.rand(LARGE, 1).expand(LARGE, 3), id="expanded"),
+        pytest.param(torch.rand(2, 3, 200, 200).to(memory_format=torch.channels_last), id="nhwc"),
+        pytest.param(torch.rand(LARGE, 2)[:, 0], id="view"),
+        pytest.param(torch.rand(LARGE).to(torch.bfloat16), id="bfloat16"),
+        pytest.param(torch.eye(1000).to_sparse(), id="sparse"),
+        pytest.param(torch.tensor(5), id="number"),
+        pytest.param(torch.empty(0), id="empty"),
+    ],
+)
+def test_a_copy_has_the_values_and_is_its_own(tensor: torch.Tensor) -> None:
+    staging = Staging()
+    for _ in range(2):
+        copy = copied(staging, {"a": [tensor, 1], "b": (tensor, "text")})
+        assert (copy["a"][1], copy["b"][1]) == (1, "text")
+        for one in (copy["a"][0], copy["b"][0]):
+            assert one.dtype is tensor.dtype
+            assert torch.equal(one.to_dense(), tensor.to_dense())
+        if tensor.numel() and not tensor.is_sparse:
+            places = [t.data_ptr() for t in (tensor, copy["a"][0], copy["b"][0])]
+            assert len(set(places)) == 3
+
+
+def test_the_next_checkpoint_is_in_the_same_memory() -> None:
+    staging, tensor = Staging(), torch.rand(LARGE)
+    first = copied(staging, {"a": tensor})["a"]
+    tensor += 1
+    second = copied(staging, {"a": tensor})["a"]
+    assert second.data_ptr() == first.data_ptr()
+    assert torch.equal(second, tensor)
+
+
+def test_memory_that_a_checkpoint_no_longer_needs_is_given_back() -> None:
+    staging = Staging()
+    copied(staging, [torch.rand(LARGE), torch.rand(LARGE)])
+    copied(staging, [torch.rand(LARGE)])
+    assert sum(map(len, staging._used.values())) == 1
+    assert not staging._free
+
+
+def test_a_checkpoint_in_inference_mode_does_not_spoil_the_next() -> None:
+    staging, tensor = Staging(), torch.rand(LARGE)
+    with torch.inference_mode():
+        copied(staging, tensor)
+    assert torch.equal(copied(staging, tensor), tensor)
+
+
+def test_a_restored_optimizer_keeps_nothing_of_the_file(tmp_path: Path) -> None:
+    """The file is deleted after the restore, and its space is free only when nobody maps it."""
+    model = torch.nn.Linear(400, 400)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.rand(1, 400)).sum().backward()
+    optimizer.step()
+    objects = {"model": model, "optimizer": optimizer}
+    states = snapshot.encoded(objects, objects)
+    snapshot.write(snapshot.take(states, Comparison(set(), {}), Position(step=1), 0, 1), tmp_path)
+    wanted = [value.clone() for value in optimizer.state[model.weight].values()]
+    other = torch.nn.Linear(400, 400)
+    again = {"model": other, "optimizer": torch.optim.Adam(other.parameters())}
+    snapshot.restore(LocalFiles(tmp_path), again, 0, 1)
+    assert torch.equal(other.weight, model.weight)
+    found = again["optimizer"].state[other.weight].values()
+    assert all(map(torch.equal, found, wanted))
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()

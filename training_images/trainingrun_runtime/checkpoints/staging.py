@@ -1,0 +1,82 @@
+"""Host memory that the tensors of a checkpoint are copied into, used again for the next one.
+
+New memory costs more than the copy: the kernel clears each page when it is first written to.
+"""
+
+import os
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+SMALL = 2**16
+"""Bytes of a tensor up to which it gets new memory each time."""
+PIECE = 2**23
+"""Bytes that a thread copies at once."""
+THREADS = 4
+"""Threads that copy, at most; one alone does not use what the memory can do."""
+
+
+class Staging:
+    """Copies of tensors in host memory; those of one checkpoint are overwritten by the next one's.
+
+    So the memory of one checkpoint stays in use. What is no longer needed is given back when the
+    next checkpoint is copied.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[Hashable, list[torch.Tensor]] = {}
+        self._used: dict[Hashable, list[torch.Tensor]] = {}
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def begin(self) -> None:
+        """Begin a checkpoint; nobody reads the copies of the former one any more."""
+        self._free, self._used, self._copies = self._used, {}, []
+
+    def placed(self, value: Any) -> Any:
+        """An encoded state with places for its tensors' copies; `copy` fills them."""
+        if isinstance(value, torch.Tensor):
+            return self._place(value)
+        if isinstance(value, dict):
+            return {key: self.placed(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.placed(item) for item in value)
+        return value  # the others never change
+
+    def copy(self) -> None:
+        """Copy all tensors that got a place."""
+        self._free = {}
+        copies, self._copies = self._copies, []
+        # Ray tells PyTorch to use one thread. A copy from a GPU belongs to this thread's stream.
+        threads = min(THREADS, os.cpu_count() or 1) if torch.get_num_threads() == 1 else 1
+        shared: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for target, source in copies:
+            if threads > 1 and source.is_cpu and source.is_contiguous():
+                shared += _pieces(target, source)
+            else:
+                target.copy_(source)
+        if shared:
+            with ThreadPoolExecutor(threads, "checkpoint-copy") as pool:
+                list(pool.map(_copy, shared))
+
+    def _place(self, value: torch.Tensor) -> torch.Tensor:
+        if value.layout is not torch.strided or value.is_quantized or value.nbytes <= SMALL:
+            return value.to("cpu", copy=True)
+        kind = value.dtype, value.shape, value.stride()
+        same = self._free.get(kind)
+        with torch.inference_mode(False):  # else no other mode could write to it
+            target = same.pop() if same else torch.empty_like(value, device="cpu")
+        self._used.setdefault(kind, []).append(target)
+        self._copies.append((target, value))
+        return target
+
+
+def _pieces(target: torch.Tensor, source: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    count = PIECE // source.element_size()
+    return list(zip(target.view(-1).split(count), source.view(-1).split(count), strict=True))
+
+
+def _copy(piece: tuple[torch.Tensor, torch.Tensor]) -> None:
+    target, source = piece
+    target.copy_(source)
