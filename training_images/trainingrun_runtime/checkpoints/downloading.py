@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 
 from .bucket import Bucket
@@ -45,10 +46,9 @@ class VerifiedFiles:
         wanted, key = self._manifest.files[name], f"{self._manifest.path}/{name}"
         part, digest = target.with_name(f".{target.name}.part"), hashlib.sha256()
         try:
-            with part.open("wb") as file:
-                for piece in self._bucket.stream(key):
+            with part.open("wb") as file, closing(self._bucket.stream(key, file)) as pieces:
+                for piece in pieces:
                     digest.update(piece)
-                    file.write(piece)
             if digest.hexdigest() != wanted.sha256:
                 raise DamagedError(f"{self._bucket.uri(key)} is damaged: it is not as committed")
             part.replace(target)

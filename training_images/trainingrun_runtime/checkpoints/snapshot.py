@@ -262,8 +262,8 @@ def restore(
             f"state of {', '.join(own)}; it was not written by a session"
         )
     states = {
-        name: (mine["objects"] if mine is not None and name in own else shared)[name]
-        for name in objects
+        name: _kept((mine["objects"] if mine is not None and name in own else shared)[name], thing)
+        for name, thing in objects.items()
     }
     whole = resharding.filled(states, objects, files)
     for name, thing in objects.items():
@@ -296,12 +296,19 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
             f"the checkpoint holds no state of {name!r}; name one of its objects: "
             f"{', '.join([*shared, *own])}"
         )
-    thing.load_state_dict(decode(resharding.filled({name: tree}, {name: thing}, files)[name]))
+    tree = resharding.filled({name: _kept(tree, thing)}, {name: thing}, files)[name]
+    thing.load_state_dict(decode(tree))
     return int(saved["step"])
 
 
 def _load(file: Path) -> Any:
-    return torch.load(file, map_location="cpu", weights_only=True)
+    """Its tensors are not in memory until they are read, and keep the file."""
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+
+
+def _kept(tree: Any, thing: Stateful) -> Any:
+    """A loaded state for an object: a model copies it into its own tensors, others may keep it."""
+    return tree if isinstance(thing, torch.nn.Module) else copied(tree)
 
 
 def copied(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -127,8 +128,7 @@ def wrong_content(
 
 def _digest(bucket: Bucket, key: str, copy: BinaryIO | None) -> str:
     digest = hashlib.sha256()
-    for piece in bucket.stream(key):
-        digest.update(piece)
-        if copy is not None:
-            copy.write(piece)
+    with closing(bucket.stream(key, copy)) as pieces:
+        for piece in pieces:
+            digest.update(piece)
     return digest.hexdigest()
