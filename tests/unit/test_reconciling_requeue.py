@@ -6,7 +6,7 @@ import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, a_run, nodes, pods, unix
 from support.reconciled import a_polled_run, reconcile, then
-from trainingrun.reconciling.requeue import QUIET_S
+from trainingrun.reconciling.requeue import LONGEST_S
 
 OFTEN_S = 2.0
 """ReconcileSettings.poll_s."""
@@ -18,9 +18,10 @@ def training():
     return then(a_polled_run(), 60)
 
 
-def test_a_training_without_news_is_reconciled_once_a_minute(training):
-    assert reconcile(training, 62).requeue_after_s == QUIET_S
-    assert reconcile(training, 7200).requeue_after_s == QUIET_S
+def test_a_training_without_news_waits_for_the_next_event(training):
+    """A lost event is the resync's concern: a thousand runs cost no more than it does."""
+    assert reconcile(training, 62).requeue_after_s is None
+    assert reconcile(training, 7200).requeue_after_s is None
 
 
 def test_a_deadline_is_not_slept_through(training):
@@ -53,4 +54,4 @@ def test_what_lasts_for_long_is_reconciled_less_often(training):
     silent = replace(training, progress_failing_s=100.0)
     assert reconcile(silent, 160).requeue_after_s == 10.0
     silent = replace(training, progress_failing_s=10_000.0)
-    assert reconcile(silent, 10_060).requeue_after_s == QUIET_S
+    assert reconcile(silent, 10_060).requeue_after_s == LONGEST_S

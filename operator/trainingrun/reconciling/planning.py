@@ -113,7 +113,8 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(
         node_loss.replace_workers_of_lost_head(context, builder.status, builder.bookkeeping, number)
     )
-    builder.requeue_within(requeue.after_s(context, builder.bookkeeping, attempt))
+    after_s = requeue.after_s(context, builder.bookkeeping, attempt)
+    builder.add(Findings(requeue_within_s=after_s))
     blocker = (
         diagnosis.of_access(context)
         or diagnosis.of_kuberay(context)

@@ -2,7 +2,8 @@
 
 Whatever happens to its objects, and each new progress document, reconciles the run at once. Only
 what time alone brings about needs another reconcile: a deadline, a silence that lasts too long. A
-thousand attempts that train would else be reconciled 500 times a second for nothing.
+thousand attempts that train would else be reconciled 500 times a second for nothing. An event that
+was lost is made up for by the operator's resync (`OperatorSettings.resync_s`).
 """
 
 from collections.abc import Iterator
@@ -16,17 +17,19 @@ from .node_health import control_sign
 from .silence import wanted_pods
 from .timestamps import parsed, seconds_since
 
-QUIET_S = 60.0
-"""For an attempt that trains: in case an event was lost."""
+LONGEST_S = 60.0
+"""For what lasts, however long it has lasted."""
 SHARE_OF_AGE = 0.1
 """What lasts for long is reconciled less often: after 100 s every 10 s."""
 
 
-def after_s(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> float:
-    """Seconds until the attempt is reconciled again."""
+def after_s(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> float | None:
+    """Seconds until the attempt is reconciled again; None: when something happens."""
     often = context.settings.poll_s
     ages = _ages(context, bookkeeping, attempt)
-    return min((max(often, min(QUIET_S, age * SHARE_OF_AGE)) for age in ages), default=QUIET_S)
+    # Of what is unknown no event tells that it changed.
+    otherwise = LONGEST_S if context.observed.stale else None
+    return min((max(often, min(LONGEST_S, age * SHARE_OF_AGE)) for age in ages), default=otherwise)
 
 
 def _ages(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Iterator[float]:
