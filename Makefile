@@ -56,9 +56,11 @@ CLUSTER ?= trainingrun
 cluster: venv
 	PYTHONPATH=tests $(BIN)/python -m e2e.make_cluster $(CLUSTER)
 
+# Tests that start Ray run in one of them; see tests/conftest.py.
+TEST_PROCESSES ?= 2
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/frameworks \
-	  -m 'not slow'
+	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadgroup
 
 test-slow: venv
 	$(BIN)/python -m pytest tests/local -m slow

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,27 @@ def apiserver() -> Iterator[ApiServer]:
 def namespace(apiserver: ApiServer) -> str:
     """A namespace of the test's own."""
     return apiserver.new_namespace()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups the tests for pytest-xdist (`-n 2 --dist loadgroup`): what starts Ray on this machine
+    runs one test at a time, everything else one file at a time.
+    """
+    for item in items:
+        alone = item.path.parent.name == "local"
+        item.add_marker(pytest.mark.xdist_group("local" if alone else str(item.path)))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands its lines over."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["statistics"] = statistics.LINES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes the lines of a worker that has ended."""
+    statistics.LINES.extend(getattr(node, "workeroutput", {}).get("statistics", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,5 +1,6 @@
 """Finds etcd, kube-apiserver and KubeRay's CRDs, wherever this machine can get them from."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -72,8 +73,12 @@ def _cached() -> dict[str, Path] | None:
 def _compiled() -> dict[str, Path] | None:
     if not shutil.which("go"):
         return None
-    _run([str(BUILD_SCRIPT), str(CACHE)])
-    return _in_folder(CACHE)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes of pytest one compiles
+        if not _cached():
+            _run([str(BUILD_SCRIPT), str(CACHE)])
+    return _cached()
 
 
 def _run(command: list[str], cwd: str | None = None) -> str:
