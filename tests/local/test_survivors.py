@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.dies_in_a_step import DIES_AT
-from support.local_runs import Run
+from support.local_runs import Run, has_ancestor
 from trainingrun.api.contract import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
 
@@ -116,6 +116,42 @@ def test_without_the_state_of_the_last_step_the_last_checkpoint_is_used(
     assert run.drive() == 0, run.log()
     assert run.resumed() == ["resumed from step 0"]  # no checkpoint was due
     assert run.steps()[-20:] == list(range(20))
+
+
+_DRAIN = """
+import sys, time
+import ray
+from ray.core.generated import autoscaler_pb2
+
+ray.init(logging_level="ERROR")
+node = next(node["NodeID"] for node in ray.nodes() if node["NodeName"] == sys.argv[1])
+client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+client.drain_node(node, reason, "reclaimed", int(1000 * (time.time() + 2)))
+"""
+"""As `ray drain-node`, with 2 s until the node is gone."""
+
+
+@pytest.mark.slow
+def test_a_drain_that_ends_before_the_ranks_have_saved_costs_no_step(
+    a_run: Callable[..., Disturbed], weights: Callable[[bool], str], ray: LocalRay
+) -> None:
+    run = a_run(seed=SEED, signals={"1": "SIGSTOP"})
+    run.start()
+    mark = run.folder / "rank-1"
+    run.wait_until(lambda progress: mark.exists() and mark.read_text())
+    pid = int(mark.read_text())
+    run.wait_until(lambda progress: _state(pid) == "T")
+    node = next(node for node in ray.workers if has_ancestor(pid, {node.process.pid}))
+    log = run.folder / "drain.log"
+    assert ray.start_on_head(["-c", _DRAIN, node.name], {}, log).wait(60) == 0, log.read_text()
+    run.wait_until(lambda progress: RecordKind.PREEMPTED in {r.kind for r in progress.records})
+    ray.remove(node)
+    ray.add_worker()
+    assert run.wait() == 0, run.log()
+    assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
+    assert run.steps() == list(range(20))
+    assert run.metrics()["weights_sha256"] == weights(True)
 
 
 def _state(pid: int) -> str:

@@ -127,7 +127,7 @@ class Run:
             for entry in Path("/proc").iterdir()
             if entry.name.isdigit()
             and b"RayTrainWorker" in _read(entry / "cmdline")
-            and _has_ancestor(int(entry.name), nodes)
+            and has_ancestor(int(entry.name), nodes)
         ]
         assert found, f"nobody trains: {self.log()}"
         return found
@@ -146,7 +146,8 @@ class Run:
         return self._log.read_text()[-4000:]
 
 
-def _has_ancestor(pid: int, wanted: Collection[int]) -> bool:
+def has_ancestor(pid: int, wanted: Collection[int]) -> bool:
+    """Whether a process was started, maybe indirectly, by one of the wanted ones."""
     while pid > 1 and pid not in wanted:
         fields = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
         pid = int(fields[1]) if fields else 0  # it has ended meanwhile

@@ -1,8 +1,9 @@
 """Causes of failures: a lost machine is no error of the application, and a bug no lost machine."""
 
 import pytest
-from ray.exceptions import ActorDiedError
-from ray.train import ControllerError, WorkerGroupError
+from ray.exceptions import ActorDiedError, RayActorError
+from ray.train import ControllerError, PreemptionError, WorkerGroupError
+from ray.train.v2.api.preemption import PreemptionInfo
 
 from trainingrun_runtime.checkpoints.storage_errors import CredentialsError
 from trainingrun_runtime.failure_causes import (
@@ -147,3 +148,35 @@ def test_what_the_code_itself_does_wrong_is_not(error):
 
 def test_an_error_without_text_is_called_by_its_type():
     assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize(
+    ("error", "saved", "lost"),
+    [
+        pytest.param(
+            WorkerGroupError("it failed", {0: Preempted("a"), 1: OwnPodPreempted("a")}),
+            True,
+            (),
+            id="all ranks have saved on a notice",
+        ),
+        pytest.param(
+            PreemptionError(PreemptionInfo(deadline_ms=1, preempted_node_to_ranks={"a": [1]})),
+            False,
+            (),
+            id="a drain ended first, and its node may still be there",
+        ),
+        pytest.param(
+            WorkerGroupError("it failed", {0: PEER, 1: RayActorError(preempted=True)}),
+            False,
+            (1,),
+            id="a drained node is gone",
+        ),
+        pytest.param(
+            WorkerGroupError("it failed", {0: PEER, 1: DIED}), False, (1,), id="a rank died"
+        ),
+    ],
+)
+def test_survivors_are_asked_unless_all_ranks_have_saved(error, saved, lost):
+    classified = classify(error)
+    assert classified.cause in (FailureCause.PREEMPTED, FailureCause.WORKER_LOST)
+    assert (classified.saved, classified.lost) == (saved, lost)

@@ -56,6 +56,10 @@ class ClassifiedFailure:
     """The ranks that failed first."""
     storage: StorageError | None = None
     """The error of the store, where that is the cause."""
+    saved: bool = False
+    """Whether the ranks ended by themselves, after a committed checkpoint of their last step."""
+    lost: tuple[int, ...] = ()
+    """Those of `ranks` that no longer answer."""
 
 
 _COLLECTIVE = re.compile(
@@ -92,6 +96,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
     consequence, and an unrelated bug is raised again by the next worker group.
     """
     if isinstance(error, PreemptionError):
+        # Not counted as lost: they answer until their node is taken away.
         ranks = tuple(error.preemption_info.preempted_ranks)
         return ClassifiedFailure(FailureCause.PREEMPTED, "the node was drained", ranks)
     if isinstance(error, ControllerError):
@@ -113,7 +118,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
             # All ranks raise it, but the loss is that of the pod with the notice. None here has
             # one where it is the head's, or a drain that Ray announced.
             noticed = tuple(r for r in marked if isinstance(failures[r], OwnPodPreempted))
-            return ClassifiedFailure(cause, first_line(failures[marked[0]]), noticed)
+            return ClassifiedFailure(cause, first_line(failures[marked[0]]), noticed, saved=True)
     if lost:
         rank, reason = next(iter(lost.items()))
         preempted = isinstance(reason, RayActorError) and reason.preempted
@@ -121,6 +126,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
             FailureCause.PREEMPTED if preempted else FailureCause.WORKER_LOST,
             f"rank {rank} died: {explained(reason)}",
             tuple(lost),
+            lost=tuple(lost),
         )
     own = {rank: e for rank, e in failures.items() if not isinstance(e, PeerLost)}
     if not own:

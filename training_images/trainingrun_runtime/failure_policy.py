@@ -40,11 +40,8 @@ class AttemptPolicy(FailurePolicy):
         if failure.cause is FailureCause.APPLICATION:
             self._fail("Application", failure.message, training_failed_error)
             return FailureDecision.RAISE
-        if failure.cause is FailureCause.WORKER_LOST:
-            self._coordinator.disrupted.remote(
-                RecordKind.WORKER_LOST, failure.message, failure.ranks
-            )
-            survivors.save_last_step(self._coordinator, failure.ranks)
+        if failure.cause in (FailureCause.WORKER_LOST, FailureCause.PREEMPTED):
+            self._disrupted(failure)
         # Synchronous: the number of commits decides, and the state is reported before the wait.
         commits = ray.get(self._coordinator.commits.remote())
         wait_s = (
@@ -58,9 +55,14 @@ class AttemptPolicy(FailurePolicy):
         time.sleep(wait_s)  # no worker runs that the controller would have to poll
         return FailureDecision.RETRY
 
+    def _disrupted(self, failure: ClassifiedFailure) -> None:
+        preempted = failure.cause is FailureCause.PREEMPTED
+        kind = RecordKind.PREEMPTED if preempted else RecordKind.WORKER_LOST
+        self._coordinator.disrupted.remote(kind, failure.message, failure.ranks)
+        if not failure.saved:  # a drain may end before the ranks have saved, too
+            survivors.save_last_step(self._coordinator, failure.lost)
+
     def _after_loss(self, failure: ClassifiedFailure, commits: int) -> float | None:
-        if failure.cause is FailureCause.PREEMPTED:
-            self._coordinator.disrupted.remote(RecordKind.PREEMPTED, failure.message, failure.ranks)
         return self._restarts.after_loss(commits, at_once=failure.cause is FailureCause.PREEMPTED)
 
     def _after_storage(self, failure: ClassifiedFailure, commits: int) -> float | None:
