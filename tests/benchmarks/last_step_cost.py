@@ -23,9 +23,10 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from trainingrun_runtime import random_numbers  # noqa: E402
-from trainingrun_runtime.checkpoints.last_step import LastStep, NotWhole  # noqa: E402
+from trainingrun_runtime.checkpoints.last_step import LastStep  # noqa: E402
 from trainingrun_runtime.checkpoints.snapshot import Position  # noqa: E402
 from trainingrun_runtime.checkpoints.stateful_objects import restorable  # noqa: E402
+from trainingrun_runtime.checkpoints.watched_tensors import NotWhole  # noqa: E402
 
 STEP_S = 0.1
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))

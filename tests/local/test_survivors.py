@@ -10,29 +10,12 @@ from typing import Any
 import pytest
 
 from support.dies_in_a_step import DIES_AT
-from support.local_runs import Run, has_ancestor
+from support.disturbed_runs import Disturbed
+from support.local_runs import has_ancestor
 from trainingrun.api.contract import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
 
 SEED = 5
-
-
-class Disturbed(Run):
-    """A run of `dies_in_a_step`, with what its ranks leave behind."""
-
-    def __init__(self, ray: LocalRay, folder: Path, config: dict[str, Any]) -> None:
-        self.folder = folder
-        folder.mkdir()
-        config = {"folder": str(folder), **config}
-        super().__init__(ray, folder, "support.dies_in_a_step:train", config)
-
-    def steps(self) -> list[int]:
-        """The steps that rank 0 has done, in their order."""
-        return [int(line) for line in (self.folder / "steps").read_text().splitlines()]
-
-    def resumed(self) -> list[str]:
-        records = self.progress().records
-        return [r.message for r in records if r.kind is RecordKind.RESTORED][1:]
 
 
 @pytest.fixture
@@ -78,6 +61,25 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
     assert run.steps() == list(range(20))
     assert run.progress().seconds.lost_work == 0
     assert run.metrics()["weights_sha256"] == weights(norm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dead", [0, 1])
+def test_in_the_middle_of_an_accumulation_no_step_of_an_optimizer_is_lost(
+    ray: LocalRay, tmp_path: Path, dead: int
+) -> None:
+    function = "dies_with_more_state:train"
+    whole = Disturbed(ray, tmp_path / "whole", {"seed": SEED, "undisturbed": True}, function)
+    assert whole.drive() == 0, whole.log()
+    config = {"seed": SEED, "signals": {str(dead): "SIGKILL"}}
+    run = Disturbed(ray, tmp_path / "disturbed", config, function)
+    assert run.drive() == 0, run.log()
+    assert run.resumed() == [
+        f"resumed from step {DIES_AT}, which rank {1 - dead} saved after the loss"
+    ]
+    assert run.steps() == list(range(20))
+    assert whole.metrics()["scale"] > 8, "it grows, and is restored"
+    assert run.metrics() == whole.metrics()
 
 
 @pytest.mark.slow

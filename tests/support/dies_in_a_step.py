@@ -1,7 +1,8 @@
-"""A training function that ranks leave without notice, once; with dropout and BatchNorm.
+"""Training functions that ranks leave without notice, once; with dropout and BatchNorm, or sharded.
 
-Keys of its config: `folder`, where each step of rank 0 and each signal leaves a trace; `seed` of
-the session; `steps`; `signals`: {rank: name of the signal that it sends itself}; `norm`.
+Keys of their config: `folder`, where each step of rank 0 and each signal leaves a trace; `seed` of
+the session; `steps`; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
+the rank that changes its weights then, in a way that is noticed only when they are copied.
 """
 
 import os
@@ -25,8 +26,6 @@ DIES_AT = 12
 def train(config: dict[str, Any]) -> None:
     """Ends with the digest of the weights."""
     seed_everything(0)
-    rank = ray.train.get_context().get_world_rank()
-    folder = Path(config["folder"])
     norm = [nn.BatchNorm1d(8)] if config.get("norm", True) else []
     layers = [nn.Linear(4, 8), *norm, nn.Dropout(0.5), nn.Linear(8, 1)]
     model = prepare_model(nn.Sequential(*layers), parallel_strategy_kwargs=REPEATABLE)
@@ -35,25 +34,71 @@ def train(config: dict[str, Any]) -> None:
     session = Session(
         seed=config.get("seed"), model=model, optimizer=optimizer, scheduler=scheduler
     )
+    _steps(config, session, model, optimizer, scheduler)
+
+
+def train_sharded(config: dict[str, Any]) -> None:
+    """As two replicas of two parts (HSDP): ranks 0 and 2 hold the same part, and ranks 1 and 3."""
+    # Imported here: it takes 2 s, and the others need none of it.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    seed_everything(0)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    for module in (model[0], model[2], model):
+        fully_shard(module, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
+    session = Session(
+        seed=config.get("seed"), model=model, optimizer=optimizer, scheduler=scheduler
+    )
+    _steps(config, session, model, optimizer, scheduler)
+
+
+def _steps(
+    config: dict[str, Any],
+    session: Session,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LRScheduler,
+) -> None:
+    rank = ray.train.get_context().get_world_rank()
     for step in session.steps(config.get("steps", 20)):
-        inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(2 * step + rank))
+        inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(4 * step + rank))
         loss = model(inputs).square().mean()
         if step == DIES_AT:
-            _leave(rank, folder, config.get("signals", {}))
+            _spoil(rank, config, model)
+            leave(rank, config)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         scheduler.step()
         session.report(loss=loss.item())
-        time.sleep(0.0 if "undisturbed" in config else 0.05)
-        if rank == 0:
-            with (folder / "steps").open("a") as journal:
-                journal.write(f"{step}\n")
+        step_done(rank, step, config)
     session.finish(weights_sha256=weights_sha256(model))
 
 
-def _leave(rank: int, folder: Path, signals: dict[str, str]) -> None:
-    mine = folder / f"rank-{rank}"
+def _spoil(rank: int, config: dict[str, Any], model: nn.Module) -> None:
+    mark = Path(config["folder"]) / "spoiled"
+    if config.get("spoils") != rank or mark.exists():
+        return
+    mark.touch()
+    for parameter in model.parameters():
+        getattr(parameter, "_local_tensor", parameter).data.add_(1)
+
+
+def step_done(rank: int, step: int, config: dict[str, Any]) -> None:
+    """Write down that rank 0 has done the step; take a while in a run that is disturbed."""
+    time.sleep(0.0 if "undisturbed" in config else 0.05)
+    if rank == 0:
+        with (Path(config["folder"]) / "steps").open("a") as journal:
+            journal.write(f"{step}\n")
+
+
+def leave(rank: int, config: dict[str, Any]) -> None:
+    """Send this process the signal that the config has for its rank, once in a run."""
+    mine, signals = Path(config["folder"]) / f"rank-{rank}", config.get("signals", {})
     if str(rank) not in signals or mine.exists():
         return
     time.sleep(0.5)  # the step takes a while, so that all ranks are in it

@@ -64,7 +64,7 @@ def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordin
     for rank in range(2):
         coordinator.can_save_alone(rank, group, f"actor {rank}")
     assert coordinator.survivors() == ({0: "actor 0", 1: "actor 1"}, 0)
-    coordinator.saved_alone(an_upload(step=12, group=1), rank=1)
+    coordinator.saved_alone(an_upload(step=12, group=1), ranks=(1,))
     assert coordinator.survivors()[1] == 12, "it is not saved twice"
     coordinator.group_started(2, 12, [])
     coordinator.group_started(2, 12, [])
@@ -85,7 +85,7 @@ def test_a_step_saved_by_another_rank_keeps_the_metrics_that_rank_0_has_reported
             metrics={"loss": 0.5},
         )
     )  # fmt: skip
-    coordinator.saved_alone(replace(an_upload(step=12, group=1), metrics={"step": 12}), rank=1)
+    coordinator.saved_alone(replace(an_upload(step=12, group=1), metrics={"step": 12}), ranks=(1,))
     saved = coordinator.next_upload(0)
     assert saved is not None
     assert saved.metrics == {"loss": 0.5, "step": 12}
@@ -97,7 +97,7 @@ def test_what_rank_0_had_not_sent_when_it_was_lost_is_in_the_table_from_the_rank
     group = coordinator.group_started(2, 0, [])
     coordinator.add_rows(group, [Row(step, 0.0, {"loss": 0.5}) for step in range(1, 8)])
     recent = tuple(Row(step, 0.0, {"loss": 0.6}) for step in range(3, 13))
-    coordinator.saved_alone(replace(an_upload(step=12, group=group), rows=recent), rank=1)
+    coordinator.saved_alone(replace(an_upload(step=12, group=group), rows=recent), ranks=(1,))
     coordinator.group_started(2, 12, [], origin=Origin(3, group, 12))
     first, *others = coordinator.rows(0)
     assert (first.group, first.origin, first.rows) == (group, None, ())
@@ -125,7 +125,7 @@ def test_reports_of_a_script_are_rows_and_those_of_a_session_come_from_itself(
 
 def test_a_step_saved_alone_that_was_not_restored_is_not_named(coordinator: Coordinator):
     coordinator.group_started(2, 0, [])
-    coordinator.saved_alone(an_upload(step=12, group=1), rank=1)
+    coordinator.saved_alone(an_upload(step=12, group=1), ranks=(1,))
     coordinator.group_started(1, 0, [])  # its commit failed
     assert coordinator.document().records[-1].message == "resumed from step 0"
     assert coordinator.survivors() == ({}, 0)

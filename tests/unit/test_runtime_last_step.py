@@ -12,9 +12,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainingrun_runtime.checkpoints import last_step as module
 from trainingrun_runtime.checkpoints.encoding import decode
-from trainingrun_runtime.checkpoints.last_step import LastStep, NotCovered, NotWhole
+from trainingrun_runtime.checkpoints.last_step import LastStep
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import restorable
+from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
 
 STEP_S = 1.0
 
@@ -56,7 +57,7 @@ class Training:
             }
         )
         self.step(0)
-        self.last = LastStep(self.objects, rank)
+        self.last = LastStep(self.objects, rank, {"model"})
         self.step(1)
         self.at = Position(step=2)
         self.then = self.state()
@@ -84,7 +85,7 @@ class Training:
 
     def handed_out(self) -> dict[str, Any]:
         states = self.last.take(self.last.noted().position.step)
-        return {name: decode(state) for name, state in states.items()}
+        return {name: decode(state.tree) for name, state in states.items()}
 
 
 def same(one: Any, other: Any) -> bool:
@@ -224,15 +225,101 @@ def test_training_that_goes_on_meanwhile_is_noticed(monkeypatch: pytest.MonkeyPa
     assert same(training.handed_out(), training.state())
 
 
-def test_gradients_that_wait_for_a_later_step_are_not_left_out() -> None:
+def test_while_gradients_are_accumulated_the_state_before_them_is_whole() -> None:
+    """A run that begins there computes them again."""
     training = Training()
+    before, training.at = training.at, Position(step=3)
     training.backward(2)
     training.note()
-    with pytest.raises(NotWhole, match="accumulated"):
-        training.last.noted()
+    training.forward(3).backward()
+    assert training.last.noted().position == before
+    assert same(training.handed_out(), training.then)
     training.optimizer.step()
+    training.scheduler.step()
+    with pytest.raises(NotWhole, match="an optimizer has begun the next step"):
+        training.handed_out()
+    training.at = Position(step=4)
     training.note()
     assert training.last.noted().position == training.at
+    assert same(training.handed_out(), training.state())
+
+
+class TwoRates(Training):
+    """Has another model, whose optimizer begins a step in every second step alone."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.other = nn.Linear(4, 1)
+        self.slow = torch.optim.SGD(self.other.parameters(), lr=0.1)
+        super().__init__(norm=False)
+
+    def both(self, number: int) -> None:
+        self.step(number)
+        self.slow.zero_grad()
+        self.other(torch.ones(1, 4)).sum().backward()
+        self.slow.step()
+
+
+def test_gradients_that_an_optimizer_has_used_do_not_count() -> None:
+    """They are left until its next step."""
+    training = TwoRates()
+    objects = {**training.objects, "other": training.other, "slow": training.slow}
+    training.last = LastStep(objects, 0)
+    for number in (2, 4):
+        training.both(number)
+        training.at = Position(step=number)
+        training.note()
+        assert training.last.noted().position == training.at
+        training.step(number + 1)
+        training.at = Position(step=number + 1)
+        training.note()
+    # It is known of the second time only that this optimizer begins a step now and then.
+    assert training.last.noted().position == training.at
+    training.other(torch.ones(1, 4)).sum().backward()
+    training.step(6)
+    training.note()
+    with pytest.raises(NotWhole, match="gradients are accumulated"):
+        training.last.noted()
+
+
+def test_the_scale_of_gradients_is_that_of_the_steps_end() -> None:
+    training = Training(norm=False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    training.last = LastStep({**training.objects, "scaler": scaler}, 0)
+    for number in (2, 3):
+        training.optimizer.zero_grad()
+        scaler.scale(training.forward(number)).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+    then = dict(scaler.state_dict())
+    assert then["scale"] == 16.0
+    training.note()
+    scaler.update(2.0)
+    assert training.handed_out()["scaler"] == then
+    restored = torch.amp.GradScaler("cpu")
+    restored.load_state_dict(training.handed_out()["scaler"])
+    assert dict(restored.state_dict()) == then
+
+
+def test_a_model_that_is_no_copy_of_rank_0s_is_whole_on_every_rank() -> None:
+    """As an average of the weights, which every rank computes alike."""
+    training = Training(norm=False, rank=1)
+    average = torch.optim.swa_utils.AveragedModel(training.model)
+    training.last = LastStep({**training.objects, "average": average}, 1, {"model"})
+    training.step(2)
+    average.update_parameters(training.model)
+    training.note()
+    then, one = deepcopy(average.state_dict()), digest(training)
+    assert then["n_averaged"] == 1
+    assert same(training.handed_out()["average"], dict(then))
+    average.n_averaged += 1
+    training.optimizer.zero_grad()
+    training.note()
+    assert digest(training) != one, "ranks that do not have the same one are noticed"
+    with torch.no_grad():
+        average.module[0].weight.add_(1)
+    with pytest.raises(NotWhole, match="changed"):
+        training.handed_out()
 
 
 def test_rank_0s_buffers_count_so_another_rank_offers_only_what_has_none_that_change() -> None:

@@ -1,6 +1,7 @@
 """State of which each rank holds a part: saved in parts, restored onto other ranks and meshes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from support.sharded_models import (
     tensors,
     whole_model,
 )
-from trainingrun_runtime.checkpoints import snapshot
+from trainingrun_runtime.checkpoints import shard_files, snapshot
 from trainingrun_runtime.checkpoints.encoding import NotSavable
-from trainingrun_runtime.checkpoints.last_step import LastStep, NotCovered
+from trainingrun_runtime.checkpoints.last_step import LastStep
 from trainingrun_runtime.checkpoints.resharding import DoesNotFit
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.checkpoints.watched_tensors import NotWhole
 
 
 class Holder:
@@ -207,8 +210,77 @@ def test_an_optimizer_whose_state_has_another_shape_is_refused() -> None:
             snapshot.encoded({"optimizer": optimizer}, {"optimizer"})
 
 
-def test_no_rank_offers_the_last_step_of_a_sharded_state() -> None:
-    with one_rank(0, 2):
-        model, optimizer = a_model(rows(2), trained=True)
-        with pytest.raises(NotCovered, match="the state is sharded: each rank has a part of model"):
-            LastStep({"model": model, "optimizer": optimizer}, 0)
+def last_step_of(rank: int) -> tuple[LastStep, dict[str, Any]]:
+    """What a rank of HSDP notes at the end of step 7, and its objects."""
+    model, optimizer = a_model(HSDP, trained=True)
+    objects = {"model": model, "optimizer": optimizer}
+    optimizer.zero_grad()
+    last, at = LastStep(objects, rank), Position(step=7)
+    last.note(at, {}, lambda: at, 1.0)
+    return last, objects
+
+
+@pytest.mark.parametrize("left", [(0, 1), (1, 2)])
+def test_ranks_that_hold_each_part_once_save_the_last_step_together(
+    tmp_path: Path, left: tuple[int, ...]
+) -> None:
+    for rank in left:
+        with one_rank(rank, HSDP.ranks):
+            taken = last_step_of(rank)[0].take(7)
+            trees = {name: state.tree for name, state in taken.items()}
+            parts = {place: part for state in taken.values() for place, part in state.parts.items()}
+            files = shard_files.contents(parts, rank, lambda copy: copy)
+            files |= snapshot.shared(trees, (), Position(step=7), HSDP.ranks)
+            snapshot.write(files, tmp_path)
+    found, wanted = restore(tmp_path, WHOLE, 0), tensors(*whole_model(trained=True))
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if not same_part(found[name], wanted[name])] == []
+
+
+def test_replicas_have_one_layout_and_other_ranks_another() -> None:
+    layouts = []
+    for rank in range(HSDP.ranks):
+        with one_rank(rank, HSDP.ranks):
+            objects = last_step_of(rank)[1]
+            layouts.append(snapshot.layout(snapshot.encoded(objects, objects)))
+    first, second = layouts[:2]
+    assert layouts == [first, second, first, second]
+    assert len({first, second, 0}) == 3
+
+
+def _change_part(objects: dict[str, Any]) -> None:
+    with torch.no_grad():
+        objects["model"].weight.to_local().add_(1)
+
+
+def _change_whole(objects: dict[str, Any]) -> None:
+    with torch.no_grad():
+        objects["model"].weight.add_(1)
+
+
+def _change_data(objects: dict[str, Any]) -> None:
+    objects["model"].weight._local_tensor.data.add_(1)
+
+
+def _change_average(objects: dict[str, Any]) -> None:
+    next(iter(objects["optimizer"].state.values()))["exp_avg"].zero_()
+
+
+@pytest.mark.parametrize("change", [_change_part, _change_whole, _change_data, _change_average])
+def test_a_part_that_was_changed_since_is_not_handed_out(
+    change: Callable[[dict[str, Any]], None],
+) -> None:
+    with one_rank(0, HSDP.ranks):
+        last, objects = last_step_of(0)
+        last.take(7)
+        change(objects)
+        with pytest.raises(NotWhole, match="changed"):
+            last.take(7)
+
+
+def test_an_optimizer_that_has_begun_a_step_leaves_no_part() -> None:
+    with one_rank(0, HSDP.ranks):
+        last, objects = last_step_of(0)
+        objects["optimizer"].step()
+        with pytest.raises(NotWhole, match="an optimizer has begun the next step"):
+            last.take(7)

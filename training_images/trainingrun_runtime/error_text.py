@@ -1,7 +1,22 @@
-"""An exception in one line; a module without imports, for the driver."""
+"""An exception in one line, and ranks in words; a module without imports, for the driver."""
+
+from collections.abc import Collection
+
+_NAMED = 5
+"""Ranks that a sentence names."""
 
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, at most 500 characters; its type where it has no text."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:500]
+
+
+def in_words(ranks: Collection[int]) -> str:
+    """Such as `rank 1` or `ranks 0, 1 and 3`."""
+    named = [str(rank) for rank in sorted(ranks)[:_NAMED]]
+    if len(ranks) > _NAMED:
+        named.append(f"{len(ranks) - _NAMED} more")
+    if len(named) == 1:
+        return f"rank {named[0]}"
+    return f"ranks {', '.join(named[:-1])} and {named[-1]}"

@@ -1,13 +1,14 @@
 """Whether a rank notes the end of each step, so that it can save the last one for a lost rank."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .checkpoints.last_step import LastStep, NotCovered, NotWhole
+from .checkpoints.last_step import LastStep
 from .checkpoints.snapshot import Position
 from .checkpoints.stateful_objects import Stateful
+from .checkpoints.watched_tensors import NotCovered, NotWhole
 from .coordination.step_consensus import StepValues
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ class NotedSteps:
 
     def __init__(self, *, seeded: bool, world_size: int) -> None:
         self._last_step: LastStep | None = None
+        self.layouts: Sequence[int] = ()
+        """By rank, see `snapshot.layout`: ranks with the same one hold the same part."""
         self._reason, self._never = "no step is done yet", False
         if not seeded:
             self._give_up("the session has no seed")
@@ -30,20 +33,31 @@ class NotedSteps:
             self._give_up("there is no other rank")
 
     def begin(
-        self, objects: Mapping[str, Stateful], rank: int, own: Callable[[], set[str]]
+        self,
+        objects: Mapping[str, Stateful],
+        rank: int,
+        replicated: Collection[str],
+        own: Callable[[], set[str]],
+        layouts: Callable[[], Sequence[int]],
     ) -> None:
         """Note each step's end from now on, where that is possible.
 
         Args:
             objects: see `LastStep`.
             rank: of this process.
+            replicated: see `LastStep`.
             own: names of the objects whose state is not the same on every rank; all ranks call it,
                 or none.
+            layouts: see the attribute; likewise.
         """
         if self._never or self._found_own(own()):
             return
+        self.layouts = layouts()
+        if len(set(self.layouts)) == len(self.layouts):
+            self._give_up("the state is sharded, and each rank has a part that no other one has")
+            return
         try:
-            self._last_step = LastStep(objects, rank)
+            self._last_step = LastStep(objects, rank, replicated)
         except NotCovered as reason:
             self._give_up(str(reason))
         except Exception as error:

@@ -140,7 +140,9 @@ class Saving:
         self._noted_steps.begin(
             self._objects.objects,
             self._worker.rank,
+            self._objects.replicated,
             lambda: self._compare(snapshot.fingerprints(states)).own,
+            lambda: [of for (of,) in self._consensus.gather([snapshot.layout(states)])],
         )
         if self._noted_steps.noting:
             self._worker.can_save_alone()

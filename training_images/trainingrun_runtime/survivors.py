@@ -1,14 +1,16 @@
 """When a rank is lost without notice, another one saves the last finished step for all.
 
-Ray's controller asks the other ranks before it ends the worker group. They answer beside their
+Where the state is sharded and the parts have replicas (HSDP), some do together. Ray's controller
+asks the other ranks before it ends the worker group. They answer beside their
 training threads, which may hang in a collective or have failed in one. Whatever goes wrong here,
 the next worker group begins from the last checkpoint.
 """
 
+import itertools
 import logging
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from .checkpoints.uploaded_checkpoint import UploadedCheckpoint
-from .error_text import first_line
+from .error_text import first_line, in_words
 from .ray_internals import training
 
 if TYPE_CHECKING:
-    from .checkpoints.last_step import LastStep
+    from .noted_steps import NotedSteps
     from .worker import Worker
 
 log = logging.getLogger(__name__)
@@ -37,8 +39,12 @@ SAVE_S = 30.0
 """Seconds that saving may take in all."""
 
 
+class NotHeld(Exception):
+    """The ranks that are left do not hold the state whole; a sentence says why."""
+
+
 def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
-    """Ray's controller: have the last step saved, if one of the ranks that are left has it.
+    """Ray's controller: have the last step saved, if the ranks that are left have all of it.
 
     Never raises, and takes 50 s at most. Costs one call where no rank notes its steps.
 
@@ -57,30 +63,68 @@ def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
         newest = max((offer.step for offer in offers.values()), default=0)
         if newest <= saved:
             return  # as new as the last checkpoint, or none at all
-        ranks = [rank for rank, offer in offers.items() if offer.step == newest]
-        if len({offers[rank].fingerprint for rank in ranks}) > 1:
-            log.warning("ranks %s hold different states of step %d", ranks, newest)
+        offers = {rank: offer for rank, offer in offers.items() if offer.step == newest}
+        if len({offer.fingerprint for offer in offers.values()}) > 1:
+            log.warning("%s hold different states of step %d", in_words(offers), newest)
             return
-        _save_by_one(coordinator, {rank: actors[rank] for rank in sorted(ranks)}, newest)
+        upload, ranks = _save(actors, holders(offers), newest)
+        ray.get(coordinator.saved_alone.remote(upload, ranks), timeout=CALL_S)
     except Exception as error:
         log.warning("the last step was not saved, so the last checkpoint is used: %s", _why(error))
 
 
-def _save_by_one(coordinator: Any, actors: Mapping[int, Any], step: int) -> None:
-    """Have the first rank save the step that does not fail in it: it may be lost meanwhile."""
+def holders(offers: Mapping[int, "Offer"]) -> list[list[int]]:
+    """The ranks that hold each part of the state, lowest first.
+
+    Raises:
+        NotHeld: none holds one of the parts.
+    """
+    found: dict[int, list[int]] = {}
+    for rank, offer in sorted(offers.items()):
+        found.setdefault(offer.part, []).append(rank)
+    missing = set().union(*(offer.parts for offer in offers.values())) - found.keys()
+    if missing:
+        raise NotHeld(
+            f"the state is sharded, and none of {in_words(offers)}, which are left, holds "
+            f"{len(missing)} of its {len(missing | found.keys())} parts"
+        )
+    return list(found.values())
+
+
+def _save(
+    actors: Mapping[int, Any], parts: Sequence[Sequence[int]], step: int
+) -> tuple[UploadedCheckpoint, tuple[int, ...]]:
+    """Have one rank save each part of the step; the checkpoint, and these ranks.
+
+    Where one of them fails, since it may be lost meanwhile, all begin anew, in another folder.
+    """
     began = time.monotonic()
-    for rank, actor in actors.items():
+    failed: set[int] = set()
+    for trial in itertools.count(1):
         left = SAVE_S - (time.monotonic() - began)
         if left <= 0:
             raise TimeoutError(f"step {step} was not saved within {SAVE_S:.0f} s")
-        try:
-            upload = ray.get(training.call_beside(actor, save, step), timeout=left)
-        except Exception as error:
-            log.warning("rank %d did not save step %d: %s", rank, step, _why(error))
-            continue
-        ray.get(coordinator.saved_alone.remote(upload, rank), timeout=CALL_S)
-        log.info("rank %d saved step %d in %.1f s", rank, step, time.monotonic() - began)
-        return
+        candidates = [[rank for rank in ranks if rank not in failed] for ranks in parts]
+        if not all(candidates):
+            break
+        ranks = sorted(each[0] for each in candidates)
+        calls = {
+            rank: training.call_beside(actors[rank], save, step, trial, rank == ranks[0])
+            for rank in ranks
+        }
+        ray.wait(list(calls.values()), num_returns=len(calls), timeout=left)
+        uploads = {}
+        for rank, call in calls.items():
+            try:
+                uploads[rank] = ray.get(call, timeout=0)
+            except Exception as error:
+                log.warning("rank %d did not save step %d: %s", rank, step, _why(error))
+                failed.add(rank)
+        if uploads.keys() == calls.keys():
+            seconds = time.monotonic() - began
+            log.info("%s saved step %d in %.1f s", in_words(ranks), step, seconds)
+            return uploads[ranks[0]], tuple(ranks)
+    raise NotHeld(f"no rank is left that could save step {step}")
 
 
 def _offers(asked: dict[Any, int]) -> dict[int, "Offer"]:
@@ -112,6 +156,10 @@ class Offer:
     """The last finished step."""
     fingerprint: int
     """See `LastStep.fingerprint`."""
+    part: int = 0
+    """Which part of the state it has: see `snapshot.layout`."""
+    parts: frozenset[int] = frozenset({0})
+    """All parts of the state."""
 
 
 def offered_step() -> Offer:
@@ -122,35 +170,53 @@ def offered_step() -> Offer:
     """
     from .worker import this_worker
 
-    last_step = _last_step(this_worker())
-    noted = last_step.noted()
-    return Offer(noted.position.step, last_step.fingerprint(noted))
+    worker = this_worker()
+    steps = _noted_steps(worker)
+    last_step = steps.last()
+    noted, layouts = last_step.noted(), steps.layouts
+    return Offer(
+        noted.position.step,
+        last_step.fingerprint(noted),
+        layouts[worker.rank],
+        frozenset(layouts),
+    )
 
 
-def _last_step(worker: "Worker") -> "LastStep":
-    from .checkpoints.last_step import NotWhole
+def _noted_steps(worker: "Worker") -> "NotedSteps":
+    from .checkpoints.watched_tensors import NotWhole
 
     if worker.session is None:
         raise NotWhole("the training function has no session")
-    return worker.session.noted_steps.last()
+    return worker.session.noted_steps
 
 
-def save(step: int) -> UploadedCheckpoint:
-    """In a worker: upload the state after that step.
+def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
+    """In a worker: upload the state after that step, or this rank's part of it.
+
+    Args:
+        step: steps done.
+        trial: how often the ranks have begun to save it, this time included.
+        shared: whether this rank writes what all ranks share.
 
     Raises:
         NotWhole: this rank has it no longer.
         TimeoutError: the store does not take it in time.
     """
-    from .checkpoints import manifest, snapshot
+    from .checkpoints import manifest, shard_files, snapshot
     from .checkpoints.storage_retry import StorageRetry, report_to
     from .worker import this_worker
 
     worker = this_worker()
-    last_step = _last_step(worker)
+    last_step = _noted_steps(worker).last()
     noted = last_step.noted()
-    states = last_step.take(step)
-    files = snapshot.shared(states, (), noted.position, worker.world_size)
+    taken = last_step.take(step)
+    files: dict[str, Any] = {}
+    parts = {place: part for state in taken.values() for place, part in state.parts.items()}
+    if parts:
+        files |= shard_files.contents(parts, worker.rank, lambda copy: copy)
+    if shared:
+        trees = {name: state.tree for name, state in taken.items()}
+        files |= snapshot.shared(trees, (), noted.position, worker.world_size)
     deadline = time.monotonic() + UPLOAD_S
 
     def wait(seconds: float) -> None:
@@ -163,7 +229,7 @@ def save(step: int) -> UploadedCheckpoint:
         snapshot.write(files, Path(folder))
         found = manifest.digest_folder(folder)
         digests = {name: asdict(digest) for name, digest in found.items()}
-        name = f"step-{step:010d}-{worker.group}.alone-{worker.rank}"
+        name = f"step-{step:010d}-{worker.group}.alone-{trial}"
         path = retry(lambda: training.upload_alone(Path(folder), name, digests))
     # Rank 0's metrics are those of a checkpoint.
     metrics = {**noted.metrics, "step": step} if worker.rank == 0 else {"step": step}

@@ -251,6 +251,13 @@ def parts_to_save(
     return found
 
 
+def in_host_memory(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Copies of the parts: training goes on while they are written."""
+    return {
+        key: part._replace(local=part.local.to("cpu", copy=True)) for key, part in parts.items()
+    }
+
+
 def parts_of_some(state: Encoded) -> dict[str, Part]:
     """Parts of DTensors that are on some ranks alone.
 

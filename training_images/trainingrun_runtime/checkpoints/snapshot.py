@@ -158,6 +158,16 @@ def _fingerprints(state: Encoded) -> Fingerprints:
     )
 
 
+def layout(states: Mapping[str, Encoded]) -> int:
+    """A digest of which parts of which tensors this rank has; 0: it holds everything whole."""
+    found = {
+        place: [*part.offsets, *part.local.shape]
+        for state in states.values()
+        for place, part in sharded_state.parts(state).items()
+    }
+    return fingerprint(found) if found else 0
+
+
 def take(
     states: Mapping[str, Encoded],
     comparison: Comparison,

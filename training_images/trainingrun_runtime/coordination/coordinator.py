@@ -79,7 +79,7 @@ class Coordinator:
         self._actors: dict[int, Any] = {}  # rank -> Ray Train's worker
         self._stands: dict[int, Stand] = {}  # rank -> where it stands for a while
         self._saved_step = 0  # newest step of this worker group that is in the bucket
-        self._saved_alone: tuple[int, int] | None = None  # (step, rank)
+        self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._final_metrics: dict[str, Any] = {}
         self._rated_by = contract.trial.metric if contract.trial else None
@@ -112,9 +112,9 @@ class Coordinator:
         with self._lock:
             return dict(self._actors), self._saved_step
 
-    def saved_alone(self, upload: UploadedCheckpoint, rank: int) -> None:
-        """Ray's controller: a rank has saved the last step after another one was lost."""
-        self._saved_alone = (upload.step, rank)
+    def saved_alone(self, upload: UploadedCheckpoint, ranks: tuple[int, ...]) -> None:
+        """Ray's controller: these ranks have saved the last step after another one was lost."""
+        self._saved_alone = (upload.step, ranks)
         with self._lock:
             metrics = {**self._accounting.metrics_of(upload.step), **upload.metrics}
             # What rank 0 had not sent when it was lost.
@@ -158,14 +158,14 @@ class Coordinator:
             self._actors, self._stands = {}, {}
             self._saved_step, self._early = resumed_step, {}
             self._refused = {}
-            step, rank = self._saved_alone or (None, None)
+            step, ranks = self._saved_alone or (None, ())
             self._saved_alone = None
             self._group = self._accounting.group_started(
                 self._group_began,
                 world_size,
                 resumed_step,
                 restored_from,
-                saved_by=rank if step == resumed_step else None,
+                saved_by=ranks if step == resumed_step else (),
             )
             self._inbox.begin(self._group, origin)
             return self._group

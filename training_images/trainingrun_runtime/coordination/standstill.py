@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from ..error_text import in_words
+
 PATIENCE_S = 30.0
 """Seconds for which a rank waits before it is said."""
-_NAMED = 5
-"""Ranks that a sentence names."""
 _SAME_STEPS = "every rank must do the same steps: give each as many batches, as drop_last=True does"
 _ALONE = "what one rank does alone between the loops keeps all others waiting"
 LEFT_LOOP = "after a loop"
@@ -68,7 +68,7 @@ def sentence(stands: Mapping[int, Stand], world_size: int, now: float) -> str | 
 def _said(
     spot: Spot, waiting: Collection[int], stand: Stand, missing: Collection[int], where: str
 ) -> str:
-    who, others, limit = _ranks(waiting), _ranks(missing), round(PATIENCE_S)
+    who, others, limit = in_words(waiting), in_words(missing), round(PATIENCE_S)
     waits = "waits" if len(waiting) == 1 else "wait"
     if spot is Spot.REPORT:
         return (
@@ -98,12 +98,3 @@ def _whereabouts(stands: Mapping[int, Stand], missing: Collection[int]) -> str:
     if stand.spot is Spot.REPORT:
         return f"{of} is in ray.train.report"
     return f"{of} is {stand.where}" if stand.spot is Spot.SESSION else f"{of} is at {stand.where}"
-
-
-def _ranks(ranks: Collection[int]) -> str:
-    named = [str(rank) for rank in sorted(ranks)[:_NAMED]]
-    if len(ranks) > _NAMED:
-        named.append(f"{len(ranks) - _NAMED} more")
-    if len(named) == 1:
-        return f"rank {named[0]}"
-    return f"ranks {', '.join(named[:-1])} and {named[-1]}"

@@ -4,7 +4,7 @@ Time is an argument everywhere, in Unix seconds, so that a test needs no clock.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from trainingrun.api.contract import (
 )
 
 from ..coordination.loss_history import LossHistory
+from ..error_text import in_words
 
 MAX_RECORDS = 100
 
@@ -104,7 +105,7 @@ class TimeAccounting:
         world_size: int,
         resumed_step: int,
         restored_from: str | None = None,
-        saved_by: int | None = None,
+        saved_by: Collection[int] = (),
     ) -> int:
         """A worker group begins from `resumed_step`; its number, from 1.
 
@@ -115,7 +116,7 @@ class TimeAccounting:
             world_size: ranks of the group.
             resumed_step: step of the checkpoint that it restores.
             restored_from: URI of that checkpoint, where it is another run's.
-            saved_by: the rank that saved that step after another one was lost, if it was so.
+            saved_by: the ranks that saved that step after another one was lost, if it was so.
         """
         self._settle_group()
         # A checkpoint that was made on a notice, or by another rank, holds the last step.
@@ -139,8 +140,8 @@ class TimeAccounting:
         message = f"resumed from step {resumed_step}"
         if restored_from is not None:
             message = f"restored step {resumed_step} of another run, from {restored_from}"
-        if saved_by is not None:
-            message += f", which rank {saved_by} saved after the loss"
+        if saved_by:
+            message += f", which {in_words(saved_by)} saved after the loss"
         self._add_record(now, RecordKind.RESTORED, message, step=resumed_step)
         return self._group
 

@@ -1,0 +1,77 @@
+"""A training function with all that a training may have, that a rank leaves without notice.
+
+Two models with an optimizer each, a schedule of learning rates, an average of the weights, and
+gradients that are scaled and accumulated over three batches. The keys of its config are those of
+`dies_in_a_step`.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+import ray.train
+import torch
+from ray.train.torch import prepare_model
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from trainingrun_runtime import Session
+from trainingrun_runtime.checkpoints.stateful_objects import bare
+from trainingrun_runtime.examples.repeatable import REPEATABLE, seed_everything, weights_sha256
+
+from .dies_in_a_step import DIES_AT, leave, step_done
+
+BATCHES = 3
+"""Of one step of the optimizers."""
+
+
+def train(config: dict[str, Any]) -> None:
+    """Ends with the digests of all weights."""
+    seed_everything(0)
+    rank = ray.train.get_context().get_world_rank()
+    model, critic = (_a_model() for _ in range(2))
+    average = AveragedModel(bare(model), multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
+    session = Session(
+        seed=config["seed"],
+        model=model,
+        critic=critic,
+        average=average,
+        optimizer=optimizer,
+        critic_optimizer=critic_optimizer,
+        scheduler=scheduler,
+        scaler=scaler,
+    )
+    for step in session.steps(20):
+        optimizer.zero_grad()
+        critic_optimizer.zero_grad()
+        for number in range(BATCHES):
+            generator = torch.Generator().manual_seed(10 * step + 2 * number + rank)
+            inputs = torch.randn(8, 4, generator=generator)
+            more_follow = number + 1 < BATCHES
+            with model.no_sync() if more_follow else nullcontext():
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = model(inputs).square().mean()
+                scaler.scale(loss / BATCHES).backward()
+            if step == DIES_AT and number == 1:
+                leave(rank, config)
+        with torch.no_grad():
+            wanted = bare(model)(inputs)
+        scaler.scale((critic(inputs) - wanted).square().mean()).backward()
+        for each in (optimizer, critic_optimizer):
+            scaler.step(each)
+        scaler.update()
+        scheduler.step()
+        average.update_parameters(bare(model))
+        session.report(loss=loss.item(), scale=scaler.get_scale())
+        step_done(rank, step, config)
+    digests = {"weights": model, "critic": critic, "average": average}
+    session.finish(**{f"{name}_sha256": weights_sha256(each) for name, each in digests.items()})
+
+
+def _a_model() -> nn.Module:
+    layers = [nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1)]
+    model: nn.Module = prepare_model(nn.Sequential(*layers), parallel_strategy_kwargs=REPEATABLE)
+    return model

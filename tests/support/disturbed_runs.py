@@ -1,0 +1,33 @@
+"""Runs that ranks leave without notice, once, with what their ranks leave behind."""
+
+from pathlib import Path
+from typing import Any
+
+from support.local_runs import Run
+from trainingrun.api.contract import RecordKind
+from trainingrun.local.ray_nodes import LocalRay
+
+
+class Disturbed(Run):
+    """A run of a function of `dies_in_a_step` or `dies_with_more_state`."""
+
+    def __init__(
+        self,
+        ray: LocalRay,
+        folder: Path,
+        config: dict[str, Any],
+        function: str = "dies_in_a_step:train",
+        workers: int = 2,
+    ) -> None:
+        self.folder = folder
+        folder.mkdir()
+        config = {"folder": str(folder), **config}
+        super().__init__(ray, folder, f"support.{function}", config, workers=workers)
+
+    def steps(self) -> list[int]:
+        """The steps that rank 0 has done, in their order."""
+        return [int(line) for line in (self.folder / "steps").read_text().splitlines()]
+
+    def resumed(self) -> list[str]:
+        records = self.progress().records
+        return [r.message for r in records if r.kind is RecordKind.RESTORED][1:]

@@ -1,0 +1,221 @@
+"""Parameters, buffers and optimizers' tensors: whether something has changed them since a step.
+
+Parameters and what an optimizer keeps for them are not copied: their version counters show a
+change, and a few elements are compared too. What the forward pass changes (buffers) is copied.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.optimizer import Optimizer
+
+from .sharded_state import is_sharded
+from .stateful_objects import holds_shards
+
+LARGEST_COPY = 64 * 2**20
+"""Bytes of buffers that are copied at the end of a step."""
+PROBES, PROBE = 16, 64
+"""Parameters of which a few elements are copied, and how many: an assignment to `.data` changes no
+version counter."""
+CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
+
+
+class NotCovered(Exception):
+    """The last step of such objects cannot be noted; a sentence says of which and why."""
+
+
+class NotWhole(Exception):
+    """This rank has no last step that it could save; a sentence says why."""
+
+
+Groups = Sequence[Mapping[str, Any]]
+"""Settings of an optimizer's groups of parameters."""
+
+
+class WatchedTensors:
+    """The tensors of models and optimizers.
+
+    Args:
+        models: by name.
+        optimizers: by name.
+
+    Raises:
+        NotCovered: a model has something that may change without notice.
+    """
+
+    def __init__(
+        self, models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, Optimizer]
+    ) -> None:
+        self._models, self._optimizers = models, optimizers
+        self._parameters: dict[int, torch.Tensor] = {}
+        # model -> id -> itself, its copy
+        self._buffers: dict[str, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._laid_out: dict[str, Any] = {}  # states of the models that are sharded
+        for name, model in models.items():
+            self._add_model(name, model)
+        buffers = [pair for pairs in self._buffers.values() for pair in pairs.values()]
+        if sum(buffer.nbytes for buffer, _ in buffers) > LARGEST_COPY:
+            raise NotCovered("the model's buffers are too large to be copied after each step")
+        self._places = self._current_places()
+        probed = list(self._parameters.values())
+        probed = probed[:: max(1, -(-len(probed) // PROBES))]
+        self._probes = [(view, view.clone()) for view in map(_some, probed)]
+        self._copies = _by_kind([*buffers, *self._probes])
+        self._first = {id(copy): copy.clone() for _, copy in buffers}
+        self._tensors: list[torch.Tensor] = []
+        self._states = -1
+        self.gpu = next((t.device for t in self._parameters.values() if t.is_cuda), None)
+        """Where the parameters are; None: in host memory."""
+
+    def note(self) -> list[int]:
+        """Copy what is copied; the versions of everything else."""
+        self._update_tensors()
+        with torch.no_grad():
+            for copies, originals in self._copies:
+                torch._foreach_copy_(copies, originals)
+        return self.versions()
+
+    def versions(self) -> list[int]:
+        """Each of them is another number once its tensor was changed."""
+        return [t._version for t in self._tensors]
+
+    def require_same_data(self) -> None:
+        """Make sure that no parameter was changed by assignment to its data.
+
+        Raises:
+            NotWhole: one was.
+        """
+        same = all(torch.equal(view, copy) for view, copy in self._probes)
+        if not same or self._current_places() != self._places:
+            raise NotWhole("parameters were changed by assignment to their data")
+
+    def buffers(self, name: str) -> list[torch.Tensor]:
+        """Copies of a model's buffers."""
+        return [copy for _, copy in self._buffers[name].values()]
+
+    def buffers_changed(self, name: str) -> bool:
+        """Whether training changes the model's buffers."""
+        return not all(torch.equal(copy, self._first[id(copy)]) for copy in self.buffers(name))
+
+    def of_model(self, name: str) -> Any:
+        """What its `state_dict()` returned at the end of the step.
+
+        Raises:
+            NotWhole: it has something now that it did not have then.
+        """
+        model, buffers = self._models[name], self._buffers[name]
+        if name in self._laid_out:
+            # Its `state_dict` would lay it out anew in the middle of a step. What it has between
+            # the steps are the same parameters, always.
+            state = _copy(self._laid_out[name])
+            now = {id(buffer) for buffer in model.buffers()}
+        else:
+            state = model.state_dict(keep_vars=True)
+            now = {id(value) for value in state.values()}
+        for key, value in state.items():
+            if id(value) in buffers and id(value) in now:
+                state[key] = buffers[id(value)][1]
+            elif id(value) in buffers or id(value) not in self._parameters:
+                raise NotWhole(f"{name}: {key} was replaced")
+        return state
+
+    def of_optimizer(self, name: str, groups: Groups) -> dict[str, Any]:
+        """What its `state_dict()` returned at the end of the step, with these settings.
+
+        Raises:
+            NotWhole: it has something now that it did not have then.
+        """
+        state = self._optimizers[name].state_dict()
+        if set(state) != {"state", "param_groups"} or len(state["param_groups"]) != len(groups):
+            raise NotWhole(f"{name} has other parameters, or more than those, in its state")
+        known = {id(t) for t in self._tensors}
+        for values in (*state["state"].values(), *groups):
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    if id(value) not in known:
+                        raise NotWhole(f"{name}: {key} was replaced")
+                elif not isinstance(value, CONSTANTS):
+                    raise NotWhole(f"{name}: {key} is a {type(value).__name__}")
+        now = state["param_groups"]
+        if any(n.keys() - {"params"} != g.keys() for n, g in zip(now, groups, strict=True)):
+            raise NotWhole(f"{name} has other settings")
+        param_groups = [{**g, "params": n["params"]} for n, g in zip(now, groups, strict=True)]
+        return {"state": state["state"], "param_groups": param_groups}
+
+    def _add_model(self, name: str, model: torch.nn.Module) -> None:
+        state = model.state_dict(keep_vars=True)  # first: it lays a sharded model out
+        parameters = {id(p) for p in model.parameters()}
+        buffers = {id(b) for b in model.buffers()}
+        self._buffers[name] = {}
+        for key, value in state.items():
+            if id(value) in parameters:
+                self._parameters[id(value)] = value
+            elif id(value) in buffers and not is_sharded(value):
+                self._buffers[name][id(value)] = (value, value.detach().clone())
+            else:
+                raise NotCovered(
+                    f"{name} has {key} in its state, which is no parameter and no whole buffer"
+                )
+        if holds_shards(model):
+            self._laid_out[name] = state
+
+    def _update_tensors(self) -> None:
+        """The tensors whose versions count; an optimizer makes its own in its first step."""
+        states = sum(len(optimizer.state) for optimizer in self._optimizers.values())
+        if states == self._states:
+            return
+        self._states = states
+        found = list(self._parameters.values())
+        for optimizer in self._optimizers.values():
+            for value in (*optimizer.state.values(), *settings(optimizer)):
+                found += [t for t in value.values() if isinstance(t, torch.Tensor)]
+        # A part may be changed as what it is, and as a part of the whole: each counts by itself.
+        self._tensors = [*found, *(_local(t) for t in found if is_sharded(t))]
+
+    def _current_places(self) -> list[int]:
+        return [_local(parameter).data_ptr() for parameter in self._parameters.values()]
+
+
+def settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The settings of its groups of parameters."""
+    return [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+
+
+def _copy(state: Any) -> Any:
+    """A state with the same tensors; `copy()` would leave its metadata out."""
+    copy = OrderedDict(state)
+    copy._metadata = getattr(state, "_metadata", None)  # type: ignore[attr-defined]
+    return copy
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part, the very tensor that a DTensor has."""
+    found: torch.Tensor = tensor._local_tensor if is_sharded(tensor) else tensor
+    return found
+
+
+def _some(parameter: torch.Tensor) -> torch.Tensor:
+    """A view of a few elements, evenly spread; none where their memory is not in a row."""
+    flat = _local(parameter).detach()
+    if not flat.is_contiguous():
+        return flat.new_empty(0)
+    flat = flat.view(-1)
+    return flat[:: max(1, flat.numel() // PROBE)]
+
+
+def _by_kind(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """Copies and originals, as lists of one type and device: then one kernel copies a list."""
+    kinds: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for original, copy in pairs:
+        copies, originals = kinds.setdefault((original.device, original.dtype), ([], []))
+        copies.append(copy)
+        originals.append(original.detach())
+    return list(kinds.values())
