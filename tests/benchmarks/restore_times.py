@@ -7,7 +7,7 @@ from typing import Any
 
 from sides import Sides
 
-from trainingrun_runtime.checkpoints import manifest
+from trainingrun_runtime.checkpoints import manifest, run_result
 
 
 @dataclass
@@ -38,6 +38,7 @@ def measure(sides: Sides, function: str, rounds: int) -> RestoreTimes:
     load = {"bucket": [bucket.root, bucket.endpoint, bucket.region]}
 
     def drive() -> list[dict[str, Any]]:
+        bucket.delete_folder(run_result.FOLDER)  # else the run is done
         training = sides.drive(f"restoring:{function}", load, bucket)
         training.wait()
         times = training.settings["times"]

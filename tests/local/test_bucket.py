@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,16 @@ def test_delete_folder_never_leaves_the_run(bucket: Bucket, prefix: str) -> None
     assert bucket.get("kept") == b"x"
 
 
-def test_a_large_object_streams_in_order(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_object_streams_in_order(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(bucket_module, "_RANGE", 1000)
     content = os.urandom(12_345)  # more pieces than are read ahead, and a last one that is shorter
     bucket.put("large", content)
     assert b"".join(bucket.stream("large")) == content
+    with (tmp_path / "copy").open("wb") as file, closing(bucket.stream("large", file)) as pieces:
+        assert b"".join(pieces) == content
+    assert (tmp_path / "copy").read_bytes() == content
     with pytest.raises(StorageError):
         list(bucket.stream("none"))
 

@@ -210,6 +210,8 @@ class Bucket:
         if size is None:
             raise AbsentError(f"there is no {self.uri(key)}")
         starts = iter(range(0, size, _RANGE))
+        if copy is not None and size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(copy.fileno(), 0, size)  # a full disk is found before the reads
 
         def read(start: int) -> memoryview:
             end = min(start + _RANGE, size)
