@@ -15,13 +15,10 @@ from ..local.plain import cell, plain_lines
 from . import manifest_files, retried_run, run_views, submitting, sweep_view, watch_view
 from .consoles import wide_console
 from .errors import CliError, one_sentence
+from .options import Context, Endpoint, File, Folder, Local, Name, Namespace
 
 if TYPE_CHECKING:
     from .kube import Kube
-
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: kubeconfig's.")]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
-Name = Annotated[str, typer.Argument(help="Name of the TrainingRun.")]
 
 
 class Output(StrEnum):
@@ -87,13 +84,8 @@ def get(
 def sweep(
     name: Name,
     namespace: Namespace = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="Of `run --local`, below --folder.")
-    ] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="With --local.  [default: trainingrun-local/NAME]"),
-    ] = None,
+    local: Local = False,
+    folder: Folder = None,
     context: Context = None,
 ) -> None:
     """Show the trials of a sweep, and the best one's config."""
@@ -142,7 +134,7 @@ def logs(
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")],
+    file: File,
     code: Annotated[
         Path | None,
         typer.Option(help="Folder to pack, without what .gitignore names, for training.code."),
@@ -150,10 +142,7 @@ def submit(
     requirements: Annotated[
         Path | None, typer.Option(help="requirements.txt for training.requirements.")
     ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="URL of the bucket's service as this machine reaches it."),
-    ] = None,
+    endpoint: Endpoint = None,
     follow: Annotated[
         bool, typer.Option("--watch/--no-watch", help="Follow the run until it ends.")
     ] = True,

@@ -15,6 +15,7 @@ from ..rendering import platforms
 from . import cluster_commands, durations, manifest_files, result_commands
 from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
+from .options import File
 
 app = typer.Typer(
     name="trainingrun",
@@ -72,7 +73,7 @@ def _with_uid(found: TrainingRun) -> TrainingRun:
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")],
+    file: File,
     local: Annotated[bool, typer.Option("--local", help="Train on this machine.")] = False,
     preempt_after: Annotated[
         float | None,
@@ -125,7 +126,7 @@ def validate(
 
 @app.command()
 def render(
-    file: Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")],
+    file: File,
     platform: Annotated[
         str, typer.Option(help="generic, gke, eks, karpenter or aks.")
     ] = _DEFAULTS.platform,

@@ -11,26 +11,14 @@ import typer
 
 from ..local.plain import plain, plain_lines
 from . import result_views, run_folders
-from .cluster_commands import Context, Namespace, connect
+from .cluster_commands import connect
 from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
+from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Step
 
 if TYPE_CHECKING:
     from trainingrun_runtime.checkpoints.bucket import Bucket
     from trainingrun_runtime.checkpoints.manifest import Manifest
-
-Name = Annotated[
-    str, typer.Argument(help="Name of the TrainingRun, or URI of its folder in the bucket.")
-]
-Local = Annotated[bool, typer.Option("--local", help="A run of this machine, not of a cluster.")]
-Folder = Annotated[
-    Path | None,
-    typer.Option(help="Of the run of this machine.  [default: trainingrun-local/NAME]"),
-]
-Endpoint = Annotated[
-    str | None, typer.Option(help="URL of the bucket's service as this machine reaches it.")
-]
-Step = Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint.")]
 
 checkpoints = typer.Typer(
     help="List, verify, download and delete the checkpoints of a run.", no_args_is_help=True
@@ -67,7 +55,7 @@ def _place(
 
 
 def metrics(
-    name: Name,
+    name: NameOrUri,
     csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
     tail: Annotated[int, typer.Option(min=1, help="Rows from the end, without --csv.")] = 20,
     local: Local = False,
@@ -110,7 +98,7 @@ def _csv(table: Any) -> str:
 
 @checkpoints.command("list")
 def list_checkpoints(
-    name: Name,
+    name: NameOrUri,
     local: Local = False,
     folder: Folder = None,
     endpoint: Endpoint = None,
@@ -132,7 +120,7 @@ def list_checkpoints(
 
 @checkpoints.command()
 def verify(
-    name: Name,
+    name: NameOrUri,
     step: Step = None,
     local: Local = False,
     folder: Folder = None,
@@ -162,7 +150,7 @@ def verify(
 
 @checkpoints.command()
 def download(
-    name: Name,
+    name: NameOrUri,
     step: Step = None,
     best: Annotated[bool, typer.Option("--best", help="The best one.")] = False,
     to: Annotated[
@@ -200,7 +188,7 @@ def download(
 
 @checkpoints.command()
 def prune(
-    name: Name,
+    name: NameOrUri,
     keep: Annotated[int, typer.Option(min=1, help="Newest checkpoints to keep.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     local: Local = False,

@@ -1,0 +1,23 @@
+"""Arguments and options that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")]
+Name = Annotated[str, typer.Argument(help="Name of the TrainingRun.")]
+NameOrUri = Annotated[
+    str, typer.Argument(help="Name of the TrainingRun, or URI of its folder in the bucket.")
+]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: kubeconfig's.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+Local = Annotated[bool, typer.Option("--local", help="A run of this machine, not of a cluster.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Of the run of this machine.  [default: trainingrun-local/NAME]"),
+]
+Endpoint = Annotated[
+    str | None, typer.Option(help="URL of the bucket's service as this machine reaches it.")
+]
+Step = Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint.")]
