@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 import ray.train
@@ -35,8 +35,9 @@ from .ray_internals import air_session, nodes, training
 from .reports.rows import Origin
 from .tracking.on_rank import tracking
 
-if TYPE_CHECKING:
-    from .session import Session
+if TYPE_CHECKING:  # PyTorch, which the image may not have
+    from .noted_steps import NotedSteps
+    from .reports.recorder import ReportRecorder
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,23 @@ the error counts as the loss of a rank, too."""
 
 class FunctionError(Exception):
     """`training.function` names nothing that can be called."""
+
+
+class RegisteredSession(Protocol):
+    """What others need of the `Session` of a training function."""
+
+    noted_steps: "NotedSteps"
+    """The state after the last step."""
+    reports: "ReportRecorder"
+    """What this rank has reported."""
+
+    def finish(self, **metrics: Any) -> None:
+        """Final metrics."""
+        ...
+
+    def conclude(self) -> None:
+        """The training function has returned."""
+        ...
 
 
 class Worker:
@@ -84,7 +102,7 @@ class Worker:
         """Number of the worker group, from 1."""
         self.storage_retry = StorageRetry(report_to(coordinator, f"rank {self.rank}"))
         """Retries requests to the store and reports errors to the coordinator."""
-        self.session: Session | None = None
+        self.session: RegisteredSession | None = None
         """Handles preemption notices, once the training function has made one."""
         self._watcher = PreemptionNoticeWatcher(self._handle_notice)
         self._prestart: threading.Timer | None = None
@@ -95,7 +113,7 @@ class Worker:
         """This pod's own notice, once there is one."""
         return self._watcher.notice
 
-    def register(self, session: "Session") -> None:
+    def register(self, session: RegisteredSession) -> None:
         """The session handles preemption notices from now on.
 
         Raises:
