@@ -7,7 +7,6 @@ and answers each report of rank 0 with a command.
 import logging
 import threading
 import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,9 @@ from . import standstill
 from .command import Command
 from .loss_history import LossHistory
 from .standstill import Stand
+from .upload_queue import UploadQueue
 
 log = logging.getLogger(__name__)
-
-_SETTLED = 1000
-"""Names kept of checkpoints that were committed or abandoned; a rank requests its newest one."""
 
 
 class Coordinator:
@@ -67,18 +64,14 @@ class Coordinator:
         self._document = document
         self._command = Command.NONE
         self._commits = 0
-        self._uploads: deque[UploadedCheckpoint | LateMetrics] = deque()
-        self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
+        self._uploads = UploadQueue()
         self._refused: dict[str, str] = {}  # URI of a manifest -> what is wrong with its files
-        self._settled: deque[str] = deque(maxlen=_SETTLED)
         self._inbox = Inbox()
-        self._upload_added = threading.Condition()
         # reporter -> (error, Unix time of the first report)
         self._storage_errors: dict[str, tuple[str, float]] = {}
         self._places: dict[int, tuple[str, str, str]] = {}  # rank -> (Ray node, node, pod)
         self._actors: dict[int, Any] = {}  # rank -> Ray Train's worker
         self._stands: dict[int, Stand] = {}  # rank -> where it stands for a while
-        self._saved_step = 0  # newest step of this worker group that is in the bucket
         self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._final_metrics: dict[str, Any] = {}
@@ -110,7 +103,7 @@ class Coordinator:
     def survivors(self) -> tuple[dict[int, Any], int]:
         """The actors that note their steps, by rank, and the group's newest step in the bucket."""
         with self._lock:
-            return dict(self._actors), self._saved_step
+            return dict(self._actors), self._uploads.saved_step
 
     def saved_alone(self, upload: UploadedCheckpoint, ranks: tuple[int, ...]) -> None:
         """Ray's controller: these ranks have saved the last step after another one was lost."""
@@ -156,7 +149,7 @@ class Coordinator:
             self._forget_storage_errors_of_ranks()
             self._group_began, self._has_session = time.time(), False
             self._actors, self._stands = {}, {}
-            self._saved_step, self._early = resumed_step, {}
+            self._uploads.begin(resumed_step)
             self._refused = {}
             step, ranks = self._saved_alone or (None, ())
             self._saved_alone = None
@@ -258,20 +251,11 @@ class Coordinator:
 
     def uploaded(self, upload: UploadedCheckpoint) -> None:
         """Ray's controller: all ranks have uploaded their part of a checkpoint."""
-        with self._upload_added:
-            self._saved_step = max(self._saved_step, upload.step)
-            metrics = {**upload.metrics, **self._early.pop(upload.step, {})}
-            self._uploads.append(replace(upload, metrics=metrics, group=self._group))
-            self._upload_added.notify_all()
+        self._uploads.add(replace(upload, group=self._group))
 
     def measured(self, step: int, metrics: dict[str, Any]) -> None:
         """Rank 0: metrics of the last step, whose checkpoint was made before."""
-        with self._upload_added:
-            if step > self._saved_step:
-                self._early[step] = {**self._early.get(step, {}), **metrics}
-            else:
-                self._uploads.append(LateMetrics(step, metrics))
-                self._upload_added.notify_all()
+        self._uploads.add_metrics(step, metrics)
 
     def next_upload(self, wait_s: float) -> UploadedCheckpoint | LateMetrics | None:
         """The driver: the oldest upload that is neither committed nor abandoned.
@@ -279,9 +263,7 @@ class Coordinator:
         It may also be metrics for a checkpoint that was uploaded before; see `attached`. None if
         there is neither within `wait_s` seconds.
         """
-        with self._upload_added:
-            self._upload_added.wait_for(lambda: self._uploads, wait_s)
-            return self._uploads[0] if self._uploads else None
+        return self._uploads.next(wait_s)
 
     def uploads_waiting(self) -> int:
         """How many uploads are neither committed nor abandoned, and metrics not attached."""
@@ -294,21 +276,15 @@ class Coordinator:
             self._accounting.committed(
                 LastCheckpoint(uri=uri, step=manifest.step, time=manifest.time)
             )
-        self._settle(upload)
+        self._uploads.settle(upload)
 
     def abandoned(self, upload: UploadedCheckpoint) -> None:
         """The driver: an upload will not be committed."""
-        self._settle(upload)
+        self._uploads.settle(upload)
 
     def attached(self, late: LateMetrics) -> None:
         """The driver: the metrics are added to their checkpoint, or cannot be."""
-        with self._upload_added:
-            self._uploads.remove(late)
-
-    def _settle(self, upload: UploadedCheckpoint) -> None:
-        with self._upload_added:
-            self._uploads.remove(upload)
-            self._settled.append(upload.path.rpartition("/")[2])
+        self._uploads.attached(late)
 
     def commits(self) -> int:
         """How many checkpoints this driver has committed."""
@@ -316,7 +292,7 @@ class Coordinator:
 
     def settled(self, name: str) -> bool:
         """Whether the checkpoint in the folder of this name was committed or abandoned."""
-        return name in self._settled
+        return self._uploads.settled(name)
 
     def storage(self, source: str, error: str | None) -> None:
         """Any process: requests of `source` to the store fail with this error; None: no longer."""
