@@ -10,6 +10,7 @@ is in the status.
 """
 
 import asyncio
+import gc
 import itertools
 import logging
 import signal
@@ -56,6 +57,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         try:
             memo.operator = Operator(from_environment(), await load_configuration())
             memo.servers = await serving.serve(memo.operator)
+            memo.exemption = asyncio.create_task(_exempt_from_collection(memo.operator))
         except (SettingsError, ClusterError, OSError) as error:
             raise kopf.PermanentError(str(error)) from error
     configure(settings, memo.operator.settings.operator)
@@ -67,8 +69,10 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 @kopf.on.cleanup()
 async def clean_up(memo: kopf.Memo, **_: Any) -> None:
     """Gives the Lease back and ends every connection."""
-    memo.task.cancel()
-    await asyncio.gather(memo.task, return_exceptions=True)
+    tasks = [memo.task, *filter(None, [memo.get("exemption")])]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     for server in memo.get("servers", ()):
         await server.cleanup()
 
@@ -87,6 +91,15 @@ async def healthy(memo: kopf.Memo, **_: Any) -> str:
     if error is not None:
         raise kopf.PermanentError(error)
     return "ok"
+
+
+async def _exempt_from_collection(operator: Operator) -> None:
+    """Leaves out what was listed when cyclic garbage is collected; it is freed by its reference
+    count. With 10,000 runs, collections took more of a core than all polls did.
+    """
+    await operator.cluster.wait_synced()
+    gc.collect()
+    gc.freeze()
 
 
 def configure(settings: kopf.OperatorSettings, own: OperatorSettings) -> None:

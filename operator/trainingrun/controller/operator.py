@@ -1,7 +1,6 @@
 """The operator's parts put together: cluster, poller, queue and workers; fed by `handlers`."""
 
 import asyncio
-import gc
 import logging
 import socket
 import time
@@ -106,7 +105,6 @@ class Operator:
                 # Not before everything is listed: what a reconcile does not see counts as absent.
                 await self.cluster.wait_synced()
                 log.info("watching %d runs", len(self.cluster.stores.run_keys()))
-                _exempt_from_collection()
                 # Events go to the queue of whoever leads; standing by, only the stores follow them.
                 self.cluster.stores.subscribe(
                     lambda namespace, name: self.queue.add((namespace, name))
@@ -221,11 +219,3 @@ class Operator:
         stores = self.cluster.stores
         clusters, jobs = stores.ray_clusters.of_run(key), stores.ray_jobs.of_run(key)
         return head_of(stores.pods.of_run(key), clusters, jobs, uid, attempt)
-
-
-def _exempt_from_collection() -> None:
-    """Leaves out what was listed when cyclic garbage is collected; it is freed by its reference
-    count. With 10,000 runs, collections took more of a core than all polls did.
-    """
-    gc.collect()
-    gc.freeze()
