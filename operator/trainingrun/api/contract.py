@@ -5,14 +5,24 @@ the head pod answers `GET /progress` with a `Progress`. The bearer tokens for it
 files in `TOKEN_FOLDER`. Unknown fields are ignored on reading, so that either side can be newer.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from enum import StrEnum
-from itertools import islice
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from .base import Model
+from .bounded import (
+    Count,
+    Duration,
+    EndOfText,
+    Metrics,
+    Name,
+    Sentence,
+    Share,
+    UnixTime,
+    Uri,
+)
 
 CONTRACT_ENV = "TRAININGRUN_CONTRACT"
 """The driver's `RunContract`, as JSON."""
@@ -66,72 +76,14 @@ MAX_CODE_FILES = 20_000
 
 MOST_RECORDS = 100
 """Records in a document; of more, the newest are read."""
-MOST_METRICS = 100
-"""Metrics in a document; of more, the first are read."""
-LONGEST_METRIC = 200
-"""Characters of a metric's name, and of one that is text."""
 MOST_NODES = 1000
 """Lost nodes in a document."""
 MOST_TRIALS = 200
 """Trials in a document, and of a sweep."""
-EXACT = 2**53
-"""Whole numbers up to here are the same in every JSON library."""
-LATEST = 1e11
-"""Unix time in the year 5138: later ones are no dates for most libraries."""
-
-
-def _within(high: float) -> Callable[[Any], Any]:
-    def clamp(value: Any) -> Any:
-        # A NaN is not equal to itself.
-        return type(value)(min(max(value, 0), high)) if value == value else type(value)(0)
-
-    return clamp
-
-
-def _cut(characters: int) -> AfterValidator:
-    return AfterValidator(lambda text: _unicode(text[:characters]))
-
-
-def _unicode(text: str) -> str:
-    """Without lone surrogates, which JSON can hold and UTF-8 cannot."""
-    return text.encode(errors="replace").decode()
 
 
 def _the_last(number: int) -> BeforeValidator:
     return BeforeValidator(lambda found: found[-number:] if isinstance(found, list) else found)
-
-
-def _readable_metrics(found: Any) -> Any:
-    if not isinstance(found, dict):
-        return found
-    return {
-        _readable(str(name)): readable
-        for name, value in islice(found.items(), MOST_METRICS)
-        if (readable := _readable(value)) is not None
-    }
-
-
-def _readable(value: Any) -> Any:
-    """A metric that every JSON library reads back as it is; None: there is none."""
-    if isinstance(value, str):
-        return _unicode(value[:LONGEST_METRIC])
-    if isinstance(value, int) and abs(value) > EXACT:
-        value = float(value) if abs(value) < 1e300 else None
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return str(value)
-    return value if isinstance(value, (bool, int, float)) else None
-
-
-# The document comes from a pod that runs the user's code, so that reading it is bounded. What is
-# too much is cut and not refused: the rest is still worth knowing, and a driver never fails by it.
-Count = Annotated[int, AfterValidator(_within(EXACT))]
-UnixTime = Annotated[float, AfterValidator(_within(LATEST))]
-Duration = Annotated[float, AfterValidator(_within(LATEST))]
-Share = Annotated[float, AfterValidator(_within(1))]
-Name = Annotated[str, _cut(253)]
-Sentence = Annotated[str, _cut(2000)]
-Uri = Annotated[str, _cut(2048)]
-Metrics = Annotated[dict[str, Any], BeforeValidator(_readable_metrics)]
 
 
 class Wire(Model):
@@ -404,7 +356,7 @@ class Failure(Wire):
     """Whose fault it is."""
     message: Sentence
     """One sentence with the error, and what to do where that is known."""
-    traceback: Annotated[str, AfterValidator(lambda text: _unicode(text[-4000:]))] = ""
+    traceback: EndOfText = ""
     """The end of the traceback, at most 4,000 characters."""
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainingrun.api.contract import Count, Duration, Wire
+from trainingrun.api.bounded import Count, Duration
+from trainingrun.api.contract import Wire
 
 
 class LossHistory(Wire):

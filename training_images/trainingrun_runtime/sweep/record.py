@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from trainingrun.api.bounded import Metrics
 from trainingrun.api.contract import (
     MOST_TRIALS,
-    Metrics,
     SweepTable,
     TrialRow,
     TrialState,
