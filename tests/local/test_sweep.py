@@ -23,6 +23,7 @@ from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.sweep import record
+from trainingrun_runtime.sweep.record import Trial
 
 pytestmark = pytest.mark.slow
 
@@ -182,6 +183,66 @@ def test_asha_stops_a_bad_trial_after_a_checkpoint_and_an_error_ends_its_trial_a
     assert states[0.1].state is TrialState.SUCCEEDED or states[0.05].state is TrialState.SUCCEEDED
 
 
+def _population() -> ContractSweep:
+    """Four trials whose learning rate is changed every 20 steps."""
+    space = [ContractParameter(name="lr", min=1e-6, max=0.1, scale="log")]
+    return ContractSweep(
+        metric="loss", mode="min", concurrency=2, samples=4, perturbation_interval=20, space=space
+    )
+
+
+def _legs(run: Run) -> dict[int, Trial]:
+    found = record.read(run.bucket, 99)
+    assert found is not None
+    return {trial.number: trial for trial in found}
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_population_goes_on_after_a_loss_with_the_values_of_an_undisturbed_one(sweep: Run):
+    whole = sweep.bucket
+    config = {"steps": 50, "step_seconds": 0.05}
+    sweep.contract = sweep.contract.model_copy(update={"sweep": _population(), "config": config})
+    sweep.start()
+    # In the second leg of some trials, where one has begun from the checkpoint of another one.
+    sweep.wait_until(
+        lambda progress: (
+            progress.sweep is not None and any(25 < row.step < 40 for row in progress.sweep.trials)
+        )
+    )
+    sweep.stop()
+    lost = _legs(sweep)
+    assert any(trial.leg == 2 for trial in lost.values())
+    assert sweep.drive() == 0, sweep.log()
+    disturbed = _legs(sweep)
+    assert [trial.state for trial in disturbed.values()] == [TrialState.SUCCEEDED] * 4
+    assert [trial.leg for trial in disturbed.values()] == [3] * 4
+    exploits = [t for t in disturbed.values() if t.origin and t.origin.number != t.number]
+    assert exploits, "the worst one of four goes on from the best one"
+    final = sweep.progress()
+    assert final.step == 4 * 50
+    assert [row.step for row in final.sweep.trials] == [50] * 4 if final.sweep else False
+    # Checkpoints of the first legs, from which nothing begins any more, are removed.
+    assert not manifest.committed(_trial(sweep, 1))
+    sweep.contract = sweep.contract.model_copy(
+        update={
+            "storage": sweep.contract.storage.model_copy(
+                update={"uri": f"{whole.root}-undisturbed"}
+            )
+        }
+    )
+    assert sweep.drive() == 0, sweep.log()
+    sweep.bucket = Bucket.open(f"{whole.root}-undisturbed", whole.endpoint, "us-east-1")
+    undisturbed = _legs(sweep)
+    for number, trial in disturbed.items():
+        other = undisturbed[number]
+        assert (trial.config, trial.origin, trial.reports) == (
+            other.config,
+            other.origin,
+            other.reports,
+        )
+        assert trial.metrics["weights_sha256"] == other.metrics["weights_sha256"]
+
+
 @pytest.mark.parametrize("bucket", ["file"], indirect=True)
 def test_a_metric_that_no_trial_reports_is_named_with_those_that_are(sweep: Run):
     grid = _grid([0.1]).model_copy(update={"metric": "accuracy"})
@@ -193,6 +254,19 @@ def test_a_metric_that_no_trial_reports_is_named_with_those_that_are(sweep: Run)
     assert failure.kind == "Application"
     assert "trial 1 is done and has not reported 'accuracy'" in failure.message
     assert "it reported loss" in failure.message
+
+
+@pytest.mark.parametrize("bucket", ["file"], indirect=True)
+def test_an_image_without_optuna_is_named(sweep: Run):
+    grid = _grid([0.1], samples=2, optuna=True)
+    sweep.contract = sweep.contract.model_copy(update={"sweep": grid})
+    assert sweep.drive() == 1
+    failure = sweep.progress().failure
+    assert failure is not None
+    assert failure.kind == "Application"
+    assert "the training image has no package optuna; build it with EXTRAS=optuna" in (
+        failure.message
+    )
 
 
 def test_the_sample_runs_on_this_machine_and_its_trials_are_shown(tmp_path: Path):

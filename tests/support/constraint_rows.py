@@ -107,11 +107,12 @@ _SWEEP: list[Row] = [
             ({}, _range("samples", 1, 200)),
             ({}, _range("concurrency", 1, 100)),
             ({}, _enum("mode", "least", "min", "max")),
-            ({}, _enum("scheduler", "asha", "ASHA", "none")),
+            ({}, _enum("scheduler", "asha", "ASHA", "PBT", "none")[::2]),
             ({}, [_length("metric", 200)]),
             ({}, [Row("metric", "minLength", "a", "", "should be at least 1 chars long")]),
             (_ASHA, _range("graceSteps", 1, 1_000_000_000)),
             (_ASHA, _range("reductionFactor", 2, 16)),
+            ({"scheduler": "PBT"}, _range("perturbationInterval", 1, 1_000_000_000)),
             ({}, [Row("space", "maxItems", _many(20), _many(21), "must have at most 20 items")]),
             ({}, [Row("space", "minItems", _many(1), [], "should have at least 1 items")]),
             ({}, [Row("space", "unique", _many(2), _many(1) * 2, "Duplicate value")]),
@@ -131,10 +132,11 @@ _SWEEP: list[Row] = [
             "rule",
             good,
             bad,
-            "set samples, the number of trials, with search random, and leave it out with grid",
+            "set samples, the number of trials, with search random and Optuna, and leave it out",
         )
         for good, bad in (
             ({"samples": 1}, {"samples": None}),
+            ({"search": "Optuna"}, {"search": "Optuna", "samples": None}),
             ({"search": "grid", "samples": None}, {"search": "grid"}),
         )
     ],
@@ -155,6 +157,23 @@ _SWEEP: list[Row] = [
         )
         for setting in ("graceSteps", "reductionFactor")
     ],
+    *[
+        _sweep(
+            ".perturbationInterval",
+            "rule",
+            {"scheduler": "PBT", "perturbationInterval": 10},
+            bad,
+            "set perturbationInterval, a number of steps, with scheduler PBT, and leave it out",
+        )
+        for bad in ({"scheduler": "PBT"}, {"perturbationInterval": 10})
+    ],
+    _sweep(
+        ".search",
+        "rule",
+        {"search": "Optuna"},
+        {"search": "Optuna", "scheduler": "PBT", "perturbationInterval": 10},
+        "cannot be Optuna with scheduler PBT, which changes the values by itself",
+    ),
     *[
         _parameter("", "rule", good, bad, "set both min and max, or values in their place")
         for good, bad in (

@@ -27,6 +27,8 @@ class Course:
         """Those of the epoch under way."""
         self.metrics: dict[str, Any] = {}
         """This rank's, as reported last."""
+        self.rating: dict[str, Any] = {}
+        """In a trial of a sweep: the metric by which it is compared, as reported last."""
         self.productive = 0.0
         """Seconds in steps."""
         self.stalled = 0.0

@@ -3,6 +3,8 @@
 import math
 import time
 
+import ray
+
 from .coordination.command import Command
 from .coordination.preemption_notice import PreemptionNotice, checkpoint_at
 from .coordination.standstill import Spot
@@ -74,6 +76,22 @@ class Requests:
             self._saving.late = True  # training does not wait for the store
         else:
             self._saving.save(wait=False)
+
+    def wait_for_trials(self) -> None:
+        """Before a step: if this is a trial of a sweep that waits for others here, save and end.
+
+        What is reported after the last step, such as an evaluation, is known by now.
+
+        Raises:
+            Suspended: this worker group ends, and the trial with it.
+        """
+        trial, step = self._worker.trial, self._course.step
+        if trial is None or trial.until_step is None or step < trial.until_step:
+            return
+        if self._worker.rank == 0:
+            rating = self._course.rating.get(trial.metric)
+            ray.get(self._worker.coordinator.paused.remote(step, rating))
+        self._checkpoint_and_exit(Command.SUSPEND)
 
     def execute(self, agreed: StepValues) -> None:
         """Do what the ranks agreed on.

@@ -59,7 +59,7 @@ class SavedObjects:
         with files_of(checkpoint, fetched) as files:
             position = snapshot.restore(files, self.objects, worker.rank, worker.world_size)
         # Another run's `stop()` was its own: a run that begins there trains on.
-        return position if worker.restored is not None else replace(position, stop_at=None)
+        return position if worker.continues is not None else replace(position, stop_at=None)
 
 
 class Saving:
@@ -170,7 +170,7 @@ class Saving:
         # The run's table has what was reported before the checkpoint is committed.
         self._upload = CheckpointUpload(files, worker.storage_retry, self._reports.flush)
         ray.train.report(
-            {**self._course.metrics, "step": position.step},
+            {**self._course.rating, **self._course.metrics, "step": position.step},
             checkpoint=Checkpoint.from_directory(self._upload.folder),
             checkpoint_dir_name=f"step-{position.step:010d}",
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,

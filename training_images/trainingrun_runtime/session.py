@@ -14,7 +14,7 @@ checkpoint of its last step is.
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -73,9 +73,11 @@ class Session:
         self._consensus.compare_names([*objects, *seeded])
         snapshot.try_out(saved.states())  # what cannot be saved is refused now
         self._course = Course(saved.restore())
-        restored = worker.restored
+        restored = worker.continues
         if restored is None or snapshot.rank_file(worker.rank) not in restored.files:
             self._draw_anew("between steps")
+        self._rated_by = worker.trial.metric if worker.trial else None
+        self._rate(restored.metrics if restored is not None else {})
         self.noted_steps = NotedSteps(seeded=self._random.seeded, world_size=worker.world_size)
         """The state after the last step, for a rank that is lost."""
         self.reports = ReportRecorder(worker.coordinator, worker.rank, worker.group)
@@ -89,7 +91,7 @@ class Session:
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
         self._reporter = (
-            StepReporter(worker.coordinator, self.reports, worker.rated_by)
+            StepReporter(worker.coordinator, self.reports, self._rated_by)
             if worker.rank == 0
             else None
         )
@@ -127,6 +129,7 @@ class Session:
         """
         course = self._course
         course.metrics = printable_metrics(metrics)
+        self._rate(course.metrics)
         done = self.step + course.loops.in_step
         self.reports.record(done, course.metrics)
         if self._reporter is not None:
@@ -217,6 +220,7 @@ class Session:
         self._requests.agree(Place.BEGIN)
         try:
             while self.step < end and not self.stopped:
+                self._requests.wait_for_trials()
                 course.loops.in_step, self._step_began = True, time.monotonic()
                 self._draw_anew("step")
                 self._data.step_begins()
@@ -280,6 +284,11 @@ class Session:
         if self._reporter is not None:
             self._reporter.close()
             ray.get(self._worker.coordinator.finished.remote(final))
+
+    def _rate(self, metrics: Mapping[str, Any]) -> None:
+        """Remember the metric by which trials of a sweep are compared."""
+        if self._rated_by is not None and self._rated_by in metrics:
+            self._course.rating = {self._rated_by: metrics[self._rated_by]}
 
     def _add_to_checkpoint(self, metrics: dict[str, Any]) -> None:
         """Rank 0: add metrics to the checkpoint of the last step, if there is one."""

@@ -89,12 +89,14 @@ class Worker:
         """Seconds after which a collective call fails."""
         self.restored: Manifest | None = None
         """The run's own checkpoint that this worker group begins from."""
+        self.continues: Manifest | None = None
+        """The same; of a trial of a sweep also where another trial has made it."""
         self.offered: Any = None
         """The checkpoint that Ray hands on to the training function."""
         self.fetched: Fetched | None = None
         """What this rank has downloaded of the checkpoint that is restored."""
-        self.rated_by = contract.trial.metric if contract.trial else None
-        """Metric by which trials of a sweep are compared, if this is one."""
+        self.trial = contract.trial
+        """Which trial of a sweep this is, if it is one."""
         self._restore_from = contract.restore_from
         tracked = contract.tracking
         self._has_event_files = bool(tracked and tracked.tensorboard_every_seconds)
@@ -175,6 +177,7 @@ class Worker:
         self.group = broadcast_from_rank_zero(group)
         if found is not None:
             self.restored = own
+            self.continues = found if self.trial is not None else own
             offer = checkpoint_files.offered(begun.bucket, found)
             self.offered = training.offer_checkpoint(*offer)
         else:

@@ -187,6 +187,11 @@ class ContractSweep(Wire):
     """Steps after which trials are first compared."""
     reduction_factor: int = 4
     """They are compared again after so many times the steps; one in so many goes on."""
+    perturbation_interval: int | None = None
+    """Steps after which all trials wait for each other, and the worst ones begin again from the
+    checkpoints of the best ones; none: each is trained for itself."""
+    optuna: bool = False
+    """Whether Optuna chooses the values of a trial from the results of others."""
     concurrency: int = 1
     """Trials at once."""
     space: list[ContractParameter]
@@ -200,6 +205,10 @@ class ContractTrial(Wire):
     """1, 2, 3 …"""
     metric: str
     """Metric by which it is compared with others."""
+    leg: int = 1
+    """How often it has begun, where it waits for others."""
+    until_step: int | None = None
+    """Step after which it waits for the others; none: it is trained to its end."""
 
 
 class RunContract(Wire):
@@ -470,6 +479,8 @@ class Progress(Wire):
     """Unix time in seconds since when it does not."""
     standstill: Sentence | None = None
     """Which ranks wait for which others for long, in a sentence; none: no rank does."""
+    paused_at_step: Count | None = None
+    """Of a trial of a sweep: the step after which it waits for the others; none: it does not."""
     failure: Failure | None = None
     """Why the driver gave up, in state Failed."""
     result: ProgressResult | None = None

@@ -224,7 +224,7 @@ class SweepStatus(StatusModel):
     """The trials of spec.sweep."""
 
     pending: int = 0
-    """Trials that have not begun."""
+    """Trials that have not begun, or wait for others."""
     running: int = 0
     """Trials that are trained now."""
     succeeded: int = 0

@@ -93,21 +93,26 @@ class Sweep(Model):
     """The run is trained several times by Ray Tune, each time with other values in its config."""
 
     samples: Whole | None = Field(default=None, ge=1, le=MOST_TRIALS)
-    """Number of trials with search random."""
+    """Number of trials with search random and Optuna."""
     metric: str = Field(min_length=1, max_length=200)
     """Metric by which trials are compared; the training reports it."""
     mode: Literal["min", "max"]
     """Whether smaller or larger is better."""
-    scheduler: Literal["ASHA", "none"] = "none"
-    """`ASHA` stops a trial early that is worse than most others were after as many steps; `none`
+    scheduler: Literal["ASHA", "PBT", "none"] = "none"
+    """`ASHA` stops a trial early that is worse than most others were after as many steps. `PBT`,
+    population based training, has all trials wait for each other after every perturbationInterval;
+    then the worst quarter go on from checkpoints of the best quarter, with changed values. `none`
     trains each one to its end."""
     grace_steps: Whole | None = Field(default=None, ge=1, le=1000000000)
     """With ASHA: steps after which trials are first compared. Default: 100."""
     reduction_factor: Whole | None = Field(default=None, ge=2, le=16)
     """With ASHA: they are compared again after so many times the steps, and one in so many goes on.
     Default: 4."""
-    search: Literal["random", "grid"] = "random"
-    """`random` draws the values of each trial; `grid` tries every combination of values."""
+    perturbation_interval: Whole | None = Field(default=None, ge=1, le=1000000000)
+    """With PBT: steps that all trials do before they are compared, again and again."""
+    search: Literal["random", "grid", "Optuna"] = "random"
+    """`random` draws the values of each trial; `grid` tries every combination of values; `Optuna`
+    chooses them from the results of the trials so far, and needs an image with Optuna."""
     concurrency: Whole = Field(default=1, ge=1, le=100)
     """Trials at once, each with workers.count workers of its own; there are pods for all of them.
     """
@@ -123,10 +128,10 @@ class Sweep(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "has(self.samples) == (self.search == 'random')",
-            "set samples, the number of trials, with search random, and leave it out with grid, "
-            "which tries every combination of values",
-            lambda sweep: (sweep.samples is not None) == (sweep.search == "random"),
+            "has(self.samples) == (self.search != 'grid')",
+            "set samples, the number of trials, with search random and Optuna, and leave it out "
+            "with grid, which tries every combination of values",
+            lambda sweep: (sweep.samples is not None) == (sweep.search != "grid"),
             "samples",
         ),
         Rule(
@@ -145,6 +150,20 @@ class Sweep(Model):
                 or (sweep.grace_steps is None and sweep.reduction_factor is None)
             ),
             "scheduler",
+        ),
+        Rule(
+            "(self.scheduler == 'PBT') == has(self.perturbationInterval)",
+            "set perturbationInterval, a number of steps, with scheduler PBT, and leave it out "
+            "with others",
+            lambda sweep: (sweep.scheduler == "PBT") == (sweep.perturbation_interval is not None),
+            "perturbationInterval",
+        ),
+        Rule(
+            "self.scheduler != 'PBT' || self.search != 'Optuna'",
+            "cannot be Optuna with scheduler PBT, which changes the values by itself; use search "
+            "random or grid",
+            lambda sweep: sweep.scheduler != "PBT" or sweep.search != "Optuna",
+            "search",
         ),
         Rule(
             None,

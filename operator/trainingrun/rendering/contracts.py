@@ -156,6 +156,8 @@ def _sweep(run: TrainingRun) -> ContractSweep | None:
         metric=sweep.metric,
         mode=sweep.mode,
         asha=sweep.scheduler == "ASHA",
+        perturbation_interval=sweep.perturbation_interval,
+        optuna=sweep.search == "Optuna",
         concurrency=sweep.concurrency,
         space=[ContractParameter.model_validate(p.to_dict()) for p in sweep.space],
         **{name: value for name, value in given.items() if value is not None},

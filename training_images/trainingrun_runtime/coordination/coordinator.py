@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from trainingrun.api.contract import (
+    ContractTrial,
     Failure,
     LastCheckpoint,
     Progress,
@@ -77,6 +78,7 @@ class Coordinator:
         self._final_metrics: dict[str, Any] = {}
         self._rated_by = contract.trial.metric if contract.trial else None
         self._rating: tuple[int, Any] | None = None
+        self._paused_at: int | None = None
         self._group, self._group_began, self._has_session = 0, 0.0, False
         if checkpoint is not None:
             self._accounting.committed(checkpoint)
@@ -151,6 +153,7 @@ class Coordinator:
             self._actors, self._stands = {}, {}
             self._uploads.begin(resumed_step)
             self._refused = {}
+            self._paused_at = None
             step, ranks = self._saved_alone or (None, ())
             self._saved_alone = None
             self._group = self._accounting.group_started(
@@ -208,6 +211,10 @@ class Coordinator:
     def rating(self) -> tuple[int, Any] | None:
         """That metric as it was last reported, and its step; None: it was not yet."""
         return self._rating
+
+    def paused(self, step: int, value: Any) -> None:
+        """Rank 0: this trial of a sweep ends here, and waits for others; its metric."""
+        self._paused_at, self._rating = step, (step, value)
 
     def reported(self, step: int, metrics: dict[str, Any]) -> None:
         """Ray's controller: a `ray.train.report`, the only report of code without a session."""
@@ -359,6 +366,10 @@ class Coordinator:
             if document.state in (RunState.STARTING, RunState.TRAINING):
                 stuck = standstill.sentence(self._stands, document.world_size, time.time())
                 document = document.model_copy(update={"standstill": stuck})
+        if self._paused_at is not None and self._rated_by is not None and self._rating is not None:
+            metrics = {**document.metrics, self._rated_by: self._rating[1]}
+            paused = {"paused_at_step": self._paused_at, "metrics": metrics}
+            document = document.model_copy(update=paused)
         if document.state is RunState.SUCCEEDED or error is None:
             return document
         return document.model_copy(update={"storage_error": error, "storage_error_since": since})
@@ -388,14 +399,14 @@ class Coordinator:
             self._lost.setdefault(dead, places[dead])
 
 
-def trial_coordinator(number: int) -> str:
-    """Name of the coordinator's actor of a trial of a sweep."""
-    return f"trial-{number:04d}-coordinator"
+def trial_coordinator(trial: ContractTrial) -> str:
+    """Name of the coordinator's actor of a trial of a sweep; the former leg's may still end."""
+    return f"trial-{trial.number:04d}-{trial.leg:02d}-coordinator"
 
 
 def start_coordinator(contract: RunContract, *arguments: Any) -> Any:
     """Start the coordinator as an actor on the driver's node; returns its handle."""
-    name = trial_coordinator(contract.trial.number) if contract.trial else None
+    name = trial_coordinator(contract.trial) if contract.trial else None
     here = ray.get_runtime_context().get_node_id()
     return (
         ray.remote(Coordinator)

@@ -73,6 +73,8 @@ def train(config: dict[str, Any]) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
     session = Session(seed=settings.seed, model=model, optimizer=optimizer)
     set_learning_rate(optimizer, settings.lr)
+    for group in optimizer.param_groups:  # a population's trial may begin with another one's
+        group["momentum"] = settings.momentum
     pace = Pace(settings.step_seconds, rank)
     per_epoch = steps_per_epoch(len(images), settings.batch_size, workers)
 

@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from trainingrun.api.contract import (
     ContractSweep,
@@ -14,6 +15,7 @@ from trainingrun.api.contract import (
 )
 
 from . import record, summary
+from .population import Population
 from .record import Trial
 from .rungs import Rungs
 from .summary import Summary
@@ -31,11 +33,20 @@ class Board:
         sweep: the contract's sweep.
         trials: as this driver begins.
         give_up: called with the failure for which the attempt has to end.
+        population: where trials wait for each other.
+        draw: chooses the config of a trial that has none, from the other trials.
     """
 
     def __init__(
-        self, sweep: ContractSweep, trials: Iterable[Trial], give_up: Callable[[Failure], None]
+        self,
+        sweep: ContractSweep,
+        trials: Iterable[Trial],
+        give_up: Callable[[Failure], None],
+        population: Population | None = None,
+        draw: Callable[[int, Mapping[int, Trial]], dict[str, Any]] | None = None,
     ) -> None:
+        self._population, self._draw = population, draw
+        self._begun: set[int] = set()
         self._sweep, self._give_up = sweep, give_up
         self._trials = {trial.number: trial for trial in trials}
         self._summary = Summary(sweep, self._trials)
@@ -59,6 +70,35 @@ class Board:
     def left(self) -> list[int]:
         """Trials that are to be trained."""
         return [number for number, trial in self.trials.items() if not trial.state.final]
+
+    def begin_next(self) -> Trial | None:
+        """The trial that begins now; None: none can yet, or ever."""
+        with self._lock:
+            number = self._next()
+            if number is None:
+                return None
+            self._begun.add(number)
+            former = self._documents.pop(number, None)
+            if former is not None:
+                self._summary.leg_ended(number, former)
+            trial = self._trials[number]
+            if not trial.config and self._draw is not None:
+                trial = trial.model_copy(update={"config": self._draw(number, self._trials)})
+                self._trials[number], self._changed = trial, True
+            return trial
+
+    def _next(self) -> int | None:
+        wait = self._population.waits if self._population is not None else lambda _: False
+        trials = self._trials
+        ready = [n for n in self.left() if n not in self._begun and not wait(trials[n])]
+        if not ready and self._population is not None:
+            legs = self._population.next_legs(trials)
+            if legs:
+                self._begun -= legs.keys()
+                self._trials.update(legs)
+                self._changed, ready = True, list(legs)
+                log.info("leg %d begins", max(trial.leg for trial in legs.values()))
+        return min(ready, default=None)
 
     def under_way(self) -> list[int]:
         """Trials whose process has begun and not ended."""
@@ -117,6 +157,8 @@ class Board:
                 trial = trial.model_copy(update={"state": TrialState.RUNNING})
             if found.state is RunState.FAILED and not former.state.final:
                 trial = self._failed(trial, found.failure)
+            if self._population is not None:
+                trial = self._in_leg(self._population, trial, found)
             if trial.state is TrialState.SUCCEEDED:
                 trial = self._rated(trial)
             self._changed |= found.state.final and (before is None or not before.state.final)
@@ -124,6 +166,18 @@ class Board:
                 log.info("trial %d: %s", number, trial.state.value)
                 self._changed = True
             self._trials[number] = trial
+
+    def _in_leg(self, population: Population, trial: Trial, found: Progress) -> Trial:
+        if population.passed_by(trial, found):
+            self._give_up(
+                Failure(
+                    kind="Application",
+                    message=f"trial {trial.number} has done step {found.step} and did not wait for "
+                    f"the others after step {population.until(trial)}; use a Session in the "
+                    "training function, or another sweep.scheduler than PBT",
+                )
+            )
+        return population.followed(trial, found)
 
     def _failed(self, trial: Trial, failure: Failure | None) -> Trial:
         """An error of the training ends the trial alone, and any other one the attempt."""

@@ -11,8 +11,10 @@ import shutil
 import threading
 import time
 from functools import partial
+from typing import Any
 
 from trainingrun.api.contract import (
+    ContractRestore,
     ContractSweep,
     ContractTrial,
     Failure,
@@ -37,10 +39,11 @@ from ..failed_start import FAILED
 from ..progress import document as progress_document
 from ..progress.driver_documents import Documents
 from ..state_directory import state_directory
-from . import record, space, trial_requests, tuning
+from . import optuna_search, record, space, trial_requests, tuning
 from .board import STOP_WAIT_S, Board
+from .population import Population, outdated
 from .record import Trial
-from .trial import TrialJob, read_document
+from .trial import Desk, TrialJob, read_document
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +77,12 @@ class SweepDriver:
         # Documents of a former driver on this head would be taken for this one's.
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
-        self._board = Board(sweep, self._retry(self._begin), self._give_up)
+        self._desk = Desk(self._folder, lease, str(state_directory()))
+        every = sweep.perturbation_interval
+        self._population = Population(sweep, every, contract.uid) if every is not None else None
+        draw = partial(optuna_search.suggest, sweep, contract.uid) if sweep.optuna else None
+        trials = self._retry(self._begin)
+        self._board = Board(sweep, trials, self._give_up, self._population, draw)
         self._jobs: dict[int, TrialJob] = {}
         self._stopping: set[int] = set()
         self._asked: set[int] = set()
@@ -82,7 +90,8 @@ class SweepDriver:
         self._failed_at = 0.0
         self._final = RunState.STARTING
         self._result: ProgressResult | None = None
-        self._writing = threading.Lock()
+        self._removed: set[str] = set()
+        self._writing, self._following = threading.Lock(), threading.RLock()
         reports = partial(self._store_reports, source="lease")
         keep = partial(lease_keeper.keep, lease, lambda: lease.renew(time.time()), reports)
         self._background = Background(lease=keep, trials=self._watch)
@@ -98,10 +107,13 @@ class SweepDriver:
         self._background.start()
         self._notice.start()
         try:
-            self._jobs = {number: self._job(number) for number in self._board.left()}
-            if self._jobs:
-                calls = tuning.Calls(self._board.reported, self._lost, self._halts, self._is_over)
-                tuning.run(self._sweep, self._jobs, calls)
+            if self._sweep.optuna and not optuna_search.installed():
+                self._give_up(Failure(kind="Application", message=optuna_search.MISSING))
+            if self._board.left() and self._failure is None:
+                calls = tuning.Calls(
+                    self._board.reported, self._lost, self._halts, self._is_over, self._begin_next
+                )
+                tuning.run(self._sweep, self._desk, calls)
             return self._conclude()
         finally:
             self._background.ended.set()
@@ -117,42 +129,97 @@ class SweepDriver:
         """The trials as the former driver left them; the first one draws their values."""
         former = record.read(self._bucket, self._lease.fencing_token)
         if former is None:
-            drawn = space.configs(self._sweep, self._contract.uid)
+            # Optuna chooses the values of a trial when it begins.
+            drawn = (
+                [{} for _ in range(self._sweep.samples or 0)]
+                if self._sweep.optuna
+                else space.configs(self._sweep, self._contract.uid)
+            )
             former = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
         if all(trial.state is TrialState.FAILED for trial in former):
             # The operator tries the run again; what failed is all that there is to try.
-            former = [Trial(number=trial.number, config=trial.config) for trial in former]
+            again: dict[str, Any] = {
+                "state": TrialState.PENDING,
+                "message": "",
+                "value": None,
+                "metrics": {},
+            }
+            if self._population is None:
+                again["reports"] = []
+            former = [trial.model_copy(update=again) for trial in former]
         return [self._resumed(trial) for trial in former]
 
     def _resumed(self, trial: Trial) -> Trial:
         """A trial that was under way has the steps that its newest checkpoint holds."""
         if trial.state.final:
             return trial
-        committed = manifest.committed(self._trial_bucket(trial.number))
-        step = committed[-1].step if committed else 0
+        committed = manifest.committed(self._trial_bucket(trial))
+        begun_at = trial.origin.step if trial.origin else 0
+        step = committed[-1].step if committed else begun_at
         return trial.model_copy(update={"state": TrialState.PENDING, "step": step})
 
-    def _trial_bucket(self, number: int) -> Bucket:
-        return Bucket.open(
-            self._bucket.uri(record.folder(number)), self._bucket.endpoint, self._bucket.region
-        )
+    def _trial_bucket(self, trial: Trial) -> Bucket:
+        folder = record.folder(trial.number, trial.leg)
+        return Bucket.open(self._bucket.uri(folder), self._bucket.endpoint, self._bucket.region)
 
-    def _job(self, number: int) -> TrialJob:
-        """What the process of a trial needs."""
-        contract, config = self._contract, self._board.trials[number].config
+    def _begin_next(self) -> str | None:
+        """Ray Tune has room for a trial: name of the job that begins now, if there is one."""
+        if self._halts():
+            return None
+        with self._following:
+            self._follow()  # what has just ended counts for what begins
+            trial = self._board.begin_next()
+            if trial is None:
+                return None
+            if self._sweep.optuna or self._population is not None:
+                # Before it begins: the next driver must not choose other values for its folder.
+                self._retry(lambda: record.write(self._lease, self._board.trials))
+                self._remove_outdated()
+            self._asked.discard(trial.number)
+            name = f"{trial.number:04d}-{trial.leg:02d}"
+            self._jobs[trial.number] = self._desk.lay(name, self._contract_of(trial))
+        return name
+
+    def _contract_of(self, trial: Trial) -> RunContract:
+        """A trial's contract, or that of a leg of it."""
+        contract, origin = self._contract, trial.origin
         storage = contract.storage
-        own = contract.model_copy(
+        uri = self._bucket.uri(record.folder(trial.number, trial.leg))
+        until = self._population.until(trial) if self._population is not None else None
+        source = None
+        if origin is not None:
+            source = ContractRestore(
+                uri=self._bucket.uri(record.folder(origin.number, origin.leg)),
+                endpoint=storage.endpoint,
+                region=storage.region,
+                step=origin.step,
+            )
+        return contract.model_copy(
             update={
                 "sweep": None,
-                "trial": ContractTrial(number=number, metric=self._sweep.metric),
-                "config": {**contract.config, **config},
-                "storage": storage.model_copy(
-                    update={"uri": self._bucket.uri(record.folder(number))}
+                "trial": ContractTrial(
+                    number=trial.number,
+                    leg=trial.leg,
+                    metric=self._sweep.metric,
+                    until_step=until,
                 ),
+                "config": {**contract.config, **trial.config},
+                "storage": storage.model_copy(update={"uri": uri}),
+                "restore_from": source,
             }
         )
-        document = self._folder / f"{number:04d}.json"
-        return TrialJob(own, self._lease, str(state_directory()), str(document))
+
+    def _remove_outdated(self) -> None:
+        """Delete checkpoints from which no leg begins any more."""
+        for folder in outdated(self._board.trials):
+            if folder in self._removed:
+                continue
+            try:
+                for part in (manifest.FOLDER, manifest.CHECKPOINTS):
+                    self._bucket.delete_folder(f"{folder}/{part}")
+                self._removed.add(folder)
+            except StorageError as error:  # the next leg tries again
+                log.warning("%s could not be removed: %s", folder, error)
 
     def _lost(self, number: int) -> None:
         """The process of a trial has ended without a reason."""
@@ -176,7 +243,8 @@ class SweepDriver:
         """Follow the trials: note what changes, stop those that are to be stopped, report."""
         while not ended.wait(WATCH_S):
             try:
-                self._follow()
+                with self._following:
+                    self._follow()
                 self._note_changes()
                 if self._failure is not None:
                     for number in self._board.under_way():
@@ -189,7 +257,7 @@ class SweepDriver:
                 log.exception("the trials could not be followed")
 
     def _follow(self) -> None:
-        for number, job in self._jobs.items():
+        for number, job in list(self._jobs.items()):
             found = read_document(job)
             if found is not None:
                 self._board.follow(number, found)
@@ -220,7 +288,8 @@ class SweepDriver:
 
     def _suspend(self, number: int) -> None:
         """Have a trial save its state and end."""
-        if number not in self._asked and trial_requests.suspend(number):
+        trial = self._jobs[number].contract.trial
+        if number not in self._asked and trial is not None and trial_requests.suspend(trial):
             self._asked.add(number)  # else the next round asks again
 
     def _write(self) -> None:
@@ -282,5 +351,6 @@ class SweepDriver:
 
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: each trial makes a checkpoint before Ray ends."""
-        trial_requests.checkpoint_all(self._board.under_way(), notice.deadline)
+        under_way = [self._jobs[number].contract.trial for number in self._board.under_way()]
+        trial_requests.checkpoint_all([one for one in under_way if one], notice.deadline)
         self._notice.confirm_saved()

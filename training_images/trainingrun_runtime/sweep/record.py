@@ -28,6 +28,17 @@ TRIALS = "trials"
 """Below it each trial has a folder of its own, laid out like that of a run."""
 
 
+class Origin(Wire):
+    """The checkpoint from which a leg of a trial begins."""
+
+    number: int
+    """Of the trial whose checkpoint it is."""
+    leg: int
+    """Which leg of it has made the checkpoint."""
+    step: int
+    """Of the checkpoint."""
+
+
 class Trial(Wire):
     """One trial."""
 
@@ -51,6 +62,11 @@ class Trial(Wire):
     """Why it failed."""
     reports: list[tuple[int, float | None]] = Field(default_factory=list)
     """Step and metric at each comparison with other trials, oldest first; None: no number."""
+    leg: int = 1
+    """Of a trial that waits for others again and again: how often it has begun. Each leg has a
+    folder of its own, so that others can begin from its last checkpoint."""
+    origin: Origin | None = None
+    """What this leg begins from; None: from step 0."""
 
     def row(self) -> TrialRow:
         """What users see of it."""
@@ -74,9 +90,9 @@ class SweepRecord(Wire):
     """By number, from 1."""
 
 
-def folder(number: int) -> str:
-    """A trial's folder below that of the run."""
-    return f"{TRIALS}/{number:04d}"
+def folder(number: int, leg: int = 1) -> str:
+    """The folder of a trial's leg below that of the run."""
+    return f"{TRIALS}/{number:04d}" + (f"-{leg:02d}" if leg > 1 else "")
 
 
 def read(bucket: Bucket, before: int) -> list[Trial] | None:

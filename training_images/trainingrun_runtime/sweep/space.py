@@ -21,12 +21,32 @@ def configs(sweep: ContractSweep, seed: str) -> list[dict[str, Any]]:
         return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*choices)]
     drawn = random.Random(seed)  # noqa: S311 - no secret
     return [
-        {parameter.name: _draw(parameter, drawn) for parameter in sweep.space}
+        {parameter.name: draw(parameter, drawn) for parameter in sweep.space}
         for _ in range(sweep.samples)
     ]
 
 
-def _draw(parameter: ContractParameter, drawn: random.Random) -> Any:
+def within(sweep: ContractSweep, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with every number moved to the nearest end of its range if it is outside."""
+    ranges = {p.name: p for p in sweep.space if p.values is None}
+    return {name: _within(ranges.get(name), value) for name, value in config.items()}
+
+
+def _within(parameter: ContractParameter | None, value: Any) -> Any:
+    if parameter is None:
+        return value
+    low, high = parameter.min or 0.0, parameter.max or 0.0
+    found = min(max(value, low), high)
+    return int(found) if parameter.type == "integer" else found
+
+
+def draw(parameter: ContractParameter, drawn: Any) -> Any:
+    """A value of the parameter.
+
+    Args:
+        parameter: what is tried.
+        drawn: a `random.Random`, or the module itself.
+    """
     if parameter.values is not None:
         return drawn.choice(parameter.values)
     low, high = parameter.min or 0.0, parameter.max or 0.0
@@ -37,7 +57,7 @@ def _draw(parameter: ContractParameter, drawn: random.Random) -> Any:
     return min(max(_between(low, high, parameter, drawn), low), high)
 
 
-def _between(low: float, high: float, parameter: ContractParameter, drawn: random.Random) -> float:
+def _between(low: float, high: float, parameter: ContractParameter, drawn: Any) -> float:
     if parameter.scale == "log":
         return math.exp(drawn.uniform(math.log(low), math.log(high)))
-    return drawn.uniform(low, high)
+    return float(drawn.uniform(low, high))

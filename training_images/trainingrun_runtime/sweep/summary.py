@@ -1,6 +1,6 @@
 """One progress document from those of all trials; pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from trainingrun.api.contract import (
     MOST_RECORDS,
@@ -34,6 +34,13 @@ class Summary:
         self._saved = {trial.number: trial.step for trial in trials.values()}
         self._records: list[Record] = []
         self._seen: dict[int, int] = {}  # trial -> number of its last record
+        self._ended: list[Progress] = []
+
+    def leg_ended(self, number: int, document: Progress) -> None:
+        """The trial begins again, with another document; this one counts as it is."""
+        self._add_records(number, document)
+        self._seen.pop(number, None)
+        self._ended.append(document)
 
     def progress(
         self, trials: Mapping[int, Trial], documents: Mapping[int, Progress], head: Progress
@@ -54,7 +61,8 @@ class Summary:
         ]
         best = record.best(trials, self._sweep.mode)
         step = sum(trial.step for trial in trials.values())
-        began = any(found.step_time is not None for found in documents.values())
+        whole = [*documents.values(), *self._ended]
+        began = any(found.step_time is not None for found in whole)
         waiting = [f for f in documents.values() if f.storage_error and not f.state.final]
         stored = min(waiting, key=lambda f: f.storage_error_since or 0.0, default=head)
         if head.storage_error is not None:
@@ -66,9 +74,7 @@ class Summary:
                 "state": _state(running, began) if not head.state.final else head.state,
                 "resumed_from_step": self._resumed,
                 "step": step,
-                "step_time": max(
-                    (f.step_time for f in documents.values() if f.step_time), default=None
-                ),
+                "step_time": max((f.step_time for f in whole if f.step_time), default=None),
                 "total_steps": _total(trials, documents),
                 "world_size": sum(f.world_size for f in running if f.state is RunState.TRAINING),
                 "data_wait_share": slowest.data_wait_share,
@@ -76,7 +82,7 @@ class Summary:
                 "metrics": best.metrics if best else {},
                 "checkpoint": self._checkpoint(documents),
                 "records": self._records[-MOST_RECORDS:],
-                "seconds": self._seconds(documents),
+                "seconds": self._seconds(whole),
                 "lost_nodes": sorted({node for f in documents.values() for node in f.lost_nodes}),
                 "storage_error": stored.storage_error,
                 "storage_error_since": stored.storage_error_since,
@@ -89,8 +95,15 @@ class Summary:
             if found.number <= self._seen.get(number, 0):
                 continue
             self._seen[number] = found.number
-            if found.kind is RecordKind.APPLICATION_ERROR:
-                continue  # a failed trial is in the table, and is no failure of the run
+            # A failed trial is in the table, and is no failure of the run. That a leg begins where
+            # another one has ended is nothing that happened to it.
+            begins = (
+                found.kind is RecordKind.RESTORED
+                and document.restored_from is not None
+                and found.step == document.resumed_from_step
+            )
+            if found.kind is RecordKind.APPLICATION_ERROR or begins:
+                continue
             last = self._records[-1].number if self._records else 0
             message = f"trial {number}: {found.message}"
             # Its step is the trial's own, and the document's is that of all trials.
@@ -106,9 +119,9 @@ class Summary:
         self._saved |= {number: one.step for number, one in found.items()}
         return newest.model_copy(update={"step": sum(self._saved.values())})
 
-    def _seconds(self, documents: Mapping[int, Progress]) -> Seconds:
+    def _seconds(self, documents: Iterable[Progress]) -> Seconds:
         """The mean of the trials that are trained at once."""
-        spent = [document.seconds for document in documents.values()]
+        spent = [document.seconds for document in documents]
         return Seconds(
             **{
                 name: sum(getattr(one, name) for one in spent) / self._sweep.concurrency

@@ -18,7 +18,7 @@ import ray
 from trainingrun.api.contract import STATE_DIRECTORY_ENV, Progress, RunContract
 
 from ..attempt import Attempt, failure_of, start_imports
-from ..checkpoints import manifest, run_result
+from ..checkpoints import manifest, restore_source, run_result
 from ..checkpoints.bucket import Bucket
 from ..checkpoints.storage_retry import StorageRetry
 from ..coordination.coordinator import trial_coordinator
@@ -36,7 +36,7 @@ POLL_S = 0.25
 
 @dataclass(frozen=True)
 class TrialJob:
-    """What a trial's process needs; it travels through Ray."""
+    """What a trial's process needs."""
 
     contract: RunContract
     """The trial's contract."""
@@ -46,6 +46,36 @@ class TrialJob:
     """The driver's, which has the file that asks for a suspension."""
     document: str
     """Where the trial writes its progress document."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder of the head's pod by which the driver hands jobs to the trials' processes.
+
+    A job is not known before its trial begins, and Ray Tune would write it into its own files. The
+    desk travels through Ray.
+    """
+
+    folder: Path
+    """Has a contract and a document for each trial that has begun."""
+    run: Lease
+    """The driver's lease of the run."""
+    state_directory: str
+    """The driver's."""
+
+    def lay(self, name: str, contract: RunContract) -> TrialJob:
+        """A trial begins: leave its contract for its process, under a name of its own."""
+        (self.folder / f"{name}.contract").write_text(contract.model_dump_json(by_alias=True))
+        return self._job(name, contract)
+
+    def take(self, name: str) -> TrialJob:
+        """The job that was laid there."""
+        content = (self.folder / f"{name}.contract").read_bytes()
+        return self._job(name, RunContract.model_validate_json(content))
+
+    def _job(self, name: str, contract: RunContract) -> TrialJob:
+        document = str(self.folder / f"{name}.json")
+        return TrialJob(contract, self.run, self.state_directory, document)
 
 
 def train(job: TrialJob, report: Callable[[dict[str, Any]], Any]) -> None:
@@ -72,9 +102,10 @@ def train(job: TrialJob, report: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def _rating(contract: RunContract) -> tuple[int, Any] | None:
-    number = contract.trial.number if contract.trial else 0
+    if contract.trial is None:
+        return None
     try:
-        coordinator = ray.get_actor(trial_coordinator(number))
+        coordinator = ray.get_actor(trial_coordinator(contract.trial))
         found: tuple[int, Any] | None = ray.get(coordinator.rating.remote(), timeout=10)
     except (ValueError, ray.exceptions.RayError):  # it does not run yet, or no longer
         return None
@@ -97,6 +128,9 @@ def _drive(job: TrialJob) -> None:
         lease = retry(lambda: TrialLease.of(job.run, bucket))
         committed = retry(lambda: manifest.committed(bucket))
         base_step = committed[-1].step if committed else 0
+        source = contract.restore_from
+        if source is not None and not committed:
+            base_step = retry(lambda: restore_source.find(source, deep=False))[0].step
         attempt = Attempt(contract, lease, started, documents, committed, base_step, imports)
     except Superseded as error:
         log.error("%s", error)

@@ -6,18 +6,19 @@ what the next driver needs. Nothing is kept of what its loggers would write.
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
 
 from trainingrun.api.contract import ContractSweep
 
 from ..state_directory import state_directory
 from .rungs import STEP, VALUE
-from .trial import TrialJob, train
+from .trial import Desk, train
 
 HEAD = {"CPU": 0, "node:__internal_head__": 0.001}
 """Ray resources of a trial's process: it is on the head, which no spot node carries."""
@@ -40,6 +41,8 @@ class Calls:
     """Whether no further trial is to begin."""
     is_over: Callable[[], bool]
     """Whether nothing is left to wait for, though trials are left."""
+    begin_next: Callable[[], str | None]
+    """Name of the job that begins now; None: none can yet, or ever."""
 
     # Tune pickles its scheduler and its stopper, for a restore that is never made.
     def __reduce__(self) -> tuple[Any, ...]:
@@ -50,7 +53,7 @@ class Calls:
 
 
 def _no_calls() -> Calls:
-    return Calls(lambda *_: False, lambda _: None, lambda: True, lambda: True)
+    return Calls(lambda *_: False, lambda _: None, lambda: True, lambda: True, lambda: None)
 
 
 class _Scheduler(FIFOScheduler):
@@ -74,7 +77,34 @@ class _Scheduler(FIFOScheduler):
 
 
 def _number(trial: Any) -> int:
-    return int(trial.config["trial"])
+    return int(trial.config["trial"].partition("-")[0])
+
+
+class _Queue(Searcher):
+    """Asks for the next trial whenever there is room for one."""
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+        self._running: set[str] = set()
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        name = self._calls.begin_next()
+        if name is not None:
+            self._running.add(trial_id)
+            return {"trial": name}
+        return None if self._running else str(Searcher.FINISHED)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        self._running.discard(trial_id)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing of it is kept; see `record`."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing of it is kept."""
 
 
 class _Over(tune.Stopper):
@@ -90,21 +120,23 @@ class _Over(tune.Stopper):
         return self._calls.is_over()
 
 
-def run(sweep: ContractSweep, jobs: Mapping[int, TrialJob], calls: Calls) -> None:
-    """Train these trials in their order; returns when they have ended, whatever their outcome."""
+def run(sweep: ContractSweep, desk: Desk, calls: Calls) -> None:
+    """Train trials as they come; returns when they have ended, whatever their outcome."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
 
     def trial(config: dict[str, Any]) -> None:
-        train(jobs[config["trial"]], tune.report)
+        train(desk.take(config["trial"]), tune.report)
 
     storage = state_directory() / "tune"
     shutil.rmtree(storage, ignore_errors=True)  # of a former driver on this head
     tune.Tuner(
         tune.with_resources(trial, HEAD),
-        param_space={"trial": tune.grid_search(list(jobs))},
         tune_config=tune.TuneConfig(
-            scheduler=_Scheduler(calls), max_concurrent_trials=sweep.concurrency
+            scheduler=_Scheduler(calls),
+            search_alg=_Queue(calls),
+            num_samples=-1,  # until the queue has none left
+            max_concurrent_trials=sweep.concurrency,
         ),
         run_config=tune.RunConfig(
             name="sweep",
