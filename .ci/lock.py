@@ -22,7 +22,15 @@ LOCKS = {
     "training_images/requirements.lock": "runtime",
 }
 """The extra that each file is for; all of them agree with the first."""
-FRAMEWORKS = ("lightning", "transformers", "accelerate", "xgboost", "lightgbm", "optuna")
+FRAMEWORKS = (
+    "lightning",
+    "transformers",
+    "accelerate",
+    "xgboost",
+    "lightgbm",
+    "optuna",
+    "hyperopt",
+)
 """The extras of frameworks, and of a sweep's search; each has a file with what the training image
 does not have without it."""
 FRAMEWORK_LOCK = "training_images/frameworks/{extra}.lock"

@@ -258,7 +258,7 @@ def test_a_metric_that_no_trial_reports_is_named_with_those_that_are(sweep: Run)
 
 @pytest.mark.parametrize("bucket", ["file"], indirect=True)
 def test_an_image_without_optuna_is_named(sweep: Run):
-    grid = _grid([0.1], samples=2, optuna=True)
+    grid = _grid([0.1], samples=2, library="Optuna")
     sweep.contract = sweep.contract.model_copy(update={"sweep": grid})
     assert sweep.drive() == 1
     failure = sweep.progress().failure

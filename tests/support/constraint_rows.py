@@ -132,7 +132,7 @@ _SWEEP: list[Row] = [
             "rule",
             good,
             bad,
-            "set samples, the number of trials, with search random and Optuna, and leave it out",
+            "set samples, the number of trials, and leave it out with search grid",
         )
         for good, bad in (
             ({"samples": 1}, {"samples": None}),
@@ -167,13 +167,16 @@ _SWEEP: list[Row] = [
         )
         for bad in ({"scheduler": "PBT"}, {"perturbationInterval": 10})
     ],
-    _sweep(
-        ".search",
-        "rule",
-        {"search": "Optuna"},
-        {"search": "Optuna", "scheduler": "PBT", "perturbationInterval": 10},
-        "cannot be Optuna with scheduler PBT, which changes the values by itself",
-    ),
+    *[
+        _sweep(
+            ".search",
+            "rule",
+            {"search": search},
+            {"search": search, "scheduler": "PBT", "perturbationInterval": 10},
+            "must be random or grid with scheduler PBT, which changes the values by itself",
+        )
+        for search in ("Optuna", "HyperOpt")
+    ],
     *[
         _parameter("", "rule", good, bad, "set both min and max, or values in their place")
         for good, bad in (

@@ -190,8 +190,9 @@ class ContractSweep(Wire):
     perturbation_interval: int | None = None
     """Steps after which all trials wait for each other, and the worst ones begin again from the
     checkpoints of the best ones; none: each is trained for itself."""
-    optuna: bool = False
-    """Whether Optuna chooses the values of a trial from the results of others."""
+    library: Literal["Optuna", "HyperOpt"] | None = None
+    """What chooses the values of a trial from the results of others; none: they are drawn, or every
+    combination is tried."""
     concurrency: int = 1
     """Trials at once."""
     space: list[ContractParameter]

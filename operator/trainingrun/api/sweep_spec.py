@@ -93,7 +93,7 @@ class Sweep(Model):
     """The run is trained several times by Ray Tune, each time with other values in its config."""
 
     samples: Whole | None = Field(default=None, ge=1, le=MOST_TRIALS)
-    """Number of trials with search random and Optuna."""
+    """Number of trials; not with search grid."""
     metric: str = Field(min_length=1, max_length=200)
     """Metric by which trials are compared; the training reports it."""
     mode: Literal["min", "max"]
@@ -110,9 +110,10 @@ class Sweep(Model):
     Default: 4."""
     perturbation_interval: Whole | None = Field(default=None, ge=1, le=1000000000)
     """With PBT: steps that all trials do before they are compared, again and again."""
-    search: Literal["random", "grid", "Optuna"] = "random"
+    search: Literal["random", "grid", "Optuna", "HyperOpt"] = "random"
     """`random` draws the values of each trial; `grid` tries every combination of values; `Optuna`
-    chooses them from the results of the trials so far, and needs an image with Optuna."""
+    and `HyperOpt` choose them from the results of the trials so far, and need an image with that
+    library."""
     concurrency: Whole = Field(default=1, ge=1, le=100)
     """Trials at once, each with workers.count workers of its own; there are pods for all of them.
     """
@@ -129,8 +130,8 @@ class Sweep(Model):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.samples) == (self.search != 'grid')",
-            "set samples, the number of trials, with search random and Optuna, and leave it out "
-            "with grid, which tries every combination of values",
+            "set samples, the number of trials, and leave it out with search grid, which tries "
+            "every combination of values",
             lambda sweep: (sweep.samples is not None) == (sweep.search != "grid"),
             "samples",
         ),
@@ -159,10 +160,9 @@ class Sweep(Model):
             "perturbationInterval",
         ),
         Rule(
-            "self.scheduler != 'PBT' || self.search != 'Optuna'",
-            "cannot be Optuna with scheduler PBT, which changes the values by itself; use search "
-            "random or grid",
-            lambda sweep: sweep.scheduler != "PBT" or sweep.search != "Optuna",
+            "self.scheduler != 'PBT' || self.search in ['random', 'grid']",
+            "must be random or grid with scheduler PBT, which changes the values by itself",
+            lambda sweep: sweep.scheduler != "PBT" or sweep.search in ("random", "grid"),
             "search",
         ),
         Rule(

@@ -3,8 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from trainingrun.api.contract import (
     ContractSweep,
@@ -18,6 +17,7 @@ from . import record, summary
 from .population import Population
 from .record import Trial
 from .rungs import Rungs
+from .searches import Draw
 from .summary import Summary
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Board:
         trials: Iterable[Trial],
         give_up: Callable[[Failure], None],
         population: Population | None = None,
-        draw: Callable[[int, Mapping[int, Trial]], dict[str, Any]] | None = None,
+        draw: Draw | None = None,
     ) -> None:
         self._population, self._draw = population, draw
         self._begun: set[int] = set()

@@ -39,7 +39,7 @@ from ..failed_start import FAILED
 from ..progress import document as progress_document
 from ..progress.driver_documents import Documents
 from ..state_directory import state_directory
-from . import optuna_search, record, space, trial_requests, tuning
+from . import record, searches, space, trial_requests, tuning
 from .board import STOP_WAIT_S, Board
 from .population import Population, outdated
 from .record import Trial
@@ -80,7 +80,7 @@ class SweepDriver:
         self._desk = Desk(self._folder, lease, str(state_directory()))
         every = sweep.perturbation_interval
         self._population = Population(sweep, every, contract.uid) if every is not None else None
-        draw = partial(optuna_search.suggest, sweep, contract.uid) if sweep.optuna else None
+        draw = searches.draw(sweep, contract.uid)
         trials = self._retry(self._begin)
         self._board = Board(sweep, trials, self._give_up, self._population, draw)
         self._jobs: dict[int, TrialJob] = {}
@@ -107,8 +107,9 @@ class SweepDriver:
         self._background.start()
         self._notice.start()
         try:
-            if self._sweep.optuna and not optuna_search.installed():
-                self._give_up(Failure(kind="Application", message=optuna_search.MISSING))
+            missing = searches.missing(self._sweep)
+            if missing is not None:
+                self._give_up(Failure(kind="Application", message=missing))
             if self._board.left() and self._failure is None:
                 calls = tuning.Calls(
                     self._board.reported, self._lost, self._halts, self._is_over, self._begin_next
@@ -129,10 +130,10 @@ class SweepDriver:
         """The trials as the former driver left them; the first one draws their values."""
         former = record.read(self._bucket, self._lease.fencing_token)
         if former is None:
-            # Optuna chooses the values of a trial when it begins.
+            # A library chooses the values of a trial when it begins.
             drawn = (
                 [{} for _ in range(self._sweep.samples or 0)]
-                if self._sweep.optuna
+                if self._sweep.library is not None
                 else space.configs(self._sweep, self._contract.uid)
             )
             former = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
@@ -171,7 +172,7 @@ class SweepDriver:
             trial = self._board.begin_next()
             if trial is None:
                 return None
-            if self._sweep.optuna or self._population is not None:
+            if self._sweep.library is not None or self._population is not None:
                 # Before it begins: the next driver must not choose other values for its folder.
                 self._retry(lambda: record.write(self._lease, self._board.trials))
                 self._remove_outdated()

@@ -6,22 +6,11 @@ the run's UID, the trial's number and those results, and the next driver continu
 
 import random
 from collections.abc import Mapping
-from importlib import util
 from typing import Any
 
 from trainingrun.api.contract import ContractParameter, ContractSweep, TrialState
 
 from .record import Trial
-
-MISSING = (
-    "sweep.search is Optuna, and the training image has no package optuna; build it with "
-    "EXTRAS=optuna, name optuna in training.requirements, or set search: random"
-)
-
-
-def installed() -> bool:
-    """Whether this Python has Optuna."""
-    return util.find_spec("optuna") is not None
 
 
 def suggest(
