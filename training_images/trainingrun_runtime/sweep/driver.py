@@ -11,25 +11,21 @@ import shutil
 import threading
 import time
 from functools import partial
-from typing import Any
+from typing import NoReturn
 
 from trainingrun.api.contract import (
-    ContractRestore,
     ContractSweep,
-    ContractTrial,
     Failure,
     Progress,
     ProgressResult,
     RunContract,
     RunState,
-    TrialState,
 )
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 
 from ..attempt import DONE
 from ..background import Background
-from ..checkpoints import manifest, run_result
-from ..checkpoints.bucket import Bucket
+from ..checkpoints import run_result
 from ..checkpoints.storage_errors import StorageError
 from ..checkpoints.storage_retry import StorageRetry
 from ..coordination import lease_keeper, suspend_request
@@ -39,11 +35,11 @@ from ..failed_start import FAILED
 from ..progress import document as progress_document
 from ..progress.driver_documents import Documents
 from ..state_directory import state_directory
-from . import record, searches, space, trial_requests, tuning
+from . import record, searches, trial_requests, tuning
 from .board import STOP_WAIT_S, Board
-from .population import Population, outdated
-from .record import Trial
+from .population import Population
 from .trial import Desk, TrialJob, read_document
+from .trial_folders import TrialFolders
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +75,12 @@ class SweepDriver:
         self._folder.mkdir()
         self._desk = Desk(self._folder, lease, str(state_directory()))
         every = sweep.perturbation_interval
-        self._population = Population(sweep, every, contract.uid) if every is not None else None
+        population = Population(sweep, every, contract.uid) if every is not None else None
+        self._folders = TrialFolders(contract, sweep, lease, population)
+        self._chosen_late = sweep.library is not None or population is not None
         draw = searches.draw(sweep, contract.uid)
-        trials = self._retry(self._begin)
-        self._board = Board(sweep, trials, self._give_up, self._population, draw)
+        trials = self._retry(self._folders.trials)
+        self._board = Board(sweep, trials, self._give_up, population, draw)
         self._jobs: dict[int, TrialJob] = {}
         self._stopping: set[int] = set()
         self._asked: set[int] = set()
@@ -90,7 +88,6 @@ class SweepDriver:
         self._failed_at = 0.0
         self._final = RunState.STARTING
         self._result: ProgressResult | None = None
-        self._removed: set[str] = set()
         self._writing, self._following = threading.Lock(), threading.RLock()
         reports = partial(self._store_reports, source="lease")
         keep = partial(lease_keeper.keep, lease, lambda: lease.renew(time.time()), reports)
@@ -126,43 +123,6 @@ class SweepDriver:
         self._failure = self._failure or failure
         self._end(RunState.FAILED)
 
-    def _begin(self) -> list[Trial]:
-        """The trials as the former driver left them; the first one draws their values."""
-        former = record.read(self._bucket, self._lease.fencing_token)
-        if former is None:
-            # A library chooses the values of a trial when it begins.
-            drawn = (
-                [{} for _ in range(self._sweep.samples or 0)]
-                if self._sweep.library is not None
-                else space.configs(self._sweep, self._contract.uid)
-            )
-            former = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
-        if all(trial.state is TrialState.FAILED for trial in former):
-            # The operator tries the run again; what failed is all that there is to try.
-            again: dict[str, Any] = {
-                "state": TrialState.PENDING,
-                "message": "",
-                "value": None,
-                "metrics": {},
-            }
-            if self._population is None:
-                again["reports"] = []
-            former = [trial.model_copy(update=again) for trial in former]
-        return [self._resumed(trial) for trial in former]
-
-    def _resumed(self, trial: Trial) -> Trial:
-        """A trial that was under way has the steps that its newest checkpoint holds."""
-        if trial.state.final:
-            return trial
-        committed = manifest.committed(self._trial_bucket(trial))
-        begun_at = trial.origin.step if trial.origin else 0
-        step = committed[-1].step if committed else begun_at
-        return trial.model_copy(update={"state": TrialState.PENDING, "step": step})
-
-    def _trial_bucket(self, trial: Trial) -> Bucket:
-        folder = record.folder(trial.number, trial.leg)
-        return Bucket.open(self._bucket.uri(folder), self._bucket.endpoint, self._bucket.region)
-
     def _begin_next(self) -> str | None:
         """Ray Tune has room for a trial: name of the job that begins now, if there is one."""
         if self._halts():
@@ -172,55 +132,17 @@ class SweepDriver:
             trial = self._board.begin_next()
             if trial is None:
                 return None
-            if self._sweep.library is not None or self._population is not None:
+            if self._chosen_late:
                 # Before it begins: the next driver must not choose other values for its folder.
-                self._retry(lambda: record.write(self._lease, self._board.trials))
-                self._remove_outdated()
+                try:
+                    self._retry(lambda: record.write(self._lease, self._board.trials))
+                except Superseded as error:  # Tune would make a failure of it
+                    _end_superseded(error)
+                self._folders.remove_outdated(self._board.trials)
             self._asked.discard(trial.number)
             name = f"{trial.number:04d}-{trial.leg:02d}"
-            self._jobs[trial.number] = self._desk.lay(name, self._contract_of(trial))
+            self._jobs[trial.number] = self._desk.lay(name, self._folders.contract(trial))
         return name
-
-    def _contract_of(self, trial: Trial) -> RunContract:
-        """A trial's contract, or that of a leg of it."""
-        contract, origin = self._contract, trial.origin
-        storage = contract.storage
-        uri = self._bucket.uri(record.folder(trial.number, trial.leg))
-        until = self._population.until(trial) if self._population is not None else None
-        source = None
-        if origin is not None:
-            source = ContractRestore(
-                uri=self._bucket.uri(record.folder(origin.number, origin.leg)),
-                endpoint=storage.endpoint,
-                region=storage.region,
-                step=origin.step,
-            )
-        return contract.model_copy(
-            update={
-                "sweep": None,
-                "trial": ContractTrial(
-                    number=trial.number,
-                    leg=trial.leg,
-                    metric=self._sweep.metric,
-                    until_step=until,
-                ),
-                "config": {**contract.config, **trial.config},
-                "storage": storage.model_copy(update={"uri": uri}),
-                "restore_from": source,
-            }
-        )
-
-    def _remove_outdated(self) -> None:
-        """Delete checkpoints from which no leg begins any more."""
-        for folder in outdated(self._board.trials):
-            if folder in self._removed:
-                continue
-            try:
-                for part in (manifest.FOLDER, manifest.CHECKPOINTS):
-                    self._bucket.delete_folder(f"{folder}/{part}")
-                self._removed.add(folder)
-            except StorageError as error:  # the next leg tries again
-                log.warning("%s could not be removed: %s", folder, error)
 
     def _lost(self, number: int) -> None:
         """The process of a trial has ended without a reason."""
@@ -252,8 +174,7 @@ class SweepDriver:
                         self._suspend(number)
                 self._write()
             except Superseded as error:
-                log.error("%s", error)
-                os._exit(LEASE_LOST_EXIT_CODE)  # without cleanup: it must not write anything
+                _end_superseded(error)
             except Exception:  # the next round tries again
                 log.exception("the trials could not be followed")
 
@@ -355,3 +276,8 @@ class SweepDriver:
         under_way = [self._jobs[number].contract.trial for number in self._board.under_way()]
         trial_requests.checkpoint_all([one for one in under_way if one], notice.deadline)
         self._notice.confirm_saved()
+
+
+def _end_superseded(error: Superseded) -> NoReturn:
+    log.error("%s", error)
+    os._exit(LEASE_LOST_EXIT_CODE)  # without cleanup: it must not write anything

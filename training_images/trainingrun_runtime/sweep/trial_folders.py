@@ -1,0 +1,127 @@
+"""The folders of trials in the bucket: what is in them as a driver begins, and who trains there."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from trainingrun.api.contract import (
+    ContractRestore,
+    ContractSweep,
+    ContractTrial,
+    RunContract,
+    TrialState,
+)
+
+from ..checkpoints import manifest
+from ..checkpoints.bucket import Bucket
+from ..checkpoints.storage_errors import StorageError
+from ..coordination.lease import Lease
+from . import record, space
+from .population import Population, outdated
+from .record import Trial
+
+log = logging.getLogger(__name__)
+
+
+class TrialFolders:
+    """The trials of one driver, as the bucket has them.
+
+    Args:
+        contract: the operator's settings of this attempt.
+        sweep: the contract's sweep.
+        lease: this driver's lease.
+        population: where trials wait for each other.
+    """
+
+    def __init__(
+        self,
+        contract: RunContract,
+        sweep: ContractSweep,
+        lease: Lease,
+        population: Population | None,
+    ) -> None:
+        self._contract, self._sweep, self._population = contract, sweep, population
+        self._lease, self._bucket = lease, lease.bucket
+        self._removed: set[str] = set()
+
+    def trials(self) -> list[Trial]:
+        """The trials as the former driver left them; the first one draws their values.
+
+        Raises:
+            StorageError: the store did not answer.
+        """
+        former = record.read(self._bucket, self._lease.fencing_token)
+        if former is None:
+            # A library chooses the values of a trial when it begins.
+            drawn = (
+                [{} for _ in range(self._sweep.samples or 0)]
+                if self._sweep.library is not None
+                else space.configs(self._sweep, self._contract.uid)
+            )
+            former = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
+        if all(trial.state is TrialState.FAILED for trial in former):
+            # The operator tries the run again; what failed is all that there is to try.
+            again: dict[str, Any] = {
+                "state": TrialState.PENDING,
+                "message": "",
+                "value": None,
+                "metrics": {},
+            }
+            if self._population is None:
+                again["reports"] = []
+            former = [trial.model_copy(update=again) for trial in former]
+        return [self._resumed(trial) for trial in former]
+
+    def _resumed(self, trial: Trial) -> Trial:
+        """A trial that was under way has the steps that its newest checkpoint holds."""
+        if trial.state.final:
+            return trial
+        committed = manifest.committed(self._bucket_of(trial))
+        begun_at = trial.origin.step if trial.origin else 0
+        step = committed[-1].step if committed else begun_at
+        return trial.model_copy(update={"state": TrialState.PENDING, "step": step})
+
+    def _bucket_of(self, trial: Trial) -> Bucket:
+        folder = record.folder(trial.number, trial.leg)
+        return Bucket.open(self._bucket.uri(folder), self._bucket.endpoint, self._bucket.region)
+
+    def contract(self, trial: Trial) -> RunContract:
+        """A trial's contract, or that of a leg of it."""
+        contract, origin = self._contract, trial.origin
+        storage = contract.storage
+        uri = self._bucket.uri(record.folder(trial.number, trial.leg))
+        until = self._population.until(trial) if self._population is not None else None
+        source = None
+        if origin is not None:
+            source = ContractRestore(
+                uri=self._bucket.uri(record.folder(origin.number, origin.leg)),
+                endpoint=storage.endpoint,
+                region=storage.region,
+                step=origin.step,
+            )
+        return contract.model_copy(
+            update={
+                "sweep": None,
+                "trial": ContractTrial(
+                    number=trial.number,
+                    leg=trial.leg,
+                    metric=self._sweep.metric,
+                    until_step=until,
+                ),
+                "config": {**contract.config, **trial.config},
+                "storage": storage.model_copy(update={"uri": uri}),
+                "restore_from": source,
+            }
+        )
+
+    def remove_outdated(self, trials: Mapping[int, Trial]) -> None:
+        """Delete checkpoints from which no leg begins any more."""
+        for folder in outdated(trials):
+            if folder in self._removed:
+                continue
+            try:
+                for part in (manifest.FOLDER, manifest.CHECKPOINTS):
+                    self._bucket.delete_folder(f"{folder}/{part}")
+                self._removed.add(folder)
+            except StorageError as error:  # the next leg tries again
+                log.warning("%s could not be removed: %s", folder, error)
