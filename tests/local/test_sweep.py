@@ -184,10 +184,10 @@ def test_asha_stops_a_bad_trial_after_a_checkpoint_and_an_error_ends_its_trial_a
 
 
 def _population() -> ContractSweep:
-    """Four trials whose learning rate is changed every 20 steps."""
+    """Two trials that are compared every 20 steps; the worse one goes on from the better one."""
     space = [ContractParameter(name="lr", min=1e-6, max=0.1, scale="log")]
     return ContractSweep(
-        metric="loss", mode="min", concurrency=2, samples=4, perturbation_interval=20, space=space
+        metric="loss", mode="min", concurrency=2, samples=2, perturbation_interval=20, space=space
     )
 
 
@@ -200,13 +200,13 @@ def _legs(run: Run) -> dict[int, Trial]:
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 def test_a_population_goes_on_after_a_loss_with_the_values_of_an_undisturbed_one(sweep: Run):
     whole = sweep.bucket
-    config = {"steps": 50, "step_seconds": 0.05}
+    config = {"steps": 50, "step_seconds": 0.1}
     sweep.contract = sweep.contract.model_copy(update={"sweep": _population(), "config": config})
     sweep.start()
-    # In the second leg of some trials, where one has begun from the checkpoint of another one.
+    # In the second leg, where one has begun from the checkpoint of the other one.
     sweep.wait_until(
         lambda progress: (
-            progress.sweep is not None and any(25 < row.step < 40 for row in progress.sweep.trials)
+            progress.sweep is not None and any(22 < row.step < 40 for row in progress.sweep.trials)
         )
     )
     sweep.stop()
@@ -214,13 +214,14 @@ def test_a_population_goes_on_after_a_loss_with_the_values_of_an_undisturbed_one
     assert any(trial.leg == 2 for trial in lost.values())
     assert sweep.drive() == 0, sweep.log()
     disturbed = _legs(sweep)
-    assert [trial.state for trial in disturbed.values()] == [TrialState.SUCCEEDED] * 4
-    assert [trial.leg for trial in disturbed.values()] == [3] * 4
-    exploits = [t for t in disturbed.values() if t.origin and t.origin.number != t.number]
-    assert exploits, "the worst one of four goes on from the best one"
+    assert [trial.state for trial in disturbed.values()] == [TrialState.SUCCEEDED] * 2
+    assert [trial.leg for trial in disturbed.values()] == [3] * 2
+    origins = {trial.origin.number for trial in disturbed.values() if trial.origin}
+    assert len(origins) == 1, "one goes on from the other one"
+    assert disturbed[1].config != disturbed[2].config
     final = sweep.progress()
-    assert final.step == 4 * 50
-    assert [row.step for row in final.sweep.trials] == [50] * 4 if final.sweep else False
+    assert final.step == 2 * 50
+    assert [row.step for row in final.sweep.trials] == [50] * 2 if final.sweep else False
     # Checkpoints of the first legs, from which nothing begins any more, are removed.
     assert not manifest.committed(_trial(sweep, 1))
     sweep.contract = sweep.contract.model_copy(
