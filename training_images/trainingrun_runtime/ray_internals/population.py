@@ -10,6 +10,8 @@ from typing import Any
 
 from ray.tune.schedulers import PopulationBasedTraining
 
+from . import expected
+
 _STEP, _VALUE = "step", "value"
 
 Decisions = dict[int, tuple[int, dict[str, Any]]]
@@ -30,6 +32,12 @@ class _Member:
 
     def is_finished(self) -> bool:
         return False
+
+
+# Not in `expected`, which would load Ray Tune in every driver.
+for _name in ("_exploit", "_get_new_config"):
+    if not hasattr(PopulationBasedTraining, _name):
+        raise expected.UnknownRay(expected.sentence(f"has no PopulationBasedTraining.{_name}"))
 
 
 class _Decides(PopulationBasedTraining):
