@@ -123,6 +123,8 @@ class Board:
     def reported(self, number: int, step: int, value: float | None) -> bool:
         """A trial has reported its metric; whether it has to end at once."""
         with self._lock:
+            if self._population is not None and self._population.waits(self._trials[number]):
+                return False  # what was sent before its leg was over
             trial = self._trials[number].model_copy(update={"value": value})
             if number in self._stopping:
                 self._trials[number] = trial

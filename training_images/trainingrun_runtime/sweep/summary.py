@@ -34,13 +34,14 @@ class Summary:
         self._saved = {trial.number: trial.step for trial in trials.values()}
         self._records: list[Record] = []
         self._seen: dict[int, int] = {}  # trial -> number of its last record
-        self._ended: list[Progress] = []
+        self._before = Seconds()  # of legs that are over
+        self._step_time: float | None = None
 
     def leg_ended(self, number: int, document: Progress) -> None:
         """The trial begins again, with another document; this one counts as it is."""
         self._add_records(number, document)
         self._seen.pop(number, None)
-        self._ended.append(document)
+        self._before = _sum([self._before, document.seconds])
 
     def progress(
         self, trials: Mapping[int, Trial], documents: Mapping[int, Progress], head: Progress
@@ -61,8 +62,8 @@ class Summary:
         ]
         best = record.best(trials, self._sweep.mode)
         step = sum(trial.step for trial in trials.values())
-        whole = [*documents.values(), *self._ended]
-        began = any(found.step_time is not None for found in whole)
+        last_step = max((f.step_time for f in documents.values() if f.step_time), default=None)
+        self._step_time = max(self._step_time or 0.0, last_step or 0.0) or None
         waiting = [f for f in documents.values() if f.storage_error and not f.state.final]
         stored = min(waiting, key=lambda f: f.storage_error_since or 0.0, default=head)
         if head.storage_error is not None:
@@ -71,10 +72,12 @@ class Summary:
         slowest = max(waits, key=lambda f: f.data_wait_share or 0.0, default=head)
         return head.model_copy(
             update={
-                "state": _state(running, began) if not head.state.final else head.state,
+                "state": _state(running, self._step_time is not None)
+                if not head.state.final
+                else head.state,
                 "resumed_from_step": self._resumed,
                 "step": step,
-                "step_time": max((f.step_time for f in whole if f.step_time), default=None),
+                "step_time": self._step_time,
                 "total_steps": _total(trials, documents),
                 "world_size": sum(f.world_size for f in running if f.state is RunState.TRAINING),
                 "data_wait_share": slowest.data_wait_share,
@@ -82,7 +85,7 @@ class Summary:
                 "metrics": best.metrics if best else {},
                 "checkpoint": self._checkpoint(documents),
                 "records": self._records[-MOST_RECORDS:],
-                "seconds": self._seconds(whole),
+                "seconds": self._seconds(documents.values()),
                 "lost_nodes": sorted({node for f in documents.values() for node in f.lost_nodes}),
                 "storage_error": stored.storage_error,
                 "storage_error_since": stored.storage_error_since,
@@ -121,13 +124,15 @@ class Summary:
 
     def _seconds(self, documents: Iterable[Progress]) -> Seconds:
         """The mean of the trials that are trained at once."""
-        spent = [document.seconds for document in documents]
+        spent = _sum([self._before, *(document.seconds for document in documents)])
         return Seconds(
-            **{
-                name: sum(getattr(one, name) for one in spent) / self._sweep.concurrency
-                for name in Seconds.model_fields
-            }
+            **{name: value / self._sweep.concurrency for name, value in spent.model_dump().items()}
         )
+
+
+def _sum(spent: Iterable[Seconds]) -> Seconds:
+    found = list(spent)
+    return Seconds(**{n: sum(getattr(one, n) for one in found) for n in Seconds.model_fields})
 
 
 def _state(running: list[Progress], began: bool) -> RunState:
