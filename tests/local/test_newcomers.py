@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.local_runs import Run
+from support.local_runs import Run, two_workers
 from trainingrun.api.contract import RunState
 from trainingrun.local.ray_nodes import LocalRay
 
@@ -56,8 +56,44 @@ ON_A_RANK = {
     ),
     "no GPU": ('torch.zeros(1).to("cuda")', "set workers.accelerator of the TrainingRun"),
     "a full /dev/shm": (
-        "list(torch.utils.data.DataLoader(KilledByBusError(), num_workers=1))",
+        "list(torch.utils.data.DataLoader(KilledByASignal(signal.SIGBUS), num_workers=1))",
         "raise workers.resources.sharedMemory",
+    ),
+    "a killed process of a data loader": (
+        "list(torch.utils.data.DataLoader(KilledByASignal(signal.SIGKILL), num_workers=1))",
+        "else workers.resources.memory, or lower num_workers",
+    ),
+    "a server that is not there": (
+        'urllib.request.urlopen(f"http://127.0.0.1:{unused_port()}/labels.csv")',
+        "nothing listens at that address: localhost is the pod itself",
+    ),
+    "a host that is not there": (
+        'urllib.request.urlopen("http://no-such-host.invalid/labels.csv")',
+        "correct the host's name, or see that the pods reach DNS",
+    ),
+    "more memory than there is": (
+        "torch.empty(1 << 50)",
+        "raise workers.resources.memory, or make the batch smaller and accumulate gradients",
+    ),
+    "a process group of one's own": (
+        'torch.distributed.init_process_group("gloo")',
+        "take out init_process_group",
+    ),
+    "parameters that take no part in the loss": (
+        "model = prepare_model(Half()); step_of(model); step_of(model)",
+        '{"find_unused_parameters": True} to prepare_model',
+    ),
+    "tensors as metrics": (
+        'ray.train.report({"loss": torch.zeros(1)})',
+        "report numbers, as loss.item()",
+    ),
+    "a tensor that was saved on a GPU": (
+        "torch.load(saved_on_a_gpu())",
+        "pass map_location=ray.train.torch.get_device() to torch.load",
+    ),
+    "a package that the image does not have": (
+        "import no_such_package",
+        "put the package into training.requirements",
     ),
 }
 
@@ -89,19 +125,40 @@ def failure_of(run: Run) -> str:
 
 @pytest.mark.parametrize(("code", "advice"), ON_A_RANK.values(), ids=ON_A_RANK.keys())
 def test_an_error_on_a_rank_says_what_to_do(
-    a_script: Callable[[str], Run], code: str, advice: str
+    a_script: Callable[[str], Run], tmp_path: Path, code: str, advice: str
 ) -> None:
+    folder = tmp_path
     run = a_script(
         f"""
-        import os, signal
+        import os, signal, socket, urllib.request
         from ray.air.session import report
 
-        class KilledByBusError(torch.utils.data.Dataset):
+        class KilledByASignal(torch.utils.data.Dataset):
+            def __init__(self, number):
+                self.number = number  # SIGBUS is what a write to a full /dev/shm is answered with
+
             def __len__(self):
                 return 1
 
             def __getitem__(self, index):
-                os.kill(os.getpid(), signal.SIGBUS)  # as a write to a full /dev/shm is answered
+                os.kill(os.getpid(), self.number)
+
+        class Half(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.used, self.unused = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+            def forward(self, numbers):
+                return self.used(numbers)
+
+        def unused_port():
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                return free.getsockname()[1]
+
+        def saved_on_a_gpu():
+            torch.serialization.location_tag = lambda storage: "cuda:0"
+            torch.save(torch.zeros(1), "{folder}/weights.pt")
+            return "{folder}/weights.pt"
 
         def train():
             {code}
@@ -110,6 +167,41 @@ def test_an_error_on_a_rank_says_what_to_do(
         """
     )
     assert advice in failure_of(run)
+
+
+def test_nccl_without_a_gpu_says_what_to_do(a_script: Callable[[str], Run]) -> None:
+    run = a_script(
+        """
+        from ray.train.torch import TorchConfig
+
+        trainer = TorchTrainer(print, scaling_config=scaling, torch_config=TorchConfig("nccl"))
+        trainer.fit()
+        """
+    )
+    assert "set workers.accelerator of the TrainingRun" in failure_of(run)
+
+
+def test_a_full_object_store_says_what_to_do(tmp_path: Path) -> None:
+    """Ray writes what its memory does not hold to the disk, until that is nearly full."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        TRAIN
+        + textwrap.dedent(
+            """
+            def train():
+                kept = [ray.put(bytes(50_000_000)) for _ in range(20)]
+
+            TorchTrainer(train, scaling_config=scaling).fit()
+            """
+        )
+    )
+    nearly_full = {"RAY_local_fs_capacity_threshold": "0.01"}  # of the disk, so that it is
+    with two_workers(tmp_path / "ray", **nearly_full) as ray:
+        run = Run(ray, tmp_path, None, {}, script=script)
+        try:
+            assert "Ray's object store is full: pass large data by ray.data" in failure_of(run)
+        finally:
+            run.stop()
 
 
 @pytest.mark.parametrize(("code", "advice"), IN_THE_SCRIPT.values(), ids=IN_THE_SCRIPT.keys())

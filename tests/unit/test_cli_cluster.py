@@ -76,6 +76,42 @@ def test_get_shows_the_wait_for_data(server: Server) -> None:
     assert "waiting for data  34% of the time in steps (rank 3)" in call("get", "digits")[1]
 
 
+def test_get_shows_the_slowest_rank_and_the_memory(server: Server) -> None:
+    progress = {
+        "step": 480,
+        "communicationWaitShare": 0.66,
+        "communicationWaitRank": 0,
+        "slowestRank": {"rank": 3, "node": "b", "ownSeconds": 0.36, "medianSeconds": 0.2},
+        "memory": {"rank": 1, "node": "a", "usedBytes": 2**30, "limitBytes": 2**31},
+        "warnings": ["rank 3 on node b is slow"],
+    }
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", progress=progress))]
+    output = call("get", "digits")[1]
+    for line in (
+        "waiting for ranks  66% of the time in steps (rank 0)",
+        "slowest rank       3 on node b: 0.36 s of its own in a step, the others' median is 0.2 s",
+        "memory             1.0 GiB of 2.0 GiB (rank 1 on node a)",
+        "warning            rank 3 on node b is slow",
+    ):
+        assert line in output
+
+
+def test_watch_says_a_warning_once(server: Server) -> None:
+    def warned(phase: str, seconds: str) -> tuple[int, dict[str, Any]]:
+        said = f"rank 3 on node b is slow: a step takes it {seconds} s"
+        return 200, a_run(phase, progress={"step": 1, "warnings": [said]})
+
+    server.answers[f"{RUNS}/digits"] = [
+        warned("Running", "0.36"),
+        warned("Running", "0.41"),
+        warned("Succeeded", "0.41"),
+    ]
+    code, output, _ = call("watch", "digits")
+    assert code == 0
+    assert output.count("rank 3 on node b is slow: a step takes it 0.36 s") == 1
+    assert output.count("rank 3 on node b is slow") == 1
+
+
 def test_get_as_yaml_gives_the_object(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running"))]
     assert yaml.safe_load(call("get", "digits", "-o", "yaml")[1]) == a_run("Running")

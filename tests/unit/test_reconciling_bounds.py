@@ -53,6 +53,21 @@ def training() -> Observed:
         pytest.param(
             {
                 "progress": a_progress(
+                    warnings=[ENDLESS] * 50,
+                    slowest_rank={
+                        "rank": 1,
+                        "node": ENDLESS,
+                        "own_seconds": 1e300,
+                        "median_seconds": 0,
+                    },
+                    memory={"rank": 1, "node": ENDLESS, "used_bytes": 2**80},
+                )
+            },
+            id="warnings",
+        ),
+        pytest.param(
+            {
+                "progress": a_progress(
                     state="Succeeded", result={"checkpoint_uri": ENDLESS, "metrics": {"x": ENDLESS}}
                 )
             },

@@ -42,6 +42,40 @@ def test_the_share_of_time_spent_waiting_for_data_is_shown(training: Observed) -
     assert (progress.data_wait_share, progress.data_wait_rank) == (0.35, 3)
 
 
+def test_the_slowest_rank_and_the_fullest_memory_are_shown(training: Observed) -> None:
+    warning = "rank 1 on node b is slow: a step takes it 0.300 s of its own"
+    reported = a_progress(
+        world_size=2,
+        step_seconds=0.31234,
+        communication_wait_share=0.6789,
+        communication_wait_rank=0,
+        slowest_rank={"rank": 1, "node": "b", "own_seconds": 0.30004, "median_seconds": 0.1},
+        memory={"rank": 1, "node": "b", "used_bytes": 2**30, "limit_bytes": 2**31},
+        warnings=[warning],
+    )
+    plan = reconcile(replace(training, progress=reported))
+    progress = plan.status.progress
+    assert progress
+    assert progress.step_seconds == 0.312
+    assert (progress.communication_wait_share, progress.communication_wait_rank) == (0.68, 0)
+    assert progress.slowest_rank
+    assert progress.slowest_rank.to_dict() == {
+        "rank": 1,
+        "node": "b",
+        "ownSeconds": 0.3,
+        "medianSeconds": 0.1,
+    }
+    assert progress.memory
+    assert progress.memory.to_dict() == {
+        "rank": 1,
+        "node": "b",
+        "usedBytes": 2**30,
+        "limitBytes": 2**31,
+    }
+    ready = condition(plan, "Ready")
+    assert (ready.status, ready.message) == ("True", f"2 workers train; {warning}")
+
+
 def test_the_same_document_read_again_later_changes_nothing(training: Observed) -> None:
     first = then(training, 62)
     assert reconcile(first, 64).status.to_dict() == first.run.status.to_dict()

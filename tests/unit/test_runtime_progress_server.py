@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from support.ports import free_port
-from trainingrun.api.contract import SUSPEND_FILE, LastCheckpoint, Progress, RunState, Seconds
+from trainingrun.api.contract import (
+    SUSPEND_FILE,
+    LastCheckpoint,
+    Progress,
+    RunState,
+    Seconds,
+    SlowestRank,
+)
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.server import ProgressServer
 
@@ -134,6 +141,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
         fencing_token=3,
         step=10,
         data_wait_share=0.25,
+        slowest_rank=SlowestRank(rank=1, own_seconds=0.5, median_seconds=0.25),
         metrics={"loss": 0.25, "note": "text", "gone": "NaN", "good": True},
         seconds=Seconds(productive=12.5, lost_work=2),
         checkpoint=LastCheckpoint(uri="s3://x", step=8, time=100),
@@ -145,6 +153,8 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
     for line in (
         f"trainingrun_step{{{labels.format('')}}} 10.0",
         f"trainingrun_data_wait_ratio{{{labels.format('')}}} 0.25",
+        f"trainingrun_slowest_rank_seconds{{{labels.format('')}}} 0.5",
+        f"trainingrun_other_ranks_seconds{{{labels.format('')}}} 0.25",
         f"trainingrun_fencing_token{{{labels.format('')}}} 3.0",
         f"trainingrun_checkpoint_step{{{labels.format('')}}} 8.0",
         "trainingrun_seconds_total{" + labels.format('cause="lostWork",') + "} 2.0",

@@ -27,7 +27,8 @@ from .data.drawn_batches import DrawnBatches
 from .data.resumable_loader import ResumableDataLoader
 from .noted_steps import NotedSteps
 from .progress.document import printable_metrics
-from .progress.step_reporter import DataWaitReporter, StepReporter
+from .progress.rank_reporter import TimesReporter
+from .progress.step_reporter import StepReporter
 from .progress.time_accounting import StepReport
 from .random_numbers import StepRandom
 from .reports.recorder import ReportRecorder
@@ -95,7 +96,9 @@ class Session:
             if worker.rank == 0
             else None
         )
-        self._wait_reporter = DataWaitReporter(worker.coordinator, worker.rank, worker.group)
+        self._times_reporter = TimesReporter(
+            worker.coordinator, worker.rank, worker.group, objects.values()
+        )
         self._requests = Requests(
             worker, self._consensus, self._course, self._saving, self._reporter
         )
@@ -345,7 +348,8 @@ class Session:
 
     def _report_step(self) -> None:
         course = self._course
-        self._wait_reporter.report(self._data.waited(course.productive))
+        waited = self._data.waited(course.productive)
+        self._times_reporter.report(course.step, course.productive, waited)
         if self._reporter is None:
             return
         self._reporter.report(

@@ -78,6 +78,8 @@ MOST_RECORDS = 100
 """Records in a document; of more, the newest are read."""
 MOST_NODES = 1000
 """Lost nodes in a document."""
+MOST_WARNINGS = 5
+"""Warnings in a document; of more, the newest are read."""
 MOST_TRIALS = 200
 """Trials in a document, and of a sweep."""
 
@@ -370,6 +372,35 @@ class Failure(Wire):
     """The end of the traceback, at most 4,000 characters."""
 
 
+class SlowestRank(Wire):
+    """The rank for which the others wait longest."""
+
+    rank: Count
+    """Its number."""
+    node: Name | None = None
+    """Kubernetes node on which it runs, where known."""
+    own_seconds: Duration
+    """What a step takes it without waiting for other ranks, as the mean of the last steps."""
+    median_seconds: Duration
+    """Median of the same of all other ranks."""
+
+
+class RankMemory(Wire):
+    """The rank whose memory will be, or is, the fullest."""
+
+    rank: Count
+    """Its number."""
+    node: Name | None = None
+    """Kubernetes node on which it runs, where known."""
+    used_bytes: Count
+    """Memory of its container that cannot be freed, without the cache of files; without a limit
+    what its process holds."""
+    limit_bytes: Count | None = None
+    """The container's limit; none: it has none."""
+    bytes_per_hour: Count | None = None
+    """How fast it grows; none: it does not, or has not been seen for long enough."""
+
+
 class TrialState(StrEnum):
     """Where a trial of a sweep stands."""
 
@@ -461,6 +492,19 @@ class Progress(Wire):
     data, since this worker group began; none: no rank measures it."""
     data_wait_rank: Count | None = None
     """That rank."""
+    step_seconds: Duration | None = None
+    """What a step takes, as the mean of the last steps; none: no session measures it."""
+    communication_wait_share: Share | None = None
+    """Share of the time in steps, from 0 to 1, in which the rank that waits longest has waited for
+    gradients of other ranks; none: no rank measures it."""
+    communication_wait_rank: Count | None = None
+    """That rank."""
+    slowest_rank: SlowestRank | None = None
+    """The rank for which the others wait longest; none: not every rank measures it."""
+    memory: RankMemory | None = None
+    """The rank with the fullest memory; none: none has reported it."""
+    warnings: Annotated[list[Sentence], _the_last(MOST_WARNINGS)] = Field(default_factory=list)
+    """What slows the training or is about to end it, a sentence for each."""
     metrics: Metrics = Field(default_factory=dict)
     """Latest reported metrics; NaN and infinity as strings."""
     checkpoint: LastCheckpoint | None = None

@@ -112,6 +112,34 @@ class Attempt(StatusModel):
     """Last step that was reported."""
 
 
+class SlowestRankStatus(StatusModel):
+    """The rank for which the others wait longest."""
+
+    rank: int
+    """Its number."""
+    node: str | None = None
+    """Node on which it runs."""
+    own_seconds: float
+    """What a step takes it without waiting for other ranks, as the mean of the last steps."""
+    median_seconds: float
+    """Median of the same of all other ranks."""
+
+
+class MemoryStatus(StatusModel):
+    """The rank whose memory is, or will first be, full."""
+
+    rank: int
+    """Its number."""
+    node: str | None = None
+    """Node on which it runs."""
+    used_bytes: int
+    """Memory of its container that cannot be freed, without the cache of files."""
+    limit_bytes: int | None = None
+    """The container's limit."""
+    bytes_per_hour: int | None = None
+    """How fast it grows; none: it does not, or has not been seen for long enough."""
+
+
 class RunProgress(StatusModel):
     """How far the training is."""
 
@@ -131,6 +159,20 @@ class RunProgress(StatusModel):
     data since its worker group began; none: the training draws no batches through its session."""
     data_wait_rank: int | None = None
     """That rank."""
+    step_seconds: float | None = None
+    """What a step takes, as the mean of the last steps; none: the training has no session."""
+    communication_wait_share: float | None = None
+    """Share of the time in steps, from 0 to 1, in which the rank that waits longest has waited for
+    the gradients of other ranks; none: the session has no model in DistributedDataParallel."""
+    communication_wait_rank: int | None = None
+    """That rank."""
+    slowest_rank: SlowestRankStatus | None = None
+    """The rank for which the others wait longest, as the same models measure it."""
+    memory: MemoryStatus | None = None
+    """The rank whose memory is, or will first be, full."""
+    warnings: list[str] | None = None
+    """What slows the training or is about to end it, in at most 5 sentences: a rank that is far
+    slower than the others, memory that grows up to its limit within an hour."""
     metrics: dict[str, Any] = Field(default_factory=dict)
     """Latest reported metrics."""
     update_time: str | None = None

@@ -55,6 +55,19 @@ def details(run: Run) -> Table:
     if progress.get("dataWaitShare") is not None:
         share, rank = progress["dataWaitShare"], progress.get("dataWaitRank")
         row("waiting for data", f"{share:.0%} of the time in steps (rank {rank})")
+    if progress.get("communicationWaitShare") is not None:
+        share, rank = progress["communicationWaitShare"], progress.get("communicationWaitRank")
+        row("waiting for ranks", f"{share:.0%} of the time in steps (rank {rank})")
+    slow = progress.get("slowestRank") or {}
+    if slow:
+        row(
+            "slowest rank",
+            f"{slow['rank']}{_on(slow)}: {slow['ownSeconds']:.3g} s of its own in a step, the "
+            f"others' median is {slow['medianSeconds']:.3g} s",
+        )
+    row("memory", _memory(progress.get("memory") or {}))
+    for warning in progress.get("warnings") or []:
+        row("warning", warning)
     for name, value in (progress.get("metrics") or {}).items():
         row(name, value, indent="  ")
     checkpoint = status.get("checkpoint") or {}
@@ -94,6 +107,21 @@ def step(status: Mapping[str, Any]) -> str:
         return ""
     total = progress.get("totalSteps")
     return f"{progress['step']}/{total}" if total else str(progress["step"])
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    if not memory:
+        return ""
+    limit, growth = memory.get("limitBytes"), memory.get("bytesPerHour")
+    text = f"{memory['usedBytes'] / 2**30:.1f} GiB"
+    if limit:
+        text += f" of {limit / 2**30:.1f} GiB"
+    text += f" (rank {memory['rank']}{_on(memory)})"
+    return f"{text}, {growth / 2**30:.1f} GiB more each hour" if growth else text
+
+
+def _on(place: Mapping[str, Any]) -> str:
+    return f" on node {place['node']}" if place.get("node") else ""
 
 
 def _percent(value: Any) -> str:

@@ -1,5 +1,6 @@
 """`trainingrun watch`: a line for each change of phase or progress, until the run ends."""
 
+import re
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from .run_views import Run, step
 if TYPE_CHECKING:
     from .kube import Kube
 
+_NUMBER = re.compile(r"\d+\.\d+")
 _POLL_INTERVAL_S = 1.0
 _UNREACHABLE_TIMEOUT_S = 60.0
 """How long it continues while the API server does not answer."""
@@ -27,6 +29,7 @@ def follow(kube: "Kube", name: str) -> None:
     from .kube import NotFoundError, UnreachableError
 
     shown, answered_at = None, None
+    warned: set[str] = set()
     while True:
         try:
             run = kube.run(name)
@@ -42,6 +45,11 @@ def follow(kube: "Kube", name: str) -> None:
             if (line := _line(run)) != shown:
                 shown = line
                 typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
+            for warning in _warnings(run):
+                kind = _NUMBER.sub("", warning)  # the same one is said again with other numbers
+                if kind not in warned:
+                    warned.add(kind)
+                    typer.echo(f"{datetime.now():%H:%M:%S} {name}: {plain(warning)}")
             match (run.get("status") or {}).get("phase"):
                 case "Succeeded":
                     return
@@ -65,6 +73,11 @@ def _line(run: Run) -> str:
     if preemptions:
         parts.append(f"preemptions {preemptions}")
     return plain(" · ".join(parts))
+
+
+def _warnings(run: Run) -> list[str]:
+    """What slows the run or is about to end it."""
+    return ((run.get("status") or {}).get("progress") or {}).get("warnings") or []
 
 
 def _why(run: Run) -> str:

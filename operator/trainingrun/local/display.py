@@ -1,5 +1,6 @@
 """What a local run shows: a live bar in a terminal, plain lines elsewhere, and the summary."""
 
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from ..api import contract
 from .interruptions import Interruption
 from .plain import cell, plain
 
+_MEASURED = re.compile(r"\d+\.\d+")
+"""Numbers in a warning that differ from time to time."""
 _LINE_EVERY_S = 5.0
 """Where there is no terminal, as in CI's log."""
 _RATE_OVER_S = 15.0
@@ -51,10 +54,12 @@ class Display:
             if overruled and record.message not in self._warned:
                 self._warned.add(record.message)
                 self.note(record.message, style="yellow")
-        stuck = progress.standstill
-        if stuck is not None and stuck not in self._warned:
-            self._warned.add(stuck)
-            self.note(stuck, style="yellow")
+        stuck = [progress.standstill] if progress.standstill is not None else []
+        for warning in [*stuck, *progress.warnings]:
+            kind = _MEASURED.sub("", warning)  # the same one is said again with other numbers
+            if kind not in self._warned:
+                self._warned.add(kind)
+                self.note(warning, style="yellow")
 
     def waiting(self, line: str) -> None:
         """Show what the run waits for while there is no progress."""

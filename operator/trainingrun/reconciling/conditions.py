@@ -130,7 +130,8 @@ def _ready(
         wanted = min(wanted, left * context.run.spec.workers.count)
     kind = ConditionType.READY
     if progress and progress_status.trains(progress) and progress.world_size >= wanted:
-        return NewCondition(kind, "True", ConditionReason.TRAINING, f"{wanted} workers train")
+        message = "; ".join([f"{wanted} workers train", *progress.warnings])
+        return NewCondition(kind, "True", ConditionReason.TRAINING, message)
     if lifetime.has_ended(status):
         return NewCondition(kind, "False", ConditionReason.ENDED)
     until = status.next_attempt_time

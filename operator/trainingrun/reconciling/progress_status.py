@@ -7,10 +7,12 @@ from ..api.contract import Progress, RunState, SweepTable, TrialState
 from ..api.status import (
     Attempt,
     CheckpointStatus,
+    MemoryStatus,
     RankedTrial,
     RunProgress,
     RunResult,
     RunStatus,
+    SlowestRankStatus,
     SweepStatus,
     TrialStatus,
 )
@@ -32,6 +34,9 @@ LONGEST_MESSAGE = 300
 
 MOST_RANKED = 20
 """Trials in status.result; status.sweep has all of them, and the size of both is limited."""
+
+LONGEST_WARNING = 500
+"""Characters of a warning."""
 
 LARGEST = 2**53
 """A whole number beyond this is left out: JSON readers would change it."""
@@ -174,7 +179,8 @@ def _uri(reported: str | None) -> str | None:
 
 def _progress(progress: Progress) -> RunProgress:
     total, interval = progress.total_steps, progress.checkpoint_interval_seconds
-    wait = progress.data_wait_share
+    wait, slow, memory = progress.data_wait_share, progress.slowest_rank, progress.memory
+    communication = progress.communication_wait_share
     return RunProgress(
         step=progress.step,
         total_steps=total,
@@ -183,9 +189,39 @@ def _progress(progress: Progress) -> RunProgress:
         checkpoint_interval_seconds=round(interval) if interval is not None else None,
         data_wait_share=round(wait, 2) if wait is not None else None,
         data_wait_rank=progress.data_wait_rank,
+        step_seconds=_seconds(progress.step_seconds) if progress.step_seconds is not None else None,
+        communication_wait_share=round(communication, 2) if communication is not None else None,
+        communication_wait_rank=progress.communication_wait_rank,
+        slowest_rank=SlowestRankStatus(
+            rank=slow.rank,
+            node=_node(slow.node),
+            own_seconds=_seconds(slow.own_seconds),
+            median_seconds=_seconds(slow.median_seconds),
+        )
+        if slow is not None
+        else None,
+        memory=MemoryStatus(
+            rank=memory.rank,
+            node=_node(memory.node),
+            used_bytes=memory.used_bytes,
+            limit_bytes=memory.limit_bytes,
+            bytes_per_hour=memory.bytes_per_hour,
+        )
+        if memory is not None
+        else None,
+        warnings=[short(warning, LONGEST_WARNING) for warning in progress.warnings] or None,
         metrics=metrics(progress.metrics),
         update_time=written(from_unix(progress.step_time)) if progress.step_time else None,
     )
+
+
+def _node(name: str | None) -> str | None:
+    return short(name, 253) if name else None
+
+
+def _seconds(measured: float) -> float:
+    """With three digits: more of them would only change from one poll to the next."""
+    return float(f"{measured:.3g}")
 
 
 def _newer(progress: Progress) -> dict[str, Any]:

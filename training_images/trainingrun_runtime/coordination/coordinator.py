@@ -27,6 +27,8 @@ from trainingrun.api.contract import (
 from ..checkpoints.manifest import Manifest
 from ..checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from ..progress import document as progress_document
+from ..progress.memory_use import MemoryUse
+from ..progress.rank_comparison import RankComparison, RankTimes
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
 from ..reports.inbox import Inbox
@@ -73,6 +75,7 @@ class Coordinator:
         self._places: dict[int, tuple[str, str, str]] = {}  # rank -> (Ray node, node, pod)
         self._actors: dict[int, Any] = {}  # rank -> Ray Train's worker
         self._stands: dict[int, Stand] = {}  # rank -> where it stands for a while
+        self._comparison = RankComparison()
         self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._final_metrics: dict[str, Any] = {}
@@ -151,6 +154,7 @@ class Coordinator:
             self._forget_storage_errors_of_ranks()
             self._group_began, self._has_session = time.time(), False
             self._actors, self._stands = {}, {}
+            self._comparison = RankComparison(world_size)
             self._uploads.begin(resumed_step)
             self._refused = {}
             self._paused_at = None
@@ -188,10 +192,20 @@ class Coordinator:
             self._accounting.stepped(report)
         return self._command
 
-    def waited_for_data(self, rank: int, group: int, share: float) -> None:
-        """A worker: the share of the time in its steps in which it has waited for data."""
+    def rank_times(self, rank: int, group: int, times: RankTimes) -> None:
+        """A worker: what its steps take, and for what it waits."""
         with self._lock:
-            self._accounting.waited_for_data(rank, group, share)
+            if group != self._group:
+                return
+            self._comparison.times(rank, times, time.time())
+            if times.data_share is not None:
+                self._accounting.waited_for_data(rank, group, times.data_share)
+
+    def rank_memory(self, rank: int, group: int, use: MemoryUse) -> None:
+        """A worker: how full its memory is."""
+        with self._lock:
+            if group == self._group:
+                self._comparison.memory(rank, use)
 
     def stands(self, rank: int, group: int, stand: Stand | None, stood_s: float) -> None:
         """A worker: where it has been for so many seconds; None: it moves again."""
@@ -365,7 +379,9 @@ class Coordinator:
             )
             if document.state in (RunState.STARTING, RunState.TRAINING):
                 stuck = standstill.sentence(self._stands, document.world_size, time.time())
-                document = document.model_copy(update={"standstill": stuck})
+                hosts = {rank: place[1] for rank, place in self._places.items()}
+                compared = self._comparison.findings(hosts, time.time())
+                document = document.model_copy(update={"standstill": stuck, **compared})
         if self._paused_at is not None and self._rated_by is not None and self._rating is not None:
             metrics = {**document.metrics, self._rated_by: self._rating[1]}
             paused = {"paused_at_step": self._paused_at, "metrics": metrics}

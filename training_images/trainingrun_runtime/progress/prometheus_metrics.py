@@ -32,6 +32,7 @@ class _Document(Collector):
     def collect(self) -> Iterator[Metric]:
         document = self._document
         checkpoint = document.get("checkpoint") or {}
+        slow, memory = document.get("slowestRank") or {}, document.get("memory") or {}
         for name, text, value in (
             ("step", "Steps done.", document.get("step")),
             ("total_steps", "Steps of the whole training.", document.get("totalSteps")),
@@ -42,6 +43,24 @@ class _Document(Collector):
                 "Share of the time in steps in which the rank that waits longest waits for data.",
                 document.get("dataWaitShare"),
             ),
+            ("step_seconds", "What a step takes.", document.get("stepSeconds")),
+            (
+                "communication_wait_ratio",
+                "Share of the time in steps in which a rank waits longest for gradients of others.",
+                document.get("communicationWaitShare"),
+            ),
+            (
+                "slowest_rank_seconds",
+                "What a step takes the slowest rank without waiting for others.",
+                slow.get("ownSeconds"),
+            ),
+            (
+                "other_ranks_seconds",
+                "Median of the same of all other ranks.",
+                slow.get("medianSeconds"),
+            ),
+            ("memory_bytes", "Use of the fullest container of a rank.", memory.get("usedBytes")),
+            ("memory_limit_bytes", "That container's limit.", memory.get("limitBytes")),
             ("update_time_seconds", "Unix time of the progress document.", document.get("time")),
             ("checkpoint_step", "Step of the newest checkpoint.", checkpoint.get("step")),
             ("checkpoint_time_seconds", "Unix time of its commit.", checkpoint.get("time")),

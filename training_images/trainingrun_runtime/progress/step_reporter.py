@@ -1,4 +1,4 @@
-"""Reports steps, and waits for data, to the coordinator: a slow head does not slow a step."""
+"""Reports steps to the coordinator: a slow head does not slow a step."""
 
 import logging
 import threading
@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 0.25
 _REMEMBERED = 100
 """Calls that `close` waits for; older ones have arrived long before."""
-WAIT_S = 5.0
-"""Seconds between two reports of a rank's share of time spent waiting for data."""
 
 
 class StepReporter:
@@ -89,24 +87,3 @@ class StepReporter:
             self.command = ray.get(self._coordinator.stepped.remote(report), timeout=10)
         except Exception as error:  # progress is best effort: training goes on without it
             log.warning("the coordinator cannot be reached: %s", error)
-
-
-class DataWaitReporter:
-    """Reports how long this rank waits for data, every `WAIT_S`.
-
-    Args:
-        coordinator: handle of the `Coordinator` actor.
-        rank: of this process.
-        group: number of the worker group.
-    """
-
-    def __init__(self, coordinator: Any, rank: int, group: int) -> None:
-        self._coordinator, self._rank, self._group = coordinator, rank, group
-        self._next = 0.0
-
-    def report(self, share: float | None) -> None:
-        """The share of the time in steps so far; the call does not wait for the coordinator."""
-        now = time.monotonic()
-        if share is not None and now >= self._next:
-            self._next = now + WAIT_S
-            self._coordinator.waited_for_data.remote(self._rank, self._group, share)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from trainingrun.api.contract import (
     MOST_RECORDS,
+    MOST_WARNINGS,
     ContractSweep,
     LastCheckpoint,
     Progress,
@@ -82,6 +83,12 @@ class Summary:
                 "world_size": sum(f.world_size for f in running if f.state is RunState.TRAINING),
                 "data_wait_share": slowest.data_wait_share,
                 "data_wait_rank": slowest.data_wait_rank,
+                "warnings": [
+                    f"trial {number}: {warning}"
+                    for number, found in sorted(documents.items())
+                    if found in running
+                    for warning in found.warnings
+                ][-MOST_WARNINGS:],
                 "metrics": best.metrics if best else {},
                 "checkpoint": self._checkpoint(documents),
                 "records": self._records[-MOST_RECORDS:],

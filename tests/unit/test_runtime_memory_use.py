@@ -1,0 +1,65 @@
+"""How full a rank's memory is, and how fast it grows."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainingrun_runtime.progress.memory_use import MemoryGrowth, MemoryUse, read_memory
+
+MIB = 2**20
+
+
+def growth_of(used: Callable[[float], float], seconds: int = 600) -> int | None:
+    growth = MemoryGrowth()
+    for now in range(0, seconds + 1, 10):
+        growth.add(now, round(used(now)))
+    return growth.per_hour()
+
+
+def test_what_this_process_holds_is_read(tmp_path: Path) -> None:
+    before, limit = read_memory(tmp_path)  # no control group here
+    assert limit is None
+    held = bytearray(100 * MIB)
+    held[::4096] = b"x" * len(held[::4096])  # every page is touched
+    assert read_memory(tmp_path)[0] - before >= 90 * MIB
+
+
+def test_of_a_container_the_cache_of_files_is_not_counted(tmp_path: Path) -> None:
+    own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+    folder = tmp_path / own
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{4096 * MIB}\n")
+    (folder / "memory.current").write_text(f"{1000 * MIB}\n")
+    stat = f"anon 5\ninactive_file {300 * MIB}\nactive_file {100 * MIB}\n"
+    (folder / "memory.stat").write_text(stat)
+    assert read_memory(tmp_path) == (600 * MIB, 4096 * MIB)
+    (folder / "memory.max").write_text("max\n")
+    assert read_memory(tmp_path)[1] is None
+
+
+def test_steady_growth_is_found() -> None:
+    assert growth_of(lambda now: 500 * MIB + now * MIB) == 3600 * MIB
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        pytest.param(lambda now: 500 * MIB, id="constant"),
+        pytest.param(lambda now: 500 * MIB + (now >= 400) * 900 * MIB, id="allocated at once"),
+        pytest.param(lambda now: min(now, 100) * 20 * MIB, id="grows at first"),
+        pytest.param(lambda now: 500 * MIB - now * MIB, id="shrinks"),
+    ],
+)
+def test_what_is_allocated_once_is_no_growth(used: Callable[[float], float]) -> None:
+    assert growth_of(used) is None
+
+
+def test_growth_is_not_known_in_the_first_minutes() -> None:
+    assert growth_of(lambda now: now * MIB, seconds=170) is None
+
+
+def test_the_hours_left_are_those_to_the_limit() -> None:
+    assert MemoryUse(used=1, limit=5, per_hour=8).hours_left == 0.5
+    assert MemoryUse(used=1, limit=None, per_hour=8).hours_left == float("inf")
+    assert MemoryUse(used=1, limit=5, per_hour=None).hours_left == float("inf")

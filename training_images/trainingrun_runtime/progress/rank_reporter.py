@@ -1,0 +1,85 @@
+"""Reports how fast this rank is, and how full its memory, to the coordinator."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from .gradient_waits import GradientWaits
+from .memory_use import MemoryGrowth, MemoryUse, read_memory
+from .rank_comparison import RankTimes
+
+INTERVAL_S = 5.0
+"""Seconds between two reports of times."""
+MEMORY_INTERVAL_S = 10.0
+"""Seconds between two reports of memory."""
+_WINDOW = 12
+"""Reports that a mean goes back."""
+
+
+class TimesReporter:
+    """Reports, every `INTERVAL_S`, what a step takes this rank and for what it waits.
+
+    Args:
+        coordinator: handle of the `Coordinator` actor.
+        rank: of this process.
+        group: number of the worker group.
+        objects: those of the session.
+    """
+
+    def __init__(self, coordinator: Any, rank: int, group: int, objects: Iterable[Any]) -> None:
+        self._coordinator, self._rank, self._group = coordinator, rank, group
+        self._waits = GradientWaits(objects)
+        self._done: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
+        self._next = 0.0
+
+    def report(self, step: int, productive_s: float, data_share: float | None) -> None:
+        """A step was done; the call does not wait for the coordinator.
+
+        Args:
+            step: steps done.
+            productive_s: seconds in steps so far.
+            data_share: share of them in which this rank has waited for data; None: not measured.
+        """
+        self._waits.look(step)
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + INTERVAL_S
+        self._done.append((step, productive_s))
+        first_step, first_s = self._done[0]
+        steps = step - first_step
+        times = RankTimes(
+            step_s=(productive_s - first_s) / steps if steps else None,
+            wait_s=self._waits.per_step_s(),
+            data_share=data_share,
+        )
+        self._coordinator.rank_times.remote(self._rank, self._group, times)
+
+
+class MemoryReporter:
+    """Reports memory from a thread of its own until it is closed; also of code without a session.
+
+    Args:
+        coordinator: handle of the `Coordinator` actor.
+        rank: of this process.
+        group: number of the worker group.
+    """
+
+    def __init__(self, coordinator: Any, rank: int, group: int) -> None:
+        self._coordinator, self._rank, self._group = coordinator, rank, group
+        self._growth = MemoryGrowth()
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, name="memory", daemon=True).start()
+
+    def close(self) -> None:
+        """Report no more."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(MEMORY_INTERVAL_S):
+            used, limit = read_memory()
+            self._growth.add(time.monotonic(), used)
+            use = MemoryUse(used, limit, self._growth.per_hour())
+            self._coordinator.rank_memory.remote(self._rank, self._group, use)
