@@ -182,14 +182,14 @@ def test_nccl_without_a_gpu_says_what_to_do(a_script: Callable[[str], Run]) -> N
 
 
 def test_a_full_object_store_says_what_to_do(tmp_path: Path) -> None:
-    """Ray writes what its memory does not hold to the disk, until that is nearly full."""
+    """Ray writes what its store does not hold to the disk, unless that is nearly full."""
     script = tmp_path / "script.py"
     script.write_text(
         TRAIN
         + textwrap.dedent(
             """
             def train():
-                kept = [ray.put(bytes(50_000_000)) for _ in range(20)]
+                ray.put(torch.zeros(100_000_000).numpy())  # 400 MB, twice what the store holds
 
             TorchTrainer(train, scaling_config=scaling).fit()
             """
