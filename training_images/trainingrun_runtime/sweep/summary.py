@@ -86,7 +86,7 @@ class Summary:
                 "warnings": [
                     f"trial {number}: {warning}"
                     for number, found in sorted(documents.items())
-                    if found in running
+                    if not trials[number].state.final and not found.state.final
                     for warning in found.warnings
                 ][-MOST_WARNINGS:],
                 "metrics": best.metrics if best else {},
