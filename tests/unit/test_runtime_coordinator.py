@@ -1,5 +1,6 @@
 """Where workers, Ray's controller and the driver meet."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
 from trainingrun_runtime.checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.progress import document as progress_document
+from trainingrun_runtime.progress.memory_use import MemoryUse
+from trainingrun_runtime.progress.rank_comparison import PATIENCE_S, RankTimes
 from trainingrun_runtime.progress.time_accounting import StepReport
 from trainingrun_runtime.reports.rows import Origin, Row
 
@@ -247,3 +250,29 @@ def test_the_final_document_is_the_one_that_is_there(coordinator: Coordinator, t
     found = progress_document.read(tmp_path / "progress.json")
     assert found is not None
     assert (found.state, found.result) == (RunState.SUCCEEDED, result)
+
+
+def test_the_ranks_are_compared_with_the_nodes_that_they_are_on(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+):
+    for rank in range(2):
+        coordinator.joined(rank, f"ray-{rank}", f"node-{rank}", f"pod-{rank}")
+    group = coordinator.group_started(2, 0, [])
+    for later_s in (0.0, PATIENCE_S):
+        now = time.time() + later_s
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda now=now: now)
+            coordinator.rank_times(0, group, RankTimes(0.4, 0.3, 0.1))
+            coordinator.rank_times(1, group, RankTimes(0.4, 0.0, 0.5))
+            coordinator.rank_times(1, group - 1, RankTimes(0.4, 0.3, None))  # late
+            coordinator.rank_memory(1, group, MemoryUse(1000, None, None))
+            found = coordinator.document()
+    assert (found.data_wait_share, found.data_wait_rank) == (0.5, 1)
+    assert found.communication_wait_rank == 0
+    assert found.slowest_rank
+    assert (found.slowest_rank.rank, found.slowest_rank.node) == (1, "node-1")
+    assert found.memory
+    assert (found.memory.node, found.memory.used_bytes) == ("node-1", 1000)
+    assert found.warnings[0].startswith("rank 1 on node node-1 is slow: ")
+    coordinator.group_started(2, 0, [])
+    assert coordinator.document().slowest_rank is None, "of the former group"

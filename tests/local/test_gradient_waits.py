@@ -4,6 +4,7 @@ import os
 import time
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
@@ -13,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from support.ports import free_port
 from trainingrun_runtime.progress import gradient_waits
 from trainingrun_runtime.progress.gradient_waits import GradientWaits
+
+pytestmark = pytest.mark.slow
 
 STEPS, SLOW_S = 60, 0.02
 
