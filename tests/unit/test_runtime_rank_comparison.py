@@ -39,6 +39,7 @@ def test_of_two_ranks_the_other_one_is_the_measure() -> None:
     "waits_s",
     [
         pytest.param([0.1, 0.12, 0.08, 0.1], id="about as fast"),
+        pytest.param([0.1, 0.1, 0.1, 0.02], id="a little slower"),
         pytest.param([0.39, 0.39, 0.39, 0.37], id="the difference is small in the step"),
         pytest.param([0.2, 0.2, 0.2, None], id="one rank is not known"),
         pytest.param([0.2], id="alone"),
