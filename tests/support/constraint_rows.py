@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from support.constraints import MISSING, Row
+from support.constraints import Row
+from support.row_makers import by_rule, in_range, max_length, max_quantity_length, one_of, required
+from support.sweep_constraint_rows import SWEEP_ROWS
 
 OBJECT_NAME = "lower-case letters, digits, hyphens and dots"
 FUNCTION = "must be module:function, such as"
@@ -27,286 +29,59 @@ _NCCL = {"function": "a:b", "torch": {"backend": "nccl"}}
 _GPU = {"accelerator": {"kind": "nvidia"}}
 
 
-def _range(path: str, least: int, most: int) -> list[Row]:
-    lower = f"should be greater than or equal to {least}"
-    upper = f"should be less than or equal to {most}"
-    return [
-        Row(path, "minimum", least, least - 1, lower),
-        Row(path, "maximum", most, most + 1, upper),
-    ]
-
-
-def _enum(path: str, bad: str, *options: str) -> list[Row]:
-    says = ", ".join(f'"{option}"' for option in options)
-    return [Row(path, "enum", option, bad, f"supported values: {says}") for option in options]
-
-
-def _length(path: str, most: int, start: str = "") -> Row:
-    good = start + "a" * (most - len(start))
-    return Row(path, "maxLength", good, good + "a", f"may not be more than {most} bytes")
-
-
-def _digits(path: str, quantity: str) -> Row:
-    longest, too_long = quantity.rjust(32, "0"), quantity.rjust(33, "0")
-    return Row(path, "maxLength", longest, too_long, "may not be more than 32 bytes")
-
-
-def _required(path: str, good: Any) -> Row:
-    return Row(path, "required", good, MISSING, "Required value")
-
-
-def _rule(path: str, says: str, good: list[Any], bad: list[Any], at: str = "") -> list[Row]:
-    longest = max(len(good), len(bad))
-    pad = [*good, *good[-1:] * (longest - len(good))], [*bad, *bad[-1:] * (longest - len(bad))]
-    return [Row(path, "rule", ok, wrong, says, at) for ok, wrong in zip(*pad, strict=True)]
-
-
 def _env(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
     return Row(path, keyword, good, bad, says, "spec.training.env")
-
-
-def _swept(**parameter: Any) -> dict[str, Any]:
-    """A sweep of one parameter."""
-    space = [{"name": "lr", **(parameter or {"values": [0.1]})}]
-    return {"samples": 2, "metric": "loss", "mode": "min", "space": space}
-
-
-def _sweep(path: str, keyword: str, good: dict[str, Any], bad: dict[str, Any], says: str) -> Row:
-    """A row about a field of a sweep, which is valid but for that."""
-    merged = ({**_swept(), **each} for each in (good, bad))
-    good, bad = ({k: v for k, v in each.items() if v is not None} for each in merged)
-    return Row(f"spec.sweep{path}", keyword, good, bad, says, "spec.sweep")
-
-
-def _parameter(
-    path: str, keyword: str, good: dict[str, Any], bad: dict[str, Any], says: str
-) -> Row:
-    """A row about a parameter of a sweep."""
-    each = _swept(**good), _swept(**bad)
-    return Row(f"spec.sweep.space[]{path}", keyword, *each, says, "spec.sweep")
-
-
-def _without(field: str) -> dict[str, Any]:
-    return {name: value for name, value in _swept().items() if name != field}
-
-
-def _many(number: int) -> list[dict[str, Any]]:
-    return [{"name": f"p{n}", "values": [1]} for n in range(number)]
 
 
 def _variable(name: str, **more: Any) -> list[dict[str, Any]]:
     return [{"name": name, **(more or {"value": "1"})}]
 
 
-_ASHA = {"scheduler": "ASHA"}
-_SWEPT_RUN = {"training": {"function": "a:b"}, "storage": _STORAGE, "sweep": _swept()}
-_SWEEP: list[Row] = [
-    *[
-        _sweep(f".{row.path}", row.keyword, {**and_, row.path: row.good}, bad, row.says)
-        for and_, rows in (
-            ({}, _range("samples", 1, 200)),
-            ({}, _range("concurrency", 1, 100)),
-            ({}, _enum("mode", "least", "min", "max")),
-            ({}, _enum("scheduler", "asha", "ASHA", "PBT", "none")[::2]),
-            ({}, [_length("metric", 200)]),
-            ({}, [Row("metric", "minLength", "a", "", "should be at least 1 chars long")]),
-            (_ASHA, _range("graceSteps", 1, 1_000_000_000)),
-            (_ASHA, _range("reductionFactor", 2, 16)),
-            ({"scheduler": "PBT"}, _range("perturbationInterval", 1, 1_000_000_000)),
-            ({}, [Row("space", "maxItems", _many(20), _many(21), "must have at most 20 items")]),
-            ({}, [Row("space", "minItems", _many(1), [], "should have at least 1 items")]),
-            ({}, [Row("space", "unique", _many(2), _many(1) * 2, "Duplicate value")]),
-        )
-        for row in rows
-        for bad in [{**and_, row.path: row.bad}]
-    ],
-    *_enum("spec.sweep.search", "tree", "random")[:1],
-    *[
-        Row(f"spec.sweep.{field}", "required", _swept(), _without(field), "Required value", at)
-        for field in ("metric", "mode", "space")
-        for at in ["spec.sweep"]
-    ],
-    *[
-        _sweep(
-            ".samples",
-            "rule",
-            good,
-            bad,
-            "set samples, the number of trials, and leave it out with search grid",
-        )
-        for good, bad in (
-            ({"samples": 1}, {"samples": None}),
-            ({"search": "Optuna"}, {"search": "Optuna", "samples": None}),
-            ({"search": "grid", "samples": None}, {"search": "grid"}),
-        )
-    ],
-    _sweep(
-        ".space",
-        "rule",
-        {"search": "grid", "samples": None},
-        {"search": "grid", "samples": None, "space": [{"name": "lr", "min": 0.1, "max": 1}]},
-        "every item must have values with search grid; write values in place of min and max",
-    ),
-    *[
-        _sweep(
-            ".scheduler",
-            "rule",
-            {**_ASHA, setting: 4},
-            {setting: 4},
-            "graceSteps and reductionFactor are settings of ASHA; leave them out",
-        )
-        for setting in ("graceSteps", "reductionFactor")
-    ],
-    *[
-        _sweep(
-            ".perturbationInterval",
-            "rule",
-            {"scheduler": "PBT", "perturbationInterval": 10},
-            bad,
-            "set perturbationInterval, a number of steps, with scheduler PBT, and leave it out",
-        )
-        for bad in ({"scheduler": "PBT"}, {"perturbationInterval": 10})
-    ],
-    *[
-        _sweep(
-            ".search",
-            "rule",
-            {"search": search},
-            {"search": search, "scheduler": "PBT", "perturbationInterval": 10},
-            "must be random or grid with scheduler PBT, which changes the values by itself",
-        )
-        for search in ("Optuna", "HyperOpt")
-    ],
-    *[
-        _parameter("", "rule", good, bad, "set both min and max, or values in their place")
-        for good, bad in (
-            ({"values": ["a", 1, 0.5, True]}, {"max": 1}),
-            ({"min": -0.5, "max": 1}, {"min": 0}),
-        )
-    ],
-    _parameter(".min", "rule", {"min": 1, "max": 2}, {"min": 2, "max": 2}, "must be less than max"),
-    _parameter(
-        ".min",
-        "rule",
-        {"min": 0.1, "max": 2, "scale": "log"},
-        {"min": 0, "max": 2, "scale": "log"},
-        "must be greater than 0 where scale is log",
-    ),
-    _parameter(
-        ".scale",
-        "enum",
-        {"min": 1, "max": 2, "scale": "log"},
-        {"min": 1, "max": 2, "scale": "exponential"},
-        'supported values: "linear", "log"',
-    ),
-    _parameter(
-        ".type",
-        "enum",
-        {"min": 1, "max": 2, "type": "integer"},
-        {"min": 1, "max": 2, "type": "int"},
-        'supported values: "float", "integer"',
-    ),
-    _parameter(
-        ".values",
-        "maxItems",
-        {"values": list(range(100))},
-        {"values": list(range(101))},
-        "must have at most 100 items",
-    ),
-    _parameter(
-        ".values", "minItems", {"values": [1]}, {"values": []}, "should have at least 1 items"
-    ),
-    _sweep(".space[].name", "required", {}, {"space": [{"values": [1]}]}, "Required value"),
-    _sweep(
-        ".space[].name",
-        "minLength",
-        {},
-        {"space": [{"name": "", "values": [1]}]},
-        "should be at least 1 chars long",
-    ),
-    _sweep(
-        ".space[].name",
-        "maxLength",
-        {"space": [{"name": "a" * 100, "values": [1]}]},
-        {"space": [{"name": "a" * 101, "values": [1]}]},
-        "may not be more than 100 bytes",
-    ),
-    *[
-        Row("spec.sweep" + at, "rule", {**_SWEPT_RUN, **good}, {**_SWEPT_RUN, **bad}, says, "spec")
-        for at, says, good, bad in (
-            (
-                "",
-                "needs training.function, which each trial calls with its own config",
-                {},
-                {"training": {"script": {"path": "/train.py"}}},
-            ),
-            (
-                "",
-                "cannot be set together with storage.restoreFrom: trials begin at step 0",
-                {},
-                {"storage": {**_STORAGE, "restoreFrom": {"run": "other"}}},
-            ),
-            (
-                "",
-                "cannot be set together with tracking.wandb and tracking.mlflow",
-                {"tracking": {"tensorboard": {}}},
-                {"tracking": {"wandb": {}}},
-            ),
-            (
-                ".concurrency",
-                "must be at most 1000 workers in all, workers.count for each trial",
-                {"workers": {"count": 500}, "sweep": {**_swept(), "concurrency": 2}},
-                {"workers": {"count": 501}, "sweep": {**_swept(), "concurrency": 2}},
-            ),
-        )
-    ],
-]
-
 ROWS: list[Row] = [
-    *_rule(
+    *by_rule(
         "metadata.name",
         RUN_NAME,
         ["a", "a" * 41, "run-2"],
         ["1a", "a" * 42, "a.b"],
     ),
-    _required("spec", {"training": {"function": "a:b"}, "storage": _STORAGE}),
-    _required("spec.training", {"function": "a:b"}),
-    _required("spec.storage", _STORAGE),
-    *_rule(
+    required("spec", {"training": {"function": "a:b"}, "storage": _STORAGE}),
+    required("spec.training", {"function": "a:b"}),
+    required("spec.storage", _STORAGE),
+    *by_rule(
         "spec.image",
         IMAGE,
         ["train", "localhost:5000/train:1.0", f"ghcr.io/acme/train@sha256:{'0' * 64}"],
         ["", "two words", "train@latest"],
     ),
-    _length("spec.image", 1024),
-    *_rule(
+    max_length("spec.image", 1024),
+    *by_rule(
         "spec.training",
         ONE_SOURCE,
         [{"function": "a:b"}, {"script": {"configMap": "code"}}],
         [{}, {"function": "a:b", "script": {"configMap": "code"}}],
     ),
-    *_rule(
+    *by_rule(
         "spec.training.script",
         "set exactly one of configMap (a file in a ConfigMap) and path",
         [{"configMap": "code"}, {"path": "/app/train.py"}],
         [{}, {"configMap": "code", "path": "/app/train.py"}],
     ),
-    *_rule(
+    *by_rule(
         "spec.training.script.path",
         "must be the path of a file, absolute in the image, such as /app/train.py, or relative to",
         [{"path": "/train.py"}, {"path": "/opt/my-app/main"}],
         [{"path": ""}, {"path": "/app/"}, {"path": "/two words.py"}, {"path": "a//b"}],
         "spec.training.script",
     ),
-    *_rule(
+    *by_rule(
         "spec.training.script.path",
         "is relative to training.code, which is not set; set it, or write the absolute path",
         [{"script": {"path": "src/train.py"}, "code": CODE}, {"script": {"path": "/train.py"}}],
         [{"script": {"path": "src/train.py"}}],
         "spec.training",
     ),
-    _required("spec.training.code.uri", CODE["uri"]),
-    *_rule(
+    required("spec.training.code.uri", CODE["uri"]),
+    *by_rule(
         "spec.training.code.uri",
         "must be a .zip file in a bucket, such as s3://bucket/folder/code.zip",
         [CODE["uri"], "gs://runs/a/b.zip", "abfss://runs/a.zip", "file:///data/a.zip"],
@@ -328,13 +103,13 @@ ROWS: list[Row] = [
         "s3://runs/" + "a" * 1011 + ".zip",
         "may not be more than 1024 bytes",
     ),
-    *_rule(
+    *by_rule(
         "spec.training.requirements",
         "every item must be one requirement, such as einops==0.8.0; pip's options are variables",
         [["einops==0.8.0", "a[b]>=1,<2 ; python_version > '3.10'"], ["a @ git+ssh://git@b/c"]],
         [["--index-url https://a"], ["a", "-r b.txt"], ["# a"], [""], ["a\nb"], [" a"]],
     ),
-    *_rule(
+    *by_rule(
         "spec.training.requirements",
         "no item may hold credentials; put them into a Secret",
         [["a @ https://b/c.whl"]],
@@ -379,24 +154,24 @@ ROWS: list[Row] = [
         "may not be more than 4096 bytes",
         "spec.training.script",
     ),
-    *_rule(
+    *by_rule(
         "spec.training.function",
         FUNCTION,
         ["train:main", "a.b.c:d_1", "_a:_b"],
         ["train", "train.main", "a/b:c", "a..b:c", "a b:c", ":c", "a:", "a:b.c", "1a:b", ""],
     ),
-    _length("spec.training.function", 253, "a:"),
-    *_rule("spec.training.script.configMap", OBJECT_NAME, ["code.v1"], ["Code", "", "-a", "a/b"]),
-    _length("spec.training.script.configMap", 253),
-    *_rule(
+    max_length("spec.training.function", 253, "a:"),
+    *by_rule("spec.training.script.configMap", OBJECT_NAME, ["code.v1"], ["Code", "", "-a", "a/b"]),
+    max_length("spec.training.script.configMap", 253),
+    *by_rule(
         "spec.training.script.file",
         "must be a key of the ConfigMap, such as train.py",
         ["main.py", "a-b_c"],
         ["../main.py", "a/b.py", "", "a b"],
     ),
-    _length("spec.training.script.file", 253),
-    *_enum("spec.training.torch.backend", "mpi", "auto", "gloo", "nccl")[:2],
-    *_rule(
+    max_length("spec.training.script.file", 253),
+    *one_of("spec.training.torch.backend", "mpi", "auto", "gloo", "nccl")[:2],
+    *by_rule(
         "spec.training.torch.backend",
         NCCL,
         [{"training": _NCCL, "storage": _STORAGE, "workers": _GPU}],
@@ -406,7 +181,7 @@ ROWS: list[Row] = [
         ],
         "spec",
     ),
-    *_range("spec.training.torch.timeoutSeconds", 1, 86400),
+    *in_range("spec.training.torch.timeoutSeconds", 1, 86400),
     _env(
         "spec.training.env",
         "maxItems",
@@ -441,9 +216,9 @@ ROWS: list[Row] = [
         _variable("TRAININGRUN_TOKEN"),
         "names that begin with TRAININGRUN_ are the operator's own; choose another name",
     ),
-    _length("spec.training.env[].name", 253),
-    _length("spec.training.env[].value", 16384),
-    *_range("spec.workers.count", 1, 1000),
+    max_length("spec.training.env[].name", 253),
+    max_length("spec.training.env[].value", 16384),
+    *in_range("spec.workers.count", 1, 1000),
     Row("spec.workers.perPod", "minimum", 1, 0, "should be greater than or equal to 1"),
     Row(
         "spec.workers.perPod",
@@ -453,57 +228,57 @@ ROWS: list[Row] = [
         "should be less than or equal to 64",
         "spec.workers",
     ),
-    *_rule(
+    *by_rule(
         "spec.workers.perPod",
         "must divide workers.count, since every pod holds the same number of workers; write a",
         [{"count": 8, "perPod": 8}, {"count": 16, "perPod": 8}, {"count": 3}],
         [{"count": 8, "perPod": 3}, {"count": 4, "perPod": 8}, {"perPod": 2}],
         "spec.workers",
     ),
-    *_range("spec.workers.resources.dataCpus", 1, 1000),
+    *in_range("spec.workers.resources.dataCpus", 1, 1000),
     *[
         row
         for group in ("workers", "head")
         for row in (
-            *_rule(
+            *by_rule(
                 f"spec.{group}.resources.cpu",
                 CORES,
                 ["4", 4, "500m", "0.5", "1m", "1k"],
                 ["0", 0, "-1", -1, "four", "1.", "4 cores", "1e3", ""],
             ),
-            *_rule(
+            *by_rule(
                 f"spec.{group}.resources.memory",
                 BYTES,
                 ["64Mi", "16Gi", "16G", "1.5Gi", 2**30],
                 ["63Mi", "16", 16, "16GB", "16gb", "16 Gi", "-1Gi", ""],
             ),
-            _digits(f"spec.{group}.resources.cpu", "4"),
-            _digits(f"spec.{group}.resources.memory", "1Gi"),
+            max_quantity_length(f"spec.{group}.resources.cpu", "4"),
+            max_quantity_length(f"spec.{group}.resources.memory", "1Gi"),
         )
     ],
-    *_rule("spec.workers.resources.sharedMemory", SHARED, ["1Mi", "2Gi"], ["0", "1", "big"]),
-    *_rule(
+    *by_rule("spec.workers.resources.sharedMemory", SHARED, ["1Mi", "2Gi"], ["0", "1", "big"]),
+    *by_rule(
         "spec.workers.resources.sharedMemory",
         "must not be more than memory",
         [{"memory": "4Gi", "sharedMemory": "4Gi"}, {"sharedMemory": "2Gi"}],
         [{"memory": "4Gi", "sharedMemory": "4097Mi"}, {"sharedMemory": "3Gi"}],
         "spec.workers.resources",
     ),
-    _digits("spec.workers.resources.sharedMemory", "1Gi"),
-    _required("spec.workers.accelerator.kind", "nvidia"),
-    *_enum("spec.workers.accelerator.kind", "NVIDIA", "nvidia", "amd", "tpu", "gaudi", "neuron"),
-    *_rule(
+    max_quantity_length("spec.workers.resources.sharedMemory", "1Gi"),
+    required("spec.workers.accelerator.kind", "nvidia"),
+    *one_of("spec.workers.accelerator.kind", "NVIDIA", "nvidia", "amd", "tpu", "gaudi", "neuron"),
+    *by_rule(
         "spec.workers.accelerator.product",
         LABEL_VALUE,
         ["NVIDIA-A100-SXM4-80GB", "v5e_1.2"],
         ["A100 80GB", "-a", ""],
     ),
-    _length("spec.workers.accelerator.product", 63),
-    *_range("spec.workers.accelerator.count", 1, 64),
-    *_enum("spec.workers.placement", "PACK", "Pack", "Spread", "StrictPack", "StrictSpread"),
-    *_enum("spec.workers.capacity.type", "spot", "OnDemand", "Spot", "PreferSpot"),
-    _required("spec.storage.uri", "s3://runs"),
-    *_rule(
+    max_length("spec.workers.accelerator.product", 63),
+    *in_range("spec.workers.accelerator.count", 1, 64),
+    *one_of("spec.workers.placement", "PACK", "Pack", "Spread", "StrictPack", "StrictSpread"),
+    *one_of("spec.workers.capacity.type", "spot", "OnDemand", "Spot", "PreferSpot"),
+    required("spec.storage.uri", "s3://runs"),
+    *by_rule(
         "spec.storage.uri",
         FOLDER,
         ["s3://runs", "gs://runs/", "abfss://runs/team-a", "file:///data/runs"],
@@ -520,25 +295,25 @@ ROWS: list[Row] = [
             "",
         ],
     ),
-    _length("spec.storage.uri", 1024, "s3://"),
-    *_rule(
+    max_length("spec.storage.uri", 1024, "s3://"),
+    *by_rule(
         "spec.storage.endpoint",
         ENDPOINT,
         ["http://minio:9000", "https://s3.example.com/path"],
         ["minio:9000", "s3://minio", "http://key:secret@minio:9000", "http://minio?a=b", ""],
     ),
-    _length("spec.storage.endpoint", 1024, "http://"),
-    *_rule("spec.storage.region", "such as eu-west-1", ["eu-west-1"], ["eu west", ""]),
-    _length("spec.storage.region", 63),
-    *_rule("spec.storage.credentialsSecret", OBJECT_NAME, ["s3.keys-1"], ["S3", "", "a/b", "a-"]),
-    _length("spec.storage.credentialsSecret", 253),
-    *_rule(
+    max_length("spec.storage.endpoint", 1024, "http://"),
+    *by_rule("spec.storage.region", "such as eu-west-1", ["eu-west-1"], ["eu west", ""]),
+    max_length("spec.storage.region", 63),
+    *by_rule("spec.storage.credentialsSecret", OBJECT_NAME, ["s3.keys-1"], ["S3", "", "a/b", "a-"]),
+    max_length("spec.storage.credentialsSecret", 253),
+    *by_rule(
         "spec.storage.restoreFrom",
         "set exactly one of uri (a run's folder in the bucket) and run",
         [{"uri": "s3://runs/digits-1a2b3c4d"}, {"run": "other", "step": 4}],
         [{}, {"uri": "s3://runs/digits-1a2b3c4d", "run": "other"}, {"step": 4}],
     ),
-    *_rule(
+    *by_rule(
         "spec.storage.restoreFrom.uri",
         RESTORED_FOLDER,
         [{"uri": "gs://runs/a"}, {"uri": "file:///data/runs/a"}],
@@ -553,7 +328,7 @@ ROWS: list[Row] = [
         "may not be more than 1024 bytes",
         "spec.storage.restoreFrom",
     ),
-    *_rule(
+    *by_rule(
         "spec.storage.restoreFrom.run",
         RESTORED_RUN,
         [{"run": "a"}, {"run": "run-2"}],
@@ -568,7 +343,7 @@ ROWS: list[Row] = [
         "may not be more than 41 bytes",
         "spec.storage.restoreFrom",
     ),
-    *_rule(
+    *by_rule(
         "spec.storage.restoreFrom.run",
         "must be another run, not this one; a former run of this name is named by its folder",
         [{"run": "digits-2"}],
@@ -584,30 +359,32 @@ ROWS: list[Row] = [
             row.says,
             "spec.storage.restoreFrom",
         )
-        for row in _range("spec.storage.restoreFrom.step", 0, 2**53 - 1)
+        for row in in_range("spec.storage.restoreFrom.step", 0, 2**53 - 1)
     ],
-    *_rule("spec.tracking.wandb.project", "a W&B project", ["a b.c-1"], ["a/b", "a#b", "a\nb", ""]),
-    _length("spec.tracking.wandb.project", 128),
-    *_rule("spec.tracking.wandb.entity", "a W&B team or user", ["team"], ["a:b", "a%b", "a\\b"]),
-    _length("spec.tracking.wandb.entity", 128),
-    _required("spec.tracking.mlflow.uri", "http://mlflow:5000"),
-    *_rule(
+    *by_rule(
+        "spec.tracking.wandb.project", "a W&B project", ["a b.c-1"], ["a/b", "a#b", "a\nb", ""]
+    ),
+    max_length("spec.tracking.wandb.project", 128),
+    *by_rule("spec.tracking.wandb.entity", "a W&B team or user", ["team"], ["a:b", "a%b", "a\\b"]),
+    max_length("spec.tracking.wandb.entity", 128),
+    required("spec.tracking.mlflow.uri", "http://mlflow:5000"),
+    *by_rule(
         "spec.tracking.mlflow.uri",
         "must be the http or https URL of an MLflow server",
         ["https://mlflow.example.com/team/a", "databricks", "databricks://profile"],
         ["https://me:hush@mlflow.example.com", "https://mlflow?token=hush", "mlflow:5000"],
     ),
-    _length("spec.tracking.mlflow.uri", 1024, "https://"),
+    max_length("spec.tracking.mlflow.uri", 1024, "https://"),
     Row("spec.tracking.mlflow.experiment", "minLength", "a", "", "should be at least 1 chars long"),
-    _length("spec.tracking.mlflow.experiment", 256),
-    *_range("spec.tracking.tensorboard.everySeconds", 5, 3600),
-    *_SWEEP,
-    *_range("spec.checkpoints.keep", 2, 1000),
-    _required("spec.checkpoints.best.metric", "loss"),
+    max_length("spec.tracking.mlflow.experiment", 256),
+    *in_range("spec.tracking.tensorboard.everySeconds", 5, 3600),
+    *SWEEP_ROWS,
+    *in_range("spec.checkpoints.keep", 2, 1000),
+    required("spec.checkpoints.best.metric", "loss"),
     Row("spec.checkpoints.best.metric", "minLength", "a", "", "should be at least 1 chars long"),
-    _length("spec.checkpoints.best.metric", 253),
-    *_enum("spec.checkpoints.best.order", "maximum", "min", "max"),
-    *_rule(
+    max_length("spec.checkpoints.best.metric", 253),
+    *one_of("spec.checkpoints.best.order", "maximum", "min", "max"),
+    *by_rule(
         "spec.checkpoints.everySeconds",
         "must be a number of seconds from 1 to 86400, or auto",
         [1, 86400, "auto"],
@@ -620,27 +397,27 @@ ROWS: list[Row] = [
         "automatically now",
         "may not be more than 16 bytes",
     ),
-    *_range("spec.checkpoints.everySteps", 1, 1_000_000_000),
-    *_range("spec.failures.maxRestarts", 0, 10000),
-    *_range("spec.failures.maxPreemptions", -1, 100000),
-    *_range("spec.failures.backoff.initialSeconds", 0, 86400),
-    *_range("spec.failures.backoff.factor", 1, 10),
-    *_range("spec.failures.backoff.maxSeconds", 0, 86400),
-    *_rule(
+    *in_range("spec.checkpoints.everySteps", 1, 1_000_000_000),
+    *in_range("spec.failures.maxRestarts", 0, 10000),
+    *in_range("spec.failures.maxPreemptions", -1, 100000),
+    *in_range("spec.failures.backoff.initialSeconds", 0, 86400),
+    *in_range("spec.failures.backoff.factor", 1, 10),
+    *in_range("spec.failures.backoff.maxSeconds", 0, 86400),
+    *by_rule(
         "spec.failures.backoff.maxSeconds",
         "must not be less than initialSeconds; raise it or lower initialSeconds",
         [{"maxSeconds": 10}, {"initialSeconds": 600}],
         [{"maxSeconds": 9}, {"initialSeconds": 601}],
         "spec.failures.backoff",
     ),
-    *_range("spec.failures.maxAttemptsWithoutProgress", 1, 1000),
-    *_rule("spec.scheduling.priorityClassName", OBJECT_NAME, ["high"], ["High", ""]),
-    _length("spec.scheduling.priorityClassName", 253),
-    _required("spec.scheduling.queue.kind", "Kueue"),
-    _required("spec.scheduling.queue.name", "team-a"),
-    *_enum("spec.scheduling.queue.kind", "kueue", "Kueue", "Volcano", "YuniKorn", "KAI"),
-    *_rule("spec.scheduling.queue.name", OBJECT_NAME, ["team-a", "root.a"], ["Team A", ""]),
-    _length("spec.scheduling.queue.name", 63),
-    *_range("spec.activeDeadlineSeconds", 1, 31536000),
-    *_range("spec.ttlSecondsAfterFinished", 0, 31536000),
+    *in_range("spec.failures.maxAttemptsWithoutProgress", 1, 1000),
+    *by_rule("spec.scheduling.priorityClassName", OBJECT_NAME, ["high"], ["High", ""]),
+    max_length("spec.scheduling.priorityClassName", 253),
+    required("spec.scheduling.queue.kind", "Kueue"),
+    required("spec.scheduling.queue.name", "team-a"),
+    *one_of("spec.scheduling.queue.kind", "kueue", "Kueue", "Volcano", "YuniKorn", "KAI"),
+    *by_rule("spec.scheduling.queue.name", OBJECT_NAME, ["team-a", "root.a"], ["Team A", ""]),
+    max_length("spec.scheduling.queue.name", 63),
+    *in_range("spec.activeDeadlineSeconds", 1, 31536000),
+    *in_range("spec.ttlSecondsAfterFinished", 0, 31536000),
 ]
