@@ -7,7 +7,7 @@ from support.framework_runs import Journal, disturb, undisturbed
 from support.local_runs import Run
 
 SCRIPT = Path(__file__).parent / "scripts" / "lightning_script.py"
-EPOCHS, STEPS = 7, 12
+EPOCHS, STEPS = 9, 12
 """Of the examples; STEPS are those of an epoch."""
 
 
@@ -19,7 +19,12 @@ def test_no_step_is_lost_and_no_bit_is_different_with_the_callback(
     assert float(str(whole("accuracy"))) > 0.5
 
     run = a_run("lightning", epochs=EPOCHS, step_seconds=0.1)
-    lost = disturb(run, journal, "lightning, callback", kill_at=17, notice_at=50)
+    # Killed after checkpoints by time and after ends of epochs, and only once notes that take more
+    # than a thousandth of the time would have ceased.
+    run.contract = run.contract.model_copy(
+        update={"checkpoints": run.contract.checkpoints.model_copy(update={"every_seconds": 2})}
+    )
+    lost = disturb(run, journal, "lightning, callback", kill_at=65, notice_at=80)
     assert lost == (0, 0)
     assert sorted(journal.steps()) == list(range(1, EPOCHS * STEPS + 1))
     assert run.metrics()["weights_sha256"] == whole("weights_sha256")

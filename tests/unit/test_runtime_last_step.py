@@ -14,7 +14,7 @@ from trainingrun_runtime.checkpoints import last_step as module
 from trainingrun_runtime.checkpoints.encoding import decode
 from trainingrun_runtime.checkpoints.last_step import LastStep
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.checkpoints.stateful_objects import restorable
+from trainingrun_runtime.checkpoints.stateful_objects import SmallState, restorable
 from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
 
 STEP_S = 1.0
@@ -299,6 +299,29 @@ def test_the_scale_of_gradients_is_that_of_the_steps_end() -> None:
     restored = torch.amp.GradScaler("cpu")
     restored.load_state_dict(training.handed_out()["scaler"])
     assert dict(restored.state_dict()) == then
+
+
+class Counts(SmallState):
+    """Something of a framework that counts, and says so in a new dict each time."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": {"batches": self.done}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done = state["done"]["batches"]
+
+
+def test_what_a_framework_counts_is_that_of_the_steps_end() -> None:
+    training, counts = Training(norm=False), Counts()
+    training.last = LastStep({**training.objects, "counts": counts}, 0)
+    counts.done = 7
+    training.step(2)
+    training.note()
+    counts.done = 8
+    assert training.handed_out()["counts"] == {"done": {"batches": 7}}
 
 
 def test_a_model_that_is_no_copy_of_rank_0s_is_whole_on_every_rank() -> None:

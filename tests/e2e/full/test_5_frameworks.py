@@ -33,7 +33,8 @@ def image(operated: TestCluster) -> None:
 @pytest.mark.parametrize(
     ("framework", "config", "final", "lost_at_most"),
     [
-        # Its last step was not saved here, unlike on a local Ray, where nothing is lost.
+        # To note a step's end takes Lightning longest: where that is more than a thousandth of the
+        # step, only some are noted.
         pytest.param(
             "lightning",
             {"epochs": 12, "batch_size": 32},

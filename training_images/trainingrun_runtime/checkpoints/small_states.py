@@ -1,4 +1,4 @@
-"""Objects whose states are so small that they are copied at the end of each step."""
+"""Objects whose states are so small that they are noted at the end of each step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +28,12 @@ def require_small(name: str, thing: Stateful) -> None:
 
 
 def copied(name: str, thing: Stateful) -> Callable[[], Any]:
-    """Copy the state; the result returns it encoded, later and in any thread."""
+    """Note the state; the result returns it encoded, later and in any thread."""
     if isinstance(thing, GradScaler):
         return _of_scaler(name, thing)
+    if isinstance(thing, SmallState):
+        own = thing.state_dict()
+        return lambda: encode(own, name)
     state = snapshot.copied(encode(thing.state_dict(), name))
     return lambda: state
 

@@ -33,8 +33,9 @@ class Stateful(Protocol):
 class SmallState:
     """Base of objects with `state_dict` whose state is a few numbers, the same on every rank.
 
-    It is copied at each step's end, so that it does not keep another rank from saving the last step
-    of a lost one.
+    It is asked for at each step's end, so that it does not keep another rank from saving the last
+    step of a lost one. To take little time it is not copied: each `state_dict()` returns a new
+    dict, and what is in it is never changed.
     """
 
 

@@ -10,12 +10,15 @@ Checkpoints are the session's: `fit` needs no `ckpt_path`, and ModelCheckpoint a
 RayTrainReportCallback are not needed beside it.
 """
 
+import copy
 import math
 import warnings
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.loops.progress import _BaseProgress
 
 from ..checkpoints.stateful_objects import SmallState
 from ..session import Session
@@ -90,8 +93,7 @@ class _Progress(SmallState):
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        loops = self._trainer.fit_loop.state_dict()
-        loops["state_dict"] = {}  # the loaders' own states count the batch that was just fetched
+        loops = _loops(self._trainer.fit_loop)
         epoch, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
         if batches["current"]["ready"] > batches["current"]["started"]:
             # Asked where a step begins: its batch is fetched, and belongs to no finished step.
@@ -101,8 +103,9 @@ class _Progress(SmallState):
             if not batches["current"]["started"]:  # nor has its epoch begun
                 for counts in (epoch["total"], epoch["current"]):
                     counts["ready"] = counts["started"] = counts["completed"]
-        states = {c.state_key: c.state_dict() for c in self._callbacks()}
-        return {"loops": loops, "callbacks": {key: s for key, s in states.items() if s}}
+        states = [(callback, callback.state_dict()) for callback in self._callbacks()]
+        callbacks = {c.state_key: copy.deepcopy(state) for c, state in states if state}
+        return {"loops": loops, "callbacks": callbacks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         loop = self._trainer.fit_loop
@@ -117,6 +120,33 @@ class _Progress(SmallState):
     def _callbacks(self) -> list[Callback]:
         # A ModelCheckpoint names files of its pod, which are gone with it.
         return [c for c in self._trainer.callbacks if not isinstance(c, ModelCheckpoint)]
+
+
+def _loops(fit_loop: Any) -> dict[str, Any]:
+    """What the loop's own `state_dict()` returns, without the states of the loaders.
+
+    That one copies each number by `deepcopy`, which takes too long for each step's end; and the
+    loaders' own states count the batch that was just fetched.
+    """
+    found: dict[str, Any] = {"state_dict": {}}
+
+    def add(loop: Any, prefix: str) -> None:
+        for name, value in vars(loop).items():
+            if isinstance(value, _BaseProgress):
+                found[prefix + name] = _numbers(value)
+            elif isinstance(value, _Loop):
+                found[f"{prefix}{name}.state_dict"] = value.on_save_checkpoint()
+                add(value, f"{prefix}{name}.")
+
+    add(fit_loop, "")
+    return found
+
+
+def _numbers(progress: Any) -> dict[str, Any]:
+    return {
+        name: _numbers(value) if isinstance(value, _BaseProgress) else value
+        for name, value in vars(progress).items()
+    }
 
 
 def _continue_data(trainer: Trainer) -> None:

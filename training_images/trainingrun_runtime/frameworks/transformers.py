@@ -8,6 +8,7 @@ RayTrainReportCallback is not needed beside it. Save the model for others with
 `trainer.save_model()` after the training.
 """
 
+import copy
 from numbers import Number
 from typing import Any
 
@@ -132,7 +133,7 @@ class _Progress(SmallState):
 
     def state_dict(self) -> dict[str, Any]:
         numbers = {name: getattr(self._trainer.state, name) for name in self._NUMBERS + self._BEST}
-        states = [callback.state()["attributes"] for callback in self._callbacks()]
+        states = [copy.deepcopy(callback.state()["attributes"]) for callback in self._callbacks()]
         return {"numbers": numbers, "callbacks": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
