@@ -22,6 +22,7 @@ Train alone has the same settings of Ray as ours, in which losses are noticed ea
 """
 
 import argparse
+import signal
 import statistics
 import sys
 import tempfile
@@ -220,6 +221,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
+    # `timeout` ends this program so: what it has started has to end too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     began = time.monotonic()
     print("| what | TrainingRun | beside it | ratio | target |\n| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as scratch, two_workers(Path(scratch)) as sides:
