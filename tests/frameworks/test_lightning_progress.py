@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
+import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -62,6 +63,7 @@ def _fastest(call: Callable[[], Any]) -> float:
     return min(found)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning's advice about faster loaders
 def test_what_is_noted_is_lightnings_own_state_in_less_time() -> None:
     data = TensorDataset(torch.ones(STEPS, 2))
     compares = Compares()
