@@ -97,10 +97,17 @@ def step_done(rank: int, step: int, config: dict[str, Any]) -> None:
 
 
 def leave(rank: int, config: dict[str, Any]) -> None:
-    """Send this process the signal that the config has for its rank, once in a run."""
-    mine, signals = Path(config["folder"]) / f"rank-{rank}", config.get("signals", {})
+    """Send this process the signal that the config has for its rank, once in a run.
+
+    Every rank calls it; a rank leaves once all of them are in the step.
+    """
+    folder, signals = Path(config["folder"]), config.get("signals", {})
+    mine = folder / f"rank-{rank}"
+    (folder / f"in-step-{rank}").touch()
     if str(rank) not in signals or mine.exists():
         return
-    time.sleep(0.5)  # the step takes a while, so that all ranks are in it
+    while len(list(folder.glob("in-step-*"))) < ray.train.get_context().get_world_size():
+        time.sleep(0.01)
+    time.sleep(0.5)  # the step takes a while
     mine.write_text(str(os.getpid()))
     os.kill(os.getpid(), signal.Signals[signals[str(rank)]])

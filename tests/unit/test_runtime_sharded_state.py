@@ -266,7 +266,14 @@ def _change_average(objects: dict[str, Any]) -> None:
     next(iter(objects["optimizer"].state.values()))["exp_avg"].zero_()
 
 
-@pytest.mark.parametrize("change", [_change_part, _change_whole, _change_data, _change_average])
+def _change_part_of_average(objects: dict[str, Any]) -> None:
+    next(iter(objects["optimizer"].state.values()))["exp_avg"].to_local().zero_()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_change_part, _change_whole, _change_data, _change_average, _change_part_of_average],
+)
 def test_a_part_that_was_changed_since_is_not_handed_out(
     change: Callable[[dict[str, Any]], None],
 ) -> None:
