@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.local_runs import Run, two_workers
+from support.local_runs import Run
 from trainingrun.api.contract import RunState
 from trainingrun.local.ray_nodes import LocalRay
 
@@ -167,41 +167,6 @@ def test_an_error_on_a_rank_says_what_to_do(
         """
     )
     assert advice in failure_of(run)
-
-
-def test_nccl_without_a_gpu_says_what_to_do(a_script: Callable[[str], Run]) -> None:
-    run = a_script(
-        """
-        from ray.train.torch import TorchConfig
-
-        trainer = TorchTrainer(print, scaling_config=scaling, torch_config=TorchConfig("nccl"))
-        trainer.fit()
-        """
-    )
-    assert "set workers.accelerator of the TrainingRun" in failure_of(run)
-
-
-def test_a_full_object_store_says_what_to_do(tmp_path: Path) -> None:
-    """Ray writes what its store does not hold to the disk, unless that is nearly full."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        TRAIN
-        + textwrap.dedent(
-            """
-            def train():
-                ray.put(torch.zeros(100_000_000).numpy())  # 400 MB, twice what the store holds
-
-            TorchTrainer(train, scaling_config=scaling).fit()
-            """
-        )
-    )
-    nearly_full = {"RAY_local_fs_capacity_threshold": "0.01"}  # of the disk, so that it is
-    with two_workers(tmp_path / "ray", **nearly_full) as ray:
-        run = Run(ray, tmp_path, None, {}, script=script)
-        try:
-            assert "Ray's object store is full: pass large data by ray.data" in failure_of(run)
-        finally:
-            run.stop()
 
 
 @pytest.mark.parametrize(("code", "advice"), IN_THE_SCRIPT.values(), ids=IN_THE_SCRIPT.keys())

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from support.local_runs import Run
+from support.local_runs import Run, wait_for_both_nodes
 from trainingrun.local.ray_nodes import LocalRay
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_rank_that_the_others_wait_for_is_named(ray: LocalRay, tmp_path: Path) -> None:
+    wait_for_both_nodes(ray, tmp_path)
     config = {"slow_rank": 1, "slow_s": 0.3, "step_s": 0.05}
     run = Run(ray, tmp_path, "support.has_a_slow_rank:train", config)
     run.start()
