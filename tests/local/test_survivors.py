@@ -67,7 +67,7 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
     assert run.drive() == 0, run.log()
     assert run.resumed() == [
         f"resumed from step {DIES_AT}, which rank {1 - dead} saved after the loss"
-    ]
+    ], run.log()
     assert run.steps() == list(range(20))
     assert run.progress().seconds.lost_work == 0
     assert run.metrics()["weights_sha256"] == weights(norm)
@@ -83,7 +83,7 @@ def test_in_the_middle_of_an_accumulation_no_step_of_an_optimizer_is_lost(
     assert run.drive() == 0, run.log()
     assert run.resumed() == [
         f"resumed from step {DIES_AT}, which rank {1 - dead} saved after the loss"
-    ]
+    ], run.log()
     assert run.steps() == list(range(20))
     assert run.metrics()["scale"] > 8, "it grows, and is restored"
     assert run.metrics() == more_state

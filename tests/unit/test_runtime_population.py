@@ -16,9 +16,9 @@ from trainingrun.api.contract import (
     TrialState,
 )
 from trainingrun_runtime.sweep import record, space
-from trainingrun_runtime.sweep.board import Board
 from trainingrun_runtime.sweep.population import Population, outdated
 from trainingrun_runtime.sweep.record import Origin, Trial
+from trainingrun_runtime.sweep.trial_table import TrialTable
 
 SWEEP = ContractSweep(
     metric="loss",
@@ -117,17 +117,17 @@ def test_a_trial_that_is_suspended_by_its_user_has_not_come_to_the_end_of_its_le
 
 
 @pytest.fixture
-def board() -> tuple[Board, list[Failure]]:
+def table() -> tuple[TrialTable, list[Failure]]:
     failures: list[Failure] = []
     drawn = space.configs(SWEEP, "a-uid")
     trials = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
-    return Board(SWEEP, trials, failures.append, a_population()), failures
+    return TrialTable(SWEEP, trials, failures.append, a_population()), failures
 
 
 def test_all_trials_come_to_the_end_of_a_leg_before_the_next_one_begins(
-    board: tuple[Board, list[Failure]],
+    table: tuple[TrialTable, list[Failure]],
 ):
-    found, failures = board
+    found, failures = table
     begun = [found.begin_next() for _ in range(4)]
     assert [trial.number for trial in begun if trial] == [1, 2, 3, 4]
     assert found.begin_next() is None
@@ -165,8 +165,8 @@ def test_all_trials_come_to_the_end_of_a_leg_before_the_next_one_begins(
     assert failures == []
 
 
-def test_a_training_without_a_session_is_told_to_use_one(board: tuple[Board, list[Failure]]):
-    found, failures = board
+def test_a_training_without_a_session_is_told_to_use_one(table: tuple[TrialTable, list[Failure]]):
+    found, failures = table
     found.begin_next()
     found.follow(1, a_document(21, RunState.TRAINING))
     (failure,) = failures

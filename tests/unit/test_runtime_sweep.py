@@ -22,11 +22,11 @@ from trainingrun.api.contract import (
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.coordination.lease import Lease, Superseded
 from trainingrun_runtime.sweep import record, space, summary
-from trainingrun_runtime.sweep.board import Board
 from trainingrun_runtime.sweep.record import Trial
 from trainingrun_runtime.sweep.rungs import Rungs
 from trainingrun_runtime.sweep.summary import Summary
 from trainingrun_runtime.sweep.trial_lease import TrialLease
+from trainingrun_runtime.sweep.trial_table import TrialTable
 
 
 def a_sweep(*parameters: ContractParameter, **settings: Any) -> ContractSweep:
@@ -213,46 +213,46 @@ def test_a_trial_that_is_done_is_so_though_it_was_to_be_stopped():
     assert summary.update(trial, failed).state is TrialState.STOPPED
 
 
-def a_board(sweep: ContractSweep, found: dict[int, Trial]) -> tuple[Board, list[Failure]]:
+def a_table(sweep: ContractSweep, found: dict[int, Trial]) -> tuple[TrialTable, list[Failure]]:
     failures: list[Failure] = []
-    return Board(sweep, found.values(), failures.append), failures
+    return TrialTable(sweep, found.values(), failures.append), failures
 
 
 def test_a_trial_is_to_be_stopped_only_once_that_is_noted():
     found = trials(None, None, state=TrialState.PENDING)
-    board, _ = a_board(a_sweep(asha=True, grace_steps=10, reduction_factor=2), found)
-    assert board.changes() is not None
-    assert board.changes() is None, "nothing is new"
+    table, _ = a_table(a_sweep(asha=True, grace_steps=10, reduction_factor=2), found)
+    assert table.changes() is not None
+    assert table.changes() is None, "nothing is new"
     for number in (1, 2):
-        board.follow(number, a_document(10))
-        assert board.reported(number, 10, float(number)) is False
-    changes = board.changes()
+        table.follow(number, a_document(10))
+        assert table.reported(number, 10, float(number)) is False
+    changes = table.changes()
     assert changes is not None
     noted, stopping = changes
     assert stopping == {2}
     assert [noted[1].state, noted[2].state] == [TrialState.RUNNING, TrialState.STOPPED]
     assert noted[2].reports == [(10, 2.0)]
-    assert board.left() == [1]
-    assert board.under_way() == [1, 2], "the stopped one still saves its state"
+    assert table.left() == [1]
+    assert table.under_way() == [1, 2], "the stopped one still saves its state"
 
 
 def test_an_error_of_the_training_ends_its_trial_and_any_other_one_the_attempt():
-    board, failures = a_board(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    table, failures = a_table(a_sweep(), trials(None, None, state=TrialState.PENDING))
     bug = Failure(kind="Application", message="a bug")
-    board.follow(1, a_document(3, state=RunState.FAILED, failure=bug))
-    assert (board.trials[1].state, board.trials[1].message) == (TrialState.FAILED, "a bug")
+    table.follow(1, a_document(3, state=RunState.FAILED, failure=bug))
+    assert (table.trials[1].state, table.trials[1].message) == (TrialState.FAILED, "a bug")
     assert failures == []
     full = Failure(kind="Storage", message="the disk is full")
-    board.follow(2, a_document(3, state=RunState.FAILED, failure=full))
+    table.follow(2, a_document(3, state=RunState.FAILED, failure=full))
     assert failures == [Failure(kind="Storage", message="trial 2: the disk is full")]
-    assert board.postpone() == [2]
-    assert board.trials[2].state is TrialState.PENDING
+    assert table.postpone() == [2]
+    assert table.trials[2].state is TrialState.PENDING
 
 
 def test_a_trial_that_is_done_without_the_metric_ends_the_sweep():
-    board, failures = a_board(a_sweep(), trials(None, state=TrialState.PENDING))
+    table, failures = a_table(a_sweep(), trials(None, state=TrialState.PENDING))
     result = ProgressResult(metrics={"accuracy": 0.9})
-    board.follow(1, a_document(9, state=RunState.SUCCEEDED, result=result))
+    table.follow(1, a_document(9, state=RunState.SUCCEEDED, result=result))
     (failure,) = failures
     assert "has not reported 'loss', the metric of the sweep; it reported accuracy" in (
         failure.message
@@ -260,14 +260,14 @@ def test_a_trial_that_is_done_without_the_metric_ends_the_sweep():
 
 
 def test_the_final_value_is_that_of_the_result():
-    board, failures = a_board(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    table, failures = a_table(a_sweep(), trials(None, None, state=TrialState.PENDING))
     for number, metrics in ((1, {"loss": 0.5}), (2, {"loss": "NaN"})):
-        board.reported(number, 5, 2.0)
+        table.reported(number, 5, 2.0)
         result = ProgressResult(metrics=metrics)
-        board.follow(number, a_document(9, state=RunState.SUCCEEDED, result=result))
-    assert [trial.value for trial in board.trials.values()] == [0.5, None], "NaN is no value"
+        table.follow(number, a_document(9, state=RunState.SUCCEEDED, result=result))
+    assert [trial.value for trial in table.trials.values()] == [0.5, None], "NaN is no value"
     assert failures == []
-    assert board.best == board.trials[1]
+    assert table.best == table.trials[1]
 
 
 @pytest.mark.parametrize("value", [True, "nan", None, math.nan, math.inf])

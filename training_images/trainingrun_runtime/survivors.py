@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CALL_S = 5.0
 """Seconds for an answer of the coordinator."""
-FIRST_OFFER_S = 6.0
+FIRST_OFFER_S = 10.0
 """Seconds for the first answer: a rank whose machine is busy may need some."""
 OFFER_S = 2.0
 """Seconds for the others' answers after it; a rank on the same lost node gives none."""
@@ -46,7 +46,7 @@ class NotHeld(Exception):
 def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
     """Ray's controller: have the last step saved, if the ranks that are left have all of it.
 
-    Never raises, and takes 50 s at most. Costs one call where no rank notes its steps.
+    Never raises, and takes a minute at most. Costs one call where no rank notes its steps.
 
     Args:
         coordinator: handle of the `Coordinator` actor.
@@ -136,6 +136,8 @@ def _offers(asked: dict[Any, int]) -> dict[int, "Offer"]:
         more, _ = ray.wait(others, num_returns=len(others), timeout=OFFER_S)
         answered += more
     found = {}
+    if silent := set(asked.values()) - {asked[call] for call in answered}:
+        log.warning("%s did not answer in time", in_words(silent))
     for call in answered:
         try:
             found[asked[call]] = ray.get(call, timeout=CALL_S)

@@ -36,10 +36,10 @@ from ..progress import document as progress_document
 from ..progress.driver_documents import Documents
 from ..state_directory import state_directory
 from . import record, searches, trial_requests, tuning
-from .board import STOP_WAIT_S, Board
 from .population import Population
 from .trial import Desk, TrialJob, read_document
 from .trial_folders import TrialFolders
+from .trial_table import STOP_WAIT_S, TrialTable
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class SweepDriver:
         self._chosen_late = sweep.library is not None or population is not None
         draw = searches.draw(sweep, contract.uid)
         trials = self._retry(self._folders.trials)
-        self._board = Board(sweep, trials, self._give_up, population, draw)
+        self._table = TrialTable(sweep, trials, self._give_up, population, draw)
         self._jobs: dict[int, TrialJob] = {}
         self._stopping: set[int] = set()
         self._asked: set[int] = set()
@@ -100,16 +100,16 @@ class SweepDriver:
         Raises:
             Superseded: another driver holds the run.
         """
-        self._retry(lambda: record.write(self._lease, self._board.trials))
+        self._retry(lambda: record.write(self._lease, self._table.trials))
         self._background.start()
         self._notice.start()
         try:
             missing = searches.missing(self._sweep)
             if missing is not None:
                 self._give_up(Failure(kind="Application", message=missing))
-            if self._board.left() and self._failure is None:
+            if self._table.left() and self._failure is None:
                 calls = tuning.Calls(
-                    self._board.reported, self._lost, self._halts, self._is_over, self._begin_next
+                    self._table.reported, self._lost, self._halts, self._is_over, self._begin_next
                 )
                 tuning.run(self._sweep, self._desk, calls)
             return self._conclude()
@@ -129,16 +129,16 @@ class SweepDriver:
             return None
         with self._following:
             self._follow()  # what has just ended counts for what begins
-            trial = self._board.begin_next()
+            trial = self._table.begin_next()
             if trial is None:
                 return None
             if self._chosen_late:
                 # Before it begins: the next driver must not choose other values for its folder.
                 try:
-                    self._retry(lambda: record.write(self._lease, self._board.trials))
+                    self._retry(lambda: record.write(self._lease, self._table.trials))
                 except Superseded as error:  # Tune would make a failure of it
                     _end_superseded(error)
-                self._folders.remove_outdated(self._board.trials)
+                self._folders.remove_outdated(self._table.trials)
             self._asked.discard(trial.number)
             name = f"{trial.number:04d}-{trial.leg:02d}"
             self._jobs[trial.number] = self._desk.lay(name, self._folders.contract(trial))
@@ -170,7 +170,7 @@ class SweepDriver:
                     self._follow()
                 self._note_changes()
                 if self._failure is not None:
-                    for number in self._board.under_way():
+                    for number in self._table.under_way():
                         self._suspend(number)
                 self._write()
             except Superseded as error:
@@ -182,20 +182,20 @@ class SweepDriver:
         for number, job in list(self._jobs.items()):
             found = read_document(job)
             if found is not None:
-                self._board.follow(number, found)
+                self._table.follow(number, found)
 
     def _note_changes(self) -> None:
         """Tell the next driver what has changed, and then the trials that are to be stopped.
 
         In this order: the next driver must not train on what was stopped.
         """
-        changes = self._board.changes()
+        changes = self._table.changes()
         if changes is not None:
             trials, stopping = changes
             try:
                 record.write(self._lease, trials)
             except StorageError as error:
-                self._board.keep_changes()
+                self._table.keep_changes()
                 self._store_reports(str(error))
                 return
             self._store_reports(None)
@@ -228,7 +228,7 @@ class SweepDriver:
                 failure=self._failure if self._final is RunState.FAILED else None,
                 result=self._result,
             )
-            progress_document.write(self._documents.path, self._board.progress(head))
+            progress_document.write(self._documents.path, self._table.progress(head))
 
     def _end(self, state: RunState) -> None:
         self._final = state
@@ -237,8 +237,8 @@ class SweepDriver:
     def _conclude(self) -> int:
         """Write the outcome to bucket and document; returns the exit code."""
         self._follow()
-        unfinished = self._board.postpone()
-        trials, best = self._board.trials, self._board.best
+        unfinished = self._table.postpone()
+        trials, best = self._table.trials, self._table.best
         self._retry(lambda: record.write(self._lease, trials))
         if self._failure is None and unfinished:
             if suspend_request.requested():
@@ -273,7 +273,7 @@ class SweepDriver:
 
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: each trial makes a checkpoint before Ray ends."""
-        under_way = [self._jobs[number].contract.trial for number in self._board.under_way()]
+        under_way = [self._jobs[number].contract.trial for number in self._table.under_way()]
         trial_requests.checkpoint_all([one for one in under_way if one], notice.deadline)
         self._notice.confirm_saved()
 

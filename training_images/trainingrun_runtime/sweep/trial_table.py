@@ -26,7 +26,7 @@ STOP_WAIT_S = 120.0
 """Seconds for which a trial that is to be stopped may take to save its state."""
 
 
-class Board:
+class TrialTable:
     """The trials of one driver; its methods are called from several threads.
 
     Args:
