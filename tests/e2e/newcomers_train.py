@@ -75,8 +75,21 @@ def slow_rank():
         backward(model)
 
 
+CASES = (
+    connection_refused,
+    shared_memory_too_small,
+    object_store_full,
+    killed_for_memory,
+    no_gpu,
+    removed_api,
+    report_by_rank_0_alone,
+    uneven_steps,
+    slow_rank,
+)
+
+
 def train(config):
-    globals()[config["case"]]()
+    next(case for case in CASES if case.__name__ == config["case"])()
 
 
 config = json.loads(os.environ["TRAININGRUN_CONFIG"])
