@@ -28,6 +28,7 @@ FRAMEWORKS = (
     "accelerate",
     "xgboost",
     "lightgbm",
+    "jax",
     "optuna",
     "hyperopt",
 )

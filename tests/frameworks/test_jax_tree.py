@@ -1,0 +1,44 @@
+"""What a tree of JAX arrays gives to a checkpoint, and takes from one."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from trainingrun_runtime.checkpoints.encoding import decode, encode
+from trainingrun_runtime.frameworks.jax import Tree
+
+
+def a_tree(value: float) -> dict[str, Any]:
+    return {
+        "weights": jnp.full((2, 3), value),
+        "half": [jnp.full(3, value, jnp.bfloat16), jax.random.key(int(value))],
+        "scale": jnp.float32(value),
+        "count": int(value),
+    }
+
+
+def test_a_tree_is_restored_with_its_dtypes() -> None:
+    saved = encode(Tree(a_tree(7)).state_dict(), "state")
+    kept = Tree(a_tree(0))
+    kept.load_state_dict(decode(saved))
+    wanted = jax.tree.leaves(a_tree(7))
+    found = jax.tree.leaves(kept.tree)
+    assert [str(leaf) for leaf in found] == [str(leaf) for leaf in wanted]
+    assert [getattr(leaf, "dtype", int) for leaf in found] == [
+        getattr(leaf, "dtype", int) for leaf in wanted
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"scale": jnp.zeros(2)}, r"\['scale'\] is of \(\) and float32 in the checkpoint"),
+        ({"bias": jnp.zeros(2)}, r"differ in \['bias'\]"),
+    ],
+)
+def test_another_tree_is_refused(change: dict[str, Any], said: str) -> None:
+    saved = Tree(a_tree(7)).state_dict()
+    with pytest.raises(ValueError, match=said):
+        Tree({**a_tree(0), **change}).load_state_dict(saved)

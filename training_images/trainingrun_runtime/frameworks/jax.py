@@ -1,0 +1,123 @@
+"""JAX: the workers connected by `jax.distributed`, and a tree of arrays as an object of a session.
+
+    connect()
+    kept = Tree({"params": params, "momentum": momentum})
+    session = Session(seed=0, state=kept)
+    for step in session.steps(10_000):
+        kept.tree, loss = update(kept.tree, batch_of(step))
+
+It works in a `training.function` and in the function of Ray's JaxTrainer.
+"""
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import ray
+import ray.train
+from ray.train.collective import broadcast_from_rank_zero
+
+from . import process_group
+
+
+def connect() -> None:
+    """Connect the workers, unless they are; every rank calls it before it makes an array."""
+    process_group.ensure()
+    context = ray.train.get_context()
+    rank, size = context.get_world_rank(), context.get_world_size()
+    if size == 1 or jax.distributed.is_initialized():
+        return
+    address = broadcast_from_rank_zero(_free_address() if rank == 0 else None)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, size, rank)
+
+
+class Tree:
+    """A tree of arrays and numbers, such as parameters and what an optimizer keeps for them.
+
+    Every rank has all of it: arrays of this process alone, or replicated ones of all processes.
+
+    Args:
+        tree: to begin with; what is restored has its shape, its dtypes and its devices.
+    """
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+        """As of now: assign what a step has made of it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The leaves by their path.
+
+        Raises:
+            ValueError: this rank has only a part of one.
+        """
+        leaves = jax.tree_util.tree_leaves_with_path(self.tree)
+        return {_name(path): _saved(leaf, _name(path)) for path, leaf in leaves}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take each leaf's value.
+
+        Raises:
+            ValueError: the tree has other leaves than the one that was saved, or of other shapes.
+        """
+        leaves, shape = jax.tree_util.tree_flatten_with_path(self.tree)
+        names = [_name(path) for path, _ in leaves]
+        differing = sorted(set(names) ^ state.keys())
+        if differing:
+            raise ValueError(
+                f"the checkpoint's tree and this one differ in {', '.join(differing)}; begin with "
+                "the tree that was saved, or start a new run"
+            )
+        restored = [
+            _restored(leaf, state[name], name)
+            for name, (_, leaf) in zip(names, leaves, strict=True)
+        ]
+        self.tree = jax.tree_util.tree_unflatten(shape, restored)
+
+
+def _free_address() -> str:
+    host = ray.util.get_node_ip_address()
+    with socket.socket() as free:
+        free.bind((host, 0))
+        return f"{host}:{free.getsockname()[1]}"
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path) or "the tree"
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _saved(leaf: Any, name: str) -> Any:
+    """A leaf as NumPy has it; of dtypes that NumPy has not, such as bfloat16, the bytes."""
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    if not leaf.is_fully_addressable and not leaf.is_fully_replicated:
+        raise ValueError(
+            f"{name} is sharded over processes, and a session saves whole arrays only; replicate "
+            "it with jax.sharding.PartitionSpec()"
+        )
+    if _is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    found = np.asarray(leaf if leaf.is_fully_addressable else leaf.addressable_data(0))
+    return found if found.dtype.isbuiltin == 1 else found.view(np.dtype(f"u{found.itemsize}"))
+
+
+def _restored(leaf: Any, value: Any, name: str) -> Any:
+    if not isinstance(leaf, jax.Array):
+        return value
+    wanted = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    if wanted.shape != value.shape or wanted.dtype.itemsize != value.dtype.itemsize:
+        raise ValueError(
+            f"{name} is of {value.shape} and {value.dtype} in the checkpoint, and here of "
+            f"{wanted.shape} and {wanted.dtype}; begin with the tree that was saved, or start a "
+            "new run"
+        )
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf))
+    content = value if wanted.dtype.isbuiltin == 1 else value.view(wanted.dtype)
+    return jax.device_put(content, leaf.sharding)
