@@ -180,3 +180,15 @@ def test_survivors_are_asked_unless_all_ranks_have_saved(error, saved, lost):
     classified = classify(error)
     assert classified.cause in (FailureCause.PREEMPTED, FailureCause.WORKER_LOST)
     assert (classified.saved, classified.lost) == (saved, lost)
+
+
+def test_a_rank_that_was_killed_for_memory_is_a_loss_that_says_what_to_do():
+    killed = WorkerHealthCheckFailedError(
+        "A worker health check failed.",
+        failure=RuntimeError("Task was killed due to the node running low on memory."),
+    )
+    found = classify(WorkerGroupError("1 rank failed", {0: killed}))
+    assert found.cause is FailureCause.WORKER_LOST
+    assert found.remedied
+    assert "raise workers.resources.memory" in found.message
+    assert not classify(WorkerGroupError("1 rank failed", {0: DIED})).remedied

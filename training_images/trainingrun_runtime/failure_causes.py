@@ -15,7 +15,7 @@ from .ray_internals.controller import (
     PreemptionError,
     WorkerHealthCheckFailedError,
 )
-from .remedies import explained
+from .remedies import explained, find
 
 
 class Preempted(Exception):
@@ -60,6 +60,8 @@ class ClassifiedFailure:
     """Whether the ranks ended by themselves, after a committed checkpoint of their last step."""
     lost: tuple[int, ...] = ()
     """Those of `ranks` that no longer answer."""
+    remedied: bool = False
+    """Whether the sentence of a loss says what to do about it."""
 
 
 _COLLECTIVE = re.compile(
@@ -127,6 +129,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
             f"rank {rank} died: {explained(reason)}",
             tuple(lost),
             lost=tuple(lost),
+            remedied=find(reason) is not None,
         )
     own = {rank: e for rank, e in failures.items() if not isinstance(e, PeerLost)}
     if not own:

@@ -31,6 +31,7 @@ class AttemptPolicy(FailurePolicy):
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
         self._coordinator = coordinator
         self._restarts = RestartBackoff()
+        self._remedied: str | None = None  # of the worker groups in a row
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         """RETRY within the attempt, or RAISE to end it."""
@@ -49,6 +50,11 @@ class AttemptPolicy(FailurePolicy):
             if failure.cause is FailureCause.STORAGE
             else self._after_loss(failure, commits)
         )
+        # Of a killed container only some of the losses tell that its memory was full.
+        if failure.remedied:
+            self._remedied = failure.message
+        elif self._restarts.without_checkpoint <= 1:
+            self._remedied = None
         if wait_s is None:
             self._fail(*self._reason(failure), training_failed_error)
             return FailureDecision.RAISE
@@ -77,10 +83,13 @@ class AttemptPolicy(FailurePolicy):
     def _reason(self, failure: ClassifiedFailure) -> tuple[Any, str]:
         if failure.cause is FailureCause.STORAGE:
             return "Storage", failure.message
+        groups = f"{self._restarts.without_checkpoint} worker groups in a row ended without a newer"
+        if self._remedied:
+            return "Infrastructure", f"{groups} checkpoint, one of them because {self._remedied}"
         return "Infrastructure", (
-            f"{self._restarts.without_checkpoint} worker groups in a row ended without a newer "
-            f"checkpoint, the last one because {failure.message}; check the workers' nodes and "
-            "logs, and make checkpoints more often if they are lost sooner than one is made"
+            f"{groups} checkpoint, the last one because {failure.message}; check the workers' "
+            "nodes and logs, and make checkpoints more often if they are lost sooner than one is "
+            "made"
         )
 
     def _fail(self, kind: Any, message: str, error: Exception) -> None:
