@@ -1,16 +1,14 @@
 """Within an epoch each sample is trained on once, whatever happens to the ranks."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.data_runs import DataRun
 from support.loads_data import EPOCHS, KILLED_AT, SAMPLES, SAVED_AT
-from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_FILE, RecordKind
+from trainingrun.api.contract import SUSPEND_FILE
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
 
@@ -20,39 +18,13 @@ SEED = 5
 ONCE = [Counter(range(SAMPLES))] * EPOCHS
 
 
-class DataRun(Run):
-    """A run of `loads_data`, with what its ranks note."""
-
-    def __init__(self, ray: LocalRay, folder: Path, config: dict[str, Any]) -> None:
-        self.folder = folder
-        folder.mkdir()
-        super().__init__(ray, folder, "support.loads_data:train", {"folder": str(folder), **config})
-
-    def steps(self) -> list[tuple[int, int, list[int]]]:
-        """Step, epoch and samples of each step that a rank has done, rank by rank."""
-        found = []
-        for file in sorted(self.folder.glob("rank-*")):
-            for line in file.read_text().splitlines():
-                step, epoch, indices = line.split(maxsplit=2)
-                found.append((int(step), int(epoch), json.loads(indices)))
-        return found
-
-    def seen(self) -> list[Counter[int]]:
-        """How often each sample was trained on, by epoch."""
-        counts: list[Counter[int]] = [Counter() for _ in range(EPOCHS)]
-        for _, epoch, indices in self.steps():
-            counts[epoch].update(indices)
-        return counts
-
-    def resumed_from(self) -> list[int | None]:
-        records = self.progress().records
-        return [r.step for r in records if r.kind is RecordKind.RESTORED][1:]
-
-
 @pytest.fixture
 def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., DataRun]:
     """Makes runs: `a_run(seed=1, killed=1)`."""
-    return lambda **config: DataRun(ray, tmp_path / f"run-{len(list(tmp_path.iterdir()))}", config)
+    function = "support.loads_data:train"
+    return lambda **config: DataRun(
+        ray, tmp_path / f"run-{len(list(tmp_path.iterdir()))}", function, config, EPOCHS
+    )
 
 
 def test_a_killed_rank_changes_no_sample_and_no_bit(a_run: Callable[..., DataRun]) -> None:
@@ -90,11 +62,9 @@ def test_another_world_size_goes_on_with_the_samples_that_are_left(
     a_run: Callable[..., DataRun],
 ) -> None:
     run = a_run(seed=SEED, step_seconds=0.5)
-    until = {"until": str(run.state / SUSPEND_FILE)}
-    run.contract = run.contract.model_copy(update={"config": {**run.contract.config, **until}})
+    run.configure(until=str(run.state / SUSPEND_FILE))
     assert run.drive(suspend_at=3) == SUSPEND_EXIT_CODE, run.log()
     assert max(step for step, _, _ in run.steps()) < 10, "it was to end within the first epoch"
-    config = {**run.contract.config, "step_seconds": 0.0, "until": str(run.folder)}
-    run.contract = run.contract.model_copy(update={"workers": 1, "config": config})
+    run.configure(workers=1, step_seconds=0.0, until=str(run.folder))
     assert run.drive() == 0, run.log()
     assert run.seen() == ONCE

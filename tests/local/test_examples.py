@@ -73,6 +73,14 @@ def test_the_loader_ends_alike_when_interrupted(a_run: Callable[..., Run]) -> No
 
 
 @pytest.mark.slow
+def test_what_ray_data_loads_is_learned(a_run: Callable[..., Run]) -> None:
+    run = a_run("ray_data", epochs=2)
+    assert run.drive() == 0, run.log()
+    assert run.metrics()["accuracy"] > 0.3
+    assert run.progress().step == 2 * 12
+
+
+@pytest.mark.slow
 def test_resnet18_reads_idx_files_from_storage(a_run: Callable[..., Run], tmp_path: Path) -> None:
     data = Bucket.open(f"file://{tmp_path}/data")
     random = np.random.default_rng(0)

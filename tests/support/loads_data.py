@@ -1,14 +1,15 @@
 """A training function that draws its data through the session, with a rank that can be killed once.
 
 Keys of its config: `folder`, where every rank notes the samples of each step that it has done;
-`seed` of the session; `killed`: a rank that kills itself in the middle of step `KILLED_AT`, once
-the checkpoint of step `SAVED_AT` is committed; `step_seconds`; `until`: a file that has to be there
-before step `HELD_AT` ends.
+`loader`: "ray" for a `ResumableRayDataLoader`; `seed` of the session; `killed`: a rank that kills
+itself in the middle of step `KILLED_AT`, once the checkpoint of step `SAVED_AT` is committed;
+`step_seconds`; `until`: a file that has to be there before step `HELD_AT` ends.
 """
 
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ import torch
 from ray.train.torch import prepare_model
 from torch import nn
 
-from trainingrun_runtime import ResumableDataLoader, Session
+from trainingrun_runtime import ResumableDataLoader, ResumableRayDataLoader, Session
 from trainingrun_runtime.examples.repeatable import REPEATABLE, seed_everything, weights_sha256
+
+Parts = tuple[Any, Callable[[Any], tuple[torch.Tensor, torch.Tensor]]]
+"""A loader, and how its batches become numbers and indices."""
 
 SAMPLES, EPOCHS, BATCH_SIZE = 83, 2, 4
 SAVED_AT, KILLED_AT, HELD_AT = 5, 16, 4
@@ -35,6 +39,39 @@ class Noisy:
         return numbers + 0.1 * torch.randn(4), index
 
 
+class Named(Noisy):
+    """The same with names, for Ray Data."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]
+        return {"numbers": super().__getitem__(index)[0], "word": f"sample {index}"}
+
+
+def _torch_loader() -> Parts:
+    loader = ResumableDataLoader(
+        Noisy(), BATCH_SIZE, seed=7, num_workers=2, persistent_workers=True
+    )
+    return loader, lambda batch: batch
+
+
+def _ray_loader() -> Parts:
+    """Ray Data has batches of another size in between."""
+    loader = ResumableRayDataLoader(
+        Named(),
+        BATCH_SIZE,
+        seed=7,
+        transform=lambda rows: rows.map_batches(_halved, batch_size=5),
+        batches_per_block=3,
+    )
+    return loader, lambda batch: (batch["numbers"], batch["sample_index"])
+
+
+def _halved(rows: dict[str, Any]) -> dict[str, Any]:
+    return {"numbers": rows["numbers"] / 2, "sample_index": rows["sample_index"]}
+
+
+LOADERS = {"torch": _torch_loader, "ray": _ray_loader}
+
+
 def train(config: dict[str, Any]) -> None:
     """Ends with the digest of the weights."""
     seed_everything(0)
@@ -43,12 +80,11 @@ def train(config: dict[str, Any]) -> None:
     net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     model = prepare_model(net, parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    loader = ResumableDataLoader(
-        Noisy(), BATCH_SIZE, seed=7, num_workers=2, persistent_workers=True
-    )
+    loader, parts = LOADERS[config.get("loader", "torch")]()
     session = Session(seed=config.get("seed"), model=model, optimizer=optimizer, loader=loader)
     for epoch in session.epochs(EPOCHS):
-        for numbers, indices in session.batches(loader):
+        for batch in session.batches(loader):
+            numbers, indices = parts(batch)
             loss = model(numbers).square().mean()
             if session.step == KILLED_AT and rank == config.get("killed"):
                 _die_once(folder)

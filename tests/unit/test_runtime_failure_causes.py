@@ -7,6 +7,7 @@ from ray.train.v2.api.preemption import PreemptionInfo
 
 from trainingrun_runtime.checkpoints.storage_errors import CredentialsError
 from trainingrun_runtime.failure_causes import (
+    DataLost,
     FailureCause,
     OwnPodPreempted,
     PeerLost,
@@ -121,6 +122,7 @@ def test_the_message_names_rank_type_and_first_line():
         pytest.param(
             LightGBMError("Socket recv error, Connection reset by peer (code: 104)"), id="LightGBM"
         ),
+        pytest.param(DataLost("the batches were lost"), id="Ray Data"),
     ],
 )
 def test_what_a_dying_peer_causes_is_a_collective_error(error):

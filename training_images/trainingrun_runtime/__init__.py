@@ -1,12 +1,13 @@
-"""What runs in the training image. `Session` and `ResumableDataLoader` are the API."""
+"""What runs in the training image. `Session` and the loaders are the API."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .data.ray_loader import ResumableRayDataLoader
     from .data.resumable_loader import ResumableDataLoader
     from .session import Session
 
-__all__ = ["ResumableDataLoader", "Session"]
+__all__ = ["ResumableDataLoader", "ResumableRayDataLoader", "Session"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from .data.resumable_loader import ResumableDataLoader
 
         return ResumableDataLoader
+    if name == "ResumableRayDataLoader":
+        from .data.ray_loader import ResumableRayDataLoader
+
+        return ResumableRayDataLoader
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,6 +34,10 @@ class PeerLost(Exception):
     """A collective failed, as it does on the other ranks when a rank is lost."""
 
 
+class DataLost(Exception):
+    """What Ray Data had loaded is lost, as it is on the other ranks when rank 0 is lost."""
+
+
 class FailureCause(Enum):
     """Why a worker group ended."""
 
@@ -79,6 +83,8 @@ _OF_TREES = re.compile(
 
 def is_collective_error(error: BaseException) -> bool:
     """Whether an exception of the training code is one that the loss of another rank causes."""
+    if isinstance(error, DataLost):
+        return True
     kind = type(error).__name__
     if _OF_THE_CODE.search(str(error)):
         return False

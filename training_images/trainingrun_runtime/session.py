@@ -24,7 +24,7 @@ from .checkpoints import snapshot
 from .coordination.step_consensus import Place, StepConsensus
 from .course import Course
 from .data.drawn_batches import DrawnBatches
-from .data.resumable_loader import ResumableDataLoader
+from .data.position import ResumableLoader
 from .noted_steps import NotedSteps
 from .progress.document import printable_metrics
 from .progress.rank_reporter import TimesReporter
@@ -244,15 +244,16 @@ class Session:
         """The batches of a loader, in each step one: as `steps()`, with what is to be trained on.
 
         Args:
-            loader: one of the session's objects: a `ResumableDataLoader`, or one that has a state.
+            loader: one of the session's objects: a `ResumableDataLoader`, a
+                `ResumableRayDataLoader`, or one that has a state.
             total: see `steps()`; the loader begins anew after its last batch. None: all batches of
-                the loader; a `ResumableDataLoader` then has the epochs of `epochs()`.
+                the loader; a resumable one then has the epochs of `epochs()`.
 
         Raises:
             ValueError: the session does not restore the loader, or it has no batch.
         """
         if total is None:
-            if self._epochs is not None and isinstance(loader, ResumableDataLoader):
+            if self._epochs is not None and isinstance(loader, ResumableLoader):
                 loader.set_epoch(self.epoch)
             total = len(loader)  # type: ignore[arg-type]
         batches = self._data.repeated(loader)

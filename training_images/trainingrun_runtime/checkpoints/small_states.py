@@ -6,13 +6,12 @@ from typing import Any
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from ..data.resumable_loader import ResumableDataLoader
 from . import snapshot
 from .encoding import encode
 from .stateful_objects import SmallState, Stateful, generator_of
 from .watched_tensors import NotCovered
 
-_SMALL = (LRScheduler, ResumableDataLoader, SmallState, GradScaler)
+_SMALL = (LRScheduler, SmallState, GradScaler)
 
 
 def require_small(name: str, thing: Stateful) -> None:

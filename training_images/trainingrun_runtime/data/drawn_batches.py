@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from .resumable_loader import ResumableDataLoader
+from .position import ResumableLoader
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class DrawnBatches:
         self._drawn = {
             name: thing.drawn
             for name, thing in objects.items()
-            if isinstance(thing, ResumableDataLoader)
+            if isinstance(thing, ResumableLoader)
         }
         self._waited_s: float | None = None
 

@@ -6,18 +6,18 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..data.resumable_loader import ResumableDataLoader
+from ..data.position import ResumableLoader
 
 
 def require_usable(loader: Any) -> None:
     """Refuse a loader that a framework's trainer cannot use.
 
     Raises:
-        TypeError: it is a ResumableDataLoader, whose position only a session's own loop can know.
+        TypeError: it is one of this package, whose position only a session's own loop can know.
     """
-    if isinstance(loader, ResumableDataLoader):
+    if isinstance(loader, ResumableLoader):
         raise TypeError(
-            "the trainer's loader is a ResumableDataLoader, which only a loop over "
+            f"the trainer's loader is a {type(loader).__name__}, which only a loop over "
             "session.batches() can use; pass a torch.utils.data.DataLoader: it is continued where "
             "the checkpoint was made, too"
         )

@@ -1,0 +1,56 @@
+"""What Ray Data loads is trained on once in each epoch too, whatever happens to the ranks."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.data_runs import DataRun
+from support.loads_data import EPOCHS, KILLED_AT, SAMPLES
+from trainingrun.api.contract import SUSPEND_FILE
+from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun.local.ray_nodes import LocalRay
+
+pytestmark = pytest.mark.slow
+
+ONCE = [Counter(range(SAMPLES))] * EPOCHS
+
+
+@pytest.fixture
+def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., DataRun]:
+    """Makes runs: `a_run(killed=1)`."""
+
+    def make(**config: object) -> DataRun:
+        folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        wanted = {"loader": "ray", "seed": 5, **config}
+        return DataRun(ray, folder, "support.loads_data:train", wanted, EPOCHS)
+
+    return make
+
+
+def test_a_killed_rank_changes_no_sample_and_no_bit(a_run: Callable[..., DataRun]) -> None:
+    """Rank 0 has the execution of Ray Data, which is lost with it."""
+    whole = a_run()
+    assert whole.drive() == 0, whole.log()
+    assert whole.seen() == ONCE
+    assert 0 < (whole.progress().data_wait_share or 0) <= 1
+
+    broken = a_run(killed=0)
+    assert broken.drive() == 0, broken.log()
+    assert broken.resumed_from() == [KILLED_AT]
+    assert broken.seen() == ONCE
+    assert sorted(broken.steps()) == sorted(whole.steps())
+    assert broken.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
+
+
+def test_another_world_size_goes_on_with_the_samples_that_are_left(
+    a_run: Callable[..., DataRun],
+) -> None:
+    run = a_run(step_seconds=0.5)
+    run.configure(until=str(run.state / SUSPEND_FILE))
+    assert run.drive(suspend_at=3) == SUSPEND_EXIT_CODE, run.log()
+    assert max(step for step, _, _ in run.steps()) < 10, "it was to end within the first epoch"
+    run.configure(workers=1, until=str(run.folder))
+    assert run.drive() == 0, run.log()
+    assert run.seen() == ONCE

@@ -1,0 +1,182 @@
+"""Where a training is in its data, for loaders that a resumed training continues exactly."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch.distributed as dist
+
+from .. import random_numbers
+from ..checkpoints.stateful_objects import SmallState
+from .epoch_order import Dealing, Indices, order
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a training is in its data; the same on all ranks."""
+
+    seed: int
+    """Decides the order of each epoch and the random numbers of each batch."""
+    shuffle: bool
+    """Whether each epoch has an order of its own."""
+    samples: int
+    """Samples of the data set."""
+    epoch: int = 0
+    """The epoch under way."""
+    consumed: int = 0
+    """Samples of it that were handed out, to all ranks together."""
+    batches: int = 0
+    """Batches of it that were handed out to each rank."""
+
+    @property
+    def left(self) -> int:
+        """Samples of the epoch that were not handed out."""
+        return self.samples - self.consumed
+
+    def after(self, dealing: Dealing) -> "Position":
+        """The position after the next step."""
+        return replace(
+            self, consumed=self.consumed + dealing.taken(self.left), batches=self.batches + 1
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one rank takes in one step."""
+
+    number: int
+    """Random numbers that the batch is loaded with follow from it."""
+    indices: Indices
+    """Its samples."""
+
+
+def steps_from(
+    position: Position, dealing: Dealing, ranks: Iterable[int]
+) -> Iterator[tuple[Batch, ...]]:
+    """For each step from a position to the end of its epoch: the batches of these ranks."""
+    ranks = tuple(ranks)
+    indices = order(position.samples, position.seed, position.epoch, position.shuffle)
+    while taken := dealing.taken(position.left):
+        here = indices[position.consumed : position.consumed + taken]
+        place = ("batch", position.epoch, position.consumed)
+        yield tuple(
+            Batch(
+                random_numbers.derive(position.seed, *place, rank),
+                here[dealing.share(taken, rank)],
+            )
+            for rank in ranks
+        )
+        position = position.after(dealing)
+
+
+class ResumableLoader(SmallState):
+    """Base of loaders whose position is a few numbers, the same with any number of ranks.
+
+    Args:
+        dataset: one with `__len__`.
+        batch_size: samples per rank and step.
+        shuffle: whether each epoch has an order of its own.
+        seed: decides the order.
+        drop_last: leave out the samples at an epoch's end that do not fill every rank's batch.
+        rank: of this process; None: its rank in `torch.distributed`.
+        world_size: how many ranks take data; None: all in `torch.distributed`.
+
+    Raises:
+        ValueError: there are fewer samples than ranks.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        rank: int | None,
+        world_size: int | None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; it takes 1 or more")
+        distributed = dist.is_available() and dist.is_initialized()
+        own_rank, ranks = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
+        self._rank = own_rank if rank is None else rank
+        self._dealing = Dealing(batch_size, ranks if world_size is None else world_size, drop_last)
+        self._position = Position(int(seed), bool(shuffle), len(dataset))
+        self.drawn = 0
+        """Batches that this object has handed out."""
+        self._iteration, self._epoch_is_set = 0, False
+        least = self._dealing.ranks * (batch_size if drop_last else 1)
+        if len(dataset) < least:
+            raise ValueError(
+                f"the data set has {len(dataset)} samples, and each step of "
+                f"{self._dealing.ranks} ranks takes at least {least}; lower batch_size, use fewer "
+                "workers, or more samples"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return self._position.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch; continue it, where it is under way or over already.
+
+        From then on every epoch has to be set. Otherwise they follow one another.
+        """
+        self._epoch_is_set = True
+        if epoch != self._position.epoch:
+            self._begin(epoch)
+
+    def __len__(self) -> int:
+        """Batches of the epoch under way, with those that were handed out before a checkpoint."""
+        return self._position.batches + self._dealing.steps(self._position.left)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches that are left of the epoch; of the next one, where none is left.
+
+        An epoch that was set and is over has none.
+        """
+        if not self._epoch_is_set and not self._dealing.taken(self._position.left):
+            self._begin(self._position.epoch + 1)
+        self._iteration += 1
+        iteration = self._iteration
+        for batch in self._batches_from(self._position):
+            if self._iteration != iteration:
+                raise RuntimeError(
+                    "a loop over the loader goes on after its position was changed by another "
+                    "loop, set_epoch() or load_state_dict(); begin a new loop"
+                )
+            self._position = self._position.after(self._dealing)
+            self.drawn += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the training is in its data."""
+        return asdict(self._position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue there.
+
+        Raises:
+            ValueError: the data set has another number of samples.
+        """
+        position = Position(**state)
+        if position.samples != self._position.samples:
+            raise ValueError(
+                f"the loader was saved with a data set of {position.samples} samples, and this one "
+                f"has {self._position.samples}; use the same data, or leave the loader out of the "
+                "session"
+            )
+        self._dealing.steps(position.left)  # raises where too few samples are left
+        self._move(position)
+
+    def _batches_from(self, position: Position) -> Iterator[Any]:
+        """This rank's batches from a position to the end of its epoch."""
+        raise NotImplementedError
+
+    def _begin(self, epoch: int) -> None:
+        self._move(replace(self._position, epoch=epoch, consumed=0, batches=0))
+
+    def _move(self, position: Position) -> None:
+        self._position = position
+        self._iteration += 1
