@@ -25,7 +25,7 @@ def train(rank: int, port: int, results: Any) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    gradient_waits.LOOK_EVERY_S = 0.0
+    gradient_waits.READ_EVERY_S = 0.0
     results.put((rank, [measured(rank, accumulate) for accumulate in (False, True)]))
     dist.barrier()
 
@@ -42,7 +42,7 @@ def measured(rank: int, accumulate: bool) -> tuple[float | None, float]:
             with model.no_sync():
                 model(torch.ones(1, 4)).sum().backward()
         model(torch.ones(1, 4)).sum().backward()
-        waits.look(step)
+        waits.read(step)
     return waits.per_step_s(), (time.monotonic() - began) / STEPS
 
 
@@ -59,5 +59,5 @@ def test_the_rank_that_is_not_slow_waits_for_the_other_one() -> None:
 
 def test_what_is_not_in_parallel_is_not_measured() -> None:
     waits = GradientWaits([nn.Linear(4, 1)])
-    waits.look(100)
+    waits.read(100)
     assert waits.per_step_s() is None

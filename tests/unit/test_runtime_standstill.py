@@ -173,7 +173,7 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     module = "trainingrun_runtime.coordination.standstill_watcher"
-    monkeypatch.setattr(f"{module}.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(f"{module}.CHECK_EVERY_S", 0.01)
     monkeypatch.setattr(f"{module}.TOLD_AFTER_S", 0.05)
     return Told()
 

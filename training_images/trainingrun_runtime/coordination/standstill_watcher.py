@@ -12,7 +12,7 @@ from typing import Any
 
 from .standstill import Spot, Stand
 
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 TOLD_AFTER_S = 10.0
 """Seconds after which a standstill is told: a rank that moves causes no calls."""
 
@@ -67,7 +67,7 @@ class StandstillWatcher:
         self._ended.set()
 
     def _watch(self) -> None:
-        while not self._ended.wait(LOOK_EVERY_S):
+        while not self._ended.wait(CHECK_EVERY_S):
             stand = self._waiting or self._line()
             # Each wait is another object, also at the same place.
             same = stand is self._seen if self._waiting else stand == self._seen

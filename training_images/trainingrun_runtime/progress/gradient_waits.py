@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 2.0
+READ_EVERY_S = 2.0
 """Seconds between two readings; one takes about 0.1 ms."""
 _EVERY_PASS = 5
 """Of so many passes on CPUs one is measured. With CUDA, where it makes the process wait for the
@@ -52,11 +52,11 @@ class GradientWaits:
             if all(parameter.device.type == "cpu" for parameter in model.parallel.parameters()):
                 model.parallel._set_ddp_runtime_logging_sample_rate(_EVERY_PASS)
 
-    def look(self, step: int) -> None:
+    def read(self, step: int) -> None:
         """Read the last measured pass, unless one was read a moment ago."""
         if not self._models or (now := time.monotonic()) < self._next:
             return
-        self._next = now + LOOK_EVERY_S
+        self._next = now + READ_EVERY_S
         try:
             for model in self._models:
                 _read(model, step)

@@ -42,7 +42,7 @@ class TimesReporter:
             productive_s: seconds in steps so far.
             data_share: share of them in which this rank has waited for data; None: not measured.
         """
-        self._waits.look(step)
+        self._waits.read(step)
         now = time.monotonic()
         if now < self._next:
             return
