@@ -17,7 +17,7 @@ from trainingrun_runtime.progress.gradient_waits import GradientWaits
 
 pytestmark = pytest.mark.slow
 
-STEPS, SLOW_S = 60, 0.02
+STEPS, SLOW_S = 50, 0.1
 
 
 def train(rank: int, port: int, results: Any) -> None:
