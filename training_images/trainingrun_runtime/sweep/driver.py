@@ -124,7 +124,7 @@ class SweepDriver:
         self._end(RunState.FAILED)
 
     def _begin_next(self) -> str | None:
-        """Ray Tune has room for a trial: name of the job that begins now, if there is one."""
+        """Ray Tune may run one more trial: name of the job that begins now, if there is one."""
         if self._halts():
             return None
         with self._following:

@@ -42,7 +42,7 @@ class Population:
         return bool(trial.reports) and trial.reports[-1][0] >= self.until(trial)
 
     def passed_by(self, trial: Trial, found: Progress) -> bool:
-        """Whether it trains on where it is to wait: only a session hears of it."""
+        """Whether it trains on where it is to wait: only a session is told to wait."""
         return found.step > self.until(trial)
 
     def followed(self, trial: Trial, found: Progress) -> Trial:

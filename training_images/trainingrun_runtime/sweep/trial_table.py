@@ -1,4 +1,4 @@
-"""Where each trial stands, from what Ray Tune hears of it and from its progress document."""
+"""Where each trial stands, from its reports to Ray Tune and from its progress document."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Ray Tune, as a sweep uses it: it begins the trials, so many at once, and hears their reports.
+"""Ray Tune, as a sweep uses it: it begins the trials, so many at once, and gets their reports.
 
 Its own state stays on the head and is never restored: it consists of pickles, and `record` has
 what the next driver needs. Nothing is kept of what its loggers would write.
@@ -81,7 +81,7 @@ def _number(trial: Any) -> int:
 
 
 class _Queue(Searcher):
-    """Asks for the next trial whenever there is room for one."""
+    """Asks for the next trial whenever fewer run than may run at once."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()
