@@ -1,6 +1,6 @@
 """What does the operator need for 10,000 TrainingRuns in a cluster of 5,000 nodes?
 
-    python tests/benchmarks/scale.py [--runs 10000] [--running 1000] [--nodes 5000] [--heads]
+    python tests/benchmarks/scale.py [--runs 10000] [--running 1000] [--nodes 5000]
         [--namespaces 100 [--each]]
 
 A bare API server (etcd and kube-apiserver, no kubelet) holds the runs, most of them ended, the
@@ -13,8 +13,7 @@ it, and this prints
 - the share of a core that it uses while nothing happens to any run;
 - its resident memory, then and at the most.
 
-With --heads the heads of the running attempts answer the operator's polls of their progress,
-without news; without, their pods have no address and nobody is polled.
+The heads of the running attempts answer the operator's polls of their progress, without news.
 """
 
 import argparse
@@ -83,7 +82,6 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--namespaces", type=int, default=100)
     parser.add_argument("--each", action="store_true", help="watch each namespace on its own")
     parser.add_argument("--idle-s", type=float, default=60.0, help="seconds to measure")
-    parser.add_argument("--heads", action="store_true", help="play the heads' endpoint")
     found = parser.parse_args()
     found.running = found.runs // 10 if found.running is None else found.running
     return found
@@ -162,7 +160,6 @@ def everything(arguments: argparse.Namespace) -> Iterator[Manifest]:
     for number in range(arguments.nodes):
         yield stored(objects.node(f"node-{number}"))
         yield stored(objects.lease(f"node-{number}"))
-    address = "127.0.0.1" if arguments.heads else ""
     for number in range(arguments.runs):
         namespace, name = f"n{number % arguments.namespaces}", f"run-{number}"
         if number >= arguments.running:
@@ -174,7 +171,7 @@ def everything(arguments: argparse.Namespace) -> Iterator[Manifest]:
         yield from (run, job, cluster)
         for role in ("head", "worker"):
             node = f"node-{(2 * number + (role == 'head')) % arguments.nodes}"
-            yield stored(objects.pod(run, cluster, role, node, address))
+            yield stored(objects.pod(run, cluster, role, node))
 
 
 def stored(manifest: Manifest) -> Manifest:
@@ -221,12 +218,11 @@ def cluster_life(server: ApiServer, arguments: argparse.Namespace) -> Iterator[C
 
 async def play(server: ApiServer, arguments: argparse.Namespace, count: Any) -> None:
     """Renews every node's Lease every `RENEW_S`, as evenly as this machine can; serves progress."""
-    if arguments.heads:
-        application = web.Application()
-        application.add_routes([web.get("/progress", progress)])
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", PROGRESS_PORT).start()
+    application = web.Application()
+    application.add_routes([web.get("/progress", progress)])
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, objects.HEADS, PROGRESS_PORT).start()
     connection = Connection(await configuration_of(server))
     slots = asyncio.Semaphore(32)
 

@@ -9,6 +9,8 @@ from trainingrun.api.v1alpha1 import API_VERSION, KIND
 Manifest = dict[str, Any]
 
 NOW = datetime.now(UTC)
+HEADS = "127.0.0.1"
+"""Where the heads' progress is served, of all runs at one address."""
 PROGRESS = {
     "attempt": 1,
     "epoch": 1,
@@ -167,7 +169,7 @@ def ray_cluster(run: Manifest, job: Manifest) -> Manifest:
     }
 
 
-def pod(run: Manifest, cluster: Manifest, role: str, node: str, address: str) -> Manifest:
+def pod(run: Manifest, cluster: Manifest, role: str, node: str) -> Manifest:
     """Its head or worker, which runs."""
     metadata = _owned(run, cluster, f"{run['metadata']['name']}-1-{role}", role=role)
     metadata["labels"]["ray.io/node-type"] = role
@@ -192,7 +194,8 @@ def pod(run: Manifest, cluster: Manifest, role: str, node: str, address: str) ->
         "status": {
             "phase": "Running",
             "startTime": at(30),
-            **({"podIP": address, "podIPs": [{"ip": address}]} if address else {}),
+            "podIP": HEADS,
+            "podIPs": [{"ip": HEADS}],
             "conditions": conditions,
             "containerStatuses": [
                 {
