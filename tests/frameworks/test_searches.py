@@ -7,7 +7,8 @@ import pytest
 
 from support.framework_runs import Journal
 from support.local_runs import Run
-from trainingrun.api.contract import ContractParameter, ContractSweep, TrialState
+from trainingrun.api.contract import ContractParameter, ContractSweep
+from trainingrun.api.sweep_table import TrialState
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.sweep import record, searches

@@ -19,12 +19,10 @@ from trainingrun.api.contract import (
     STORAGE_PATIENCE_ENV,
     ContractCode,
     ContractStorage,
-    Progress,
-    ProgressResult,
     RunContract,
-    RunState,
 )
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE
+from trainingrun.api.progress import Progress, ProgressResult, RunState
 from trainingrun_runtime.checkpoints import run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.coordination.lease import Lease

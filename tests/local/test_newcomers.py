@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.contract import RunState
+from trainingrun.api.progress import RunState
 from trainingrun.local.ray_nodes import LocalRay
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_FILE, ContractRestore, RecordKind, RunState
+from trainingrun.api.contract import SUSPEND_FILE, ContractRestore
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun.api.progress import RecordKind, RunState
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from support.checkpoints import saved
 from support.cli_server import RUNS, Server, call, running_server
 from support.s3 import S3Server
-from trainingrun.api.contract import ProgressResult
+from trainingrun.api.progress import ProgressResult
 from trainingrun.cli.main import app
 from trainingrun_runtime.checkpoints import late_metrics, manifest, run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket

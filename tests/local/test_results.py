@@ -10,7 +10,7 @@ from torch import nn
 
 from support.sharded_checkpoints import save, save_trained
 from support.sharded_models import HSDP, whole_model
-from trainingrun.api.contract import ProgressResult
+from trainingrun.api.progress import ProgressResult
 from trainingrun_runtime import results
 from trainingrun_runtime.checkpoints import manifest, run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket

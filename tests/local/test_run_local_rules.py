@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trainingrun.api.contract import Failure, Progress, Record, RecordKind
+from trainingrun.api.progress import Failure, Progress, Record, RecordKind
 from trainingrun.api.v1alpha1 import Failures, TrainingRun
 from trainingrun.local import LocalError, machine
 from trainingrun.local.display import Display

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainingrun.api.contract import ProgressResult
+from trainingrun.api.progress import ProgressResult
 from trainingrun_runtime.checkpoints import run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
 from trainingrun_runtime.coordination.lease import Lease, Superseded

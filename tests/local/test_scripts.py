@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_FILE, Failure, RecordKind, RunState
+from trainingrun.api.contract import SUSPEND_FILE
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun.api.progress import Failure, RecordKind, RunState
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result, verification
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from support.local_runs import Run, two_workers
-from trainingrun.api.contract import ContractRestore, RecordKind
+from trainingrun.api.contract import ContractRestore
+from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles

@@ -12,7 +12,7 @@ import pytest
 from support.dies_in_a_step import DIES_AT
 from support.disturbed_runs import Disturbed
 from support.local_runs import has_ancestor
-from trainingrun.api.contract import RecordKind
+from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
 
 SEED = 5

@@ -12,13 +12,9 @@ import pytest
 import yaml
 
 from support.local_runs import PATIENCE_S, ROOT, Run, wait_for_both_nodes
-from trainingrun.api.contract import (
-    ContractParameter,
-    ContractSweep,
-    Progress,
-    RecordKind,
-    TrialState,
-)
+from trainingrun.api.contract import ContractParameter, ContractSweep
+from trainingrun.api.progress import Progress, RecordKind
+from trainingrun.api.sweep_table import TrialState
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest, run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket

@@ -11,7 +11,8 @@ import pytest
 from support.local_runs import Run, two_workers
 from support.prestarted import Process, processes
 from support.processes import wait_for
-from trainingrun.api.contract import WATCHERS_FOLDER, RecordKind
+from trainingrun.api.contract import WATCHERS_FOLDER
+from trainingrun.api.progress import RecordKind
 from trainingrun.local.preemption import Preemption
 from trainingrun.local.ray_nodes import LocalRay
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainingrun.api.contract import Progress
+from trainingrun.api.progress import Progress
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.reconciling.model import NodeState

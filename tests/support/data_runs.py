@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api.contract import RecordKind
+from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
 
 from .local_runs import Run

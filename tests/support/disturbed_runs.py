@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from support.local_runs import Run
-from trainingrun.api.contract import RecordKind
+from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
 
 

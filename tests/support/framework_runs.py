@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.local_runs import Run
-from trainingrun.api.contract import RecordKind
+from trainingrun.api.progress import RecordKind
 from trainingrun.local.preemption import Preemption
 from trainingrun_runtime.examples.pacing import JOURNAL_ENV
 

@@ -16,9 +16,9 @@ from trainingrun.api.contract import (
     WORKER_RESOURCE,
     ContractCheckpoints,
     ContractStorage,
-    Progress,
     RunContract,
 )
+from trainingrun.api.progress import Progress
 from trainingrun.local import processes
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import run_result

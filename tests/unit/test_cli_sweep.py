@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun.api.contract import Progress, SweepTable, TrialRow, TrialState
+from trainingrun.api.progress import Progress
+from trainingrun.api.sweep_table import SweepTable, TrialRow, TrialState
 from trainingrun.local import local_sweeps
 
 CONFIG = {"lr": 0.0178343, "momentum": 0.9}

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from trainingrun.api.contract import Progress, ProgressResult, RunState
+from trainingrun.api.progress import Progress, ProgressResult, RunState
 from trainingrun.local.display import Display, summary
 
 HOSTILE = "\x1b]0;title\x07\x1b[31mred [/x]\n[bold]b[/bold] \u202eevil"

@@ -8,7 +8,8 @@ import pytest
 from support.builders import a_progress, a_run
 from support.goldens import rendered
 from support.reconciled import a_polled_run, condition, reconcile
-from trainingrun.api.contract import ProgressResult, SweepTable, TrialRow, TrialState
+from trainingrun.api.progress import ProgressResult
+from trainingrun.api.sweep_table import SweepTable, TrialRow, TrialState
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.progress_status import result, sweep
 from trainingrun.rendering import RenderSettings, contract

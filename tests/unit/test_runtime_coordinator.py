@@ -9,13 +9,8 @@ import pytest
 
 from support.builders import a_pod, pods
 from support.reconciled import a_polled_run, reconcile, then
-from trainingrun.api.contract import (
-    ContractStorage,
-    ProgressResult,
-    RecordKind,
-    RunContract,
-    RunState,
-)
+from trainingrun.api.contract import ContractStorage, RunContract
+from trainingrun.api.progress import ProgressResult, RecordKind, RunState
 from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
 from trainingrun_runtime.checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordination.coordinator import Coordinator

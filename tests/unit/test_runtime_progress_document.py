@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainingrun.api.contract import Progress, RunState
+from trainingrun.api.progress import Progress, RunState
 from trainingrun_runtime.progress.document import printable_metrics, read, write
 
 

@@ -15,14 +15,8 @@ from pathlib import Path
 import pytest
 
 from support.ports import free_port
-from trainingrun.api.contract import (
-    SUSPEND_FILE,
-    LastCheckpoint,
-    Progress,
-    RunState,
-    Seconds,
-    SlowestRank,
-)
+from trainingrun.api.contract import SUSPEND_FILE
+from trainingrun.api.progress import LastCheckpoint, Progress, RunState, Seconds, SlowestRank
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.server import ProgressServer
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainingrun.api.contract import ContractStorage, RecordKind, RunContract
+from trainingrun.api.contract import ContractStorage, RunContract
+from trainingrun.api.progress import RecordKind
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.coordination.standstill import PATIENCE_S, Spot, Stand, sentence
 from trainingrun_runtime.coordination.standstill_watcher import StandstillWatcher

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainingrun.api.contract import (
-    ContractParameter,
-    ContractSweep,
+from trainingrun.api.contract import ContractParameter, ContractSweep
+from trainingrun.api.progress import (
     Failure,
     LastCheckpoint,
     Progress,
@@ -17,8 +16,8 @@ from trainingrun.api.contract import (
     RecordKind,
     RunState,
     Seconds,
-    TrialState,
 )
+from trainingrun.api.sweep_table import TrialState
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.coordination.lease import Lease, Superseded
 from trainingrun_runtime.sweep import record, space, summary

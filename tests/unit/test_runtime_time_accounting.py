@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainingrun.api.contract import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
+from trainingrun.api.progress import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
 from trainingrun_runtime.coordination.loss_history import LossHistory
 from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
 

@@ -10,13 +10,9 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import (
-    Failure,
-    LastCheckpoint,
-    ProgressResult,
-    RunContract,
-)
+from trainingrun.api.contract import RunContract
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun.api.progress import Failure, LastCheckpoint, ProgressResult
 
 from . import prestarted_worker, requirements, script, user_code
 from .background import Background

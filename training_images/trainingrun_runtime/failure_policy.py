@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.train import FailureConfig, TrainingFailedError
 
-from trainingrun.api.contract import Failure, RecordKind
+from trainingrun.api.progress import Failure, RecordKind
 
 from . import survivors
 from .checkpoints.storage_retry import limit_s

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api.contract import ProgressResult
+from trainingrun.api.progress import ProgressResult
 
 from .checkpoints import manifest, retention, run_result, verification
 from .checkpoints.bucket import Bucket

@@ -1,4 +1,7 @@
-"""The common base of every API model: camelCase outside, snake_case inside, no unknown fields."""
+"""The common base of every API model: camelCase outside, snake_case inside, no unknown fields.
+
+Messages between operator and runtime alone ignore unknown fields, so that either can be newer.
+"""
 
 import re
 from collections.abc import Callable
@@ -84,3 +87,9 @@ class Model(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data with the API's own names; unset optional fields are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Wire(Model):
+    """A message, or what the runtime writes for itself; fields of a newer version are ignored."""
+
+    model_config = ConfigDict(extra="ignore")

@@ -32,6 +32,11 @@ def _cut(characters: int) -> AfterValidator:
     return AfterValidator(lambda text: _unicode(text[:characters]))
 
 
+def the_last(number: int) -> BeforeValidator:
+    """Of a longer list the last entries are read."""
+    return BeforeValidator(lambda found: found[-number:] if isinstance(found, list) else found)
+
+
 def _unicode(text: str) -> str:
     """Without lone surrogates, which JSON can hold and UTF-8 cannot."""
     return text.encode(errors="replace").decode()

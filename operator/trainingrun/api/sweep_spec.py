@@ -7,8 +7,8 @@ from pydantic import Field, Strict
 from pydantic.json_schema import WithJsonSchema
 
 from .base import Model, Rule
-from .contract import MOST_TRIALS
 from .spec_fields import Whole
+from .sweep_table import MOST_TRIALS
 
 _LONGEST_TEXT = 200
 

@@ -1,6 +1,6 @@
 """A head's progress document, read with bounded cost: the pod that sends it runs the user's code.
 
-What a healthy runtime could exceed is cut (see `api.contract`); what it never sends is refused.
+What a healthy runtime could exceed is cut (see `api.bounded`); what it never sends is refused.
 """
 
 import json
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from ..api.contract import Progress
+from ..api.progress import Progress
 
 MAX_BYTES = 2**18
 """A longer document is refused. 100 records of 1,000 characters fit; parsing one that is as long

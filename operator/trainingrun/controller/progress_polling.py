@@ -17,7 +17,7 @@ from typing import Literal
 
 import aiohttp
 
-from ..api.contract import Progress
+from ..api.progress import Progress
 from . import progress_parsing
 from .head_pods import Target
 from .work_queue import Key

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from ..api import contract
+from ..api import progress as documents
 from .interruptions import Interruption
 from .plain import cell, plain
 
@@ -47,10 +47,10 @@ class Display:
         """Print a line that stays."""
         self._console.print(cell(line), style=style, highlight=False, soft_wrap=True)
 
-    def warn(self, progress: contract.Progress) -> None:
+    def warn(self, progress: documents.Progress) -> None:
         """Print settings of the script that are overruled, and ranks that wait; each once."""
         for record in progress.records:
-            overruled = record.kind is contract.RecordKind.SETTING_OVERRULED
+            overruled = record.kind is documents.RecordKind.SETTING_OVERRULED
             if overruled and record.message not in self._warned:
                 self._warned.add(record.message)
                 self.note(record.message, style="yellow")
@@ -65,7 +65,7 @@ class Display:
         """Show what the run waits for while there is no progress."""
         self._bar.update(self._task, line=plain(line))
 
-    def show(self, progress: contract.Progress, attempt: int, restarts: int) -> None:
+    def show(self, progress: documents.Progress, attempt: int, restarts: int) -> None:
         """Show the progress of the training."""
         rate = self._rate(progress)
         parts = [progress.state.value.lower()]
@@ -80,7 +80,7 @@ class Display:
             parts.append(f"loss {_short(progress.metrics['loss'])}")
         if rate:
             parts.append(f"{rate:.1f} steps/s")
-            if progress.total_steps and progress.state is contract.RunState.TRAINING:
+            if progress.total_steps and progress.state is documents.RunState.TRAINING:
                 left = (progress.total_steps - progress.step) / rate
                 parts.append(f"ETA {_duration(left)}")
         parts.append(f"attempt {attempt}")
@@ -93,9 +93,9 @@ class Display:
             self._line_at, self._line = now + _LINE_EVERY_S, line
             self.note(f"{self._name}: {line}")
 
-    def _rate(self, progress: contract.Progress) -> float | None:
+    def _rate(self, progress: documents.Progress) -> float | None:
         """Steps per second over the last seconds; None until it is known."""
-        if progress.state is not contract.RunState.TRAINING or progress.step_time is None:
+        if progress.state is not documents.RunState.TRAINING or progress.step_time is None:
             self._samples.clear()
             return None
         if not self._samples or self._samples[-1][0] < progress.step_time:
@@ -119,7 +119,7 @@ class Display:
 
 
 def summary(
-    result: contract.ProgressResult,
+    result: documents.ProgressResult,
     interruptions: Sequence[Interruption],
     elapsed_s: float,
     folder: str,

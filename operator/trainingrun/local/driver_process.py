@@ -3,14 +3,9 @@
 import subprocess
 from pathlib import Path
 
-from ..api.contract import (
-    CONTRACT_ENV,
-    PROGRESS_FILE,
-    SUSPEND_FILE,
-    Progress,
-    RunContract,
-)
+from ..api.contract import CONTRACT_ENV, PROGRESS_FILE, SUSPEND_FILE, RunContract
 from ..api.exit_codes import SUSPEND_EXIT_CODE
+from ..api.progress import Progress
 from . import processes
 from .ray_nodes import LocalRay
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..api.contract import Progress, RecordKind
+from ..api.progress import Progress, RecordKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..api.contract import Progress, SweepTable
+from ..api.progress import Progress
+from ..api.sweep_table import SweepTable
 from .local_error import LocalError
 
 FILE = "sweep.json"

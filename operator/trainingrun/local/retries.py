@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..api.contract import Failure
+from ..api.progress import Failure
 from ..api.v1alpha1 import Failures
 from ..reconciling import retry_policy
 

@@ -6,8 +6,8 @@ was never submitted.
 import re
 from typing import Any
 
-from ..api.contract import Failure, Progress, RunState
 from ..api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from ..api.progress import Failure, Progress, RunState
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt, Budget, LossReason, RunStatus
 from . import pod_status, retry_policy, silence

@@ -6,7 +6,7 @@ Policies find facts; only here do they become conditions.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..api.contract import Progress
+from ..api.progress import Progress
 from ..api.reasons import ConditionReason, Truth
 from ..api.status import Attempt, Condition, ConditionType, Phase, RunStatus
 from . import attempts, lifetime, pod_status, progress_status, silence

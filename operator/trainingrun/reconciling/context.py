@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from ..api.contract import Progress
+from ..api.progress import Progress
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
 from ..rendering.render_settings import RenderSettings

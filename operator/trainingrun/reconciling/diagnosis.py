@@ -5,7 +5,7 @@ None of this ends an attempt or uses up a budget: once the cause is corrected, t
 
 import re
 
-from ..api.contract import Progress
+from ..api.progress import Progress
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt
 from . import pod_status

@@ -15,7 +15,7 @@ count moves along. The rules:
 
 from collections.abc import Iterable, Mapping
 
-from ..api.contract import Progress, Record, RecordKind
+from ..api.progress import Progress, Record, RecordKind
 from ..api.reasons import EventReason
 from ..api.status import Attempt, LossReason, RunStatus
 from . import pod_loss, pod_status, silence

@@ -11,7 +11,7 @@ share of its productive time moves to lost work.
 from datetime import datetime
 from typing import Any
 
-from ..api.contract import Progress
+from ..api.progress import Progress
 from ..api.status import Goodput, LostSeconds, RunStatus
 from . import pod_status, silence
 from .bookkeeping import Bookkeeping, TimeSpent

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..api.contract import Progress
+from ..api.progress import Progress
 from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from ..api.v1alpha1 import TrainingRun

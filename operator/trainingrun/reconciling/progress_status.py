@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import Any
 
-from ..api.contract import Progress, RunState, SweepTable, TrialState
+from ..api.progress import Progress, RunState
 from ..api.status import (
     Attempt,
     CheckpointStatus,
@@ -17,6 +17,7 @@ from ..api.status import (
     TrialStatus,
 )
 from ..api.sweep_spec import Sweep
+from ..api.sweep_table import SweepTable, TrialState
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings

@@ -8,7 +8,7 @@ was lost is made up for by the operator's resync (`OperatorSettings.resync_s`).
 
 from collections.abc import Iterator
 
-from ..api.contract import RunState
+from ..api.progress import RunState
 from ..api.status import Attempt
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from ..api.contract import Failure
+from ..api.progress import Failure
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt, Budget, Disruptions, LossReason, RunStatus
 from ..api.v1alpha1 import Backoff, Failures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainingrun.api.contract import RecordKind
+from trainingrun.api.progress import RecordKind
 
 from . import kuberay
 from .fault_groups import fault

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from trainingrun.api.contract import Progress
+from trainingrun.api.progress import Progress
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.cluster.exclusion_patch import exclusion_patch

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainingrun.api.contract import Progress
+from trainingrun.api.progress import Progress
 from trainingrun.reconciling import Plan, plan
 
 from ..builders import at

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
-from trainingrun.api.contract import Wire
+from trainingrun.api.base import Wire
 
 from ..progress.document import printable_metrics
 from . import late_metrics

@@ -6,7 +6,7 @@ holds the run. One that a superseded driver writes is never read.
 
 from pydantic import ValidationError
 
-from trainingrun.api.contract import ProgressResult
+from trainingrun.api.progress import ProgressResult
 
 from ..coordination import lease
 from ..coordination.lease import Lease

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from trainingrun.api.contract import Wire
+from trainingrun.api.base import Wire
 
 from .fetching import SHARDS
 from .restored_files import RestoredFiles

@@ -13,14 +13,13 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import (
-    ContractTrial,
+from trainingrun.api.contract import ContractTrial, RunContract
+from trainingrun.api.progress import (
     Failure,
     LastCheckpoint,
     Progress,
     ProgressResult,
     RecordKind,
-    RunContract,
     RunState,
 )
 

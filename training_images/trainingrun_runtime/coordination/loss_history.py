@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trainingrun.api.base import Wire
 from trainingrun.api.bounded import Count, Duration
-from trainingrun.api.contract import Wire
 
 
 class LossHistory(Wire):

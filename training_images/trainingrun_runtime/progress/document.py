@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api.contract import Progress
+from trainingrun.api.progress import Progress
 
 _ENTRIES = 50
 _CHARACTERS = 200

@@ -4,14 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api.contract import (
-    PROGRESS_FILE,
-    Failure,
-    Progress,
-    ProgressResult,
-    RunContract,
-    RunState,
-)
+from trainingrun.api.contract import PROGRESS_FILE, RunContract
+from trainingrun.api.progress import Failure, Progress, ProgressResult, RunState
 
 from ..state_directory import state_directory
 from . import document as progress_document

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from trainingrun.api.contract import RankMemory, SlowestRank
+from trainingrun.api.progress import RankMemory, SlowestRank
 
 from .memory_use import MemoryUse
 

@@ -13,15 +13,9 @@ import time
 from functools import partial
 from typing import NoReturn
 
-from trainingrun.api.contract import (
-    ContractSweep,
-    Failure,
-    Progress,
-    ProgressResult,
-    RunContract,
-    RunState,
-)
+from trainingrun.api.contract import ContractSweep, RunContract
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from trainingrun.api.progress import Failure, Progress, ProgressResult, RunState
 
 from ..attempt import DONE
 from ..background import Background

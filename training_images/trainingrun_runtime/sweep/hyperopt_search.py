@@ -8,7 +8,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from trainingrun.api.contract import ContractParameter, ContractSweep, TrialState
+from trainingrun.api.contract import ContractParameter, ContractSweep
+from trainingrun.api.sweep_table import TrialState
 
 from .record import Trial
 

@@ -10,14 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from trainingrun.api.base import Wire
 from trainingrun.api.bounded import Metrics
-from trainingrun.api.contract import (
-    MOST_TRIALS,
-    SweepTable,
-    TrialRow,
-    TrialState,
-    Wire,
-)
+from trainingrun.api.sweep_table import MOST_TRIALS, SweepTable, TrialRow, TrialState
 
 from ..checkpoints.bucket import Bucket
 from ..coordination.lease import Lease

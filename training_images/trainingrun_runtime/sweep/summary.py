@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 
-from trainingrun.api.contract import (
+from trainingrun.api.contract import ContractSweep
+from trainingrun.api.progress import (
     MOST_RECORDS,
     MOST_WARNINGS,
-    ContractSweep,
     LastCheckpoint,
     Progress,
     Record,
     RecordKind,
     RunState,
     Seconds,
-    TrialState,
 )
+from trainingrun.api.sweep_table import TrialState
 
 from . import record
 from .record import Trial

@@ -15,7 +15,8 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import STATE_DIRECTORY_ENV, Progress, RunContract
+from trainingrun.api.contract import STATE_DIRECTORY_ENV, RunContract
+from trainingrun.api.progress import Progress
 
 from ..attempt import Attempt, failure_of, start_imports
 from ..checkpoints import manifest, restore_source, run_result

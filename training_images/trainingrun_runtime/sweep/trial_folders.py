@@ -4,13 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from trainingrun.api.contract import (
-    ContractRestore,
-    ContractSweep,
-    ContractTrial,
-    RunContract,
-    TrialState,
-)
+from trainingrun.api.contract import ContractRestore, ContractSweep, ContractTrial, RunContract
+from trainingrun.api.sweep_table import TrialState
 
 from ..checkpoints import manifest
 from ..checkpoints.bucket import Bucket

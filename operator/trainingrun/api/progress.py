@@ -1,0 +1,246 @@
+"""What the driver reports: the head pod answers `GET /progress` with a `Progress`.
+
+Unknown fields are ignored on reading, so that either side can be newer.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from .base import Wire
+from .bounded import (
+    Count,
+    Duration,
+    EndOfText,
+    Metrics,
+    Name,
+    Sentence,
+    Share,
+    UnixTime,
+    Uri,
+    the_last,
+)
+from .sweep_table import SweepTable
+
+MOST_RECORDS = 100
+"""Records in a document; of more, the newest are read."""
+MOST_NODES = 1000
+"""Lost nodes in a document."""
+MOST_WARNINGS = 5
+"""Warnings in a document; of more, the newest are read."""
+
+
+class RunState(StrEnum):
+    """What the driver is doing."""
+
+    STARTING = "Starting"
+    TRAINING = "Training"
+    RECOVERING = "Recovering"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether the driver has ended, or is about to."""
+        return self in (RunState.SUSPENDED, RunState.SUCCEEDED, RunState.FAILED)
+
+
+class RecordKind(StrEnum):
+    """What happened inside an attempt."""
+
+    PREEMPTED = "Preempted"
+    WORKER_LOST = "WorkerLost"
+    APPLICATION_ERROR = "ApplicationError"
+    CHECKPOINT_SKIPPED = "CheckpointSkipped"
+    SETTING_OVERRULED = "SettingOverruled"
+    RESTORED = "Restored"
+    LEASE_LOST = "LeaseLost"
+
+
+def _of_known_kinds(found: Any) -> Any:
+    """Without records of kinds that only a newer runtime has: the others still count."""
+    if not isinstance(found, list):
+        return found
+    known = {kind.value for kind in RecordKind}
+    return [one for one in found if not _is_of_kind_beyond(known, one)]
+
+
+def _is_of_kind_beyond(known: Collection[str], record: Any) -> bool:
+    kind = record.get("kind") if isinstance(record, dict) else None
+    return isinstance(kind, str) and kind not in known  # what is no text is refused as always
+
+
+class Record(Wire):
+    """One thing that happened inside an attempt, numbered so that it is counted once."""
+
+    number: Count
+    """1, 2, 3 … within the driver's fencing token."""
+    kind: RecordKind
+    """What happened."""
+    time: UnixTime
+    """Unix time in seconds."""
+    message: Sentence = ""
+    """In a sentence."""
+    node: Name | None = None
+    """Kubernetes node on which it happened, where known."""
+    pod: Name | None = None
+    """Pod on which it happened, where known."""
+    step: Count | None = None
+    """Step at which it happened, or that was restored."""
+
+
+class LastCheckpoint(Wire):
+    """A committed checkpoint."""
+
+    uri: Uri
+    """Where it is."""
+    step: Count
+    """Steps done when it was made."""
+    time: UnixTime
+    """Unix time of its commit, in seconds."""
+
+
+class Seconds(Wire):
+    """Where this driver's time went, in seconds."""
+
+    productive: Duration = 0
+    """In steps that counted."""
+    startup: Duration = 0
+    """From the driver's start to its first step."""
+    lost_work: Duration = 0
+    """In steps that were done again."""
+    recovery: Duration = 0
+    """From the last step before a disruption to the first one after it."""
+    checkpoint: Duration = 0
+    """Training stopped for checkpoints."""
+
+
+class Failure(Wire):
+    """Why the driver gave up."""
+
+    kind: Literal["Application", "Storage", "Infrastructure"]
+    """Whose fault it is."""
+    message: Sentence
+    """One sentence with the error, and what to do where that is known."""
+    traceback: EndOfText = ""
+    """The end of the traceback, at most 4,000 characters."""
+
+
+class SlowestRank(Wire):
+    """The rank for which the others wait longest."""
+
+    rank: Count
+    """Its number."""
+    node: Name | None = None
+    """Kubernetes node on which it runs, where known."""
+    own_seconds: Duration
+    """What a step takes it without waiting for other ranks, as the mean of the last steps."""
+    median_seconds: Duration
+    """Median of the same of all other ranks."""
+
+
+class RankMemory(Wire):
+    """The rank whose memory will be, or is, the fullest."""
+
+    rank: Count
+    """Its number."""
+    node: Name | None = None
+    """Kubernetes node on which it runs, where known."""
+    used_bytes: Count
+    """Memory of its container that cannot be freed, without the cache of files; without a limit
+    what its process holds."""
+    limit_bytes: Count | None = None
+    """The container's limit; none: it has none."""
+    bytes_per_hour: Count | None = None
+    """How fast it grows; none: it does not, or has not been seen for long enough."""
+
+
+class ProgressResult(Wire):
+    """What a successful run leaves."""
+
+    metrics: Metrics = Field(default_factory=dict)
+    """Last reported metrics."""
+    checkpoint_uri: Uri | None = None
+    """The final checkpoint."""
+    best_checkpoint_uri: Uri | None = None
+    """The best checkpoint."""
+    sweep: SweepTable | None = None
+    """Of a sweep all trials; the rest is the best one's."""
+
+
+class Progress(Wire):
+    """Where the driver stands: the answer to `GET /progress`."""
+
+    attempt: Count
+    """The contract's attempt."""
+    fencing_token: Count = Field(default=0, alias="epoch")
+    """Of the driver's lease: it grows with every driver that takes over the run; 0 before that.
+    The document's own name for it is that of earlier images and operators."""
+    state: RunState = RunState.STARTING
+    """What the driver is doing."""
+    time: UnixTime = 0
+    """Unix time of this document, in seconds."""
+    resumed_from_step: Count | None = None
+    """Step of the checkpoint that this driver first restored; 0 from scratch."""
+    restored_from: Uri | None = None
+    """That checkpoint, where it is another run's; none: it is the run's own, or there is none."""
+    step: Count = 0
+    """Steps done."""
+    step_time: UnixTime | None = None
+    """Unix time at which that step was done."""
+    total_steps: Count | None = None
+    """Steps of the whole training."""
+    seconds_left: Duration | None = None
+    """Estimated seconds of training left."""
+    checkpoint_interval_seconds: Duration | None = None
+    """Seconds between periodic checkpoints that are in force now; none: not made by time."""
+    world_size: Count = 0
+    """Workers that train now."""
+    data_wait_share: Share | None = None
+    """Share of the time in steps, from 0 to 1, in which the rank that waits longest has waited for
+    data, since this worker group began; none: no rank measures it."""
+    data_wait_rank: Count | None = None
+    """That rank."""
+    step_seconds: Duration | None = None
+    """What a step takes, as the mean of the last steps; none: no session measures it."""
+    communication_wait_share: Share | None = None
+    """Share of the time in steps, from 0 to 1, in which the rank that waits longest has waited for
+    gradients of other ranks; none: no rank measures it."""
+    communication_wait_rank: Count | None = None
+    """That rank."""
+    slowest_rank: SlowestRank | None = None
+    """The rank for which the others wait longest; none: not every rank measures it."""
+    memory: RankMemory | None = None
+    """The rank with the fullest memory; none: none has reported it."""
+    warnings: Annotated[list[Sentence], the_last(MOST_WARNINGS)] = Field(default_factory=list)
+    """What slows the training or is about to end it, a sentence for each."""
+    metrics: Metrics = Field(default_factory=dict)
+    """Latest reported metrics; NaN and infinity as strings."""
+    checkpoint: LastCheckpoint | None = None
+    """The newest committed checkpoint."""
+    records: Annotated[list[Record], the_last(MOST_RECORDS), BeforeValidator(_of_known_kinds)] = (
+        Field(default_factory=list)
+    )
+    """What happened, newest last, at most 100."""
+    seconds: Seconds = Field(default_factory=Seconds)
+    """Where this driver's time went."""
+    lost_nodes: Annotated[list[Name], the_last(MOST_NODES)] = Field(default_factory=list)
+    """Kubernetes nodes from which Ray gets no more heartbeats."""
+    storage_error: Sentence | None = None
+    """Why the bucket does not answer at present, in a sentence; none: it does. Training goes on,
+    uploads and commits wait."""
+    storage_error_since: UnixTime | None = None
+    """Unix time in seconds since when it does not."""
+    standstill: Sentence | None = None
+    """Which ranks wait for which others for long, in a sentence; none: no rank does."""
+    paused_at_step: Count | None = None
+    """Of a trial of a sweep: the step after which it waits for the others; none: it does not."""
+    failure: Failure | None = None
+    """Why the driver gave up, in state Failed."""
+    result: ProgressResult | None = None
+    """In state Succeeded."""
+    sweep: SweepTable | None = None
+    """Of a sweep all trials. Steps and checkpoint are then sums over the trials."""
