@@ -84,6 +84,7 @@ def test_a_status_comes_back_as_it_was_written(apiserver: ApiServer, namespace: 
         conditions=[condition],
         seen={"pods": ["a"]},
         goodput={"productive_seconds": 1.5},
+        progress={"step": 1, "ranks": [{"rank": 0, "step_seconds": 0.5}, {"rank": 1}]},
     )
     written = apiserver.replace({**created, "status": status.to_dict()}, "status")
     assert written["status"] == status.to_dict()

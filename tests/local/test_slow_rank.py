@@ -33,3 +33,10 @@ def test_the_rank_that_the_others_wait_for_is_named(ray: LocalRay, tmp_path: Pat
     assert progress.communication_wait_share > 0.5
     assert progress.memory
     assert progress.memory.used_bytes > 50e6
+    assert [row.rank for row in progress.ranks] == [0, 1]
+    waiting, slow = progress.ranks
+    assert waiting.communication_wait_share == progress.communication_wait_share
+    assert slow.communication_wait_share is not None
+    assert slow.communication_wait_share < 0.3
+    assert slow.step_seconds
+    assert slow.step_seconds >= 0.3

@@ -68,6 +68,14 @@ def training() -> Observed:
         pytest.param(
             {
                 "progress": a_progress(
+                    ranks=[{"rank": n, "node": ENDLESS, "pod": ENDLESS} for n in range(2000)]
+                )
+            },
+            id="ranks",
+        ),
+        pytest.param(
+            {
+                "progress": a_progress(
                     state="Succeeded", result={"checkpoint_uri": ENDLESS, "metrics": {"x": ENDLESS}}
                 )
             },

@@ -16,7 +16,8 @@ from trainingrun_runtime.checkpoints.uploaded_checkpoint import LateMetrics, Upl
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.memory_use import MemoryUse
-from trainingrun_runtime.progress.rank_comparison import PATIENCE_S, RankTimes
+from trainingrun_runtime.progress.rank_comparison import PATIENCE_S
+from trainingrun_runtime.progress.rank_times import RankTimes
 from trainingrun_runtime.progress.time_accounting import StepReport
 from trainingrun_runtime.reports.rows import Origin, Row
 
@@ -257,7 +258,7 @@ def test_the_ranks_are_compared_with_the_nodes_that_they_are_on(
         now = time.time() + later_s
         with monkeypatch.context() as patched:
             patched.setattr(time, "time", lambda now=now: now)
-            coordinator.rank_times(0, group, RankTimes(0.4, 0.3, 0.1))
+            coordinator.rank_times(0, group, RankTimes(0.4, 0.2, 0.1))
             coordinator.rank_times(1, group, RankTimes(0.4, 0.0, 0.5))
             coordinator.rank_times(1, group - 1, RankTimes(0.4, 0.3, None))  # late
             coordinator.rank_memory(1, group, MemoryUse(1000, None, None))
@@ -268,6 +269,12 @@ def test_the_ranks_are_compared_with_the_nodes_that_they_are_on(
     assert (found.slowest_rank.rank, found.slowest_rank.node) == (1, "node-1")
     assert found.memory
     assert (found.memory.node, found.memory.used_bytes) == ("node-1", 1000)
+    assert [(row.rank, row.node, row.pod) for row in found.ranks] == [
+        (0, "node-0", "pod-0"),
+        (1, "node-1", "pod-1"),
+    ]
+    assert (found.ranks[0].communication_wait_share, found.ranks[1].used_bytes) == (0.5, 1000)
     assert found.warnings[0].startswith("rank 1 on node node-1 is slow: ")
     coordinator.group_started(2, 0, [])
     assert coordinator.document().slowest_rank is None, "of the former group"
+    assert coordinator.document().ranks == []

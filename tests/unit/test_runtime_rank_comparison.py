@@ -3,7 +3,8 @@
 import pytest
 
 from trainingrun_runtime.progress.memory_use import MemoryUse
-from trainingrun_runtime.progress.rank_comparison import PATIENCE_S, RankComparison, RankTimes
+from trainingrun_runtime.progress.rank_comparison import PATIENCE_S, RankComparison
+from trainingrun_runtime.progress.rank_times import RankTimes
 
 NODES = {0: "a", 1: "b", 2: "c", 3: "d"}
 GIB = 2**30
@@ -19,7 +20,7 @@ def compared(waits_s: list[float | None], step_s: float = 0.4) -> RankComparison
 
 
 def test_the_rank_that_waits_least_is_named_with_its_node() -> None:
-    found = compared([0.2, 0.21, 0.19, 0.04]).findings(NODES, 100.0 + PATIENCE_S)
+    found = compared([0.2, 0.21, 0.19, 0.04]).findings(NODES, {}, 100.0 + PATIENCE_S)
     assert found["warnings"] == [
         "rank 3 on node d is slow: a step takes it 0.360 s of its own, 1.8 times the others' "
         "median of 0.200 s, and they wait for it; see what else runs on that node, and whether its "
@@ -31,7 +32,7 @@ def test_the_rank_that_waits_least_is_named_with_its_node() -> None:
 
 
 def test_of_two_ranks_the_other_one_is_the_measure() -> None:
-    found = compared([0.01, 0.3]).findings({}, 100.0 + PATIENCE_S)
+    found = compared([0.01, 0.3]).findings({}, {}, 100.0 + PATIENCE_S)
     assert found["warnings"][0].startswith("rank 0 is slow: a step takes it 0.390 s")
 
 
@@ -46,30 +47,30 @@ def test_of_two_ranks_the_other_one_is_the_measure() -> None:
     ],
 )
 def test_no_rank_is_named_where_none_is_slow(waits_s: list[float | None]) -> None:
-    assert compared(waits_s).findings(NODES, 1000.0)["warnings"] == []
+    assert compared(waits_s).findings(NODES, {}, 1000.0)["warnings"] == []
 
 
 def test_a_rank_is_named_only_once_it_has_been_slow_for_a_while() -> None:
     ranks = compared([0.2, 0.01])
-    assert ranks.findings(NODES, 99.0 + PATIENCE_S)["warnings"] == []
-    assert ranks.findings(NODES, 100.0 + PATIENCE_S)["warnings"]
+    assert ranks.findings(NODES, {}, 99.0 + PATIENCE_S)["warnings"] == []
+    assert ranks.findings(NODES, {}, 100.0 + PATIENCE_S)["warnings"]
     ranks.times(1, RankTimes(0.4, 0.2, None), 101.0 + PATIENCE_S)  # as fast as the other one
     ranks.times(1, RankTimes(0.4, 0.01, None), 102.0 + PATIENCE_S)
-    assert ranks.findings(NODES, 103.0 + PATIENCE_S)["warnings"] == []
+    assert ranks.findings(NODES, {}, 103.0 + PATIENCE_S)["warnings"] == []
 
 
 def test_nothing_is_claimed_before_anything_is_measured() -> None:
-    found = RankComparison(2).findings(NODES, 0.0)
-    assert found.pop("warnings") == []
+    found = RankComparison(2).findings(NODES, {}, 0.0)
+    assert (found.pop("warnings"), found.pop("ranks")) == ([], [])
     assert set(found.values()) == {None}
 
 
 def test_memory_that_is_full_within_the_hour_is_said() -> None:
     ranks = RankComparison(2)
     ranks.memory(0, MemoryUse(used=7 * GIB, limit=8 * GIB, per_hour=None))
-    assert ranks.findings(NODES, 0.0)["memory"].rank == 0
+    assert ranks.findings(NODES, {}, 0.0)["memory"].rank == 0
     ranks.memory(1, MemoryUse(used=3 * GIB, limit=8 * GIB, per_hour=10 * GIB))
-    found = ranks.findings(NODES, 0.0)
+    found = ranks.findings(NODES, {}, 0.0)
     assert (found["memory"].rank, found["memory"].bytes_per_hour) == (1, 10 * GIB)
     assert found["warnings"] == [
         "rank 1 on node b runs out of memory in 0.5 h: its container holds 3.0 GiB of 8.0 GiB and "
@@ -77,4 +78,4 @@ def test_memory_that_is_full_within_the_hour_is_said() -> None:
         "without .item(), or raise workers.resources.memory"
     ]
     ranks.memory(1, MemoryUse(used=3 * GIB, limit=8 * GIB, per_hour=GIB))
-    assert ranks.findings(NODES, 0.0)["warnings"] == []
+    assert ranks.findings(NODES, {}, 0.0)["warnings"] == []

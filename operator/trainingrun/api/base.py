@@ -93,3 +93,11 @@ class Wire(Model):
     """A message, or what the runtime writes for itself; fields of a newer version are ignored."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class StatusModel(Model):
+    """A part of the status. Fields of a newer operator are ignored, so that an older one that takes
+    over again loses no more than those.
+    """
+
+    model_config = ConfigDict(extra="ignore")

@@ -30,6 +30,8 @@ MOST_NODES = 1000
 """Lost nodes in a document."""
 MOST_WARNINGS = 5
 """Warnings in a document; of more, the newest are read."""
+MOST_RANKS = 16
+"""Ranks in a document."""
 
 
 class RunState(StrEnum):
@@ -158,6 +160,29 @@ class RankMemory(Wire):
     """How fast it grows; none: it does not, or has not been seen for long enough."""
 
 
+class RankRow(Wire):
+    """What one rank has measured last; what is none it has not, or not yet."""
+
+    rank: Count
+    """Its number."""
+    node: Name | None = None
+    """Kubernetes node on which it runs, where known."""
+    pod: Name | None = None
+    """Pod in which it runs, where known."""
+    step_seconds: Duration | None = None
+    """What a step takes it, as the mean of the last steps."""
+    data_wait_share: Share | None = None
+    """Share of the time in steps in which it has waited for data since its group began."""
+    communication_wait_share: Share | None = None
+    """Share of the time in steps in which it waits for gradients of other ranks."""
+    used_bytes: Count | None = None
+    """Memory of its container that cannot be freed; without a limit what its process holds."""
+    limit_bytes: Count | None = None
+    """The container's limit."""
+    bytes_per_hour: Count | None = None
+    """How fast it grows."""
+
+
 class ProgressResult(Wire):
     """What a successful run leaves."""
 
@@ -215,6 +240,9 @@ class Progress(Wire):
     """The rank for which the others wait longest; none: not every rank measures it."""
     memory: RankMemory | None = None
     """The rank with the fullest memory; none: none has reported it."""
+    ranks: Annotated[list[RankRow], the_last(MOST_RANKS)] = Field(default_factory=list)
+    """The ranks by number; of more than 16 those that are slowest, wait most for data or have the
+    fullest memory."""
     warnings: Annotated[list[Sentence], the_last(MOST_WARNINGS)] = Field(default_factory=list)
     """What slows the training or is about to end it, a sentence for each."""
     metrics: Metrics = Field(default_factory=dict)

@@ -6,9 +6,10 @@ Times are RFC 3339 in UTC with whole seconds; durations are seconds.
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from .base import Model
+from .base import StatusModel
+from .rank_status import MemoryStatus, RankStatus, SlowestRankStatus
 
 
 class Phase(StrEnum):
@@ -62,14 +63,6 @@ class ConditionType(StrEnum):
     FAILED = "Failed"
 
 
-class StatusModel(Model):
-    """A part of the status. Fields of a newer operator are ignored, so that an older one that takes
-    over again loses no more than those.
-    """
-
-    model_config = ConfigDict(extra="ignore")
-
-
 class Condition(StatusModel):
     """A standard Kubernetes condition."""
 
@@ -112,34 +105,6 @@ class Attempt(StatusModel):
     """Last step that was reported."""
 
 
-class SlowestRankStatus(StatusModel):
-    """The rank for which the others wait longest."""
-
-    rank: int
-    """Its number."""
-    node: str | None = None
-    """Node on which it runs."""
-    own_seconds: float
-    """What a step takes it without waiting for other ranks, as the mean of the last steps."""
-    median_seconds: float
-    """Median of the same of all other ranks."""
-
-
-class MemoryStatus(StatusModel):
-    """The rank whose memory is, or will first be, full."""
-
-    rank: int
-    """Its number."""
-    node: str | None = None
-    """Node on which it runs."""
-    used_bytes: int
-    """Memory of its container that cannot be freed, without the cache of files."""
-    limit_bytes: int | None = None
-    """The container's limit."""
-    bytes_per_hour: int | None = None
-    """How fast it grows; none: it does not, or has not been seen for long enough."""
-
-
 class RunProgress(StatusModel):
     """How far the training is."""
 
@@ -170,6 +135,15 @@ class RunProgress(StatusModel):
     """The rank for which the others wait longest, as the same models measure it."""
     memory: MemoryStatus | None = None
     """The rank whose memory is, or will first be, full."""
+    ranks: list[RankStatus] | None = Field(
+        default=None,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["rank"],
+        },
+    )
+    """The ranks by number, while they train; of more than 16 those that are slowest, wait most for
+    data or have the fullest memory. Measurements of memory are renewed when they differ by 2%."""
     warnings: list[str] | None = None
     """What slows the training or is about to end it, in at most 5 sentences: a rank that is far
     slower than the others, memory that grows up to its limit within an hour."""

@@ -1,5 +1,6 @@
-"""`list`, `get`, `sweep`, `logs`, `submit`, `watch` and `retry`: what needs a cluster."""
+"""`list`, `get`, `ranks`, `sweep`, `logs`, `submit`, `watch` and `retry`: what needs a cluster."""
 
+import json
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,7 +13,15 @@ import yaml
 from ..api.status import Phase
 from ..local import LocalError, local_sweeps
 from ..local.plain import cell, plain_lines
-from . import manifest_files, retried_run, run_views, submitting, sweep_view, watch_view
+from . import (
+    manifest_files,
+    rank_view,
+    retried_run,
+    run_views,
+    submitting,
+    sweep_view,
+    watch_view,
+)
 from .consoles import wide_console
 from .errors import CliError, one_sentence
 from .options import Context, Endpoint, File, Folder, Local, Name, Namespace
@@ -28,10 +37,18 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+class Rows(StrEnum):
+    """How `ranks` prints its rows."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command("list")(list_runs)
     app.command()(get)
+    app.command()(ranks)
     app.command()(sweep)
     app.command()(logs)
     app.command()(submit)
@@ -79,6 +96,32 @@ def get(
         typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
     else:
         wide_console().print(run_views.details(found))
+
+
+def ranks(
+    name: Name,
+    namespace: Namespace = None,
+    output: Annotated[Rows, typer.Option("--output", "-o", help="text or json.")] = Rows.TEXT,
+    context: Context = None,
+) -> None:
+    """Show what each rank measures: its steps, what it waits for, and its memory."""
+    with one_sentence():
+        run = connect(context, namespace).run(name)
+    progress = (run.get("status") or {}).get("progress") or {}
+    found = progress.get("ranks") or []
+    if output is Rows.JSON:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    if not found:
+        typer.echo(rank_view.why_none(run), err=True)
+        return
+    console = wide_console()
+    console.print(rank_view.ranks(found))
+    for warning in progress.get("warnings") or []:
+        console.print(cell(warning), style="yellow", soft_wrap=True)
+    rest = rank_view.left_out(found, run["spec"].get("workers", {}).get("count", 1))
+    if rest is not None:
+        typer.echo(rest, err=True)
 
 
 def sweep(

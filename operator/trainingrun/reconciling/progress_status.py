@@ -7,17 +7,16 @@ from ..api.progress import Progress, RunState
 from ..api.status import (
     Attempt,
     CheckpointStatus,
-    MemoryStatus,
     RankedTrial,
     RunProgress,
     RunResult,
     RunStatus,
-    SlowestRankStatus,
     SweepStatus,
     TrialStatus,
 )
 from ..api.sweep_spec import Sweep
 from ..api.sweep_table import SweepTable, TrialState
+from . import rank_status
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings
@@ -62,7 +61,7 @@ def record_progress(
             update={"step": progress.resumed_from_step}
         )
     if progress.step or progress.resumed_from_step is not None or status.progress is None:
-        changes["progress"] = _progress(progress)
+        changes["progress"] = _progress(progress, status.progress)
     # A driver that finds the run done reports its result alone.
     table = progress.sweep or (progress.result.sweep if progress.result else None)
     if table is not None:
@@ -178,51 +177,28 @@ def _uri(reported: str | None) -> str | None:
     return reported[:URI] if reported else None
 
 
-def _progress(progress: Progress) -> RunProgress:
-    total, interval = progress.total_steps, progress.checkpoint_interval_seconds
-    wait, slow, memory = progress.data_wait_share, progress.slowest_rank, progress.memory
-    communication = progress.communication_wait_share
+def _progress(progress: Progress, former: RunProgress | None) -> RunProgress:
+    total, step = progress.total_steps, progress.step_seconds
+    interval = progress.checkpoint_interval_seconds
+
     return RunProgress(
         step=progress.step,
         total_steps=total,
         percent=min(progress.step * 100 // total, 100) if total else None,
         seconds_left=round(progress.seconds_left) if progress.seconds_left is not None else None,
         checkpoint_interval_seconds=round(interval) if interval is not None else None,
-        data_wait_share=round(wait, 2) if wait is not None else None,
+        data_wait_share=rank_status.share(progress.data_wait_share),
         data_wait_rank=progress.data_wait_rank,
-        step_seconds=_seconds(progress.step_seconds) if progress.step_seconds is not None else None,
-        communication_wait_share=round(communication, 2) if communication is not None else None,
+        step_seconds=rank_status.seconds(step) if step is not None else None,
+        communication_wait_share=rank_status.share(progress.communication_wait_share),
         communication_wait_rank=progress.communication_wait_rank,
-        slowest_rank=SlowestRankStatus(
-            rank=slow.rank,
-            node=_node(slow.node),
-            own_seconds=_seconds(slow.own_seconds),
-            median_seconds=_seconds(slow.median_seconds),
-        )
-        if slow is not None
-        else None,
-        memory=MemoryStatus(
-            rank=memory.rank,
-            node=_node(memory.node),
-            used_bytes=memory.used_bytes,
-            limit_bytes=memory.limit_bytes,
-            bytes_per_hour=memory.bytes_per_hour,
-        )
-        if memory is not None
-        else None,
+        slowest_rank=rank_status.slowest(progress),
+        memory=rank_status.memory(progress, former),
+        ranks=rank_status.ranks(progress, former),
         warnings=[short(warning, LONGEST_WARNING) for warning in progress.warnings] or None,
         metrics=metrics(progress.metrics),
         update_time=written(from_unix(progress.step_time)) if progress.step_time else None,
     )
-
-
-def _node(name: str | None) -> str | None:
-    return short(name, 253) if name else None
-
-
-def _seconds(measured: float) -> float:
-    """With three digits: more of them would only change from one poll to the next."""
-    return float(f"{measured:.3g}")
 
 
 def _newer(progress: Progress) -> dict[str, Any]:

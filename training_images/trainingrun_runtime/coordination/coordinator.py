@@ -27,7 +27,8 @@ from ..checkpoints.manifest import Manifest
 from ..checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from ..progress import document as progress_document
 from ..progress.memory_use import MemoryUse
-from ..progress.rank_comparison import RankComparison, RankTimes
+from ..progress.rank_comparison import RankComparison
+from ..progress.rank_times import RankTimes
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
 from ..reports.inbox import Inbox
@@ -379,7 +380,8 @@ class Coordinator:
             if document.state in (RunState.STARTING, RunState.TRAINING):
                 stuck = standstill.sentence(self._stands, document.world_size, time.time())
                 hosts = {rank: place[1] for rank, place in self._places.items()}
-                compared = self._comparison.findings(hosts, time.time())
+                pods = {rank: place[2] for rank, place in self._places.items()}
+                compared = self._comparison.findings(hosts, pods, time.time())
                 document = document.model_copy(update={"standstill": stuck, **compared})
         if self._paused_at is not None and self._rated_by is not None and self._rating is not None:
             metrics = {**document.metrics, self._rated_by: self._rating[1]}

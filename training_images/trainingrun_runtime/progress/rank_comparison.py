@@ -1,13 +1,14 @@
 """Which rank is slow, and whose memory fills: the ranks' reports side by side; pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from trainingrun.api.progress import RankMemory, SlowestRank
 
 from .memory_use import MemoryUse
+from .rank_table import rank_rows
+from .rank_times import RankTimes
 
 SLOW = 1.5
 """How many times the others' median a rank takes before it is named."""
@@ -18,25 +19,6 @@ PATIENCE_S = 20.0
 _SOON_H = 1.0
 """Hours before memory is full from which on it is said."""
 _GIB = 2**30
-
-
-@dataclass(frozen=True)
-class RankTimes:
-    """What a rank measures of its steps, as means of the last minute."""
-
-    step_s: float | None
-    """Seconds of a step; None: not known yet."""
-    wait_s: float | None
-    """Seconds of a step in which it waits for gradients of other ranks; None: not known."""
-    data_share: float | None
-    """Share of the time in steps in which it waits for data; None: not measured."""
-
-    @property
-    def own_s(self) -> float | None:
-        """Seconds of a step in which it does not wait for other ranks."""
-        if self.step_s is None or self.wait_s is None:
-            return None
-        return max(self.step_s - self.wait_s, 0.0)
 
 
 class RankComparison:
@@ -62,18 +44,21 @@ class RankComparison:
         """How full a rank's memory is."""
         self._memory[rank] = use
 
-    def findings(self, nodes: Mapping[int, str], now: float) -> dict[str, Any]:
+    def findings(
+        self, nodes: Mapping[int, str], pods: Mapping[int, str], now: float
+    ) -> dict[str, Any]:
         """Fields of the progress document.
 
         Args:
             nodes: Kubernetes nodes of the ranks, where known.
+            pods: their pods, where known.
             now: Unix time in seconds.
         """
         steps = [times.step_s for times in self._times.values() if times.step_s is not None]
         shares = {
-            rank: min(times.wait_s / times.step_s, 1.0)
+            rank: share
             for rank, times in self._times.items()
-            if times.wait_s is not None and times.step_s
+            if (share := times.wait_share) is not None
         }
         longest = max(shares, key=lambda rank: (shares[rank], -rank), default=None)
         slowest, fullest = self._slowest(), self._fullest()
@@ -99,6 +84,7 @@ class RankComparison:
             "communication_wait_rank": longest,
             "slowest_rank": slow,
             "memory": full,
+            "ranks": rank_rows(self._times, self._memory, nodes, pods),
             "warnings": [warning for warning in warnings if warning is not None],
         }
 

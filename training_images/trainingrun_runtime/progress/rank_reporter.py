@@ -8,7 +8,7 @@ from typing import Any
 
 from .gradient_waits import GradientWaits
 from .memory_use import MemoryGrowth, MemoryUse, read_memory
-from .rank_comparison import RankTimes
+from .rank_times import RankTimes
 
 INTERVAL_S = 5.0
 """Seconds between two reports of times."""

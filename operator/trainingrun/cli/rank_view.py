@@ -1,0 +1,78 @@
+"""What `trainingrun ranks` prints: a line for each rank. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from ..api.progress import MOST_RANKS
+from ..api.status import Phase
+from ..local.plain import cell
+
+Rank = Mapping[str, Any]
+
+_GIB = 2**30
+HEADS = ("RANK", "NODE", "POD", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
+"""Seconds of a step; those without the wait for other ranks; the shares of it that go into waiting
+for data and for gradients of other ranks; memory in GiB."""
+
+
+def ranks(found: Sequence[Rank]) -> Table:
+    """One line per rank, as in status.progress.ranks; what is not known is left empty."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
+    for head in HEADS:
+        table.add_column(head, no_wrap=True)
+    for rank in found:
+        cells = (
+            str(rank["rank"]),
+            rank.get("node") or "",
+            rank.get("pod") or "",
+            _seconds(rank.get("stepSeconds")),
+            _seconds(_own(rank)),
+            _percent(rank.get("dataWaitShare")),
+            _percent(rank.get("communicationWaitShare")),
+            _gib(rank.get("usedBytes")),
+            _gib(rank.get("limitBytes")),
+            _gib(rank.get("bytesPerHour")),
+        )
+        table.add_row(*(cell(each) for each in cells))
+    return table
+
+
+def left_out(found: Sequence[Rank], workers: int) -> str | None:
+    """Which ranks are not shown, in a sentence; None: all are."""
+    if len(found) >= workers:
+        return None
+    if len(found) < MOST_RANKS:
+        return f"{len(found)} of {workers} ranks have reported."
+    return (
+        f"{len(found)} of {workers} ranks: those that are slowest, wait most for data or have the "
+        "fullest memory."
+    )
+
+
+def why_none(run: Mapping[str, Any]) -> str:
+    """Why the status has no ranks, in a sentence."""
+    name, phase = run["metadata"]["name"], (run.get("status") or {}).get("phase")
+    if run["spec"].get("sweep"):
+        return f"The status has no ranks of trials; `trainingrun sweep {name}` shows the trials."
+    if phase != Phase.RUNNING:
+        return f"{name} is {phase or 'new'}; ranks report while they train."
+    return f"No rank of {name} has reported yet; each one does 10 s after its start."
+
+
+def _own(rank: Rank) -> float | None:
+    step, waits = rank.get("stepSeconds"), rank.get("communicationWaitShare")
+    return None if step is None or waits is None else step * (1 - waits)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g} s"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _gib(size: int | None) -> str:
+    return "" if size is None else f"{size / _GIB:.1f} GiB"

@@ -1,0 +1,110 @@
+"""`trainingrun ranks`: a line for each rank of the status."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cli_server import RUNS, Server, call, running_server
+
+GIB = 2**30
+RANKS = [
+    {
+        "rank": 0,
+        "node": "a",
+        "pod": "digits-1-w-0",
+        "stepSeconds": 0.4,
+        "dataWaitShare": 0.02,
+        "communicationWaitShare": 0.75,
+        "usedBytes": 3 * GIB,
+        "limitBytes": 8 * GIB,
+        "bytesPerHour": GIB // 2,
+    },
+    {"rank": 1, "node": "b\x1b[31m", "usedBytes": GIB},
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with running_server(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def answer(server: Server, spec: dict[str, Any], **status: Any) -> None:
+    run = {"metadata": {"name": "digits", "namespace": "team-a"}, "spec": spec, "status": status}
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+
+
+def test_each_rank_has_a_line_and_warnings_follow(server: Server) -> None:
+    progress = {"step": 9, "ranks": RANKS, "warnings": ["rank 0 on node a is slow"]}
+    answer(server, {"workers": {"count": 2}}, phase="Running", progress=progress)
+    code, output, errors = call("ranks", "digits")
+    heads, first, second, warning = (line.rstrip() for line in output.splitlines())
+    assert (code, errors) == (0, "")
+    assert " ".join(heads.split()) == "RANK NODE POD STEP OWN DATA% COMM% MEMORY LIMIT GROWTH/H"
+    assert " ".join(first.split()) == (
+        "0 a digits-1-w-0 0.4 s 0.1 s 2% 75% 3.0 GiB 8.0 GiB 0.5 GiB"
+    )
+    assert " ".join(second.split()) == "1 b 1.0 GiB"
+    assert warning == "rank 0 on node a is slow"
+
+
+def test_json_is_what_the_status_has(server: Server) -> None:
+    answer(server, {"workers": {"count": 2}}, phase="Running", progress={"ranks": RANKS})
+    assert json.loads(call("ranks", "digits", "-o", "json")[1]) == RANKS
+    answer(server, {"workers": {"count": 2}}, phase="Queued")
+    assert json.loads(call("ranks", "digits", "-o", "json")[1]) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "workers", "sentence"),
+    [
+        pytest.param(1, 2, "1 of 2 ranks have reported.\n", id="some have not reported"),
+        pytest.param(
+            16,
+            1000,
+            "16 of 1000 ranks: those that are slowest, wait most for data or have the fullest "
+            "memory.\n",
+            id="more than the status has",
+        ),
+    ],
+)
+def test_it_is_said_which_ranks_are_not_shown(
+    server: Server, shown: int, workers: int, sentence: str
+) -> None:
+    rows = [{"rank": rank} for rank in range(shown)]
+    answer(server, {"workers": {"count": workers}}, phase="Running", progress={"ranks": rows})
+    assert call("ranks", "digits")[2] == sentence
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "sentence"),
+    [
+        pytest.param({}, {}, "digits is new; ranks report while they train.\n", id="new"),
+        pytest.param(
+            {},
+            {"phase": "Recovering"},
+            "digits is Recovering; ranks report while they train.\n",
+            id="not training",
+        ),
+        pytest.param(
+            {},
+            {"phase": "Running", "progress": {"step": 1}},
+            "No rank of digits has reported yet; each one does 10 s after its start.\n",
+            id="just begun",
+        ),
+        pytest.param(
+            {"sweep": {"metric": "accuracy"}},
+            {"phase": "Running"},
+            "The status has no ranks of trials; `trainingrun sweep digits` shows the trials.\n",
+            id="sweep",
+        ),
+    ],
+)
+def test_where_there_are_no_ranks_the_reason_is_said(
+    server: Server, spec: dict[str, Any], status: dict[str, Any], sentence: str
+) -> None:
+    answer(server, spec, **status)
+    assert call("ranks", "digits") == (0, "", sentence)
