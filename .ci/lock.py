@@ -29,6 +29,7 @@ FRAMEWORKS = (
     "xgboost",
     "lightgbm",
     "jax",
+    "deepspeed",
     "optuna",
     "hyperopt",
 )

@@ -119,6 +119,15 @@ def test_a_sharded_model_is_refused(kind: type[torch.nn.Module]) -> None:
         restorable({"net": kind()})
 
 
+class DeepSpeedEngine(torch.nn.Module):
+    """Of the name by which DeepSpeed's own is known, which is not in this environment."""
+
+
+def test_an_engine_of_deepspeed_is_refused_with_what_takes_it() -> None:
+    with pytest.raises(NotRestorable, match=r"\(DeepSpeed\): .*deepspeed\.prepared_session"):
+        restorable({"engine": DeepSpeedEngine()})
+
+
 def test_a_compiled_models_checkpoint_fits_the_model_that_is_not() -> None:
     model = torch.nn.Linear(2, 1)
     compiled = torch.compile(model)

@@ -9,11 +9,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .sharded_state import is_sharded
 
+_DEEPSPEED = "DeepSpeed"
 _SHARDED = {
     "FullyShardedDataParallel": "FSDP",
     "ShardedTensor": "its parameters are ShardedTensors",
     "ZeroRedundancyOptimizer": "ZeroRedundancyOptimizer",
-    "DeepSpeedEngine": "DeepSpeed",
+    "DeepSpeedEngine": _DEEPSPEED,
+    "DeepSpeedOptimizer": _DEEPSPEED,
 }
 """Class names of what each rank holds only a part of, in a form that a session cannot save."""
 
@@ -82,10 +84,7 @@ def restorable(objects: Mapping[str, Any]) -> dict[str, Stateful]:
         if how is not None:
             raise NotRestorable(
                 f"{name} is sharded ({how}): each rank holds a part of it, and a session saves "
-                "the parts of DTensors only; shard the model with torch.distributed.fsdp."
-                "fully_shard (FSDP2), wrap it with ray.train.torch.prepare_model "
-                "(DistributedDataParallel), or leave the session out and save every rank's part "
-                "with torch.distributed.checkpoint and ray.train.report"
+                f"the parts of DTensors only; {_instead(how)}"
             )
         found[name] = _with_state(name, bare(thing))
     return found
@@ -137,6 +136,21 @@ def _with_state(name: str, thing: Any) -> Stateful:
             "loader: trainingrun_runtime.ResumableDataLoader, or torchdata's StatefulDataLoader)"
         )
     return thing  # type: ignore[no-any-return]
+
+
+def _instead(how: str) -> str:
+    """What to do about an object that is spread over the ranks in that way."""
+    if how == _DEEPSPEED:
+        return (
+            "in a loop of your own, make the session with trainingrun_runtime.frameworks.deepspeed."
+            "prepared_session(engine), or leave the session out and save with "
+            "engine.save_checkpoint and ray.train.report"
+        )
+    return (
+        "shard the model with torch.distributed.fsdp.fully_shard (FSDP2), wrap it with ray.train."
+        "torch.prepare_model (DistributedDataParallel), or leave the session out and save every "
+        "rank's part with torch.distributed.checkpoint and ray.train.report"
+    )
 
 
 def _sharded(thing: Any) -> str | None:

@@ -1,0 +1,44 @@
+"""DeepSpeed on a real Ray: what a kill and a notice cost, with a session and without one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.framework_runs import Journal, disturb, undisturbed
+from support.local_runs import Run
+
+SCRIPT = Path(__file__).parent / "scripts" / "deepspeed_script.py"
+EPOCHS, STEPS = 7, 11
+"""Of the example; STEPS are those of an epoch."""
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_no_step_is_lost_on_notice_and_no_bit_is_different_with_a_session(
+    a_run: Callable[..., Run], journal: Journal, stage: int
+) -> None:
+    whole = undisturbed(a_run("deepspeed", epochs=EPOCHS, zero_stage=stage), journal)
+    assert journal.steps() == list(range(1, EPOCHS * STEPS + 1))
+    assert float(str(whole("accuracy"))) > 0.5
+
+    run = a_run("deepspeed", epochs=EPOCHS, zero_stage=stage, step_seconds=0.1)
+    run.contract = run.contract.model_copy(
+        update={"checkpoints": run.contract.checkpoints.model_copy(update={"every_steps": 10})}
+    )
+    name = f"deepspeed, ZeRO stage {stage}, session"
+    noticed, killed = disturb(run, journal, name, kill_at=17, notice_at=50)
+    assert noticed == 0
+    # Without ZeRO the rank that is left has all of the last step.
+    assert killed <= (12 if stage else 0)
+    assert set(journal.steps()) == set(range(1, EPOCHS * STEPS + 1))
+    assert run.metrics()["weights_sha256"] == whole("weights_sha256")
+
+
+def test_an_unmodified_script_resumes_from_the_shards_that_it_has_reported(
+    a_run: Callable[..., Run], journal: Journal
+) -> None:
+    run = a_run(script=SCRIPT, epochs=6)
+    noticed, killed = disturb(run, journal, "deepspeed, unmodified", kill_at=20, notice_at=50)
+    assert killed < 15
+    assert noticed <= 15
+    assert set(journal.steps()) == set(range(1, 6 * 15 + 1))
