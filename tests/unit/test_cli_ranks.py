@@ -51,6 +51,14 @@ def test_each_rank_has_a_line_and_warnings_follow(server: Server) -> None:
     assert warning == "rank 0 on node a is slow"
 
 
+def test_the_use_of_gpus_has_a_column_where_a_rank_measures_it(server: Server) -> None:
+    ranks = [{"rank": 0, "acceleratorShare": 0.07}, {"rank": 1}]
+    answer(server, {"workers": {"count": 2}}, phase="Running", progress={"ranks": ranks})
+    heads, first, second = (line.split() for line in call("ranks", "digits")[1].splitlines())
+    assert heads[-1] == "GPU%"
+    assert (first, second) == (["0", "7%"], ["1"])
+
+
 def test_json_is_what_the_status_has(server: Server) -> None:
     answer(server, {"workers": {"count": 2}}, phase="Running", progress={"ranks": RANKS})
     assert json.loads(call("ranks", "digits", "-o", "json")[1]) == RANKS
@@ -65,8 +73,8 @@ def test_json_is_what_the_status_has(server: Server) -> None:
         pytest.param(
             16,
             1000,
-            "16 of 1000 ranks: those that are slowest, wait most for data or have the fullest "
-            "memory.\n",
+            "16 of 1000 ranks: those that are slowest, wait most for data, have the fullest "
+            "memory or the idlest accelerators.\n",
             id="more than the status has",
         ),
     ],

@@ -36,6 +36,7 @@ def test_each_rank_is_shown_with_rounded_measurements(training: Observed) -> Non
             "used_bytes": 3 * GIB,
             "limit_bytes": 8 * GIB,
             "bytes_per_hour": 1000,
+            "accelerator_share": 0.0749,
         },
     ]
     assert shown(replace(training, progress=a_progress(ranks=rows))) == [
@@ -49,6 +50,7 @@ def test_each_rank_is_shown_with_rounded_measurements(training: Observed) -> Non
             "usedBytes": 3 * GIB,
             "limitBytes": 8 * GIB,
             "bytesPerHour": 1000,
+            "acceleratorShare": 0.07,
         },
         {"rank": 1, "usedBytes": GIB},
     ]

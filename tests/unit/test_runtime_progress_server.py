@@ -16,7 +16,14 @@ import pytest
 
 from support.ports import free_port
 from trainingrun.api.contract import SUSPEND_FILE
-from trainingrun.api.progress import LastCheckpoint, Progress, RunState, Seconds, SlowestRank
+from trainingrun.api.progress import (
+    LastCheckpoint,
+    Progress,
+    RankRow,
+    RunState,
+    Seconds,
+    SlowestRank,
+)
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.server import ProgressServer
 
@@ -136,6 +143,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
         step=10,
         data_wait_share=0.25,
         slowest_rank=SlowestRank(rank=1, own_seconds=0.5, median_seconds=0.25),
+        ranks=[RankRow(rank=0, used_bytes=1000), RankRow(rank=7, accelerator_share=0.5)],
         metrics={"loss": 0.25, "note": "text", "gone": "NaN", "good": True},
         seconds=Seconds(productive=12.5, lost_work=2),
         checkpoint=LastCheckpoint(uri="s3://x", step=8, time=100),
@@ -143,6 +151,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
     progress_document.write(server.state / "progress.json", progress)
     status, text = ask(server.server_port, "/metrics", token=None)
     assert status == 200
+    of_rank = r'attempt="2",namespace="team \"a\"",rank="{}",run="digits"'
     labels = r'attempt="2",{}namespace="team \"a\"",run="digits"'
     for line in (
         f"trainingrun_step{{{labels.format('')}}} 10.0",
@@ -152,6 +161,8 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
         f"trainingrun_fencing_token{{{labels.format('')}}} 3.0",
         f"trainingrun_checkpoint_step{{{labels.format('')}}} 8.0",
         "trainingrun_seconds_total{" + labels.format('cause="lostWork",') + "} 2.0",
+        f"trainingrun_rank_memory_bytes{{{of_rank.format(0)}}} 1000.0",
+        f"trainingrun_rank_accelerator_ratio{{{of_rank.format(7)}}} 0.5",
         "trainingrun_metric{" + labels.format('name="loss",') + "} 0.25",
     ):
         assert line in text.splitlines()

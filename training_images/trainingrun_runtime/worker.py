@@ -31,7 +31,7 @@ from .coordination.standstill import Spot
 from .coordination.standstill_watcher import StandstillWatcher
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
-from .progress.rank_reporter import MemoryReporter
+from .progress.rank_reporter import UseReporter
 from .ray_internals import air_session, nodes, training
 from .reports.rows import Origin
 from .tracking.on_rank import tracking
@@ -110,7 +110,7 @@ class Worker:
         self._watcher = PreemptionNoticeWatcher(self._handle_notice)
         self._prestart: threading.Timer | None = None
         self._standstill: StandstillWatcher | None = None
-        self._memory: MemoryReporter | None = None
+        self._use: UseReporter | None = None
 
     @property
     def notice(self) -> PreemptionNotice | None:
@@ -188,7 +188,7 @@ class Worker:
             training.number_local_ranks(nodes.total_on_own_node(WORKER_RESOURCE))
         training.attach_checksums(_digest, self.storage_retry)
         self._standstill = StandstillWatcher(self.coordinator, self.rank, self.group)
-        self._memory = MemoryReporter(self.coordinator, self.rank, self.group)
+        self._use = UseReporter(self.coordinator, self.rank, self.group)
         training.keep_checkpoints_apart(self.group, lambda: self.waiting(Spot.REPORT))
         self._watcher.start()
         self._prestart = prestarted_worker.schedule()
@@ -208,8 +208,8 @@ class Worker:
         self._watcher.stop()
         if self._standstill is not None:
             self._standstill.close()
-        if self._memory is not None:
-            self._memory.close()
+        if self._use is not None:
+            self._use.close()
         if self._prestart is not None:
             self._prestart.cancel()
         if self.fetched is not None:

@@ -181,6 +181,8 @@ class RankRow(Wire):
     """The container's limit."""
     bytes_per_hour: Count | None = None
     """How fast it grows."""
+    accelerator_share: Share | None = None
+    """Share of the last minutes in which its accelerators computed."""
 
 
 class ProgressResult(Wire):
@@ -241,8 +243,8 @@ class Progress(Wire):
     memory: RankMemory | None = None
     """The rank with the fullest memory; none: none has reported it."""
     ranks: Annotated[list[RankRow], the_last(MOST_RANKS)] = Field(default_factory=list)
-    """The ranks by number; of more than 16 those that are slowest, wait most for data or have the
-    fullest memory."""
+    """The ranks by number; of more than 16 those that are slowest, wait most for data, have the
+    fullest memory or the idlest accelerators."""
     warnings: Annotated[list[Sentence], the_last(MOST_WARNINGS)] = Field(default_factory=list)
     """What slows the training or is about to end it, a sentence for each."""
     metrics: Metrics = Field(default_factory=dict)

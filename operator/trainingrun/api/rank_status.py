@@ -54,3 +54,6 @@ class RankStatus(StatusModel):
     """The container's limit."""
     bytes_per_hour: int | None = None
     """How fast it grows; none: it does not, or has not been seen for long enough."""
+    accelerator_share: float | None = None
+    """Share of the last 5 minutes, from 0 to 1, in which its NVIDIA GPUs computed; none: it has
+    none, or parts of them (MIG)."""

@@ -143,10 +143,12 @@ class RunProgress(StatusModel):
         },
     )
     """The ranks by number, while they train; of more than 16 those that are slowest, wait most for
-    data or have the fullest memory. Measurements of memory are renewed when they differ by 2%."""
+    data, have the fullest memory or the idlest accelerators. Measurements of
+    memory are renewed when they differ by 2%."""
     warnings: list[str] | None = None
     """What slows the training or is about to end it, in at most 5 sentences: a rank that is far
-    slower than the others, memory that grows up to its limit within an hour."""
+    slower than the others, memory that grows up to its limit within an hour, accelerators that
+    have computed less than a tenth of the last 5 minutes."""
     metrics: dict[str, Any] = Field(default_factory=dict)
     """Latest reported metrics."""
     update_time: str | None = None

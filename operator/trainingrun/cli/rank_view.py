@@ -14,13 +14,16 @@ Rank = Mapping[str, Any]
 _GIB = 2**30
 HEADS = ("RANK", "NODE", "POD", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
 """Seconds of a step; those without the wait for other ranks; the shares of it that go into waiting
-for data and for gradients of other ranks; memory in GiB."""
+for data and for gradients of other ranks; memory."""
+GPU = "GPU%"
+"""Share of the last minutes in which the GPUs of a rank computed, where one measures it."""
 
 
 def ranks(found: Sequence[Rank]) -> Table:
     """One line per rank, as in status.progress.ranks; what is not known is left empty."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
-    for head in HEADS:
+    has_gpus = any("acceleratorShare" in rank for rank in found)
+    for head in (*HEADS, GPU) if has_gpus else HEADS:
         table.add_column(head, no_wrap=True)
     for rank in found:
         cells = (
@@ -34,6 +37,7 @@ def ranks(found: Sequence[Rank]) -> Table:
             _gib(rank.get("usedBytes")),
             _gib(rank.get("limitBytes")),
             _gib(rank.get("bytesPerHour")),
+            *([_percent(rank.get("acceleratorShare"))] if has_gpus else []),
         )
         table.add_row(*(cell(each) for each in cells))
     return table
@@ -46,8 +50,8 @@ def left_out(found: Sequence[Rank], workers: int) -> str | None:
     if len(found) < MOST_RANKS:
         return f"{len(found)} of {workers} ranks have reported."
     return (
-        f"{len(found)} of {workers} ranks: those that are slowest, wait most for data or have the "
-        "fullest memory."
+        f"{len(found)} of {workers} ranks: those that are slowest, wait most for data, have the "
+        "fullest memory or the idlest accelerators."
     )
 
 

@@ -61,6 +61,7 @@ def ranks(progress: Progress, former: RunProgress | None) -> list[RankStatus] | 
             data_wait_share=share(one.data_wait_share),
             communication_wait_share=share(one.communication_wait_share),
             **_memory(one, known.get(one.rank)),
+            accelerator_share=share(one.accelerator_share),
         )
         for one in progress.ranks
     }

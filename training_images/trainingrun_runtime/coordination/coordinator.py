@@ -26,6 +26,7 @@ from trainingrun.api.progress import (
 from ..checkpoints.manifest import Manifest
 from ..checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from ..progress import document as progress_document
+from ..progress.accelerator_use import AcceleratorUse
 from ..progress.memory_use import MemoryUse
 from ..progress.rank_comparison import RankComparison
 from ..progress.rank_times import RankTimes
@@ -206,6 +207,12 @@ class Coordinator:
         with self._lock:
             if group == self._group:
                 self._comparison.memory(rank, use)
+
+    def rank_accelerators(self, rank: int, group: int, use: AcceleratorUse) -> None:
+        """A worker: how busy its accelerators are."""
+        with self._lock:
+            if group == self._group:
+                self._comparison.accelerators(rank, use)
 
     def stands(self, rank: int, group: int, stand: Stand | None, stood_s: float) -> None:
         """A worker: where it has been for so many seconds; None: it moves again."""

@@ -7,6 +7,25 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+_OF_RANKS = (
+    ("rank_step_seconds", "What a step takes a rank.", "stepSeconds"),
+    (
+        "rank_data_wait_ratio",
+        "Share of the time in steps in which a rank waits for data.",
+        "dataWaitShare",
+    ),
+    (
+        "rank_communication_wait_ratio",
+        "Share of the time in steps in which a rank waits for gradients of others.",
+        "communicationWaitShare",
+    ),
+    ("rank_memory_bytes", "Use of a rank's container.", "usedBytes"),
+    (
+        "rank_accelerator_ratio",
+        "Share of the last minutes in which a rank's accelerators computed.",
+        "acceleratorShare",
+    ),
+)
 _CAUSES = ("productive", "startup", "lostWork", "recovery", "checkpoint")
 
 
@@ -72,6 +91,12 @@ class _Document(Collector):
         ):
             gauge = GaugeMetricFamily(f"trainingrun_{name}", text, labels=list(self._labels))
             yield from self._with_samples(gauge, {(): value})
+        rows = document.get("ranks") or []
+        for name, text, key in _OF_RANKS:
+            yield from self._with_samples(
+                GaugeMetricFamily(f"trainingrun_{name}", text, labels=[*self._labels, "rank"]),
+                {(str(row.get("rank")),): row.get(key) for row in rows},
+            )
         seconds = document.get("seconds") or {}
         yield from self._with_samples(
             CounterMetricFamily(

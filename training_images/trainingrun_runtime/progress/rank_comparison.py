@@ -1,4 +1,4 @@
-"""Which rank is slow, and whose memory fills: the ranks' reports side by side; pure."""
+"""Which rank is slow, whose memory fills, and whose accelerators are idle; pure."""
 
 from collections.abc import Mapping
 from statistics import median
@@ -6,6 +6,7 @@ from typing import Any
 
 from trainingrun.api.progress import RankMemory, SlowestRank
 
+from .accelerator_use import AcceleratorUse, idle_sentence
 from .memory_use import MemoryUse
 from .rank_table import rank_rows
 from .rank_times import RankTimes
@@ -28,6 +29,7 @@ class RankComparison:
         self._world_size = world_size
         self._times: dict[int, RankTimes] = {}
         self._memory: dict[int, MemoryUse] = {}
+        self._accelerators: dict[int, AcceleratorUse] = {}
         self._slow: tuple[int, float] | None = None  # (rank, Unix time since when)
 
     def times(self, rank: int, times: RankTimes, now: float) -> None:
@@ -43,6 +45,10 @@ class RankComparison:
     def memory(self, rank: int, use: MemoryUse) -> None:
         """How full a rank's memory is."""
         self._memory[rank] = use
+
+    def accelerators(self, rank: int, use: AcceleratorUse) -> None:
+        """How busy a rank's accelerators are."""
+        self._accelerators[rank] = use
 
     def findings(
         self, nodes: Mapping[int, str], pods: Mapping[int, str], now: float
@@ -77,14 +83,18 @@ class RankComparison:
                 limit_bytes=use.limit,
                 bytes_per_hour=use.per_hour,
             )
-        warnings = [self._slow_sentence(slow, now), self._full_sentence(full)]
+        warnings = [
+            self._slow_sentence(slow, now),
+            self._full_sentence(full),
+            idle_sentence(self._accelerators, self._times, nodes),
+        ]
         return {
             "step_seconds": median(steps) if steps else None,
             "communication_wait_share": shares[longest] if longest is not None else None,
             "communication_wait_rank": longest,
             "slowest_rank": slow,
             "memory": full,
-            "ranks": rank_rows(self._times, self._memory, nodes, pods),
+            "ranks": rank_rows(self._times, self._memory, self._accelerators, nodes, pods),
             "warnings": [warning for warning in warnings if warning is not None],
         }
 

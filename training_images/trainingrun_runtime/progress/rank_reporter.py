@@ -1,4 +1,4 @@
-"""Reports how fast this rank is, and how full its memory, to the coordinator."""
+"""Reports how fast this rank is, and what it uses, to the coordinator."""
 
 import threading
 import time
@@ -6,14 +6,16 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from ..ray_internals.accelerators import GpuUtilization
+from .accelerator_use import AcceleratorSamples
 from .gradient_waits import GradientWaits
 from .memory_use import MemoryGrowth, MemoryUse, read_memory
 from .rank_times import RankTimes
 
 INTERVAL_S = 5.0
 """Seconds between two reports of times."""
-MEMORY_INTERVAL_S = 10.0
-"""Seconds between two reports of memory."""
+USE_INTERVAL_S = 10.0
+"""Seconds between two reports of memory and accelerators."""
 _WINDOW = 12
 """Reports that a mean goes back."""
 
@@ -58,8 +60,8 @@ class TimesReporter:
         self._coordinator.rank_times.remote(self._rank, self._group, times)
 
 
-class MemoryReporter:
-    """Reports memory from a thread of its own until it is closed; also of code without a session.
+class UseReporter:
+    """Reports memory and accelerators until it is closed; also of code without a session.
 
     Args:
         coordinator: handle of the `Coordinator` actor.
@@ -70,16 +72,24 @@ class MemoryReporter:
     def __init__(self, coordinator: Any, rank: int, group: int) -> None:
         self._coordinator, self._rank, self._group = coordinator, rank, group
         self._growth = MemoryGrowth()
+        self._gpus, self._samples = GpuUtilization(), AcceleratorSamples()
         self._ended = threading.Event()
-        threading.Thread(target=self._watch, name="memory", daemon=True).start()
+        threading.Thread(target=self._watch, name="use", daemon=True).start()
 
     def close(self) -> None:
         """Report no more."""
         self._ended.set()
 
     def _watch(self) -> None:
-        while not self._ended.wait(MEMORY_INTERVAL_S):
+        while not self._ended.wait(USE_INTERVAL_S):
             used, limit = read_memory()
             self._growth.add(time.monotonic(), used)
             use = MemoryUse(used, limit, self._growth.per_hour())
             self._coordinator.rank_memory.remote(self._rank, self._group, use)
+            self._report_accelerators()
+
+    def _report_accelerators(self) -> None:
+        share = self._gpus.read()
+        if share is not None:
+            use = self._samples.add(time.monotonic(), share)
+            self._coordinator.rank_accelerators.remote(self._rank, self._group, use)

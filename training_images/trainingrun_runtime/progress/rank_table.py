@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from itertools import chain, islice
+from typing import Any
 
 from trainingrun.api.progress import MOST_RANKS, RankRow
 
+from .accelerator_use import AcceleratorUse
 from .memory_use import MemoryUse
 from .rank_times import RankTimes
 
@@ -12,6 +14,7 @@ from .rank_times import RankTimes
 def rank_rows(
     times: Mapping[int, RankTimes],
     memory: Mapping[int, MemoryUse],
+    accelerators: Mapping[int, AcceleratorUse],
     nodes: Mapping[int, str],
     pods: Mapping[int, str],
 ) -> list[RankRow]:
@@ -20,18 +23,30 @@ def rank_rows(
     Args:
         times: what the ranks have measured of their steps.
         memory: how full their memory is.
+        accelerators: how busy their accelerators are.
         nodes: Kubernetes nodes of the ranks, where known.
         pods: their pods, where known.
     """
     return [
-        _row(rank, times.get(rank), memory.get(rank), nodes.get(rank), pods.get(rank))
-        for rank in _shown(times, memory)
+        RankRow(
+            rank=rank,
+            node=nodes.get(rank) or None,
+            pod=pods.get(rank) or None,
+            **_measured(times.get(rank)),
+            **_used(memory.get(rank)),
+            accelerator_share=accelerators[rank].share if rank in accelerators else None,
+        )
+        for rank in _shown(times, memory, accelerators)
     ]
 
 
-def _shown(times: Mapping[int, RankTimes], memory: Mapping[int, MemoryUse]) -> list[int]:
+def _shown(
+    times: Mapping[int, RankTimes],
+    memory: Mapping[int, MemoryUse],
+    accelerators: Mapping[int, AcceleratorUse],
+) -> list[int]:
     """Of many ranks those of interest, as many of each kind."""
-    ranks = sorted(times.keys() | memory.keys())
+    ranks = sorted(times.keys() | memory.keys() | accelerators.keys())
     if len(ranks) <= MOST_RANKS:
         return ranks
 
@@ -49,29 +64,32 @@ def _shown(times: Mapping[int, RankTimes], memory: Mapping[int, MemoryUse]) -> l
         found = memory.get(rank)
         return found.used / (found.limit or 1) if found else 0.0
 
-    orders = [
-        sorted(ranks, key=measure, reverse=True) for measure in (slowness, data_wait, fullness)
-    ]
+    def idleness(rank: int) -> float:
+        found = accelerators.get(rank)
+        return 1 - found.share if found else 0.0
+
+    measures = [slowness, data_wait, fullness, *([idleness] if accelerators else [])]
+    orders = [sorted(ranks, key=measure, reverse=True) for measure in measures]
     # The first one of each order, then the second one of each, and so on; each rank once.
     chosen = dict.fromkeys(chain.from_iterable(zip(*orders, strict=True)))
     return sorted(islice(chosen, MOST_RANKS))
 
 
-def _row(
-    rank: int,
-    times: RankTimes | None,
-    memory: MemoryUse | None,
-    node: str | None,
-    pod: str | None,
-) -> RankRow:
-    return RankRow(
-        rank=rank,
-        node=node or None,
-        pod=pod or None,
-        step_seconds=times.step_s if times else None,
-        data_wait_share=times.data_share if times else None,
-        communication_wait_share=times.wait_share if times else None,
-        used_bytes=memory.used if memory else None,
-        limit_bytes=memory.limit if memory else None,
-        bytes_per_hour=memory.per_hour if memory else None,
-    )
+def _measured(times: RankTimes | None) -> dict[str, Any]:
+    if times is None:
+        return {}
+    return {
+        "step_seconds": times.step_s,
+        "data_wait_share": times.data_share,
+        "communication_wait_share": times.wait_share,
+    }
+
+
+def _used(memory: MemoryUse | None) -> dict[str, Any]:
+    if memory is None:
+        return {}
+    return {
+        "used_bytes": memory.used,
+        "limit_bytes": memory.limit,
+        "bytes_per_hour": memory.per_hour,
+    }
