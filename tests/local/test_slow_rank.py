@@ -10,9 +10,20 @@ from trainingrun.local.ray_nodes import LocalRay
 pytestmark = pytest.mark.slow
 
 
-def test_the_rank_that_the_others_wait_for_is_named(ray: LocalRay, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("in_data", "cause"),
+    [
+        pytest.param(
+            False, "and the rest takes longer: see what else runs on that node", id="computing"
+        ),
+        pytest.param(True, "see whether its data are more or farther away", id="data"),
+    ],
+)
+def test_the_rank_that_the_others_wait_for_is_named(
+    ray: LocalRay, tmp_path: Path, in_data: bool, cause: str
+) -> None:
     wait_for_both_nodes(ray, tmp_path)
-    config = {"slow_rank": 1, "slow_s": 0.3, "step_s": 0.05}
+    config = {"slow_rank": 1, "slow_s": 0.3, "step_s": 0.05, "in_data": in_data}
     run = Run(ray, tmp_path, "support.has_a_slow_rank:train", config)
     run.start()
     try:
@@ -22,6 +33,7 @@ def test_the_rank_that_the_others_wait_for_is_named(ray: LocalRay, tmp_path: Pat
         run.stop()
     assert progress.warnings[0].startswith("rank 1")
     assert " is slow: a step takes it 0." in progress.warnings[0]
+    assert cause in progress.warnings[0]
     assert progress.slowest_rank
     assert progress.slowest_rank.rank == 1
     assert progress.slowest_rank.own_seconds > 0.3
@@ -38,5 +50,7 @@ def test_the_rank_that_the_others_wait_for_is_named(ray: LocalRay, tmp_path: Pat
     assert waiting.communication_wait_share == progress.communication_wait_share
     assert slow.communication_wait_share is not None
     assert slow.communication_wait_share < 0.3
+    assert slow.data_wait_share is not None
+    assert (slow.data_wait_share > 0.5) is in_data
     assert slow.step_seconds
     assert slow.step_seconds >= 0.3

@@ -31,6 +31,40 @@ def test_the_rank_that_waits_least_is_named_with_its_node() -> None:
     assert (found["slowest_rank"].rank, found["slowest_rank"].node) == (3, "d")
 
 
+@pytest.mark.parametrize(
+    ("data_s", "cause"),
+    [
+        pytest.param(
+            [0.01, 0.3],
+            "it waits for data for 0.300 s of that, the others' median is 0.010 s: see whether its "
+            "data are more or farther away",
+            id="its data are late",
+        ),
+        pytest.param(
+            [0.1, 0.12],
+            "it waits for data for only 0.120 s of that, and the rest takes longer: see what else "
+            "runs on that node",
+            id="data are no cause",
+        ),
+        pytest.param(
+            [None, 0.3],
+            "see what else runs on that node, and whether its data are more or farther away",
+            id="not known of all ranks",
+        ),
+    ],
+)
+def test_it_is_said_whether_data_make_a_rank_slow(data_s: list[float | None], cause: str) -> None:
+    ranks = RankComparison(2)
+    for now in (100.0, 100.0 + PATIENCE_S):
+        ranks.times(0, RankTimes(0.4, 0.3, None, data_s[0]), now)
+        ranks.times(1, RankTimes(0.4, 0.0, None, data_s[1]), now)
+    [warning] = ranks.findings(NODES, {}, 100.0 + PATIENCE_S)["warnings"]
+    assert warning == (
+        "rank 1 on node b is slow: a step takes it 0.400 s of its own, 4.0 times the others' "
+        f"median of 0.100 s, and they wait for it; {cause}"
+    )
+
+
 def test_of_two_ranks_the_other_one_is_the_measure() -> None:
     found = compared([0.01, 0.3]).findings({}, {}, 100.0 + PATIENCE_S)
     assert found["warnings"][0].startswith("rank 0 is slow: a step takes it 0.390 s")

@@ -17,6 +17,8 @@ _LEAST_SHARE = 0.1
 """Share of a step by which it has to be longer: of short differences nobody has a gain."""
 PATIENCE_S = 20.0
 """Seconds for which a rank has to be slow."""
+_EXPLAINS = 0.5
+"""Share of the difference from which on a longer wait for data is said to be its cause."""
 _SOON_H = 1.0
 """Hours before memory is full from which on it is said."""
 _GIB = 2**30
@@ -131,7 +133,23 @@ class RankComparison:
         return (
             f"rank {slow.rank}{_on(slow.node)} is slow: a step takes it {slow.own_seconds:.3f} s "
             f"of its own, {times}the others' median of {slow.median_seconds:.3f} s, and they wait "
-            "for it; see what else runs on that node, and whether its data are more or farther away"
+            f"for it; {self._slow_cause(slow)}"
+        )
+
+    def _slow_cause(self, slow: SlowestRank) -> str:
+        own = self._times[slow.rank].data_s
+        others = [t.data_s for r, t in self._times.items() if r != slow.rank]
+        known = [waited for waited in others if waited is not None]
+        if own is None or len(known) < len(others):
+            return "see what else runs on that node, and whether its data are more or farther away"
+        if own - median(known) >= _EXPLAINS * (slow.own_seconds - slow.median_seconds):
+            return (
+                f"it waits for data for {own:.3f} s of that, the others' median is "
+                f"{median(known):.3f} s: see whether its data are more or farther away"
+            )
+        return (
+            f"it waits for data for only {own:.3f} s of that, and the rest takes longer: see what "
+            "else runs on that node"
         )
 
     def _full_sentence(self, full: RankMemory | None) -> str | None:

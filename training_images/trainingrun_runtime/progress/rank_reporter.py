@@ -33,7 +33,7 @@ class TimesReporter:
     def __init__(self, coordinator: Any, rank: int, group: int, objects: Iterable[Any]) -> None:
         self._coordinator, self._rank, self._group = coordinator, rank, group
         self._waits = GradientWaits(objects)
-        self._done: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
+        self._done: deque[tuple[int, float, float]] = deque(maxlen=_WINDOW)
         self._next = 0.0
 
     def report(self, step: int, productive_s: float, data_share: float | None) -> None:
@@ -49,13 +49,17 @@ class TimesReporter:
         if now < self._next:
             return
         self._next = now + INTERVAL_S
-        self._done.append((step, productive_s))
-        first_step, first_s = self._done[0]
+        waited_s = (data_share or 0.0) * productive_s
+        self._done.append((step, productive_s, waited_s))
+        first_step, first_s, first_waited_s = self._done[0]
         steps = step - first_step
         times = RankTimes(
             step_s=(productive_s - first_s) / steps if steps else None,
             wait_s=self._waits.per_step_s(),
             data_share=data_share,
+            data_s=(waited_s - first_waited_s) / steps
+            if steps and data_share is not None
+            else None,
         )
         self._coordinator.rank_times.remote(self._rank, self._group, times)
 

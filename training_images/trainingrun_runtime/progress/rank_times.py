@@ -12,7 +12,10 @@ class RankTimes:
     wait_s: float | None
     """Seconds of a step in which it waits for gradients of other ranks; None: not known."""
     data_share: float | None
-    """Share of the time in steps in which it waits for data; None: not measured."""
+    """Share of the time in steps in which it waits for data, since the group began; None: not
+    measured."""
+    data_s: float | None = None
+    """Seconds of a step in which it waits for data; None: not measured, or not known yet."""
 
     @property
     def own_s(self) -> float | None:
