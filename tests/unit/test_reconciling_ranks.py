@@ -72,6 +72,18 @@ def test_memory_that_hardly_differs_changes_nothing(training: Observed) -> None:
     assert shown(steady) == [{"rank": 0, "usedBytes": 1000}]
 
 
+def test_the_use_of_accelerators_that_hardly_differs_changes_nothing(training: Observed) -> None:
+    def with_use(share: float | None) -> Any:
+        return a_progress(ranks=[{"rank": 0, "accelerator_share": share}])
+
+    first = then(replace(training, progress=with_use(0.5)))
+    written = first.run.status.to_dict()
+    for use in (0.46, 0.54):
+        assert reconcile(replace(first, progress=with_use(use))).status.to_dict() == written
+    assert shown(replace(first, progress=with_use(0.56))) == [{"rank": 0, "acceleratorShare": 0.56}]
+    assert shown(replace(first, progress=with_use(None))) == [{"rank": 0}]
+
+
 def test_the_memory_of_another_rank_is_shown_at_once(training: Observed) -> None:
     def fullest(rank: int, used: int) -> Any:
         return a_progress(memory={"rank": rank, "used_bytes": used})

@@ -1,7 +1,7 @@
 """What the driver reports of single ranks -> status.progress.
 
-All ranks report their memory every few seconds, also while no step is done. A status that followed
-each of these measurements would be written as often.
+All ranks report their memory and the use of their accelerators every few seconds, also while no
+step is done. A status that followed each of these measurements would be written as often.
 """
 
 from typing import Any
@@ -13,6 +13,9 @@ from .texts import short
 
 STEADY = {"used_bytes": 0.02, "limit_bytes": 0.0, "bytes_per_hour": 0.2}
 """Share by which a measurement of memory has to differ from what the status has."""
+
+STEADY_USE = 0.05
+"""The same for the use of accelerators, which is a share itself."""
 
 _LONGEST_NAME = 253
 
@@ -61,7 +64,7 @@ def ranks(progress: Progress, former: RunProgress | None) -> list[RankStatus] | 
             data_wait_share=share(one.data_wait_share),
             communication_wait_share=share(one.communication_wait_share),
             **_memory(one, known.get(one.rank)),
-            accelerator_share=share(one.accelerator_share),
+            accelerator_share=_use(one, known.get(one.rank)),
         )
         for one in progress.ranks
     }
@@ -87,6 +90,13 @@ def _memory(found: RankMemory | RankRow, known: MemoryStatus | RankStatus | None
         name: _steady(getattr(known, name, None), getattr(found, name), least)
         for name, least in STEADY.items()
     }
+
+
+def _use(found: RankRow, known: RankStatus | None) -> float | None:
+    measured, former = found.accelerator_share, known.accelerator_share if known else None
+    if measured is not None and former is not None and abs(measured - former) < STEADY_USE:
+        return former
+    return share(measured)
 
 
 def _steady(known: int | None, found: int | None, least: float) -> int | None:
