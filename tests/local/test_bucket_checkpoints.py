@@ -1,6 +1,8 @@
 """A checkpoint counts once its manifest is committed, and only while its files are as committed."""
 
+import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,13 @@ from support.checkpoints import saved
 from trainingrun_runtime.checkpoints import bucket as bucket_module
 from trainingrun_runtime.checkpoints import late_metrics
 from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
+from trainingrun_runtime.checkpoints.committer import digests
 from trainingrun_runtime.checkpoints.manifest import (
     FileDigest,
     Manifest,
     commit,
     committed,
+    digest_folder,
 )
 from trainingrun_runtime.checkpoints.retention import sweep
 from trainingrun_runtime.checkpoints.verification import newest_intact, verify
@@ -261,3 +265,21 @@ def test_a_sweep_keeps_a_kept_checkpoint_in_a_folder_of_folders(
     commit(bucket, deep.model_copy(update={"path": nested}))
     sweep(bucket, 2, keep=2, best=None)
     assert newest_intact(bucket)[0] is not None
+
+
+def test_a_file_that_every_rank_has_uploaded_is_what_the_last_one_has_written(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    """As Ray's callback for Keras does: each rank's file of that name has other bytes in it."""
+    path = "checkpoints/0001-000001/step-1"
+    for rank in (1, 0):
+        folder = tmp_path / f"rank-{rank}"
+        folder.mkdir()
+        (folder / "model.keras").write_bytes(f"saved by rank {rank}".encode())
+        (folder / f"own-{rank}").write_bytes(b"alone")
+        found = {name: asdict(digest) for name, digest in digest_folder(folder).items()}
+        bucket.put(f"{path}/.trainingrun/rank-{rank}.json", json.dumps(found).encode())
+        for name in found:
+            bucket.put(f"{path}/{name}", (folder / name).read_bytes())
+    whole = {**digest_folder(tmp_path / "rank-1"), **digest_folder(tmp_path / "rank-0")}
+    assert digests(bucket, path) == whole

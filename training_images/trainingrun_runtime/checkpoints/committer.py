@@ -172,7 +172,7 @@ class Committer:
             fencing_token=self._lease.fencing_token,
             index=self._index,
             metrics=upload.metrics,
-            files=_digests(self._bucket, path),
+            files=digests(self._bucket, path),
             time=time.time(),
             group=upload.group,
             best_metric=checkpoints.best_metric,
@@ -190,22 +190,26 @@ class Committer:
             log.warning("old checkpoints were not removed: %s", error)
 
 
-def _digests(bucket: Bucket, path: str) -> dict[str, FileDigest]:
-    """Digests of a checkpoint's files, computed by the ranks before the upload.
+def digests(bucket: Bucket, path: str) -> dict[str, FileDigest]:
+    """Digests of an uploaded checkpoint's files, as the ranks have computed them before.
 
-    Code that uploads files itself writes none; its files are then read back once.
+    Read back are the files of code that uploads by itself, of which there are no digests, and those
+    that several ranks have uploaded with different contents: the last one is what is there.
     """
     found: dict[str, FileDigest] = {}
+    read_back = set()
     prefix = f"{path}/"
     entries = bucket.list(path)
     for entry in entries:
         name = entry.key.removeprefix(prefix)
         if name.startswith(f"{DIGEST_FOLDER}/"):
             part = json.loads(bucket.get(entry.key) or b"{}")
-            found.update({file: FileDigest(**digest) for file, digest in part.items()})
-    return found or {
-        entry.key.removeprefix(prefix): _digest(bucket, entry.key) for entry in entries
-    }
+            for file, digest in part.items():
+                if found.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
+                    read_back.add(file)
+    if not found:
+        read_back = {entry.key.removeprefix(prefix) for entry in entries}
+    return {**found, **{file: _digest(bucket, prefix + file) for file in sorted(read_back)}}
 
 
 def _digest(bucket: Bucket, key: str) -> FileDigest:
