@@ -30,6 +30,7 @@ FRAMEWORKS = (
     "lightgbm",
     "jax",
     "deepspeed",
+    "tensorflow",
     "optuna",
     "hyperopt",
 )

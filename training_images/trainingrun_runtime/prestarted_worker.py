@@ -122,7 +122,12 @@ def import_modules() -> None:
         file = state_directory() / FILE
         if file.exists():
             air_session.refuse()  # before the user's modules take its functions
-            _import(file.read_text().splitlines())
+            names = file.read_text().splitlines()
+            if "tf_keras" in names:
+                # TensorFlow decides at its import which Keras it has. Ray's TensorflowTrainer sets
+                # this variable, but only once the process is a worker.
+                os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+            _import(names)
         else:
             threading.Thread(target=_end_if_left_over, args=(file,), daemon=True).start()
 

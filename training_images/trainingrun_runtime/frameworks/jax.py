@@ -9,13 +9,11 @@
 It works in a `training.function` and in the function of Ray's JaxTrainer.
 """
 
-import socket
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
-import ray
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
@@ -29,7 +27,7 @@ def connect() -> None:
     rank, size = context.get_world_rank(), context.get_world_size()
     if size == 1 or jax.distributed.is_initialized():
         return
-    address = broadcast_from_rank_zero(_free_address() if rank == 0 else None)
+    address = broadcast_from_rank_zero(process_group.free_address() if rank == 0 else None)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, size, rank)
 
@@ -75,13 +73,6 @@ class Tree:
             for name, (_, leaf) in zip(names, leaves, strict=True)
         ]
         self.tree = jax.tree_util.tree_unflatten(shape, restored)
-
-
-def _free_address() -> str:
-    host = ray.util.get_node_ip_address()
-    with socket.socket() as free:
-        free.bind((host, 0))
-        return f"{host}:{free.getsockname()[1]}"
 
 
 def _name(path: Any) -> str:

@@ -1,5 +1,6 @@
 """A process group for training that does not use PyTorch: the ranks of a session agree by it."""
 
+import socket
 from datetime import timedelta
 
 import ray
@@ -26,3 +27,11 @@ def ensure() -> None:
     host, port = broadcast_from_rank_zero(address)
     store = store or dist.TCPStore(host, port, size, False, timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def free_address() -> str:
+    """Host and port of this node at which nothing listens now."""
+    host = ray.util.get_node_ip_address()
+    with socket.socket() as free:
+        free.bind((host, 0))
+        return f"{host}:{free.getsockname()[1]}"
