@@ -11,7 +11,7 @@ EPOCHS, STEPS = 7, 11
 """Of the example; STEPS are those of an epoch."""
 
 
-def test_no_step_is_lost_on_notice_and_no_bit_is_different_with_a_session(
+def test_no_step_is_lost_and_no_bit_is_different_with_a_session(
     a_run: Callable[..., Run], journal: Journal
 ) -> None:
     whole = undisturbed(a_run("jax", epochs=EPOCHS), journal)
@@ -19,13 +19,10 @@ def test_no_step_is_lost_on_notice_and_no_bit_is_different_with_a_session(
     assert float(str(whole("accuracy"))) > 0.5
 
     run = a_run("jax", epochs=EPOCHS, step_seconds=0.1)
-    run.contract = run.contract.model_copy(
-        update={"checkpoints": run.contract.checkpoints.model_copy(update={"every_steps": 10})}
-    )
-    noticed, killed = disturb(run, journal, "jax, session", kill_at=17, notice_at=50)
-    assert noticed == 0
-    assert killed <= 12
-    assert set(journal.steps()) == set(range(1, EPOCHS * STEPS + 1))
+    # Without rank 0, JAX ends the other ranks' processes at once.
+    lost = disturb(run, journal, "jax, session", kill_at=17, notice_at=50, rank_0=False)
+    assert lost == (0, 0)
+    assert sorted(journal.steps()) == list(range(1, EPOCHS * STEPS + 1))
     assert run.metrics()["weights_sha256"] == whole("weights_sha256")
 
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from trainingrun_runtime.checkpoints.encoding import decode, encode
+from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
 from trainingrun_runtime.frameworks.jax import Tree
 
 
@@ -42,3 +44,26 @@ def test_another_tree_is_refused(change: dict[str, Any], said: str) -> None:
     saved = Tree(a_tree(7)).state_dict()
     with pytest.raises(ValueError, match=said):
         Tree({**a_tree(0), **change}).load_state_dict(saved)
+
+
+def test_the_tree_of_a_step_is_there_during_the_next_one() -> None:
+    kept = Tree(a_tree(7))
+    wanted, state = encode(kept.state_dict(), "state"), kept.kept()
+    kept.tree["half"].append(jnp.zeros(1))
+    kept.tree = jax.tree.map(lambda leaf: leaf, a_tree(0))
+    assert repr(encode(state(), "state")) == repr(wanted)
+
+
+def test_arrays_that_were_donated_to_the_next_step_are_there_no_longer() -> None:
+    kept = Tree({"weights": jnp.ones((64, 64))})
+    state = kept.kept()
+    kept.tree = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)(
+        kept.tree
+    )
+    with pytest.raises(NotWhole, match="donate_argnums"):
+        state()
+
+
+def test_what_may_be_changed_in_place_is_not_covered() -> None:
+    with pytest.raises(NotCovered, match="has a ndarray"):
+        Tree({"weights": np.ones(2)}).kept()

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from support.local_runs import Run
+from support.local_runs import Run, has_ancestor
 from trainingrun.api.progress import RecordKind
 from trainingrun.local.preemption import Preemption
 from trainingrun_runtime.examples.pacing import JOURNAL_ENV
@@ -34,6 +34,10 @@ class Journal:
         ]
         return [step for _, step in sorted(lines)]
 
+    def node_of_rank_0(self) -> str:
+        """Name of the node on which an example's rank 0 has done the last step."""
+        return max(self.folder.glob("*.log"), key=lambda file: file.stat().st_mtime).stem
+
     def repeated(self) -> int:
         """How many steps were done again."""
         steps = self.steps()
@@ -45,7 +49,14 @@ def variables(folder: Path) -> dict[str, str]:
     return {JOURNAL_ENV: str(folder), "OMP_NUM_THREADS": "1"}
 
 
-def disturb(run: Run, journal: Journal, name: str, kill_at: int, notice_at: int) -> tuple[int, int]:
+def disturb(
+    run: Run,
+    journal: Journal,
+    name: str,
+    kill_at: int,
+    notice_at: int,
+    rank_0: bool | None = None,
+) -> tuple[int, int]:
     """Kill a training process, later preempt a node with notice; steps lost on notice and on kill.
 
     Args:
@@ -54,11 +65,12 @@ def disturb(run: Run, journal: Journal, name: str, kill_at: int, notice_at: int)
         name: what it is called where the result is printed.
         kill_at: steps after which the process is killed.
         notice_at: the same for the notice.
+        rank_0: whether the process is that of rank 0, of an example. None: any one.
     """
     journal.clear()
     run.start()
     run.wait_until(lambda _: len(set(journal.steps())) >= kill_at)
-    os.kill(run.training_process(), signal.SIGKILL)
+    os.kill(_trainer(run, journal, rank_0), signal.SIGKILL)
     _wait_for_steps(run, journal, notice_at)
     killed = journal.repeated()
     preemption = Preemption(run.ray, 0)
@@ -70,6 +82,16 @@ def disturb(run: Run, journal: Journal, name: str, kill_at: int, notice_at: int)
     noticed = journal.repeated() - killed
     print(f"MEASURED {name}: steps lost on notice {noticed}, on kill -9 {killed}")
     return noticed, killed
+
+
+def _trainer(run: Run, journal: Journal, rank_0: bool | None) -> int:
+    """Process id of a process that trains: of rank 0, of another rank, or of any."""
+    trainers = run.training_processes()
+    if rank_0 is None:
+        return trainers[0]
+    name = journal.node_of_rank_0()
+    node = {node.process.pid for node in run.ray.workers if node.name == name}
+    return next(pid for pid in trainers if has_ancestor(pid, node) is rank_0)
 
 
 def _polled(preemption: Preemption) -> Preemption:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .checkpoints.kept_steps import KeptSteps
 from .checkpoints.last_step import LastStep
 from .checkpoints.snapshot import Position
-from .checkpoints.stateful_objects import Stateful
+from .checkpoints.stateful_objects import KeptState, Stateful
 from .checkpoints.watched_tensors import NotCovered, NotWhole
 from .coordination.step_consensus import StepValues
 
@@ -23,7 +24,7 @@ class NotedSteps:
     """
 
     def __init__(self, *, seeded: bool, world_size: int) -> None:
-        self._last_step: LastStep | None = None
+        self._last_step: LastStep | KeptSteps | None = None
         self.layouts: Sequence[int] = ()
         """By rank, see `snapshot.layout`: ranks with the same one hold the same part."""
         self._reason, self._never = "no step is done yet", False
@@ -57,7 +58,10 @@ class NotedSteps:
             self._give_up("the state is sharded, and each rank has a part that no other one has")
             return
         try:
-            self._last_step = LastStep(objects, rank, replicated)
+            if any(isinstance(thing, KeptState) for thing in objects.values()):
+                self._last_step = KeptSteps(objects)
+            else:
+                self._last_step = LastStep(objects, rank, replicated)
         except NotCovered as reason:
             self._give_up(str(reason))
         except Exception as error:
@@ -96,7 +100,7 @@ class NotedSteps:
         """A lost rank would have a state of its own of these objects."""
         self._found_own(own)
 
-    def last(self) -> LastStep:
+    def last(self) -> LastStep | KeptSteps:
         """The state after the last step.
 
         Raises:

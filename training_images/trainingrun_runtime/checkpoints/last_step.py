@@ -3,14 +3,15 @@
 Ranks that train the same model hold the same state after each step, or the same part of it. When
 one of them is lost, the others still hold it, unless they have changed it since. Copying the state
 after every step would cost too much, so the end of a step notes only what shows a later change (see
-`watched_tensors`), and which optimizers have begun a step. What is small is copied.
+`watched_tensors`), and which optimizers have begun a step. What is small is copied. Objects of
+other frameworks return their states by themselves: see `kept_steps`.
 """
 
 import contextlib
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -44,10 +45,11 @@ class Noted:
     """This rank's, of that step."""
     settled: Callable[[], Position | None]
     """The position with what the ranks agreed on in that step; None: not all have finished it."""
-    versions: Sequence[int]
-    groups: Mapping[str, Groups]
     small: Mapping[str, Callable[[], Any]]
-    event: Any
+    """States of the objects that return theirs, encoded."""
+    versions: Sequence[int] = ()
+    groups: Mapping[str, Groups] = field(default_factory=dict)
+    event: Any = None
 
 
 class Taken(NamedTuple):
@@ -141,9 +143,9 @@ class LastStep:
             position,
             metrics,
             settled,
+            {name: small_states.copied(name, thing) for name, thing in self._small.items()},
             versions,
             {name: settings(optimizer) for name, optimizer in self._optimizers.items()},
-            {name: small_states.copied(name, thing) for name, thing in self._small.items()},
             event,
         )
         self._spent += time.thread_time() - began
@@ -191,7 +193,7 @@ class LastStep:
             raise NotWhole(f"step {step} is no longer the last one")
         self._compare(noted)
         with self._beside_training(noted.event):
-            states = {name: _copied(self._state_of(name, noted), name) for name in self._objects}
+            states = {name: taken(self._state_of(name, noted), name) for name in self._objects}
             self._watched.require_same_data()
             # After a step, data parallelism leaves each rank with buffers of its own, and rank 0's
             # count.
@@ -279,7 +281,8 @@ class LastStep:
         return noted.small[name]()
 
 
-def _copied(state: Any, name: str) -> Taken:
+def taken(state: Any, name: str) -> Taken:
+    """An encoded state, copied to host memory."""
     found = sharded_state.split(state, name)
     parts = sharded_state.in_host_memory(sharded_state.parts(found))
     return Taken(snapshot.copied(found.tree), parts)

@@ -1,6 +1,6 @@
 """The objects of a session: which ones can be restored, and how their state is read and set."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +39,29 @@ class SmallState:
     step of a lost one. To take little time it is not copied: each `state_dict()` returns a new
     dict, and what is in it is never changed.
     """
+
+
+class KeptState:
+    """Base of objects with `state_dict` that can return the state of an earlier step later on.
+
+    Where all objects of a session are such ones, or small, a rank can save the last step for a lost
+    one: see `kept_steps`.
+    """
+
+    keeps_former = False
+    """Whether the state of the step before the last one takes no further memory."""
+
+    def kept(self) -> Callable[[], Mapping[str, Any]]:
+        """Called at a step's end, where it takes little time and copies nothing that is large.
+
+        The result returns what `state_dict()` would have returned then. It is called in another
+        thread, while the one that trains may hang in the next step; and raises `NotWhole` where
+        that state is no longer there.
+
+        Raises:
+            NotCovered: such a state cannot be had later.
+        """
+        raise NotImplementedError
 
 
 class NotRestorable(TypeError):

@@ -9,7 +9,8 @@
 It works in a `training.function` and in the function of Ray's JaxTrainer.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +18,12 @@ import numpy as np
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
+from ..checkpoints.stateful_objects import KeptState
+from ..checkpoints.watched_tensors import CONSTANTS, NotCovered, NotWhole
 from . import process_group
+
+READY_S = 1.0
+"""Seconds that the arrays of a step may take to be computed once the ranks have agreed on it."""
 
 
 def connect() -> None:
@@ -32,7 +38,7 @@ def connect() -> None:
     jax.distributed.initialize(address, size, rank)
 
 
-class Tree:
+class Tree(KeptState):
     """A tree of arrays and numbers, such as parameters and what an optimizer keeps for them.
 
     Every rank has all of it: arrays of this process alone, or replicated ones of all processes.
@@ -51,8 +57,32 @@ class Tree:
         Raises:
             ValueError: this rank has only a part of one.
         """
-        leaves = jax.tree_util.tree_leaves_with_path(self.tree)
-        return {_name(path): _saved(leaf, _name(path)) for path, leaf in leaves}
+        return _saved_leaves(self.tree)
+
+    def kept(self) -> Callable[[], dict[str, Any]]:
+        """See `KeptState`: nothing changes an array, so that a reference is enough.
+
+        Raises:
+            NotCovered: a leaf is neither one of JAX's arrays nor a number.
+        """
+        leaves, shape = jax.tree_util.tree_flatten(self.tree)
+        for leaf in leaves:
+            if not isinstance(leaf, (jax.Array, *CONSTANTS)):
+                raise NotCovered(
+                    f"the tree has a {type(leaf).__name__}, which may be changed in place; use "
+                    "arrays of JAX"
+                )
+        # Now, while the device answers: what a key has inside takes a computation.
+        leaves = [_without_key(leaf) for leaf in leaves]
+
+        def state_then() -> dict[str, Any]:
+            deadline = time.monotonic() + READY_S
+            for leaf in leaves:
+                if isinstance(leaf, jax.Array):
+                    _require_there(leaf, deadline)
+            return _saved_leaves(jax.tree_util.tree_unflatten(shape, leaves))
+
+        return state_then
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take each leaf's value.
@@ -83,6 +113,30 @@ def _is_key(leaf: jax.Array) -> bool:
     return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
+def _without_key(leaf: Any) -> Any:
+    """The numbers of a key of random numbers; everything else as it is."""
+    return jax.random.key_data(leaf) if isinstance(leaf, jax.Array) and _is_key(leaf) else leaf
+
+
+def _require_there(leaf: jax.Array, deadline: float) -> None:
+    """Make sure that an array can be read.
+
+    Raises:
+        NotWhole: it was donated, or is not computed by the deadline.
+    """
+    while not leaf.is_deleted() and not leaf.is_ready():
+        if time.monotonic() > deadline:
+            raise NotWhole("the arrays of the last step are not computed: it waits for a rank")
+        time.sleep(0.01)
+    if leaf.is_deleted():
+        raise NotWhole("the next step was given the arrays of the last one (donate_argnums)")
+
+
+def _saved_leaves(tree: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {_name(path): _saved(leaf, _name(path)) for path, leaf in leaves}
+
+
 def _saved(leaf: Any, name: str) -> Any:
     """A leaf as NumPy has it; of dtypes that NumPy has not, such as bfloat16, the bytes."""
     if not isinstance(leaf, jax.Array):
@@ -92,8 +146,7 @@ def _saved(leaf: Any, name: str) -> Any:
             f"{name} is sharded over processes, and a session saves whole arrays only; replicate "
             "it with jax.sharding.PartitionSpec()"
         )
-    if _is_key(leaf):
-        leaf = jax.random.key_data(leaf)
+    leaf = _without_key(leaf)
     found = np.asarray(leaf if leaf.is_fully_addressable else leaf.addressable_data(0))
     return found if found.dtype.isbuiltin == 1 else found.view(np.dtype(f"u{found.itemsize}"))
 

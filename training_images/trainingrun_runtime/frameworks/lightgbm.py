@@ -8,8 +8,9 @@ It works in a `training.function` and in the function of Ray's LightGBMTrainer; 
 connects the workers by itself. A step is a round of boosting.
 """
 
+import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightgbm
@@ -18,9 +19,15 @@ import ray.train
 import torch.distributed as dist
 from lightgbm.callback import CallbackEnv
 
+from ..checkpoints.stateful_objects import KeptState
+from ..checkpoints.watched_tensors import NotCovered, NotWhole
 from ..session import Session
 from . import process_group
 from .driven_loop import DrivenLoop
+
+_OWN_PORT = re.compile(r"^\[local_listen_port: \d+\]$", re.MULTILINE)
+"""What a model's text has of one rank alone."""
+_KIND = re.compile(r"^\[boosting: (\w+)\]$", re.MULTILINE)
 
 
 def train(
@@ -33,8 +40,11 @@ def train(
 ) -> lightgbm.Booster:
     """Train a booster, from the checkpoint on if there is one; every rank gets the same.
 
-    A checkpoint holds the booster. What callbacks count, such as the rounds without a better value
-    that end the training early, begins anew after a loss; so do the random numbers of bagging.
+    A checkpoint holds the booster. When a rank dies without notice, the other ranks save the last
+    round, unless rounds change former trees (`dart`) or `boosting` is `rf`. What callbacks count,
+    such as the rounds without a better value that end the training early, begins anew after a loss;
+    so do the random numbers of bagging. PyTorch's, NumPy's and Python's follow from the round and
+    the rank.
 
     Args:
         params: of the booster; with more workers than one, `tree_learner` says how they share.
@@ -45,7 +55,7 @@ def train(
     """
     process_group.ensure()
     kept = _KeptBooster()
-    session = Session(booster=kept)
+    session = Session(seed=0, booster=kept)
     if session.step >= num_boost_round and kept.booster is not None:
         return kept.booster
     steps = _Steps(session, kept, num_boost_round)
@@ -54,25 +64,70 @@ def train(
         train_set,
         num_boost_round - session.step,
         init_model=kept.booster,
-        callbacks=[*callbacks, steps.before, steps.after],
+        callbacks=[steps.before, steps.after, *callbacks],  # a round ends before any begins
         **options,
     )
     steps.end()
     return booster
 
 
-class _KeptBooster:
-    """The booster as an object of the session."""
+class _KeptBooster(KeptState):
+    """The booster as an object of the session.
+
+    A round adds trees to the former ones and leaves those as they are, so the first rounds of a
+    booster are what it was after them.
+    """
+
+    keeps_former = True
 
     def __init__(self) -> None:
         self.booster: lightgbm.Booster | None = None
+        self._covered: lightgbm.Booster | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"text": self.booster.model_to_string() if self.booster is not None else ""}
+        return {"text": _text(self.booster) if self.booster is not None else ""}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["text"]:
             self.booster = lightgbm.Booster(model_str=state["text"])
+
+    def kept(self) -> Callable[[], dict[str, Any]]:
+        """See `KeptState`."""
+        booster: Any = self.booster
+        if booster is None:
+            raise NotCovered("there is no booster yet")
+        if self._covered is not booster:
+            _require_growing(booster)
+            self._covered = booster
+        rounds = booster.current_iteration()
+
+        def state_then() -> dict[str, Any]:
+            now = booster.current_iteration()
+            text = _text(booster, rounds)
+            # A round that ends meanwhile adds its trees where these are read; and early stopping
+            # leaves the best rounds alone.
+            if booster.current_iteration() != now or now < rounds:
+                raise NotWhole(f"the number of rounds changed while {rounds} of them were read")
+            return {"text": text}
+
+        return state_then
+
+
+def _text(booster: lightgbm.Booster, rounds: int | None = None) -> str:
+    """The model's text, the same on every rank; of the first rounds, if a number is given."""
+    return _OWN_PORT.sub("[local_listen_port: 12400]", booster.model_to_string(rounds))
+
+
+def _require_growing(booster: lightgbm.Booster) -> None:
+    """Make sure that a round changes nothing of the former ones.
+
+    Raises:
+        NotCovered: it does.
+    """
+    found = _KIND.search(booster.model_to_string())
+    kind = found[1] if found else "unknown"
+    if kind != "gbdt":
+        raise NotCovered(f"a round may change what former ones have made (boosting {kind})")
 
 
 class _Steps:

@@ -9,8 +9,9 @@ connects the workers by itself. A step is a round of boosting.
 """
 
 import contextlib
+import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from ray.train.collective import broadcast_from_rank_zero
 from xgboost.callback import TrainingCallback
 from xgboost.collective import CommunicatorContext
 
+from ..checkpoints.stateful_objects import KeptState
+from ..checkpoints.watched_tensors import NotCovered, NotWhole
 from ..session import Session
 from . import process_group
 from .driven_loop import DrivenLoop
@@ -36,8 +39,11 @@ def train(
 ) -> xgboost.Booster:
     """Train a booster, from the checkpoint on if there is one; every rank gets the same.
 
-    A checkpoint holds the booster. What callbacks count, such as the rounds without a better value
-    that end the training early, begins anew after a loss.
+    A checkpoint holds the booster. When a rank dies without notice, the other ranks save the last
+    round, unless rounds change former trees (`dart`, `process_type: update`) or there are no trees.
+    What callbacks count, such as the rounds without a better value that end the training early,
+    begins anew after a loss. PyTorch's, NumPy's and Python's random numbers follow from the round
+    and the rank.
 
     Args:
         params: of the booster.
@@ -48,8 +54,8 @@ def train(
     """
     process_group.ensure()
     with _connected():
-        kept = _KeptBooster()
-        session = Session(booster=kept)
+        kept = _KeptBooster(params)
+        session = Session(seed=0, booster=kept)
         if session.step >= num_boost_round and kept.booster is not None:
             return kept.booster
         steps = _Steps(session, kept, num_boost_round)
@@ -58,16 +64,27 @@ def train(
             dtrain,
             num_boost_round - session.step,
             xgb_model=kept.booster,
-            callbacks=[*callbacks, steps],
+            callbacks=[steps, *callbacks],  # a round of the session ends before any begins
             **options,
         )
 
 
-class _KeptBooster:
-    """The booster as an object of the session."""
+class _KeptBooster(KeptState):
+    """The booster as an object of the session.
 
-    def __init__(self) -> None:
+    A round adds trees to the former ones and leaves those as they are, so the first rounds of a
+    booster are what it was after them.
+
+    Args:
+        params: of the booster.
+    """
+
+    keeps_former = True
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
         self.booster: xgboost.Booster | None = None
+        self._process_type = params.get("process_type", "default")  # `save_config` has it not
+        self._covered: xgboost.Booster | None = None
 
     def state_dict(self) -> dict[str, Any]:
         raw = self.booster.save_raw("ubj") if self.booster is not None else b""
@@ -76,6 +93,40 @@ class _KeptBooster:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if len(state["ubj"]):
             self.booster = xgboost.Booster(model_file=bytearray(state["ubj"]))
+
+    def kept(self) -> Callable[[], dict[str, Any]]:
+        """See `KeptState`."""
+        booster: Any = self.booster
+        if booster is None:
+            raise NotCovered("there is no booster yet")
+        if self._covered is not booster:
+            _require_growing(booster, self._process_type)
+            self._covered = booster
+        rounds = booster.num_boosted_rounds()
+
+        def state_then() -> dict[str, Any]:
+            now = booster.num_boosted_rounds()
+            raw = booster[:rounds].save_raw("ubj")
+            # A round that ends meanwhile adds its trees where these are read.
+            if booster.num_boosted_rounds() != now:
+                raise NotWhole(f"another round ended while {rounds} rounds were read")
+            return {"ubj": np.frombuffer(raw, np.uint8)}
+
+        return state_then
+
+
+def _require_growing(booster: xgboost.Booster, process_type: str) -> None:
+    """Make sure that a round changes nothing of the former ones.
+
+    Raises:
+        NotCovered: it does.
+    """
+    kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
+    if kind != "gbtree" or process_type != "default":
+        raise NotCovered(
+            f"a round changes what former ones have made (booster {kind}, process_type "
+            f"{process_type})"
+        )
 
 
 class _Steps(TrainingCallback):

@@ -38,14 +38,17 @@ class Config:
     """A round takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
-def paced(pace: Pace) -> Any:
-    """A callback by which rounds take a while, and are noted."""
+def paced(pace: Pace) -> list[Any]:
+    """Callbacks by which rounds take a while, and are noted."""
 
-    def callback(env: CallbackEnv) -> None:
-        pace(env.iteration)
+    def before(env: CallbackEnv) -> None:
         pace.wait()
 
-    return callback
+    def after(env: CallbackEnv) -> None:
+        pace(env.iteration)
+
+    before.before_iteration = True  # type: ignore[attr-defined]
+    return [before, after]
 
 
 def train(config: dict[str, Any]) -> None:
@@ -76,7 +79,7 @@ def train(config: dict[str, Any]) -> None:
         settings.rounds,
         valid_sets=[mine],
         valid_names=["train"],
-        callbacks=[paced(Pace(settings.step_seconds, rank))],
+        callbacks=paced(Pace(settings.step_seconds, rank)),
     )
     answers = booster.predict(test_images).argmax(1)
     session = this_worker().session

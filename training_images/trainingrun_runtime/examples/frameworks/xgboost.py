@@ -45,10 +45,14 @@ class Paced(TrainingCallback):
         super().__init__()
         self._pace = pace
 
+    def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """A round begins."""
+        self._pace.wait()
+        return False
+
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         """A round is done."""
         self._pace(model.num_boosted_rounds() - 1)
-        self._pace.wait()
         return False
 
 

@@ -1,0 +1,178 @@
+"""Of objects that return former states themselves, the last step that all ranks have finished."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from trainingrun_runtime.checkpoints import kept_steps as module
+from trainingrun_runtime.checkpoints.encoding import decode
+from trainingrun_runtime.checkpoints.kept_steps import KeptSteps
+from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.checkpoints.stateful_objects import KeptState, SmallState, restorable
+from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
+from trainingrun_runtime.noted_steps import NotedSteps
+
+STEP_S = 1.0
+
+
+class Growing(KeptState):
+    """A list to which each step adds its number."""
+
+    keeps_former = True
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"steps": list(self.steps)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.steps = list(state["steps"])
+
+    def kept(self) -> Callable[[], Mapping[str, Any]]:
+        steps, done = self.steps, len(self.steps)
+        return lambda: {"steps": steps[:done]}
+
+
+class Large(Growing):
+    """One of which only the last state may be kept."""
+
+    keeps_former = False
+
+
+class Counter(SmallState):
+    """A position, as that of a data loader."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"number": self.number}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.number = state["number"]
+
+
+class Training:
+    def __init__(self, kind: type[Growing] = Growing) -> None:
+        self.thing, self.counter = kind(), Counter()
+        self.finished: dict[int, bool] = {}
+        self.steps = KeptSteps(restorable({"thing": self.thing, "counter": self.counter}))
+
+    def step(self, finished: bool = True) -> None:
+        """One more, which all ranks have finished, or not."""
+        self.half_a_step()
+        self.counter.number += 1
+        at = Position(step=self.counter.number)
+        self.finished[at.step] = finished
+        self.steps.note(at, {}, lambda: at if self.finished[at.step] else None, STEP_S)
+
+    def half_a_step(self) -> None:
+        self.thing.steps.append(len(self.thing.steps))
+
+    def handed_out(self) -> dict[str, Any]:
+        states = self.steps.take(self.steps.noted().position.step)
+        return {name: decode(state.tree) for name, state in states.items()}
+
+
+def state_after(step: int) -> dict[str, Any]:
+    return {"thing": {"steps": list(range(step))}, "counter": {"number": step}}
+
+
+def test_the_state_after_the_last_step_is_handed_out_in_the_middle_of_the_next_one() -> None:
+    training = Training()
+    training.step()
+    training.step()
+    training.half_a_step()
+    assert training.handed_out() == state_after(2)
+
+
+def test_where_a_rank_died_at_the_steps_end_it_is_the_step_before() -> None:
+    training = Training()
+    training.step()
+    training.step(finished=False)
+    assert training.handed_out() == state_after(1)
+
+
+@pytest.mark.parametrize("kind", [Growing, Large])
+def test_no_more_states_are_kept_than_take_no_memory(kind: type[Growing]) -> None:
+    training = Training(kind)
+    for _ in range(4):
+        training.step()
+    training.finished[4] = False
+    if kind is Large:
+        with pytest.raises(NotWhole, match="another rank has not finished step 4"):
+            training.steps.noted()
+    else:
+        assert training.handed_out() == state_after(3)
+        with pytest.raises(NotWhole, match="step 2 is no longer one of the last"):
+            training.steps.take(2)
+
+
+def test_a_state_is_made_once_for_its_digest_and_for_the_checkpoint() -> None:
+    training, made = Training(), []
+
+    class Noticed(Growing):
+        def kept(self) -> Callable[[], Mapping[str, Any]]:
+            def state() -> Mapping[str, Any]:
+                made.append(1)
+                return {}
+
+            return state
+
+    training.steps = KeptSteps({"thing": Noticed()})
+    training.step()
+    training.steps.fingerprint(training.steps.noted())
+    training.handed_out()
+    assert made == [1]
+
+
+def test_ranks_with_different_states_have_different_digests() -> None:
+    one, other = Training(), Training()
+    for training in (one, other):
+        training.step()
+    assert digest(one) == digest(other)
+    other.thing.steps[0] = 7
+    other.step()
+    one.step()
+    assert digest(one) != digest(other)
+
+
+def digest(training: Training) -> int:
+    return training.steps.fingerprint(training.steps.noted())
+
+
+def test_notes_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+    training.step()
+    monkeypatch.setattr(module, "ADVANCE_S", -1.0)
+    training.step()
+    with pytest.raises(NotWhole, match="more than a thousandth of the time"):
+        training.steps.noted()
+
+
+def begun(objects: dict[str, Any]) -> NotedSteps:
+    steps = NotedSteps(seeded=True, world_size=2)
+    steps.begin(restorable(objects), 0, (), set, lambda: [0, 0])
+    return steps
+
+
+def test_such_an_object_needs_no_optimizer_of_pytorch() -> None:
+    assert begun({"thing": Growing(), "counter": Counter()}).noting
+
+
+def test_a_model_of_pytorch_beside_it_is_not_covered() -> None:
+    objects = {"thing": Growing(), "model": torch.nn.Linear(1, 1)}
+    with pytest.raises(NotWhole, match="model is a Linear"):
+        begun(objects).last()
+
+
+def test_an_object_that_cannot_return_former_states_is_not_covered() -> None:
+    class Refuses(Growing):
+        def kept(self) -> Callable[[], Mapping[str, Any]]:
+            raise NotCovered("its trees are rescaled")
+
+    with pytest.raises(NotWhole, match="its trees are rescaled"):
+        begun({"thing": Refuses()}).last()
