@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from ..api.status import Phase
-from ..local import LocalError, local_sweeps
+from ..local import LocalError, local_ranks, local_sweeps
 from ..local.plain import cell, plain_lines
 from . import (
     manifest_files,
@@ -102,25 +102,29 @@ def ranks(
     name: Name,
     namespace: Namespace = None,
     output: Annotated[Rows, typer.Option("--output", "-o", help="text or json.")] = Rows.TEXT,
+    local: Local = False,
+    folder: Folder = None,
     context: Context = None,
 ) -> None:
     """Show what each rank measures: its steps, what it waits for, and its memory."""
-    with one_sentence():
-        run = connect(context, namespace).run(name)
-    progress = (run.get("status") or {}).get("progress") or {}
+    with one_sentence(LocalError):
+        if local:
+            run, progress = None, local_ranks.latest(folder or Path("trainingrun-local") / name)
+        else:
+            run = connect(context, namespace).run(name)
+            progress = (run.get("status") or {}).get("progress") or {}
     found = progress.get("ranks") or []
     if output is Rows.JSON:
         typer.echo(json.dumps(found, indent=2))
         return
-    if not found:
+    if run is not None and not found:
         typer.echo(rank_view.why_none(run), err=True)
         return
     console = wide_console()
     console.print(rank_view.ranks(found))
     for warning in progress.get("warnings") or []:
         console.print(cell(warning), style="yellow", soft_wrap=True)
-    rest = rank_view.left_out(found, run["spec"].get("workers", {}).get("count", 1))
-    if rest is not None:
+    if run is not None and (rest := rank_view.left_out(found, run["spec"])) is not None:
         typer.echo(rest, err=True)
 
 

@@ -43,8 +43,9 @@ def ranks(found: Sequence[Rank]) -> Table:
     return table
 
 
-def left_out(found: Sequence[Rank], workers: int) -> str | None:
-    """Which ranks are not shown, in a sentence; None: all are."""
+def left_out(found: Sequence[Rank], spec: Mapping[str, Any]) -> str | None:
+    """Which ranks of a run with this spec are not shown, in a sentence; None: all are."""
+    workers = spec.get("workers", {}).get("count", 1)
     if len(found) >= workers:
         return None
     if len(found) < MOST_RANKS:

@@ -20,7 +20,7 @@ from ..api.progress import Failure, Progress
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source
-from . import local_sweeps, machine
+from . import local_ranks, local_sweeps, machine
 from .display import Display, summary
 from .driver_process import Driver
 from .folder import Folder
@@ -209,6 +209,7 @@ class _Loop:
             step = progress.resumed_from_step
             self.display.note(f"restored step {step} from {progress.restored_from}")
         local_sweeps.remember(self.folder.root, progress)
+        local_ranks.remember(self.folder.root, progress)
         self.display.warn(progress)
         self.display.show(progress, number, self.tally.restarts)
         over = self.interruptions.record(progress)
