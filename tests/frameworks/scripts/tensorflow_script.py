@@ -30,12 +30,12 @@ def train_func(config):
                 with open(f"{os.environ['STEP_LOG_FOLDER']}/{os.getpid()}.log", "a") as lines:
                     lines.write(f"{time.time()} {int(self.model.optimizer.iterations.numpy())}\n")
 
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
     tf_config = json.loads(os.environ["TF_CONFIG"])
     global_batch_size = 64 * len(tf_config["cluster"]["worker"])
     images, labels = load_digits(return_X_y=True)
     dataset = tf.data.Dataset.from_tensor_slices((images / 16, labels)).batch(global_batch_size)
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
     initial_epoch = 0
     checkpoint = ray.train.get_checkpoint()
     with strategy.scope():

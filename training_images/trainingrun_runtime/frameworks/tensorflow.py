@@ -26,7 +26,7 @@ from .driven_loop import DrivenLoop
 
 
 def connect() -> Any:
-    """A MultiWorkerMirroredStrategy of all workers; every rank calls it before it makes a model."""
+    """A MultiWorkerMirroredStrategy of all workers; call it before anything else of TensorFlow."""
     process_group.ensure()
     context = ray.train.get_context()
     rank, size = context.get_world_rank(), context.get_world_size()
