@@ -20,7 +20,7 @@ def test_no_step_is_lost_and_no_bit_is_different_with_the_callback(
 
     run = a_run("lightning", epochs=EPOCHS, step_seconds=0.1)
     # Killed after checkpoints by time and after ends of epochs, and only once notes that take more
-    # than a thousandth of the time would have ceased.
+    # than 0.3 % of the time would have ceased.
     run.contract = run.contract.model_copy(
         update={"checkpoints": run.contract.checkpoints.model_copy(update={"every_seconds": 2})}
     )

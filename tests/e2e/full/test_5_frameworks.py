@@ -33,8 +33,8 @@ def image(operated: TestCluster) -> None:
 @pytest.mark.parametrize(
     ("framework", "config", "final", "lost_at_most"),
     [
-        # To note a step's end takes Lightning longest: where that is more than a thousandth of the
-        # step, only some are noted.
+        # To note a step's end takes Lightning longest: where that is more than 0.3 % of the step,
+        # only some are noted.
         pytest.param(
             "lightning",
             {"epochs": 12, "batch_size": 32},
