@@ -46,9 +46,15 @@ STEP: dict[str, Any] = {
     "saves": [],
     "pauses": [],
 }
-SHORT: dict[str, Any] = {**STEP, "width": 16, "wait_seconds": 0.1, "steps": 25, "kill_at": 10}
 WARM_UP, TURN = 150, 60
 """Steps that do not count, and steps of a turn."""
+SHORT: dict[str, Any] = {
+    **STEP,
+    "width": 16,
+    "wait_seconds": 0.1,
+    "steps": WARM_UP + 15,
+    "kill_at": WARM_UP + 5,
+}
 SETTLE_S = 1.0
 """After Ray was stopped, for what it has put off meanwhile."""
 WINDOWS = Windows()
