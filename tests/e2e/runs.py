@@ -218,13 +218,15 @@ def is_true(conditions: Mapping[str, dict[str, Any]], condition: str) -> bool:
 
 KILL_TRAINER = r"""
 for entry in /proc/[0-9]*; do
-  if tr '\0' ' ' < "$entry/cmdline" 2>/dev/null | grep -q '^ray::[^ ]*TrainWorker'; then
-    kill -9 "${entry#/proc/}" && killed=yes
-  fi
+  read -r -d '' title 2>/dev/null < "$entry/cmdline"
+  case ${title%% *} in
+    ray::*TrainWorker*) kill -9 "${entry#/proc/}" && killed=yes ;;
+  esac
 done
 [ -n "$killed" ]
 """
-"""Ends Ray Train's worker process in its container; it has no ps."""
+"""Ends Ray Train's worker process in its container; it has no ps. It starts no process: a few dozen
+would use up the container's share of the CPUs, and the worker would stand still before it ends."""
 
 
 def kill_trainer(kubectl: Kubectl, pod: str) -> None:
