@@ -149,7 +149,7 @@ def test_notes_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     training.step()
     monkeypatch.setattr(module, "ADVANCE_S", -1.0)
     training.step()
-    with pytest.raises(NotWhole, match="more than a thousandth of the time"):
+    with pytest.raises(NotWhole, match=r"more than 0\.3 % of the time"):
         training.steps.noted()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from . import small_states
 from .encoding import encode
 from .fingerprint import fingerprint
-from .last_step import ADVANCE_S, SHARE, Noted, Taken, taken
+from .last_step import ADVANCE_S, SHARE, TOO_LONG, Noted, Taken, taken
 from .snapshot import Position
 from .stateful_objects import KeptState, Stateful
 from .watched_tensors import NotWhole
@@ -64,7 +64,7 @@ class KeptSteps:
         self._trained += step_s
         if self._spent > SHARE * self._trained + ADVANCE_S:
             self._noted = ()
-            self._reason = "notes of each step would take more than a thousandth of the time"
+            self._reason = TOO_LONG
             return
         states = {name: _kept(name, thing) for name, thing in self._objects.items()}
         noted = Noted(position, metrics, settled, states)

@@ -28,6 +28,7 @@ from .watched_tensors import CONSTANTS, Groups, NotCovered, NotWhole, WatchedTen
 SHARE = 0.003
 """Of the training's time that the notes may take; beyond it a step is not noted. A note of a small
 model takes 0.2 ms between steps of 100 ms, twice as much as in a tight loop: caches are cold."""
+TOO_LONG = "notes of each step would take more than 0.3 % of the time"
 ADVANCE_S = 0.02
 """Seconds that they may take before that."""
 GPU_S = 1.0
@@ -133,7 +134,7 @@ class LastStep:
         self._noted = None  # before the copies are overwritten
         self._stepped = set()
         if self._spent > SHARE * self._trained + ADVANCE_S:
-            self._reason = "notes of each step would take more than 0.3 % of the time"
+            self._reason = TOO_LONG
             return
         versions = self._watched.note()
         event = None
