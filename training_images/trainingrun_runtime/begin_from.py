@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ray
+import ray.train
 from ray.train.collective import barrier, broadcast_from_rank_zero
 
 from trainingrun.api.contract import ContractRestore
@@ -60,7 +61,8 @@ def agree(
         if document is None:
             return Beginning(None, False, own, skipped)
         manifest = Manifest.model_validate(document)
-        fetched, uri = Fetched(bucket, manifest), bucket.uri(manifest.key)
+        ranks = ray.train.get_context().get_local_world_size()
+        fetched, uri = Fetched(bucket, manifest, ranks), bucket.uri(manifest.key)
         share = share_of(manifest.files, rank, world_size, manifest.world_size)
         reason = retry(lambda: fetched.fetch(share))  # noqa: B023
         if reason is not None:

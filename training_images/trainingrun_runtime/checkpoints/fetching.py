@@ -14,6 +14,7 @@ from typing import NamedTuple
 from . import verification
 from .bucket import Bucket
 from .manifest import Manifest
+from .memory_files import MemoryFiles, fits
 
 STATE_FILE = "state.pt"
 """Only a session's checkpoint has it."""
@@ -66,13 +67,15 @@ class Fetched:
     Args:
         bucket: the run's folder.
         manifest: of the checkpoint.
+        ranks: how many ranks of this container download at the same time.
     """
 
-    def __init__(self, bucket: Bucket, manifest: Manifest) -> None:
-        self._bucket, self.manifest = bucket, manifest
+    def __init__(self, bucket: Bucket, manifest: Manifest, ranks: int = 1) -> None:
+        self._bucket, self.manifest, self._ranks = bucket, manifest, ranks
+        self._memory = MemoryFiles()
         self._temporary = tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
-        """Where they are."""
+        """Where they are, or links to them in memory, if there is room."""
 
     def fetch(self, share: Share) -> str | None:
         """Download and verify what is not there yet.
@@ -88,9 +91,11 @@ class Fetched:
             target = self.folder / name if name in kept else None
             if target is not None and target.exists():
                 return None
-            return verification.wrong_content(self._bucket, self.manifest, name, target)
+            return verification.wrong_content(self._bucket, self.manifest, name, target, place)
 
         kept = set(share.kept)
+        size = sum(self.manifest.files[name].size for name in kept)
+        place = self._memory.place if fits(size, self._ranks) else None
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             return next(
                 (why for why in pool.map(wrong, [*share.kept, *share.verified]) if why), None
@@ -99,3 +104,4 @@ class Fetched:
     def close(self) -> None:
         """Remove them."""
         self._temporary.cleanup()
+        self._memory.close()

@@ -1,7 +1,7 @@
 """Whether a checkpoint's files are as its manifest says, and which checkpoint is restored."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -95,7 +95,11 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
 
 
 def wrong_content(
-    bucket: Bucket, manifest: Manifest, name: str, target: Path | None = None
+    bucket: Bucket,
+    manifest: Manifest,
+    name: str,
+    target: Path | None = None,
+    place: Callable[[Path], None] | None = None,
 ) -> str | None:
     """Read a file of a checkpoint and compare its SHA-256.
 
@@ -104,6 +108,7 @@ def wrong_content(
         manifest: What it must be.
         name: Of the file.
         target: Where the file is written to, if it is intact.
+        place: Makes an empty file at a path. Default: one on the disk is made.
 
     Returns:
         None if it is intact, else a sentence.
@@ -115,6 +120,8 @@ def wrong_content(
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             part = target.with_name(f"{target.name}.part")
+            if place is not None:
+                place(part)
             with part.open("wb") as file:
                 found = _digest(bucket, key, file)
             if found == wanted:

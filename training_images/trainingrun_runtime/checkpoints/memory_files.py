@@ -1,0 +1,74 @@
+"""Files in memory for what is downloaded and read once: writing to a disk takes longer.
+
+They are files of this process (`memfd_create`), so they need no room in /dev/shm, and none is left
+when the process ends.
+"""
+
+import os
+from pathlib import Path
+
+from ..progress.memory_use import read_memory
+
+SHARE = 4
+"""So many times the files' size has to be free: the model and its optimizer are made later, and a
+state may be copied while it is restored."""
+_CGROUPS, _PROCESSES = Path("/sys/fs/cgroup"), Path("/proc")
+
+
+class MemoryFiles:
+    """Files in memory, each behind a link in a folder; their memory is free after `close`."""
+
+    def __init__(self) -> None:
+        self._opened: list[int] = []
+
+    def place(self, path: Path) -> None:
+        """Make an empty one behind a link at this path, unless there is one."""
+        if path.is_symlink():
+            return
+        number = os.memfd_create(path.name)
+        self._opened.append(number)
+        path.symlink_to(f"/proc/{os.getpid()}/fd/{number}")
+
+    def close(self) -> None:
+        """Forget them; what is mapped stays until it is unmapped."""
+        while self._opened:
+            os.close(self._opened.pop())
+
+
+def fits(size: int, ranks: int) -> bool:
+    """Whether each of so many ranks in this container may hold `size` bytes of files in memory."""
+    return hasattr(os, "memfd_create") and size * ranks * SHARE <= free_memory()
+
+
+def free_memory(cgroups: Path = _CGROUPS, processes: Path = _PROCESSES) -> int:
+    """Bytes that this container may still use; 0 where it is unknown.
+
+    Args:
+        cgroups: where the kernel's control groups are mounted.
+        processes: where its tables of processes and memory are mounted.
+    """
+    try:
+        lines = _table(processes / "meminfo", ":")
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+        used, limit = read_memory(cgroups)
+        if limit is None and (cgroups / "memory").is_dir():
+            used, limit = _version_1(cgroups / "memory", processes)
+    except (OSError, KeyError, ValueError):
+        return 0
+    return free if limit is None else max(min(free, limit - used), 0)
+
+
+def _version_1(folder: Path, processes: Path) -> tuple[int, int]:
+    """Bytes in use without the cache of files, and the limit, by control groups of version 1."""
+    groups = [line.split(":", 2) for line in (processes / "self/cgroup").read_text().splitlines()]
+    own = folder / {kind: path for _, kind, path in groups}["memory"].lstrip("/")
+    own = own if own.is_dir() else folder  # a container sees its own group as the whole tree
+    parts = _table(own / "memory.stat", " ")
+    cached = int(parts["total_inactive_file"]) + int(parts["total_active_file"])
+    used = int((own / "memory.usage_in_bytes").read_text()) - cached
+    return used, int(parts["hierarchical_memory_limit"])
+
+
+def _table(file: Path, separator: str) -> dict[str, str]:
+    lines = file.read_text().splitlines()
+    return {name: value for name, _, value in (line.partition(separator) for line in lines)}
