@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import mmap
+import os
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,23 @@ def test_where_memory_is_short_a_checkpoint_is_on_the_disk(
     assert fetched.fetch(Share([KEPT], [])) is None
     assert not (fetched.folder / KEPT).is_symlink()
     assert in_memory() == []
+    fetched.close()
+
+
+def test_where_the_kernel_refuses_memory_a_checkpoint_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(name: str) -> int:
+        raise PermissionError(13, f"no file in memory for {name}")
+
+    monkeypatch.setattr(fetching, "fits", lambda size, ranks: True)
+    monkeypatch.setattr(os, "memfd_create", refused)
+    bucket = Bucket.open(f"file://{tmp_path}/run")
+    found = saved(bucket, tmp_path / "local", step=10)
+    fetched = Fetched(bucket, found)
+    assert fetched.fetch(Share([KEPT], [])) is None
+    assert not (fetched.folder / KEPT).is_symlink()
+    assert (fetched.folder / KEPT).read_bytes() == bucket.get(f"{found.path}/{KEPT}")
     fetched.close()
 
 

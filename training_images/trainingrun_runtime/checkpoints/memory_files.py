@@ -22,10 +22,16 @@ class MemoryFiles:
         self._opened: list[int] = []
 
     def place(self, path: Path) -> None:
-        """Make an empty one behind a link at this path, unless there is one."""
+        """Make an empty one behind a link at this path, unless there is one.
+
+        Where the kernel refuses it, nothing is there, and the file is made on the disk.
+        """
         if path.is_symlink():
             return
-        number = os.memfd_create(path.name)
+        try:
+            number = os.memfd_create(path.name)
+        except OSError:  # with vm.memfd_noexec=2, or too many open files
+            return
         self._opened.append(number)
         path.symlink_to(f"/proc/{os.getpid()}/fd/{number}")
 
