@@ -21,7 +21,8 @@ def note(env):
 
 
 def train_fn_per_worker(config: dict):
-    train_df = ray.train.get_dataset_shard("train").materialize().to_pandas()
+    # LightGBM refuses the Arrow types that Ray Data gives to the columns.
+    train_df = ray.train.get_dataset_shard("train").materialize().to_pandas().astype("float64")
     train_set = lightgbm.Dataset(train_df.drop("y", axis=1), label=train_df["y"])
 
     starting_model = None
