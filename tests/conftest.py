@@ -4,12 +4,17 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 from support import statistics
 from support.apiserver import ApiServer, running_apiserver
 from support.binaries import Unavailable, kuberay_crds
 from trainingrun.api.crd import crd
+
+# How long an example takes says nothing on a busy machine.
+hypothesis.settings.register_profile("trainingrun", deadline=None)
+hypothesis.settings.load_profile("trainingrun")
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,6 @@ def test_whatever_happens_the_promises_hold() -> None:
         derandomize=not RANDOM,
         database=None,
         report_multiple_bugs=False,
-        deadline=None,
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )

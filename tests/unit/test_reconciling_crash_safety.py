@@ -133,7 +133,7 @@ EVENTS = st.sampled_from(sorted(set(STORY), key=lambda event: event.__name__))
 CRASHES = st.dictionaries(st.integers(0, 6), st.integers(0, 4), max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(EVENTS, CRASHES), max_size=6))
 def test_no_story_and_no_crashes_ever_make_two_attempts_at_once(
     story: list[tuple[Event, dict[int, int]]],

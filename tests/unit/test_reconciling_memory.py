@@ -51,7 +51,7 @@ def in_this_order(
 WITNESSES = [(witness, name) for witness in ("pod", "record") for name in WORKERS]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.permutations(WITNESSES),
     st.lists(st.integers(40, 49), min_size=4, max_size=4),

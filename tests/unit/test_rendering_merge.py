@@ -42,7 +42,7 @@ JSON = st.recursive(
 OBJECTS = st.dictionaries(NAMES, JSON, max_size=4)
 
 # What a busy machine takes says nothing about the property.
-unhurried = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=100)
 
 
 @unhurried

@@ -72,7 +72,7 @@ def steps(loaders: Sequence[ResumableDataLoader]) -> Iterator[tuple[int, list[in
     interrupted=st.lists(st.tuples(RANKS, BATCH_SIZE, STEPS), max_size=8),
     last=st.tuples(RANKS, BATCH_SIZE, st.just(1000)),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_each_epoch_sees_each_sample_once_however_often_it_is_interrupted(
     samples: int, interrupted: list[tuple[int, int, int]], last: tuple[int, int, int]
 ) -> None:
