@@ -6,8 +6,8 @@
         model.compile(...)
     session = fit(model, dataset_of_epoch, epochs=20, seed=0)
 
-It works in a `training.function` and in the function of Ray's TensorflowTrainer. The models are
-those of `tf_keras`; under TensorflowTrainer `tf.keras` is that package.
+It works in a `training.function`. The models are those of `tf_keras`, which `tf.keras` is where
+TF_USE_LEGACY_KERAS=1 is set before TensorFlow is imported.
 """
 
 import json
