@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support.goldens import a_run, rendered
@@ -70,6 +70,7 @@ def test_an_empty_overlay_changes_nothing(base: dict[str, Any]):
 
 @unhurried
 @given(OBJECTS)
+@example({"containers": [{"name": []}]})
 def test_any_pod_template_renders(overlay: dict[str, Any]):
     """What is wrong with it the API server says; rendering must not crash over it."""
     found = rendered(a_run(podTemplate=overlay, workers={"podTemplate": overlay}))

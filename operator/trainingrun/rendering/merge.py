@@ -80,15 +80,21 @@ def _value(field: str, base: Any, overlay: Any) -> Any:
 
 def _by_key(base: list[Any], overlay: list[Any], key: str, *, whole: bool) -> list[Any]:
     result = deepcopy(base)
-    places = {item.get(key): place for place, item in enumerate(result) if isinstance(item, dict)}
+    places = {_name(item, key): place for place, item in enumerate(result)}
     for item in overlay:
-        name = item.get(key) if isinstance(item, Mapping) else None
-        place = places.get(name) if isinstance(name, str | int) else None
+        name = _name(item, key)
+        place = places.get(name) if name is not None else None
         if place is None:
             result.append(deepcopy(item))
         else:
             result[place] = deepcopy(item) if whole else merge(result[place], item)
     return result
+
+
+def _name(item: Any, key: str) -> str | int | None:
+    """What an item of a list goes by; None: it has no name that another one could have."""
+    name = item.get(key) if isinstance(item, Mapping) else None
+    return name if isinstance(name, str | int) else None
 
 
 def _both(base: list[Any], overlay: list[Any]) -> list[Any]:
