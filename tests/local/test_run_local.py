@@ -127,7 +127,8 @@ def test_a_run_that_loses_a_node_ends_with_the_same_weights(folder: Path) -> Non
     assert int(preempted.result()["steps lost"]) <= 1
     assert undisturbed.result()["interruptions"] == "0"
     shown = local_ranks.latest(folder / "undisturbed" / "trainingrun-local" / "tiny")["ranks"]
-    assert [(row["rank"], row["node"]) for row in shown] == [(0, "local-1"), (1, "local-2")]
+    assert [row["rank"] for row in shown] == [0, 1]
+    assert {row["node"] for row in shown} == {"local-1", "local-2"}
     assert preempted.result()["weights_sha256"] == undisturbed.result()["weights_sha256"]
 
 
