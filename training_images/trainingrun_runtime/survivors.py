@@ -54,6 +54,9 @@ def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
     """
     try:
         actors, saved = ray.get(coordinator.survivors.remote(), timeout=CALL_S)
+        if not actors:
+            log.info("no rank notes its steps, so the last checkpoint is used")
+            return
         asked = {
             training.call_beside(actor, offered_step): rank
             for rank, actor in sorted(actors.items())

@@ -46,6 +46,8 @@ PEER_LOSS_WAIT_S = 5.0
 """Seconds for which an error that a lost rank may have caused is held back, so that Ray detects the
 loss first. With the health checks that the operator sets, Ray detects a dead node within them; else
 the error counts as the loss of a rank, too."""
+ANSWER_S = 10.0
+"""Longest wait for the coordinator to learn what it may need when a rank is lost."""
 
 
 class FunctionError(Exception):
@@ -138,7 +140,11 @@ class Worker:
 
     def can_save_alone(self) -> None:
         """From now on the policy asks this rank for its last step when another one is lost."""
-        self.coordinator.can_save_alone.remote(self.rank, self.group, training.worker_actor())
+        actor = training.worker_actor()
+        call = self.coordinator.can_save_alone.remote(self.rank, self.group, actor)
+        # Another rank may die in the next step, and a coordinator on a busy machine may take a
+        # second until then.
+        ray.wait([call], timeout=ANSWER_S)
 
     def start(self, bucket: Bucket) -> None:
         """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
