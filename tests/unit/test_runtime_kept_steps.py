@@ -12,6 +12,7 @@ from trainingrun_runtime.checkpoints.kept_steps import KeptSteps
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import KeptState, SmallState, restorable
 from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
+from trainingrun_runtime.coordination.step_consensus import StepValues
 from trainingrun_runtime.noted_steps import NotedSteps
 
 STEP_S = 1.0
@@ -176,3 +177,20 @@ def test_an_object_that_cannot_return_former_states_is_not_covered() -> None:
 
     with pytest.raises(NotWhole, match="its trees are rescaled"):
         begun({"thing": Refuses()}).last()
+
+
+@pytest.mark.parametrize(
+    ("driven", "saved"),
+    [
+        pytest.param(False, 1, id="it may have asked to stop"),
+        pytest.param(True, 2, id="no rank does in the loop of a framework"),
+    ],
+)
+def test_a_step_that_a_lost_rank_had_not_ended_counts_where_it_cannot_have_asked_to_stop(
+    driven: bool, saved: int
+) -> None:
+    steps = begun({"thing": Growing()})
+    steps.driven = driven
+    steps.note(Position(step=1), {}, StepValues, STEP_S)
+    steps.note(Position(step=2), {}, lambda: None, STEP_S)
+    assert steps.last().noted().position.step == saved

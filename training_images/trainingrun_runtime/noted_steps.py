@@ -28,6 +28,9 @@ class NotedSteps:
         self.layouts: Sequence[int] = ()
         """By rank, see `snapshot.layout`: ranks with the same one hold the same part."""
         self._reason, self._never = "no step is done yet", False
+        self.driven = False
+        """Whether a framework's loop drives the session's: there no rank calls `stop()` on its own,
+        so that a step counts also where a lost rank had not come to its end."""
         if not seeded:
             self._give_up("the session has no seed")
         elif world_size == 1:
@@ -91,7 +94,8 @@ class NotedSteps:
         if self._last_step is None:
             return
         try:
-            self._last_step.note(position, metrics, _settled(position, result), step_s)
+            settled = _settled(position, result, self.driven)
+            self._last_step.note(position, metrics, settled, step_s)
         except Exception as error:
             log.exception("the end of a step could not be noted; training goes on without")
             self._give_up(f"its end could not be noted: {error}")
@@ -122,14 +126,14 @@ class NotedSteps:
 
 
 def _settled(
-    position: Position, result: Callable[[], StepValues | None]
+    position: Position, result: Callable[[], StepValues | None], driven: bool
 ) -> Callable[[], Position | None]:
     """See `last_step.Noted.settled`: a request to stop counts only once all ranks have it."""
 
     def settled() -> Position | None:
         agreed = result()
         if agreed is None:
-            return None
+            return position if driven else None
         if agreed.stop and position.stop_at is None:
             return replace(position, stop_at=agreed.step + 1)
         return position

@@ -21,6 +21,8 @@ class DrivenLoop:
         self._session, self._epochs, self._length = session, epochs, steps
         self._epoch = 0
         self._steps = self._run()
+        # What follows a step's gradients takes a framework long, so a rank is often lost in it.
+        session.noted_steps.driven = True
 
     def begin_step(self, epoch: int) -> None:
         """The former step is over, and the next one begins.
