@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainingrun_runtime.checkpoints import kept_steps as module
+from trainingrun_runtime.checkpoints import note_time
 from trainingrun_runtime.checkpoints.encoding import decode
 from trainingrun_runtime.checkpoints.kept_steps import KeptSteps
 from trainingrun_runtime.checkpoints.snapshot import Position
@@ -148,7 +148,7 @@ def digest(training: Training) -> int:
 def test_notes_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
     training.step()
-    monkeypatch.setattr(module, "ADVANCE_S", -1.0)
+    monkeypatch.setattr(note_time, "ADVANCE_S", -1.0)
     training.step()
     with pytest.raises(NotWhole, match=r"more than 0\.3 % of the time"):
         training.steps.noted()

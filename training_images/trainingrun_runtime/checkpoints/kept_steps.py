@@ -6,7 +6,6 @@ trees to the former ones. So the end of a step notes what to ask for, and copies
 """
 
 import functools
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 from . import small_states
 from .encoding import encode
 from .fingerprint import fingerprint
-from .last_step import ADVANCE_S, SHARE, TOO_LONG, Noted, Taken, taken
+from .last_step import Noted, Taken, taken
+from .note_time import TOO_LONG, NoteTime
 from .snapshot import Position
 from .stateful_objects import KeptState, Stateful
 from .watched_tensors import NotWhole
@@ -46,7 +46,7 @@ class KeptSteps:
         self._length = 2 if every_former else 1
         self._noted: tuple[Noted, ...] = ()
         self._reason = "no step was noted yet"
-        self._spent = self._trained = 0.0
+        self._time = NoteTime()
 
     def close(self) -> None:
         """Note no further step."""
@@ -60,16 +60,15 @@ class KeptSteps:
         step_s: float,
     ) -> None:
         """A step is done; see `LastStep.note`."""
-        began = time.thread_time()
-        self._trained += step_s
-        if self._spent > SHARE * self._trained + ADVANCE_S:
+        self._time.step_done(step_s)
+        if self._time.used_up:
             self._noted = ()
             self._reason = TOO_LONG
             return
         states = {name: _kept(name, thing) for name, thing in self._objects.items()}
         noted = Noted(position, metrics, settled, states)
         self._noted = (*self._noted, noted)[-self._length :]
-        self._spent += time.thread_time() - began
+        self._time.noted()
 
     def noted(self) -> Noted:
         """The last step that all ranks have finished, its position settled.

@@ -20,17 +20,12 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from . import sharded_state, small_states, snapshot
 from .encoding import encode
 from .fingerprint import fingerprint
+from .note_time import TOO_LONG, NoteTime
 from .sharded_state import Part
 from .snapshot import Position
 from .stateful_objects import Stateful
 from .watched_tensors import CONSTANTS, Groups, NotCovered, NotWhole, WatchedTensors, settings
 
-SHARE = 0.003
-"""Of the training's time that the notes may take; beyond it a step is not noted. A note of a small
-model takes 0.2 ms between steps of 100 ms, twice as much as in a tight loop: caches are cold."""
-TOO_LONG = "notes of each step would take more than 0.3 % of the time"
-ADVANCE_S = 0.02
-"""Seconds that they may take before that."""
 GPU_S = 1.0
 """Seconds that the GPU may take to finish the step once the ranks have agreed on it."""
 
@@ -99,7 +94,7 @@ class LastStep:
         self._used: dict[int, dict[int, _Gradient] | None] = {}  # of those that do not always
         self._noted: Noted | None = None
         self._reason = "no step was noted yet"
-        self._spent = self._trained = 0.0
+        self._time = NoteTime()
         self._hook = register_optimizer_step_pre_hook(self._step_begins)
 
     def close(self) -> None:
@@ -122,8 +117,7 @@ class LastStep:
             settled: see `Noted.settled`.
             step_s: seconds that the step took.
         """
-        began = time.thread_time()
-        self._trained += step_s
+        self._time.step_done(step_s)
         if self._gradients_wait():
             # What was noted before them stays: nothing has changed it where no optimizer has begun
             # a step, and a run that begins there computes them again.
@@ -133,7 +127,7 @@ class LastStep:
             return
         self._noted = None  # before the copies are overwritten
         self._stepped = set()
-        if self._spent > SHARE * self._trained + ADVANCE_S:
+        if self._time.used_up:
             self._reason = TOO_LONG
             return
         versions = self._watched.note()
@@ -150,7 +144,7 @@ class LastStep:
             {name: settings(optimizer) for name, optimizer in self._optimizers.items()},
             event,
         )
-        self._spent += time.thread_time() - began
+        self._time.noted()
 
     def noted(self) -> Noted:
         """The last step, its position settled.
