@@ -24,7 +24,7 @@ from .checkpoints.storage_errors import StorageError, recognize
 from .checkpoints.storage_retry import StorageRetry, report_to
 from .coordination import lease_keeper, suspend_request
 from .coordination.command import Command
-from .coordination.coordinator import start_coordinator
+from .coordination.coordinator_actor import start_coordinator
 from .coordination.lease import Lease
 from .coordination.preemption_notice import (
     PreemptionNotice,

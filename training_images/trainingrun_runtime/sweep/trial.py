@@ -22,7 +22,7 @@ from ..attempt import Attempt, failure_of, start_imports
 from ..checkpoints import manifest, restore_source, run_result
 from ..checkpoints.bucket import Bucket
 from ..checkpoints.storage_retry import StorageRetry
-from ..coordination.coordinator import trial_coordinator
+from ..coordination.coordinator_actor import trial_coordinator
 from ..coordination.lease import Lease, Superseded
 from ..progress import document as progress_document
 from ..progress.driver_documents import Documents

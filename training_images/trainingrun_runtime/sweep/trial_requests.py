@@ -10,7 +10,7 @@ import ray
 from trainingrun.api.contract import ContractTrial
 
 from ..coordination.command import Command
-from ..coordination.coordinator import trial_coordinator
+from ..coordination.coordinator_actor import trial_coordinator
 from ..error_text import first_line
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,48 @@
+"""What the coordinator knows of the worker group that trains; pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..progress.rank_comparison import RankComparison
+from . import standstill
+from .standstill import Stand
+
+
+class WorkerGroup:
+    """What its ranks have told; the next group begins with nothing.
+
+    Args:
+        number: from 1; 0: none has begun yet.
+        world_size: number of ranks.
+        began: Unix time in seconds.
+    """
+
+    def __init__(self, number: int = 0, world_size: int = 0, began: float = 0.0) -> None:
+        self.number, self.began, self._world_size = number, began, world_size
+        self.has_session = False
+        """Whether the training code has a session, whose reports are the ones that count."""
+        self.actors: dict[int, Any] = {}
+        """Ray Train's workers, by rank, that can save the last step alone."""
+        self.comparison = RankComparison(world_size)
+        """What the ranks measure."""
+        self._stands: dict[int, Stand] = {}
+
+    def stands(self, rank: int, stand: Stand | None) -> None:
+        """Where a rank has been for a while; None: it moves again."""
+        if stand is None:
+            self._stands.pop(rank, None)
+        else:
+            self._stands[rank] = stand
+
+    def findings(
+        self, nodes: Mapping[int, str], pods: Mapping[int, str], now: float
+    ) -> dict[str, Any]:
+        """Fields of the progress document while the group trains.
+
+        Args:
+            nodes: Kubernetes nodes of the ranks, where known.
+            pods: their pods, where known.
+            now: Unix time in seconds.
+        """
+        stuck = standstill.sentence(self._stands, self._world_size, now)
+        return {"standstill": stuck, **self.comparison.findings(nodes, pods, now)}
