@@ -29,7 +29,7 @@ from trainingrun_runtime.checkpoints.storage_errors import recognize
 from trainingrun_runtime.failure_causes import FailureCause, PeerLost, classify
 from trainingrun_runtime.ray_internals import air_session
 from trainingrun_runtime.remedy_table import REMEDIES, REMOVED
-from trainingrun_runtime.worker import FunctionError, load_training_function
+from trainingrun_runtime.training_function import FunctionError, load_training_function
 
 PLACE = "/some/folder"
 

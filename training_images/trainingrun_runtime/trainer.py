@@ -21,7 +21,7 @@ from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
 from .progress.report_callback import CoordinatorReports
 from .ray_internals import air_session, connection, filesystem, training
-from .worker import TrainingFunction
+from .training_function import TrainingFunction
 
 log = logging.getLogger(__name__)
 

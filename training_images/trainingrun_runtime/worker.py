@@ -1,12 +1,8 @@
-"""Runs the training function on a worker: restore, preemption notice, cause of an error."""
+"""One rank of a run: what it begins from, and what it does on a preemption notice."""
 
-import importlib
-import inspect
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +14,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
-from . import begin_from, prestarted_worker, remedies, stacks, user_code
+from . import begin_from, prestarted_worker
 from .checkpoints import checkpoint_files, manifest
 from .checkpoints.background import behind_training
 from .checkpoints.bucket import Bucket
@@ -29,29 +25,17 @@ from .coordination.loss_history import LossHistory
 from .coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from .coordination.standstill import Spot
 from .coordination.standstill_watcher import StandstillWatcher
-from .error_text import first_line
-from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .progress.rank_reporter import UseReporter
-from .ray_internals import air_session, nodes, training
+from .ray_internals import nodes, training
 from .reports.rows import Origin
-from .tracking.on_rank import tracking
 
 if TYPE_CHECKING:  # PyTorch, which the image may not have
     from .noted_steps import NotedSteps
     from .reports.recorder import ReportRecorder
 
-log = logging.getLogger(__name__)
 
-PEER_LOSS_WAIT_S = 5.0
-"""Seconds for which an error that a lost rank may have caused is held back, so that Ray detects the
-loss first. With the health checks that the operator sets, Ray detects a dead node within them; else
-the error counts as the loss of a rank, too."""
 ANSWER_S = 10.0
 """Longest wait for the coordinator to learn what it may need when a rank is lost."""
-
-
-class FunctionError(Exception):
-    """`training.function` names nothing that can be called."""
 
 
 class RegisteredSession(Protocol):
@@ -237,6 +221,13 @@ class Worker:
 _worker: Worker | None = None
 
 
+def begin(coordinator: Any, contract: RunContract) -> Worker:
+    """Make the worker of this process; see `this_worker`."""
+    global _worker
+    _worker = Worker(coordinator, contract)
+    return _worker
+
+
 def this_worker() -> Worker:
     """The worker of this process.
 
@@ -254,88 +245,3 @@ def this_worker() -> Worker:
 def _digest(folder: Path) -> dict[str, Any]:
     found = behind_training(lambda: manifest.digest_folder(folder))
     return {name: asdict(digest) for name, digest in found.items()}
-
-
-def load_training_function(function: str) -> Callable[..., Any]:
-    """The function that `module:name` stands for.
-
-    Raises:
-        FunctionError: with one sentence: what is wrong and what to do.
-    """
-    module, _, name = function.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise FunctionError(
-            f"training.function {function!r} cannot be imported: there is no module "
-            f"{error.name!r} in the image or in training.code; correct the name, or use an image "
-            "or code that has it"
-        ) from error
-    except AttributeError as error:
-        raise FunctionError(
-            f"training.function {function!r} cannot be imported: module {module!r} has no "
-            f"{name!r}; correct the name"
-        ) from error
-    if not callable(found):
-        raise FunctionError(f"training.function {function!r} is not a function; correct the name")
-    return found  # type: ignore[no-any-return]
-
-
-class TrainingFunction:
-    """The training function as Ray calls it on each worker.
-
-    Args:
-        coordinator: handle of the `Coordinator` actor.
-        contract: the operator's settings of this attempt.
-        function: the user's function, where it is not to be loaded by the contract's name.
-    """
-
-    def __init__(
-        self, coordinator: Any, contract: RunContract, function: Callable[..., Any] | None = None
-    ) -> None:
-        self._coordinator, self._contract, self._function = coordinator, contract, function
-        self.__name__ = "train"
-
-    def __call__(self, config: dict[str, Any]) -> Any:
-        """Train; returns what the user's function returns."""
-        global _worker
-        stacks.log_on_signal()
-        # In a local run the attempts share a node's environment.
-        os.environ.update(self._contract.identity())
-        if self._contract.code is not None or self._contract.requirements:
-            user_code.enter_on_rank()
-        storage = self._contract.storage
-        bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
-        worker = _worker = Worker(self._coordinator, self._contract)
-        air_session.refuse()
-        function = self._function or load_training_function(self._contract.function or "")
-        worker.start(bucket)
-        try:
-            with tracking(worker.rank, self._contract, bucket):
-                returned = _call(function, config)
-                if worker.session is not None:
-                    worker.session.conclude()
-            worker.returned()
-            return returned
-        except (Preempted, Suspended):
-            raise
-        except Exception as error:
-            remedies.note(error)
-            if not is_collective_error(error):
-                raise
-            log.warning("a collective broke: %s", first_line(error))
-            time.sleep(PEER_LOSS_WAIT_S)
-            raise PeerLost(remedies.explained(error)) from error
-        finally:
-            worker.end()
-
-
-def _call(function: Callable[..., Any], config: dict[str, Any]) -> Any:
-    """Call the training function with the config, unless it takes none."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.name == "config" and p.kind is p.KEYWORD_ONLY for p in parameters):
-        return function(config=config)
-    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    # A default is no reason to withhold it; several of them are settings of another caller.
-    wanted = len(places) == 1 or any(p.default is p.empty or p.name == "config" for p in places[:1])
-    return function(config) if wanted else function()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainingrun_runtime.worker import _call
+from trainingrun_runtime.training_function import _call
 
 
 def takes_config(config: Any) -> Any:
