@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from support.sharded_models import Layout, a_model, one_rank, tensors
-from trainingrun_runtime.checkpoints import snapshot
+from trainingrun_runtime.checkpoints import snapshot, state_comparison
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles, RestoredFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
 
@@ -18,7 +18,7 @@ def save(folder: Path, ranks: int, objects: Callable[[int], dict[str, Any]]) -> 
     for rank in range(ranks):
         with one_rank(rank, ranks):
             mine = objects(rank)
-            prints.append(snapshot.fingerprints(snapshot.encoded(mine, mine)))
+            prints.append(state_comparison.fingerprints(snapshot.encoded(mine, mine)))
     names = sorted(prints[0])
     numbers = [[number for name in names for number in each[name][:3]] for each in prints]
     for rank in range(ranks):
@@ -26,7 +26,7 @@ def save(folder: Path, ranks: int, objects: Callable[[int], dict[str, Any]]) -> 
             mine = objects(rank)
             states = snapshot.encoded(mine, mine)
             snapshot.try_out(states)
-            comparison = snapshot.compare(names, numbers, rank)
+            comparison = state_comparison.compare(names, numbers, rank)
             files = snapshot.take(states, comparison, Position(step=7), rank, ranks)
             snapshot.write(files, folder)
 

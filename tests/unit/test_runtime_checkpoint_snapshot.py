@@ -10,7 +10,7 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from trainingrun_runtime.checkpoints import snapshot
+from trainingrun_runtime.checkpoints import snapshot, state_comparison
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.fingerprint import fingerprint
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
@@ -36,7 +36,7 @@ def saved(folder: Path, ranks: list[dict[str, Any]], own: set[str]) -> None:
     for rank, objects in enumerate(ranks):
         states = snapshot.encoded(objects, objects)
         position = Position(step=7, epoch=1, epoch_began=5, stop_at=8, left=(3,))
-        comparison = snapshot.Comparison(own, {})
+        comparison = state_comparison.Comparison(own, {})
         snapshot.write(snapshot.take(states, comparison, position, rank, len(ranks)), folder)
 
 

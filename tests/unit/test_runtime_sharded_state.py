@@ -28,7 +28,7 @@ from support.sharded_models import (
     tensors,
     whole_model,
 )
-from trainingrun_runtime.checkpoints import shard_files, snapshot
+from trainingrun_runtime.checkpoints import shard_files, snapshot, state_comparison
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.last_step import LastStep
 from trainingrun_runtime.checkpoints.resharding import DoesNotFit
@@ -127,10 +127,10 @@ def test_ranks_with_different_parts_do_not_differ(tmp_path: Path) -> None:
     for rank in range(2):
         with one_rank(rank, 2):
             model, _ = a_model(rows(2), trained=True)
-            before = snapshot.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"]
+            before = state_comparison.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"]
             with torch.no_grad():
                 model.bias.to_local()[0] += 1e-3
-            after = snapshot.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"]
+            after = state_comparison.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"]
             assert before != after, "a change since the last checkpoint is seen"
             found.append(before)
     assert found[0].common == found[1].common
@@ -242,7 +242,7 @@ def test_replicas_have_one_layout_and_other_ranks_another() -> None:
     for rank in range(HSDP.ranks):
         with one_rank(rank, HSDP.ranks):
             objects = last_step_of(rank)[1]
-            layouts.append(snapshot.layout(snapshot.encoded(objects, objects)))
+            layouts.append(state_comparison.layout(snapshot.encoded(objects, objects)))
     first, second = layouts[:2]
     assert layouts == [first, second, first, second]
     assert len({first, second, 0}) == 3

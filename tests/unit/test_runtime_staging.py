@@ -8,8 +8,9 @@ import torch
 
 from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
-from trainingrun_runtime.checkpoints.snapshot import Comparison, Position
+from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.staging import PIECE, SMALL, Staging
+from trainingrun_runtime.checkpoints.state_comparison import Comparison
 
 LARGE = SMALL  # of four bytes each
 

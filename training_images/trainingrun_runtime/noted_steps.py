@@ -26,7 +26,7 @@ class NotedSteps:
     def __init__(self, *, seeded: bool, world_size: int) -> None:
         self._last_step: LastStep | KeptSteps | None = None
         self.layouts: Sequence[int] = ()
-        """By rank, see `snapshot.layout`: ranks with the same one hold the same part."""
+        """By rank, see `state_comparison.layout`: ranks with the same one hold the same part."""
         self._reason, self._never = "no step is done yet", False
         self.driven = False
         """Whether a framework's loop drives the session's: there no rank calls `stop()` on its own,

@@ -9,12 +9,13 @@ import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from .checkpoints import snapshot
+from .checkpoints import snapshot, state_comparison
 from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
 from .checkpoints.restored_files import files_of
-from .checkpoints.snapshot import Comparison, Fingerprints, Position
+from .checkpoints.snapshot import Position
 from .checkpoints.staging import Staging
+from .checkpoints.state_comparison import Comparison, Fingerprints
 from .checkpoints.stateful_objects import Stateful, replicated, restorable
 from .coordination.step_consensus import StepConsensus
 from .course import Course
@@ -92,7 +93,7 @@ class Saving:
         self.saved: Position | None = course.position if worker.restored is not None else None
         """Of the last checkpoint of this run."""
         restored = self.saved is not None
-        self._fingerprints = snapshot.fingerprints(objects.states()) if restored else {}
+        self._fingerprints = state_comparison.fingerprints(objects.states()) if restored else {}
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
         self._upload: CheckpointUpload | None = None
@@ -112,7 +113,7 @@ class Saving:
     def changed(self) -> bool:
         """Whether this position or the state differs from the last checkpoint's."""
         states = self._objects.states()
-        return self.unsaved or snapshot.fingerprints(states) != self._fingerprints
+        return self.unsaved or state_comparison.fingerprints(states) != self._fingerprints
 
     def slowest_s(self) -> float:
         """Seconds that the slowest of the last two checkpoints took, its upload included."""
@@ -141,8 +142,8 @@ class Saving:
             self._objects.objects,
             self._worker.rank,
             self._objects.replicated,
-            lambda: self._compare(snapshot.fingerprints(states)).own,
-            lambda: [of for (of,) in self._consensus.gather([snapshot.layout(states)])],
+            lambda: self._compare(state_comparison.fingerprints(states)).own,
+            lambda: [of for (of,) in self._consensus.gather([state_comparison.layout(states)])],
         )
         if self._noted_steps.noting:
             self._worker.can_save_alone()
@@ -161,7 +162,7 @@ class Saving:
         self._course.note_stop(self._consensus.settle())
         self._consensus.reset()
         worker, position, states = self._worker, self._course.position, self._objects.states()
-        self._fingerprints = snapshot.fingerprints(states)
+        self._fingerprints = state_comparison.fingerprints(states)
         comparison = self._compare(self._fingerprints)
         self._noted_steps.exclude(comparison.own)
         files = snapshot.take(
@@ -203,4 +204,4 @@ class Saving:
     def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
         names = sorted(fingerprints.keys() - self._objects.replicated)
         mine = [number for name in names for number in fingerprints[name][:3]]
-        return snapshot.compare(names, self._consensus.gather(mine), self._worker.rank)
+        return state_comparison.compare(names, self._consensus.gather(mine), self._worker.rank)

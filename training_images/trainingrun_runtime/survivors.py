@@ -162,7 +162,7 @@ class Offer:
     fingerprint: int
     """See `LastStep.fingerprint`."""
     part: int = 0
-    """Which part of the state it has: see `snapshot.layout`."""
+    """Which part of the state it has: see `state_comparison.layout`."""
     parts: frozenset[int] = frozenset({0})
     """All parts of the state."""
 

@@ -7,10 +7,10 @@ the ranks hold in parts, these have a description; the parts are in `shard_files
 
 import io
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ import torch
 from . import resharding, shard_files, sharded_state
 from .encoding import TAG, NotSavable, decode, encode
 from .fetching import STATE_FILE
-from .fingerprint import fingerprint
 from .restored_files import RestoredFiles
 from .sharded_state import Encoded
 from .staging import Staging
+from .state_comparison import Comparison
 from .stateful_objects import Stateful
 
 
@@ -44,49 +44,6 @@ class Position:
     """Steps after which the ranks agreed to end; none: at the loop's own end."""
     left: tuple[int, ...] = ()
     """Ends of the loops that were left before it."""
-
-
-class Fingerprints(NamedTuple):
-    """Short digests of a state."""
-
-    common: int
-    """Of what should be the same on all ranks."""
-    layout: int
-    """Which parts this rank has of tensors that are on some ranks alone."""
-    copies: int
-    """Of the content of these parts: ranks of one layout should have the same."""
-    parts: int
-    """Of the content of all parts."""
-
-
-class Comparison(NamedTuple):
-    """How the ranks' states differ."""
-
-    own: set[str]
-    """Names of the objects whose state is not the same on every rank."""
-    same_parts: Mapping[str, Sequence[int]]
-    """Ranks whose `Fingerprints.layout` is this rank's, by the object's name."""
-
-
-def compare(names: Sequence[str], ranks: Sequence[Sequence[int]], rank: int) -> Comparison:
-    """Compare all ranks' fingerprints.
-
-    Args:
-        names: of the objects.
-        ranks: of each rank, for each object, `common`, `layout` and `copies`.
-        rank: of this process.
-    """
-    own, same_parts = set(), {}
-    for index, name in enumerate(names):
-        every = [tuple(numbers[3 * index : 3 * index + 3]) for numbers in ranks]
-        copies: dict[int, set[int]] = {}
-        for _, layout, content in every:
-            copies.setdefault(layout, set()).add(content)
-        if len({common for common, _, _ in every}) > 1 or any(len(c) > 1 for c in copies.values()):
-            own.add(name)
-        layouts = [layout for _, layout, _ in every]
-        same_parts[name] = [r for r, layout in enumerate(layouts) if layout == layouts[rank]]
-    return Comparison(own, same_parts)
 
 
 def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str, Encoded]:
@@ -141,31 +98,6 @@ def _without_descriptions(tree: Any) -> Any:
     return sharded_state.mapped(
         tree, "", lambda _, value: None if sharded_state.is_description(value) else value
     )
-
-
-def fingerprints(states: Mapping[str, Encoded]) -> dict[str, Fingerprints]:
-    """Short digests of each state."""
-    return {name: _fingerprints(state) for name, state in states.items()}
-
-
-def _fingerprints(state: Encoded) -> Fingerprints:
-    some = sharded_state.parts_of_some(state)
-    return Fingerprints(
-        common=fingerprint(state.tree),
-        layout=fingerprint({p: [*part.offsets, *part.local.shape] for p, part in some.items()}),
-        copies=fingerprint([part.local for part in some.values()]),
-        parts=fingerprint([sharded_state.local_part(t) for t in state.shards.values()]),
-    )
-
-
-def layout(states: Mapping[str, Encoded]) -> int:
-    """A digest of which parts of which tensors this rank has; 0: it holds everything whole."""
-    found = {
-        place: [*part.offsets, *part.local.shape]
-        for state in states.values()
-        for place, part in sharded_state.parts(state).items()
-    }
-    return fingerprint(found) if found else 0
 
 
 def take(
