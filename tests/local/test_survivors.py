@@ -95,10 +95,7 @@ def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
 ) -> None:
     run = a_run(seed=SEED, signals={"1": "SIGSTOP"})
     run.start()
-    mark = run.folder / "rank-1"
-    run.wait_until(lambda progress: mark.exists() and mark.read_text())
-    pid = int(mark.read_text())
-    run.wait_until(lambda progress: _state(pid) == "T")
+    pid = run.wait_until_stopped(1)
     began = time.monotonic()
     run.wait_until(lambda progress: time.monotonic() > began + 1)  # rank 0 waits for it
     assert run.progress().step == DIES_AT
@@ -147,10 +144,7 @@ def test_a_drain_that_ends_before_the_ranks_have_saved_costs_no_step(
 ) -> None:
     run = a_run(seed=SEED, signals={"1": "SIGSTOP"})
     run.start()
-    mark = run.folder / "rank-1"
-    run.wait_until(lambda progress: mark.exists() and mark.read_text())
-    pid = int(mark.read_text())
-    run.wait_until(lambda progress: _state(pid) == "T")
+    pid = run.wait_until_stopped(1)
     node = next(node for node in ray.workers if has_ancestor(pid, {node.process.pid}))
     log = run.folder / "drain.log"
     assert ray.start_on_head(["-c", _DRAIN, node.name], {}, log).wait(60) == 0, log.read_text()
@@ -161,7 +155,3 @@ def test_a_drain_that_ends_before_the_ranks_have_saved_costs_no_step(
     assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
     assert run.steps() == list(range(20))
     assert run.metrics()["weights_sha256"] == weights(True)
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

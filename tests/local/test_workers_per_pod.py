@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.local_runs import Run, two_workers
+from support.dies_in_a_step import DIES_AT
+from support.disturbed_runs import Disturbed
+from support.local_runs import Run, has_ancestor, two_workers
 from support.prestarted import Process, processes
 from support.processes import wait_for
 from trainingrun.api.contract import WATCHERS_FOLDER
@@ -125,3 +127,34 @@ def test_a_node_with_notice_saves_once_for_both_of_its_workers(
     assert progress.seconds.lost_work == 0
     assert run.metrics()["weights_sha256"] == undisturbed
     assert [node.name for node in ray.workers] == [first.name, "local-3"]
+
+
+def test_the_ranks_of_one_node_save_the_last_step_when_both_ranks_of_the_other_node_are_lost(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    config = {"seed": 5, "norm": False}
+    whole = Disturbed(ray, tmp_path / "whole", {**config, "undisturbed": True}, workers=WORKERS)
+    assert whole.drive() == 0, whole.log()
+
+    signals = {"0": "SIGSTOP", "1": "SIGSTOP"}  # so that the step in which they are lost is known
+    run = Disturbed(ray, tmp_path / "run", {**config, "signals": signals}, workers=WORKERS)
+    run.start()
+    stopped = [run.wait_until_stopped(rank) for rank in (0, 1)]
+    (lost,) = {
+        node.name: node
+        for node in ray.workers
+        for pid in stopped
+        if has_ancestor(pid, {node.process.pid})
+    }.values()
+    ray.remove(lost)
+    ray.add_worker()
+    assert run.wait() == 0, run.log()
+
+    progress = run.progress()
+    assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 2 saved after the loss"]
+    assert run.steps() == list(range(20)), "none is done twice"
+    assert progress.world_size == WORKERS
+    assert progress.seconds.lost_work == 0
+    losses = [record for record in progress.records if record.kind is RecordKind.WORKER_LOST]
+    assert [record.node for record in losses] == [lost.name], "one loss, of one node"
+    assert run.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]

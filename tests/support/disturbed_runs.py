@@ -31,3 +31,15 @@ class Disturbed(Run):
     def resumed(self) -> list[str]:
         records = self.progress().records
         return [r.message for r in records if r.kind is RecordKind.RESTORED][1:]
+
+    def wait_until_stopped(self, rank: int) -> int:
+        """The process of a rank that has sent itself SIGSTOP, as soon as it is stopped."""
+        mark = self.folder / f"rank-{rank}"
+        self.wait_until(lambda progress: mark.exists() and mark.read_text())
+        pid = int(mark.read_text())
+        self.wait_until(lambda progress: _state(pid) == "T")
+        return pid
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
