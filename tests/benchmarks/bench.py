@@ -7,7 +7,8 @@ Two workers on this machine. A step takes 100 ms: 15 of computing, and a wait, a
 accelerator. Whatever trains beside us has no more on the machine than it needs. The parts:
 
 throughput: steps per second without checkpoints, ours and torchrun's in turns of 60 steps; in
-    torchrun's turns all processes of Ray and of ours are stopped.
+    torchrun's turns all processes of Ray and of ours are stopped. Then Ray Train alone and
+    torchrun: what Ray's own processes take.
 stall: 200 MB of state every 10 s to an S3 server on this machine; a synchronous `torch.save` to
     disk under torchrun, Ray Train alone, ours. Every step counts: of 100, the 60 from the one that
     makes a checkpoint, against the 40 after them.
@@ -70,46 +71,43 @@ class Row(NamedTuple):
     target: str = ""
 
 
-def throughput(sides: Sides, rounds: int) -> list[Row]:
-    """Steps per second beside torchrun's."""
+def throughput(sides: Sides, rounds: int) -> Iterator[Row]:
+    """Steps per second beside torchrun's: ours, and those of Ray Train alone."""
+    for who, start in (("ours", sides.ours), ("Ray Train alone", sides.plain)):
+        pairs = _turns(sides, start, rounds)
+        yield _rate(f"steps per second, {who} beside torchrun", pairs, statistics.fmean)
+        yield _rate("the same of the median step", pairs, statistics.median)
+
+
+def _turns(
+    sides: Sides, start: Callable[[dict[str, Any]], Training], rounds: int
+) -> list[list[list[float]]]:
+    """Seconds of each step in each turn: of this side, and of torchrun."""
     turns = 2 * rounds
     pauses = [WARM_UP - 1 + n * TURN for n in range(turns)]
     load = {**STEP, "steps": WARM_UP + turns * TURN, "pauses": pauses}
-    ours, torchrun = sides.ours(load), sides.torchrun(load)
-    for side in (ours, torchrun):
+    on_ray, torchrun = start(load), sides.torchrun(load)
+    for side in (on_ray, torchrun):
         side.wait_for(1, WARM_UP)
     for number in range(2 * turns):
         turn = number // 2
-        if (number + 1) // 2 % 2:  # ours, torchrun, torchrun, ours …
-            with sides.without_ray(ours):
+        if (number + 1) // 2 % 2:  # on Ray, torchrun, torchrun, on Ray …
+            with sides.without_ray(on_ray):
                 _take_turn(torchrun, turn)
             time.sleep(SETTLE_S)
         else:
-            _take_turn(ours, turn)
-    pairs = [
-        [gaps(turn) for turn in both]
-        for both in zip(ours.wait().turns[1:], torchrun.wait().turns[1:], strict=True)
-    ]
-    means = [[statistics.fmean(found) for found in pair] for pair in pairs]
-    usual = [[statistics.median(found) for found in pair] for pair in pairs]
-    mine, theirs = (statistics.median(side) for side in zip(*means, strict=True))
-    step, other = (statistics.median(side) for side in zip(*usual, strict=True))
-    return [
-        Row(
-            "steps per second, beside torchrun",
-            f"{1 / mine:.3f}",
-            f"{1 / theirs:.3f}",
-            _spread([b / a for a, b in means], ".3f"),
-            ">= 0.99",
-        ),
-        Row(
-            "the same of the median step",
-            f"{1 / step:.3f}",
-            f"{1 / other:.3f}",
-            _spread([b / a for a, b in usual], ".3f"),
-            ">= 0.99",
-        ),
-    ]
+            _take_turn(on_ray, turn)
+    both = zip(on_ray.wait().turns[1:], torchrun.wait().turns[1:], strict=True)
+    return [[gaps(turn) for turn in pair] for pair in both]
+
+
+def _rate(
+    what: str, pairs: list[list[list[float]]], average: Callable[[list[float]], float]
+) -> Row:
+    found = [[average(gaps) for gaps in pair] for pair in pairs]
+    mine, theirs = (statistics.median(side) for side in zip(*found, strict=True))
+    ratio = _spread([b / a for a, b in found], ".3f")
+    return Row(what, f"{1 / mine:.3f}", f"{1 / theirs:.3f}", ratio, ">= 0.99")
 
 
 def _take_turn(side: Training, turn: int) -> None:
