@@ -1,10 +1,12 @@
-"""TensorFlow on a real Ray: what a kill and a notice cost, with a session."""
+"""TensorFlow on a real Ray: what a kill and a notice cost, with a session and without one."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from support.framework_runs import Journal, disturb, undisturbed
 from support.local_runs import Run
 
+SCRIPT = Path(__file__).parent / "scripts" / "tensorflow_script.py"
 EPOCHS, STEPS = 7, 11
 """Of the example; STEPS are those of an epoch."""
 
@@ -25,3 +27,13 @@ def test_no_step_is_lost_on_notice_and_no_bit_is_different_with_a_session(
     assert killed <= 12
     assert set(journal.steps()) == set(range(1, EPOCHS * STEPS + 1))
     assert run.metrics()["weights_sha256"] == whole("weights_sha256")
+
+
+def test_an_unmodified_script_resumes_from_what_rays_callback_has_reported(
+    a_run: Callable[..., Run], journal: Journal
+) -> None:
+    run = a_run(script=SCRIPT, epochs=6)
+    noticed, killed = disturb(run, journal, "tensorflow, unmodified", kill_at=20, notice_at=50)
+    assert killed < 15
+    assert noticed <= 15
+    assert set(journal.steps()) == set(range(1, 6 * 15 + 1))

@@ -1,7 +1,9 @@
 """Ray Train's trainer: built from the contract, or a script's own one, configured in `fit()`."""
 
 import dataclasses
+import importlib.util
 import logging
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -24,6 +26,8 @@ from .ray_internals import air_session, connection, filesystem, training
 from .training_function import TrainingFunction
 
 log = logging.getLogger(__name__)
+
+LEGACY_KERAS_ENV = "TF_USE_LEGACY_KERAS"
 
 
 class Trainers:
@@ -106,7 +110,8 @@ class Trainers:
             trainer.backend_config = self._torch_config()
         if trainer.train_loop_config is None:
             trainer.train_loop_config = {}
-        training.replace_run_config(trainer, self._run_config(trainer.run_config))
+        config = self._run_config(trainer.run_config, _variables_of(trainer.backend_config))
+        training.replace_run_config(trainer, config)
 
     def _warn(self, trainer: Any) -> None:
         """Name each setting of a script's trainer that is overruled: in the log and in events."""
@@ -144,7 +149,9 @@ class Trainers:
             timeout_s=int(self._contract.torch_timeout_seconds),
         )
 
-    def _run_config(self, theirs: RunConfig) -> RunConfig:
+    def _run_config(
+        self, theirs: RunConfig, variables: Mapping[str, str] | None = None
+    ) -> RunConfig:
         bucket, root = self._bucket.pyarrow()
         return dataclasses.replace(
             theirs,
@@ -158,7 +165,9 @@ class Trainers:
                 *(theirs.callbacks or []),
                 CoordinatorReports(self._coordinator, self._base_step),
             ],
-            worker_runtime_env=self._worker_environment(theirs.worker_runtime_env or {}),
+            worker_runtime_env=self._worker_environment(
+                theirs.worker_runtime_env or {}, variables or {}
+            ),
         )
 
     def _name(self) -> str:
@@ -166,11 +175,11 @@ class Trainers:
         # snapshot of Ray's checkpoint manager does not affect the next driver.
         return f"{self._contract.attempt:04d}-{self._lease.fencing_token:06d}"
 
-    def _worker_environment(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            **theirs,
-            "env_vars": {**prestarted_worker.ENVIRONMENT, **theirs.get("env_vars", {})},
-        }
+    def _worker_environment(
+        self, theirs: Mapping[str, Any], variables: Mapping[str, str]
+    ) -> dict[str, Any]:
+        ours = {**prestarted_worker.ENVIRONMENT, **variables}
+        return {**theirs, "env_vars": {**ours, **theirs.get("env_vars", {})}}
 
 
 def _is_torch_config(backend: BackendConfig) -> bool:
@@ -179,3 +188,19 @@ def _is_torch_config(backend: BackendConfig) -> bool:
     from ray.train.torch import TorchConfig
 
     return type(backend) is TorchConfig
+
+
+def _variables_of(backend: BackendConfig) -> dict[str, str]:
+    """What the workers of this backend need in their environment when they start.
+
+    TensorFlow decides at its import which Keras `tf.keras` is, and Keras 3 does not train with
+    MultiWorkerMirroredStrategy. Ray sets this variable, but once its workers have imported
+    TensorFlow. Where the script or the image has set it, its value counts.
+    """
+    if "ray.train.tensorflow" not in sys.modules or importlib.util.find_spec("tf_keras") is None:
+        return {}
+    from ray.train.tensorflow import TensorflowConfig
+
+    if not isinstance(backend, TensorflowConfig):
+        return {}
+    return {LEGACY_KERAS_ENV: os.environ.get(LEGACY_KERAS_ENV, "1")}
