@@ -90,6 +90,7 @@ def test_trials_of_every_state_are_known_to_the_search(library: str) -> None:
 
 @pytest.fixture
 def run(ray: LocalRay, journal: Journal, tmp_path: Any) -> Run:
+    journal.clear()
     config = {"steps": 40, "step_seconds": 0.1}
     found = Run(ray, tmp_path, "trainingrun_runtime.examples.linear:train", config, workers=1)
     found.contract = found.contract.model_copy(
