@@ -14,8 +14,9 @@ stall: 200 MB of state every 10 s to an S3 server on this machine; a synchronous
     makes a checkpoint, against the 40 after them.
 start: from the start of the driver to the first step; Ray Train alone and ours.
 kill: `kill -9` of one rank, until the next step; Ray Train alone and ours. Measured with start.
-restore: 200 MB that every rank has whole, until the session is made; beside a parallel read of the
-    same bytes in the same processes.
+restore: 200 MB that every rank has whole, from the search for a checkpoint until the session is
+    made; both ranks are on this machine, so one reads them for both. Beside it each rank reads them
+    in parallel, in the same processes.
 sharded: 2 GB, of which each of two ranks has a half (FSDP2); the same, and the save.
 
 The first 15 s of a training do not count: a process for the next worker is started then. Ray

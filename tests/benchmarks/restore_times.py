@@ -52,7 +52,7 @@ def measure(sides: Sides, function: str, rounds: int) -> RestoreTimes:
     found.save_mb = max(rank["save_peak"] for rank in ranks)
     for _ in range(rounds):
         ranks = drive()
-        began = max(rank["imported"] for rank in ranks)
+        began = max(rank["searched"] for rank in ranks)
         found.restore_s.append(
             max(rank["ready"] for rank in ranks) - began - max(rank["built"] for rank in ranks)
         )

@@ -1,6 +1,7 @@
 """A run that begins from another run's checkpoint, with real Ray."""
 
 import copy
+import json
 import os
 import shutil
 import signal
@@ -88,6 +89,16 @@ def alter_newest(run: Run) -> None:
     name = max(newest.files, key=lambda each: newest.files[each].size)
     content = run.bucket.get(f"{newest.path}/{name}") or b""
     run.bucket.put(f"{newest.path}/{name}", content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_ranks_of_one_machine_have_one_download(ray: LocalRay, half: Run, tmp_path: Path) -> None:
+    notes = {"notes": str(tmp_path), "steps": STEPS}
+    run = Run(ray, tmp_path, "support.notes_files:train", notes)
+    wanted = ContractRestore(uri=half.bucket.root)
+    run.contract = run.contract.model_copy(update={"restore_from": wanted})
+    assert run.drive() == 0, run.log()
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
 
 
 def test_a_run_goes_on_where_another_one_ended_and_then_needs_only_its_own_checkpoints(

@@ -23,12 +23,11 @@ def bucket(tmp_path: Path) -> Bucket:
 
 
 def own(rank: int, world_size: int) -> set[str]:
-    """The files of former ranks that a rank downloads."""
+    """The files of former ranks that a rank downloads, and no other one does."""
     share = share_of(FOUR_RANKS, rank, world_size, former=4)
     assert share.verified == []
-    common = {"state.pt", *(name for name in FOUR_RANKS if name.endswith(".json"))}
-    assert common <= set(share.kept)
-    return set(share.kept) - common
+    assert set(share.common) == {"state.pt", *(n for n in FOUR_RANKS if n.endswith(".json"))}
+    return set(share.kept)
 
 
 def test_a_rank_downloads_its_own_files_and_what_all_need() -> None:

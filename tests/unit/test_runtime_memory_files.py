@@ -46,7 +46,7 @@ def limit_version_1(folder: Path, limit: int) -> None:
 def test_a_checkpoint_is_downloaded_into_memory_which_is_free_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "fits", lambda size, ranks: True)
+    monkeypatch.setattr(fetching, "fits", lambda own, common, ranks: True)
     bucket = Bucket.open(f"file://{tmp_path}/run")
     found = saved(bucket, tmp_path / "local", step=10)
     fetched = Fetched(bucket, found)
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_downloaded_into_memory_which_is_free_afterwards(
 def test_a_state_in_memory_is_loaded_as_one_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "fits", lambda size, ranks: True)
+    monkeypatch.setattr(fetching, "fits", lambda own, common, ranks: True)
     bucket, values = Bucket.open(f"file://{tmp_path}/run"), torch.rand(100_000)
     torch.save({"weight": values}, tmp_path / "state.pt")
     content = (tmp_path / "state.pt").read_bytes()
@@ -85,7 +85,7 @@ def test_a_state_in_memory_is_loaded_as_one_on_the_disk(
 def test_a_damaged_file_is_not_kept_in_memory_under_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "fits", lambda size, ranks: True)
+    monkeypatch.setattr(fetching, "fits", lambda own, common, ranks: True)
     bucket = Bucket.open(f"file://{tmp_path}/run")
     found = saved(bucket, tmp_path / "local", step=10)
     content = bucket.get(f"{found.path}/{KEPT}") or b""
@@ -116,10 +116,10 @@ def test_where_memory_is_short_a_checkpoint_is_on_the_disk(
 def test_where_the_kernel_refuses_memory_a_checkpoint_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(name: str) -> int:
+    def refused(name: str, flags: int) -> int:
         raise PermissionError(13, f"no file in memory for {name}")
 
-    monkeypatch.setattr(fetching, "fits", lambda size, ranks: True)
+    monkeypatch.setattr(fetching, "fits", lambda own, common, ranks: True)
     monkeypatch.setattr(os, "memfd_create", refused)
     bucket = Bucket.open(f"file://{tmp_path}/run")
     found = saved(bucket, tmp_path / "local", step=10)
@@ -132,7 +132,15 @@ def test_where_the_kernel_refuses_memory_a_checkpoint_is_on_the_disk(
 
 def test_room_is_needed_for_all_ranks_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_files, "free_memory", lambda: 8 * 100)
-    assert [fits(100, ranks) for ranks in (1, 2, 3)] == [True, True, False]
+    assert [fits(100, 0, ranks) for ranks in (1, 2, 3)] == [True, True, False]
+
+
+def test_what_ranks_have_together_needs_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the files each of two ranks needs three times their size."""
+    monkeypatch.setattr(memory_files, "free_memory", lambda: 100 + 2 * 3 * 100)
+    assert fits(0, 100, 2)
+    assert not fits(100, 0, 2)
+    assert not fits(1, 100, 2)
 
 
 def test_without_a_limit_the_machine_has_the_last_word(kernel: tuple[Path, Path]) -> None:

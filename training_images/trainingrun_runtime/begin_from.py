@@ -13,6 +13,7 @@ from .checkpoints import restore_source
 from .checkpoints.bucket import Bucket
 from .checkpoints.fetching import Fetched, share_of
 from .checkpoints.manifest import Manifest
+from .checkpoints.shared_files import machine
 
 
 class Beginning(NamedTuple):
@@ -49,14 +50,16 @@ def agree(
     Raises:
         NothingToRestore: on rank 0: `source` has none.
     """
+    here = machine()
     while True:
         chosen: Any = None
         if rank == 0:
-            refused = ray.get(coordinator.refused.remote())
+            search, refused = ray.get(coordinator.search_begins.remote())
             found = retry(lambda: restore_source.choose(own, source, refused))  # noqa: B023
             document = found.manifest.model_dump() if found.manifest else None
-            chosen = (document, found.foreign, [skipped.reason for skipped in found.skipped])
-        document, foreign, skipped = broadcast_from_rank_zero(chosen)
+            reasons = [skipped.reason for skipped in found.skipped]
+            chosen = (search, document, found.foreign, reasons)
+        search, document, foreign, skipped = broadcast_from_rank_zero(chosen)
         bucket = restore_source.folder(source) if foreign and source is not None else own
         if document is None:
             return Beginning(None, False, own, skipped)
@@ -64,10 +67,22 @@ def agree(
         ranks = ray.train.get_context().get_local_world_size()
         fetched, uri = Fetched(bucket, manifest, ranks), bucket.uri(manifest.key)
         share = share_of(manifest.files, rank, world_size, manifest.world_size)
-        reason = retry(lambda: fetched.fetch(share))  # noqa: B023
+        shares = here is not None and bool(share.common)
+        claimed = share.common
+        if shares:
+            claimed = ray.get(coordinator.claim.remote(search, here, share.common))
+        reason = retry(lambda: fetched.fetch(share, claimed))  # noqa: B023
         if reason is not None:
             ray.get(coordinator.refuse.remote(uri, reason))
+        elif shares and claimed:
+            ray.get(coordinator.offer.remote(search, here, fetched.offered(claimed)))
         barrier()
-        if uri not in ray.get(coordinator.refused.remote()):
+        refused, offered = ray.get(
+            [coordinator.refused.remote(), coordinator.offered.remote(search, here or "")]
+        )
+        if uri not in refused:
+            # No rank closes its files before all have opened them: the number of the worker group
+            # is awaited by all ranks together, after this.
+            fetched.adopt(offered)
             return Beginning(fetched, foreign, bucket, skipped)
         fetched.close()

@@ -210,8 +210,6 @@ class Bucket:
         if size is None:
             raise AbsentError(f"there is no {self.uri(key)}")
         starts = iter(range(0, size, _RANGE))
-        if copy is not None and size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(copy.fileno(), 0, size)  # a full disk is found before the reads
 
         def read(start: int) -> memoryview:
             end = min(start + _RANGE, size)
@@ -223,6 +221,9 @@ class Bucket:
 
         with ThreadPoolExecutor(_AHEAD) as pool:
             under_way = deque(pool.submit(read, start) for start in islice(starts, _AHEAD))
+            if copy is not None and size and hasattr(os, "posix_fallocate"):
+                # During the first reads: that takes time in memory, and a full disk is found early.
+                os.posix_fallocate(copy.fileno(), 0, size)
             while under_way:
                 yield under_way.popleft().result()
                 under_way.extend(pool.submit(read, start) for start in islice(starts, 1))

@@ -1,13 +1,15 @@
 """Each rank downloads its share of a checkpoint and verifies it, before anything is restored.
 
-All ranks together read every file, so a damaged one is found before training code sees it, and what
-a rank restores is read from the bucket once.
+All ranks together read every file, so a damaged one is found before training code sees it. What the
+ranks of a machine restore is read from the bucket once: of a file that all ranks need, one of them
+downloads it, and the others open what it has.
 """
 
 import re
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +17,7 @@ from . import verification
 from .bucket import Bucket
 from .manifest import Manifest
 from .memory_files import MemoryFiles, fits
+from .shared_files import SharedFile, offered
 
 STATE_FILE = "state.pt"
 """Only a session's checkpoint has it."""
@@ -32,6 +35,8 @@ class Share(NamedTuple):
     """For its own restore."""
     verified: list[str]
     """Read and not kept."""
+    common: list[str] = []  # noqa: RUF012
+    """For the restore of every rank."""
 
 
 def share_of(files: Collection[str], rank: int, world_size: int, former: int) -> Share:
@@ -47,7 +52,10 @@ def share_of(files: Collection[str], rank: int, world_size: int, former: int) ->
         # Code without a session reads it in its own way, or not at all.
         return Share([], sorted(files)[rank::world_size])
     takers = {name: _taker(name, world_size, former) for name in sorted(files)}
-    return Share([name for name, taker in takers.items() if taker in (None, rank)], [])
+    kept, common = (
+        [name for name, taker in takers.items() if taker == wanted] for wanted in (rank, None)
+    )
+    return Share(kept, [], common)
 
 
 def _taker(name: str, world_size: int, former: int) -> int | None:
@@ -77,8 +85,13 @@ class Fetched:
         self.folder = Path(self._temporary.name)
         """Where they are, or links to them in memory, if there is room."""
 
-    def fetch(self, share: Share) -> str | None:
+    def fetch(self, share: Share, claimed: Collection[str] | None = None) -> str | None:
         """Download and verify what is not there yet.
+
+        Args:
+            share: of this rank.
+            claimed: those of the common files that no other rank of this machine downloads.
+                Default: all.
 
         Returns:
             None if all of it is as committed, else a sentence that names the first wrong file.
@@ -91,17 +104,39 @@ class Fetched:
             target = self.folder / name if name in kept else None
             if target is not None and target.exists():
                 return None
-            return verification.wrong_content(self._bucket, self.manifest, name, target, place)
+            why = verification.wrong_content(self._bucket, self.manifest, name, target, place)
+            if target is not None and why is None:
+                self._memory.seal(target)
+            return why
 
-        kept = set(share.kept)
-        size = sum(self.manifest.files[name].size for name in kept)
-        place = self._memory.place if fits(size, self._ranks) else None
+        kept = {*share.kept, *(share.common if claimed is None else claimed)}
+        own, common = (self._size(names) for names in (share.kept, share.common))
+        place = self._memory.place if fits(own, common, self._ranks) else None
+        # Common files first: the other ranks wait for them.
+        names = sorted(kept, key=lambda name: (name not in share.common, name))
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            return next(
-                (why for why in pool.map(wrong, [*share.kept, *share.verified]) if why), None
-            )
+            return next((why for why in pool.map(wrong, [*names, *share.verified]) if why), None)
+
+    def offered(self, names: Collection[str]) -> dict[str, SharedFile]:
+        """Files that it has downloaded, for other ranks of this machine."""
+        return {name: offered(self.folder / name) for name in names}
+
+    def adopt(self, files: Mapping[str, SharedFile]) -> None:
+        """Open what other ranks of this machine have downloaded and verified.
+
+        What cannot be opened is downloaded when it is asked for, see `FetchedFiles`.
+        """
+        for name, file in files.items():
+            path = self.folder / name
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(OSError):
+                    self._memory.adopt(file, path)
 
     def close(self) -> None:
         """Remove them."""
         self._temporary.cleanup()
         self._memory.close()
+
+    def _size(self, names: Collection[str]) -> int:
+        return sum(self.manifest.files[name].size for name in names)

@@ -4,14 +4,16 @@ They are files of this process (`memfd_create`), so they need no room in /dev/sh
 when the process ends.
 """
 
+import fcntl
 import os
 from pathlib import Path
 
 from ..progress.memory_use import read_memory
+from .shared_files import SharedFile, opened
 
-SHARE = 4
-"""So many times the files' size has to be free: the model and its optimizer are made later, and a
-state may be copied while it is restored."""
+OTHERS = 3
+"""Beside the files themselves, so many times their size has to be free for each rank: the model and
+its optimizer are made later, and a state may be copied while it is restored."""
 _CGROUPS, _PROCESSES = Path("/sys/fs/cgroup"), Path("/proc")
 
 
@@ -29,21 +31,46 @@ class MemoryFiles:
         if path.is_symlink():
             return
         try:
-            number = os.memfd_create(path.name)
+            number = os.memfd_create(path.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError:  # with vm.memfd_noexec=2, or too many open files
             return
-        self._opened.append(number)
-        path.symlink_to(f"/proc/{os.getpid()}/fd/{number}")
+        self._link(path, number)
+
+    def seal(self, path: Path) -> None:
+        """Nobody changes the file any more, if it is in memory: ranks of this machine share it."""
+        if path.is_symlink():
+            number = int(path.readlink().name)
+            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(number, fcntl.F_ADD_SEALS, seals)
+
+    def adopt(self, file: SharedFile, path: Path) -> None:
+        """Put a link to another process's file at this path; its memory is used once.
+
+        Raises:
+            OSError: it is gone or another one, or may not be opened.
+        """
+        self._link(path, opened(file))
 
     def close(self) -> None:
         """Forget them; what is mapped stays until it is unmapped."""
         while self._opened:
             os.close(self._opened.pop())
 
+    def _link(self, path: Path, number: int) -> None:
+        self._opened.append(number)
+        path.symlink_to(f"/proc/{os.getpid()}/fd/{number}")
 
-def fits(size: int, ranks: int) -> bool:
-    """Whether each of so many ranks in this container may hold `size` bytes of files in memory."""
-    return hasattr(os, "memfd_create") and size * ranks * SHARE <= free_memory()
+
+def fits(own: int, common: int, ranks: int) -> bool:
+    """Whether so many ranks in this container may hold their files in memory.
+
+    Args:
+        own: bytes of files that each of them has.
+        common: bytes of files that they have together.
+        ranks: how many they are.
+    """
+    files = own * ranks + common
+    return hasattr(os, "memfd_create") and files + OTHERS * (own + common) * ranks <= free_memory()
 
 
 def free_memory(cgroups: Path = _CGROUPS, processes: Path = _PROCESSES) -> int:

@@ -127,7 +127,8 @@ def _like(value: Any, key: str, parameter: torch.Tensor) -> bool:
 
 def _new(value: Any, parameter: torch.Tensor) -> torch.Tensor:
     said = read_description(value) if is_description(value) else value
-    return torch.zeros_like(parameter.detach(), dtype=getattr(said, "dtype", None))
+    # Each element is copied from the checkpoint, or the checkpoint is refused.
+    return torch.empty_like(parameter.detach(), dtype=getattr(said, "dtype", None))
 
 
 def _described(

@@ -6,6 +6,7 @@ bucket, so what they say is compared before anything is copied.
 """
 
 import math
+import mmap
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -103,6 +104,15 @@ def contents(
     )
     copies = {key: placed(part.local) for key, part in parts.items()}
     return {shard_file(rank): copies, index_file(rank): index.model_dump_json().encode()}
+
+
+def loaded(file: Path) -> Any:
+    """What a file holds; its tensors are not in memory until they are read, and keep the file.
+
+    Whoever changes them has a copy of its own: several ranks may map one file.
+    """
+    with torch.serialization.set_default_mmap_options(mmap.MAP_PRIVATE):
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
 
 
 def sources_in(files: RestoredFiles) -> dict[str, list[Source]]:
@@ -227,7 +237,7 @@ class ShardFiles:
             name = shard_file(rank)
             path = self._files.path(name)
             try:
-                found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+                found = loaded(path)
             except Exception as error:
                 line = str(error).partition("\n")[0]
                 raise DamagedShards(f"{name} cannot be read: {line}") from error

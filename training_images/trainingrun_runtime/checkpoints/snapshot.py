@@ -180,7 +180,7 @@ def restore(
         ValueError: the checkpoint lacks the state of one of the objects, or a part of it, or does
             not fit it.
     """
-    saved = _load(files.path(STATE_FILE))
+    saved = shard_files.loaded(files.path(STATE_FILE))
     position = Position(**{name: saved[name] for name in vars(Position()) if name in saved})
     own, shared = saved.get("per_rank", []), saved["objects"]
     missing = sorted(objects.keys() - {*shared, *own})
@@ -197,10 +197,11 @@ def restore(
             "workers, or leave what each rank has for itself out of the session"
         )
     # A rank that the former world did not have begins with its own seed.
-    mine = _load(files.path(rank_file(rank))) if rank_file(rank) in files.names() else None
+    own_file = rank_file(rank)
+    mine = shard_files.loaded(files.path(own_file)) if own_file in files.names() else None
     if own and mine is None:
         raise ValueError(
-            f"the checkpoint of step {position.step} lacks {rank_file(rank)}, with rank {rank}'s "
+            f"the checkpoint of step {position.step} lacks {own_file}, with rank {rank}'s "
             f"state of {', '.join(own)}; it was not written by a session"
         )
     states = {
@@ -227,10 +228,10 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
             f"the checkpoint has no {STATE_FILE}, so it was not written by a Session; read its "
             "files as the code that wrote them does"
         )
-    saved = _load(files.path(STATE_FILE))
+    saved = shard_files.loaded(files.path(STATE_FILE))
     own, shared = saved.get("per_rank", []), saved["objects"]
     if name in own:
-        tree = _load(files.path(rank_file(0)))["objects"][name]
+        tree = shard_files.loaded(files.path(rank_file(0)))["objects"][name]
     elif name in shared:
         tree = shared[name]
     else:
@@ -241,11 +242,6 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
     tree = resharding.filled({name: _kept(tree, thing)}, {name: thing}, files)[name]
     thing.load_state_dict(decode(tree))
     return int(saved["step"])
-
-
-def _load(file: Path) -> Any:
-    """Its tensors are not in memory until they are read, and keep the file."""
-    return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _kept(tree: Any, thing: Stateful) -> Any:

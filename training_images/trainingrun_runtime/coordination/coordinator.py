@@ -22,6 +22,7 @@ from trainingrun.api.progress import (
 )
 
 from ..checkpoints.manifest import Manifest
+from ..checkpoints.shared_files import SharedFile
 from ..checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from ..progress.accelerator_use import AcceleratorUse
 from ..progress.document import printable_metrics
@@ -35,6 +36,7 @@ from .command import Command
 from .document_writer import DocumentWriter
 from .loss_history import LossHistory
 from .rank_places import RankPlace, RankPlaces
+from .shared_downloads import SharedDownloads
 from .standstill import Stand
 from .store_troubles import StoreTroubles
 from .trial_rating import TrialRating
@@ -68,6 +70,7 @@ class Coordinator:
         self._commits = 0
         self._uploads = UploadQueue()
         self._refused: dict[str, str] = {}  # URI of a manifest -> what is wrong with its files
+        self._downloads = SharedDownloads()
         self._inbox = Inbox()
         self._store = StoreTroubles()
         self._places = RankPlaces()
@@ -99,6 +102,26 @@ class Coordinator:
         """The checkpoints that the worker group that begins has found not to be intact, and why."""
         with self._lock:
             return dict(self._refused)
+
+    def search_begins(self) -> tuple[int, dict[str, str]]:
+        """Rank 0: a checkpoint is chosen; the number of this search, and what `refused` returns."""
+        with self._lock:
+            return self._downloads.begin(), dict(self._refused)
+
+    def claim(self, search: int, machine: str, names: list[str]) -> list[str]:
+        """A worker: which of these files it downloads for the ranks of its machine."""
+        with self._lock:
+            return self._downloads.claim(search, machine, names)
+
+    def offer(self, search: int, machine: str, files: dict[str, SharedFile]) -> None:
+        """A worker: it has downloaded and verified these files."""
+        with self._lock:
+            self._downloads.offer(search, machine, files)
+
+    def offered(self, search: int, machine: str) -> dict[str, SharedFile]:
+        """The files that the ranks of a machine have downloaded and verified, by name."""
+        with self._lock:
+            return self._downloads.offered(search, machine)
 
     def group_started(
         self,
