@@ -35,7 +35,7 @@ class Share(NamedTuple):
     """For its own restore."""
     verified: list[str]
     """Read and not kept."""
-    common: list[str] = []  # noqa: RUF012
+    common: Collection[str] = ()
     """For the restore of every rank."""
 
 
