@@ -139,6 +139,15 @@ def test_a_checkpoint_made_in_time_loses_no_step() -> None:
     assert results[-1].steps_lost == 0
 
 
+def test_an_interruption_says_why_steps_are_done_again() -> None:
+    why = "rank 1 did not answer in time"
+    restored = Record(number=1, kind=RecordKind.RESTORED, time=10.0, step=5, reason=why)
+    found = Interruptions()
+    found.record(Progress(attempt=1, step=7, step_time=10.0))
+    found.record(Progress(attempt=1, step=5, step_time=10.0, records=[restored]))
+    assert found.record(Progress(attempt=1, step=6, step_time=12.0)) == Interruption(7, 5, 2.0, why)
+
+
 def test_a_second_restore_before_any_step_belongs_to_the_same_interruption() -> None:
     found, results = seen((7, 10.0, None), (5, 10.0, 5), (3, 10.0, 3), (4, 20.0, None))
     assert results[-1] == Interruption(7, 3, 10.0)

@@ -1,6 +1,7 @@
 """A rank that dies without notice: the others save the last step, else the checkpoint is used."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -107,20 +108,28 @@ def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config",
+    ("config", "reason"),
     [
-        pytest.param({"signals": {"1": "SIGKILL"}}, id="no seed"),
         pytest.param(
-            {"seed": SEED, "signals": {"0": "SIGKILL", "1": "SIGKILL"}}, id="both ranks killed"
+            {"signals": {"1": "SIGKILL"}},
+            "no rank notes its steps, which takes a Session with a seed",
+            id="no seed",
+        ),
+        pytest.param(
+            {"seed": SEED, "signals": {"0": "SIGKILL", "1": "SIGKILL"}},
+            "",  # one of them may be seen to be lost when it is asked
+            id="both ranks killed",
         ),
     ],
 )
 def test_without_the_state_of_the_last_step_the_last_checkpoint_is_used(
-    a_run: Callable[..., Disturbed], config: dict[str, Any]
+    a_run: Callable[..., Disturbed], config: dict[str, Any], reason: str
 ) -> None:
     run = a_run(**config)
     assert run.drive() == 0, run.log()
-    assert run.resumed() == ["resumed from step 0"]  # no checkpoint was due
+    (resumed,) = run.resumed()
+    # No checkpoint was due, and rank 0's last report may be a quarter of a second old.
+    assert re.match(rf"resumed from step 0; \d+ steps are done again, since {reason}", resumed)
     assert run.steps()[-20:] == list(range(20))
 
 

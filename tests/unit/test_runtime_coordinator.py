@@ -37,6 +37,13 @@ def an_upload(step: int, group: int) -> UploadedCheckpoint:
     return UploadedCheckpoint(f"b/r/checkpoints/0001-000003/step-{step:010d}-{group}", step, 2, {})
 
 
+def a_report(group: int, step: int) -> StepReport:
+    return StepReport(
+        group=group, step=step, total=None, begun=1.0, done=2.0, productive=1.0, checkpoint=0.0,
+        metrics={"loss": 0.5},
+    )  # fmt: skip
+
+
 def commit(coordinator: Coordinator, upload: UploadedCheckpoint) -> None:
     path = upload.path.removeprefix("b/r/")
     manifest = Manifest(
@@ -74,16 +81,25 @@ def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordin
     ]
 
 
+def test_the_reason_why_no_rank_saved_the_last_step_is_said_once(coordinator: Coordinator):
+    for number in range(2):
+        group = coordinator.group_started(2, 0, [])
+        coordinator.stepped(a_report(group, step=12))
+        if number == 0:
+            coordinator.not_saved_alone("rank 0 did not answer in time")
+    coordinator.group_started(2, 0, [])
+    messages = [record.message for record in coordinator.document().records]
+    assert messages[1:] == [
+        "resumed from step 0; 12 steps are done again, since rank 0 did not answer in time",
+        "resumed from step 0; 12 steps are done again",
+    ]
+
+
 def test_a_step_saved_by_another_rank_keeps_the_metrics_that_rank_0_has_reported(
     coordinator: Coordinator,
 ):
     group = coordinator.group_started(2, 0, [])
-    coordinator.stepped(
-        StepReport(
-            group=group, step=12, total=None, begun=1.0, done=2.0, productive=1.0, checkpoint=0.0,
-            metrics={"loss": 0.5},
-        )
-    )  # fmt: skip
+    coordinator.stepped(a_report(group, step=12))
     coordinator.saved_alone(replace(an_upload(step=12, group=1), metrics={"step": 12}), ranks=(1,))
     saved = coordinator.next_upload(0)
     assert saved is not None

@@ -142,7 +142,7 @@ def test_a_driver_says_what_other_run_s_checkpoint_it_began_from():
     assert first.records[-1].message == f"restored step 40 of another run, from {uri}"
     accounting.group_started(1065.0, world_size=2, resumed_step=45)
     later = accounting.document(1065.0)
-    assert later.records[-1].message == "resumed from step 45"
+    assert later.records[-1].message == "resumed from step 45; 5 steps are done again"
     assert (later.resumed_from_step, later.restored_from) == (40, uri)
     assert (later.seconds.productive, later.seconds.lost_work) == (5.0, 5.0)
 
@@ -155,6 +155,20 @@ def test_a_loss_counts_where_steps_are_done_again_and_its_time_stays(accounting)
     assert accounting.history() == LossHistory(losses=1, trained=30.0)
     accounting.stepped(report(2, 25, 1070.0, 1075.0, checkpoint=2.0))
     assert accounting.history() == LossHistory(losses=1, trained=37.0, unsaved=True)
+
+
+def test_a_record_says_why_steps_are_done_again(accounting):
+    accounting.group_started(
+        1065.0, world_size=2, resumed_step=29, not_saved="no rank notes its steps"
+    )
+    assert accounting.document(1065.0).records[-1].message == (
+        "resumed from step 29; 1 step is done again, since no rank notes its steps"
+    )
+
+
+def test_nothing_is_said_of_what_was_not_saved_where_no_step_is_lost(accounting):
+    accounting.group_started(1065.0, world_size=2, resumed_step=30, not_saved="no rank is left")
+    assert accounting.document(1065.0).records[-1].message == "resumed from step 30"
 
 
 @pytest.mark.parametrize(

@@ -40,40 +40,49 @@ SAVE_S = 30.0
 
 
 class NotHeld(Exception):
-    """The ranks that are left do not hold the state whole; a sentence says why."""
+    """The ranks that are left do not hold the last step whole; a sentence says why."""
 
 
 def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
     """Ray's controller: have the last step saved, if the ranks that are left have all of it.
 
-    Never raises, and takes a minute at most. Costs one call where no rank notes its steps.
+    Never raises, and takes a minute at most. Costs two calls where no rank notes its steps. Where
+    the step is not saved, the coordinator has the reason, for the record of what is done again.
 
     Args:
         coordinator: handle of the `Coordinator` actor.
         lost: the ranks that are known to be lost.
     """
     try:
-        actors, saved = ray.get(coordinator.survivors.remote(), timeout=CALL_S)
-        if not actors:
-            log.info("no rank notes its steps, so the last checkpoint is used")
-            return
-        asked = {
-            training.call_beside(actor, offered_step): rank
-            for rank, actor in sorted(actors.items())
-            if rank not in lost
-        }
-        offers = _offers(asked)
-        newest = max((offer.step for offer in offers.values()), default=0)
-        if newest <= saved:
-            return  # as new as the last checkpoint, or none at all
-        offers = {rank: offer for rank, offer in offers.items() if offer.step == newest}
-        if len({offer.fingerprint for offer in offers.values()}) > 1:
-            log.warning("%s hold different states of step %d", in_words(offers), newest)
-            return
-        upload, ranks = _save(actors, holders(offers), newest)
-        ray.get(coordinator.saved_alone.remote(upload, ranks), timeout=CALL_S)
+        _save_last_step(coordinator, lost)
     except Exception as error:
-        log.warning("the last step was not saved, so the last checkpoint is used: %s", _why(error))
+        reason = _why(error)
+        log.warning("the last step was not saved, so the last checkpoint is used: %s", reason)
+        coordinator.not_saved_alone.remote(reason)
+
+
+def _save_last_step(coordinator: Any, lost: Collection[int]) -> None:
+    actors, saved = ray.get(coordinator.survivors.remote(), timeout=CALL_S)
+    if not actors:
+        raise NotHeld("no rank notes its steps, which takes a Session with a seed")
+    asked = {
+        training.call_beside(actor, offered_step): rank
+        for rank, actor in sorted(actors.items())
+        if rank not in lost
+    }
+    if not asked:
+        raise NotHeld("every rank was lost that notes its steps")
+    offers, without = _offers(asked)
+    newest = max((offer.step for offer in offers.values()), default=0)
+    if newest <= saved:  # as new as the last checkpoint, or none at all
+        if without:
+            raise NotHeld(without[min(without)])
+        return
+    offers = {rank: offer for rank, offer in offers.items() if offer.step == newest}
+    if len({offer.fingerprint for offer in offers.values()}) > 1:
+        raise NotHeld(f"{in_words(offers)} hold different states of step {newest}")
+    upload, ranks = _save(actors, holders(offers), newest)
+    ray.get(coordinator.saved_alone.remote(upload, ranks), timeout=CALL_S)
 
 
 def holders(offers: Mapping[int, "Offer"]) -> list[list[int]]:
@@ -130,23 +139,23 @@ def _save(
     raise NotHeld(f"no rank is left that could save step {step}")
 
 
-def _offers(asked: dict[Any, int]) -> dict[int, "Offer"]:
-    """What each rank has to offer, where it has something."""
-    if not asked:
-        return {}
+def _offers(asked: dict[Any, int]) -> tuple[dict[int, "Offer"], dict[int, str]]:
+    """What each rank has to offer, and of the others a sentence that says why not."""
     answered, others = ray.wait(list(asked), timeout=FIRST_OFFER_S)
     if answered and others:
-        more, _ = ray.wait(others, num_returns=len(others), timeout=OFFER_S)
+        more, others = ray.wait(others, num_returns=len(others), timeout=OFFER_S)
         answered += more
     found = {}
-    if silent := set(asked.values()) - {asked[call] for call in answered}:
-        log.warning("%s did not answer in time", in_words(silent))
+    without = {asked[call]: f"rank {asked[call]} did not answer in time" for call in others}
     for call in answered:
+        rank = asked[call]
         try:
-            found[asked[call]] = ray.get(call, timeout=CALL_S)
+            found[rank] = ray.get(call, timeout=CALL_S)
         except Exception as error:  # it is lost too, or its state is not whole
-            log.warning("rank %d has no step to save: %s", asked[call], _why(error))
-    return found
+            without[rank] = f"rank {rank} could not save the last step: {_why(error)}"
+    for reason in without.values():
+        log.warning("%s", reason)
+    return found, without
 
 
 def _why(error: Exception) -> str:

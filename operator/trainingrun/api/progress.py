@@ -92,6 +92,8 @@ class Record(Wire):
     """Pod on which it happened, where known."""
     step: Count | None = None
     """Step at which it happened, or that was restored."""
+    reason: Sentence | None = None
+    """Why the ranks that were left saved no later step; none: they did, or it is not known."""
 
 
 class LastCheckpoint(Wire):

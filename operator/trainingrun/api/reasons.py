@@ -396,7 +396,9 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Warning", EventReason.WORKER_LOST, "A worker pod or process died without notice."),
     EventRow("Warning", EventReason.INFRASTRUCTURE_ERROR, "A kubelet refused a pod."),
     EventRow("Warning", EventReason.OUT_OF_MEMORY, "A container exceeded its memory limit."),
-    EventRow("Normal", EventReason.RESTORED, "The driver restored a checkpoint."),
+    EventRow(
+        "Normal", EventReason.RESTORED, "A checkpoint was restored; why steps are done again."
+    ),
     EventRow(
         "Warning", EventReason.CHECKPOINT_SKIPPED, "The driver skipped a checkpoint on restore."
     ),

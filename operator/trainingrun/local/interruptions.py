@@ -15,6 +15,8 @@ class Interruption:
     """The step of the checkpoint from which training continued."""
     seconds: float
     """From the last step before it to the first one after it."""
+    reason: str | None = None
+    """Why the ranks that were left saved no later step, where that is known."""
 
     @property
     def steps_lost(self) -> int:
@@ -33,6 +35,7 @@ class Interruptions:
     _last_step: int = 0
     _last_time: float = 0.0
     _restored: int | None = None
+    _reason: str | None = None
     _records: tuple[int, int, int] = (0, 0, 0)
 
     def record(self, progress: Progress) -> Interruption | None:
@@ -44,14 +47,14 @@ class Interruptions:
             self._records = number
             if record.kind is RecordKind.RESTORED and self.first_step_time is not None:
                 # Restored again before any step was done: the former restored step is obsolete.
-                self._restored = record.step or 0
+                self._restored, self._reason = record.step or 0, record.reason
         done = progress.step_time
         if done is None or done <= self._last_time:
             return None
         over = None
         if self._restored is not None:
             seconds = done - self._last_time
-            over = Interruption(self._last_step, self._restored, seconds)
+            over = Interruption(self._last_step, self._restored, seconds, self._reason)
             self.ended.append(over)
             self._restored = None
         if self.first_step_time is None:

@@ -221,6 +221,7 @@ class _Loop:
         self.display.note(
             f"{what} at step {over.stopped_step}; training again after {over.seconds:.1f} s; "
             f"{over.steps_lost} steps lost"
+            + (f", since {over.reason}" if over.steps_lost and over.reason else "")
         )
 
 

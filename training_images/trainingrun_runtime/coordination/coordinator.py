@@ -76,6 +76,7 @@ class Coordinator:
         self._places = RankPlaces()
         self._group = WorkerGroup()
         self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
+        self._not_saved_alone: str | None = None  # why the ranks that were left did not
         self._final_metrics: dict[str, Any] = {}
         self._rating = TrialRating(contract.trial.metric if contract.trial else None)
         if checkpoint is not None:
@@ -151,13 +152,15 @@ class Coordinator:
             self._refused = {}
             self._rating.begin()
             step, ranks = self._saved_alone or (None, ())
-            self._saved_alone = None
+            not_saved = self._not_saved_alone
+            self._saved_alone = self._not_saved_alone = None
             number = self._accounting.group_started(
                 now,
                 world_size,
                 resumed_step,
                 restored_from,
                 saved_by=ranks if step == resumed_step else (),
+                not_saved=not_saved,
             )
             self._group = WorkerGroup(number, world_size, now)
             self._inbox.begin(number, origin)
@@ -274,6 +277,10 @@ class Coordinator:
             # What rank 0 had not sent when it was lost.
             self._inbox.complete(self._group.number, upload.rows, upload.step)
         self.uploaded(replace(upload, metrics=metrics, rows=()))
+
+    def not_saved_alone(self, reason: str) -> None:
+        """Ray's controller: why they have not; a sentence without its period."""
+        self._not_saved_alone = reason
 
     def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
         """Ray's controller: a worker group ended before training was done."""

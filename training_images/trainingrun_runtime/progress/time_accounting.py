@@ -106,6 +106,7 @@ class TimeAccounting:
         resumed_step: int,
         restored_from: str | None = None,
         saved_by: Collection[int] = (),
+        not_saved: str | None = None,
     ) -> int:
         """A worker group begins from `resumed_step`; its number, from 1.
 
@@ -117,10 +118,12 @@ class TimeAccounting:
             resumed_step: step of the checkpoint that it restores.
             restored_from: URI of that checkpoint, where it is another run's.
             saved_by: the ranks that saved that step after another one was lost, if it was so.
+            not_saved: why they did not save a later one, where that is known.
         """
         self._settle_group()
+        again = max(self._step - resumed_step, 0)
         # A checkpoint that was made on a notice, or by another rank, holds the last step.
-        self._losses += resumed_step < self._step
+        self._losses += again > 0
         productive = self._seconds.productive
         kept = self._productive_up_to(resumed_step) if self._samples else 0.0
         if self._resumed_from is None:
@@ -142,7 +145,11 @@ class TimeAccounting:
             message = f"restored step {resumed_step} of another run, from {restored_from}"
         if saved_by:
             message += f", which {in_words(saved_by)} saved after the loss"
-        self._add_record(now, RecordKind.RESTORED, message, step=resumed_step)
+        if again:
+            message += f"; {again} {'step is' if again == 1 else 'steps are'} done again"
+            message += f", since {not_saved}" if not_saved else ""
+        reason = not_saved if again else None
+        self._add_record(now, RecordKind.RESTORED, message, step=resumed_step, reason=reason)
         return self._group
 
     def stepped(self, report: StepReport) -> None:
