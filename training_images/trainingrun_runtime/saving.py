@@ -132,21 +132,26 @@ class Saving:
     def try_out(self) -> None:
         """The first step is done: refuse what cannot be saved; note each step's end if possible.
 
-        An optimizer has no state before it.
+        And make the memory that the first checkpoint will be copied into. An optimizer has no state
+        before that step.
         """
         if self._tried:
             return
         states = self._objects.states()
         snapshot.try_out(states)
+        comparison = self._compare(state_comparison.fingerprints(states))
         self._noted_steps.begin(
             self._objects.objects,
             self._worker.rank,
             self._objects.replicated,
-            lambda: self._compare(state_comparison.fingerprints(states)).own,
+            lambda: comparison.own,
             lambda: [of for (of,) in self._consensus.gather([state_comparison.layout(states)])],
         )
         if self._noted_steps.noting:
             self._worker.can_save_alone()
+        if self._upload is None:
+            worker = self._worker
+            snapshot.make_memory(states, comparison, worker.rank, worker.world_size, self._staging)
         self._tried = True
 
     def save(self, *, wait: bool) -> None:

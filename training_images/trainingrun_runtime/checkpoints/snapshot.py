@@ -118,7 +118,34 @@ def take(
         world_size: how many ranks there are.
         staging: memory of the former checkpoint, which is overwritten. None: new memory.
     """
-    own, staging = comparison.own, staging or Staging()
+    staging = staging or Staging()
+    files = _placed(states, comparison, position, rank, world_size, staging)
+    staging.copy()
+    return files
+
+
+def make_memory(
+    states: Mapping[str, Encoded],
+    comparison: Comparison,
+    rank: int,
+    world_size: int,
+    staging: Staging,
+) -> None:
+    """Begin to make the memory for the first checkpoint, beside training; see `take`."""
+    _placed(states, comparison, Position(), rank, world_size, staging)
+    staging.make_memory()
+
+
+def _placed(
+    states: Mapping[str, Encoded],
+    comparison: Comparison,
+    position: Position,
+    rank: int,
+    world_size: int,
+    staging: Staging,
+) -> dict[str, Any]:
+    """The files, with places for the tensors' copies."""
+    own = comparison.own
     staging.begin()
     mine = {
         name: staging.placed(sharded_state.own_tree(state))
@@ -137,7 +164,6 @@ def take(
             name: staging.placed(state.tree) for name, state in states.items() if name not in own
         }
         files |= shared(all_ranks, own, position, world_size)
-    staging.copy()
     return files
 
 

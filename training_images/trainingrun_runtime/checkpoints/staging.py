@@ -1,14 +1,20 @@
 """Host memory that the tensors of a checkpoint are copied into, used again for the next one.
 
-New memory costs more than the copy: the kernel clears each page when it is first written to.
+New memory costs more than the copy: the kernel clears each page when it is first written to. So the
+memory of the first checkpoint is made beside training, before that checkpoint is due.
 """
 
+import mmap
 import os
-from collections.abc import Hashable
+import threading
+from collections.abc import Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
+
+from .background import begin_behind_training
 
 SMALL = 2**16
 """Bytes of a tensor up to which it gets new memory each time."""
@@ -16,6 +22,9 @@ PIECE = 2**23
 """Bytes that a thread copies at once."""
 THREADS = 4
 """Threads that copy, at most; one alone does not use what the memory can do."""
+AT_ONCE = 2**22
+"""Bytes of new memory that are made at once: a checkpoint waits some milliseconds at most, and
+NumPy releases Python's lock meanwhile."""
 
 
 class Staging:
@@ -29,9 +38,15 @@ class Staging:
         self._free: dict[Hashable, list[torch.Tensor]] = {}
         self._used: dict[Hashable, list[torch.Tensor]] = {}
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._making: threading.Thread | None = None
+        self._wanted = threading.Event()
 
     def begin(self) -> None:
         """Begin a checkpoint; nobody reads the copies of the former one any more."""
+        if self._making is not None:
+            self._wanted.set()
+            self._making.join()  # else it would write into a copy
+            self._making = None
         self._free, self._used, self._copies = self._used, {}, []
 
     def placed(self, value: Any) -> Any:
@@ -60,6 +75,17 @@ class Staging:
             with ThreadPoolExecutor(threads, "checkpoint-copy") as pool:
                 list(pool.map(_copy, shared))
 
+    def make_memory(self) -> None:
+        """Instead of `copy`: have the kernel clear the memory of these places, beside training.
+
+        It ends when that is done, or when the next checkpoint begins.
+        """
+        places = [target.as_strided((target.numel(),), (1,)) for target, _ in self._copies]
+        self._free, self._copies = {}, []
+        # NumPy, since PyTorch must not be called in a thread that outlives Python's own end.
+        bytes_of = [place.view(torch.uint8).numpy() for place in places]
+        self._making = begin_behind_training(lambda: _touch(bytes_of, self._wanted))
+
     def _place(self, value: torch.Tensor) -> torch.Tensor:
         if value.layout is not torch.strided or value.is_quantized or value.nbytes <= SMALL:
             return value.to("cpu", copy=True)
@@ -80,3 +106,12 @@ def _pieces(target: torch.Tensor, source: torch.Tensor) -> list[tuple[torch.Tens
 def _copy(piece: tuple[torch.Tensor, torch.Tensor]) -> None:
     target, source = piece
     target.copy_(source)
+
+
+def _touch(places: Iterable[np.ndarray[Any, Any]], wanted: threading.Event) -> None:
+    """Write one byte to each page, until `wanted` is set."""
+    for content in places:
+        for start in range(0, len(content), AT_ONCE):
+            if wanted.is_set():
+                return
+            content[start : start + AT_ONCE : mmap.PAGESIZE] = 0
