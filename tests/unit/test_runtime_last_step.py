@@ -189,6 +189,30 @@ def test_a_tensor_that_was_replaced_is_not_taken_for_the_former_one() -> None:
         training.handed_out()
 
 
+def test_an_adversarial_attack_on_one_row_by_data_leaves_nothing() -> None:
+    """No few elements show it, and the attack ends only after the second backward pass."""
+    training, table = Training(norm=False), nn.Embedding(5_000, 16)
+    training.last = LastStep({**training.objects, "table": table}, 0)
+    training.step(2)
+    table.weight.data[7] += 1
+    training.note()
+    training.last.take(training.at.step)
+    table.weight.data[7] += 1
+    with pytest.raises(NotWhole, match=r"by a parameter's \.data"):
+        training.last.take(training.at.step)
+    training.note()
+    table.weight.data = torch.zeros(5_000, 16)
+    with pytest.raises(NotWhole, match=r"by a parameter's \.data"):
+        training.last.noted()
+
+
+def test_what_is_taken_out_of_an_optimizers_state_is_missed() -> None:
+    training = Training()
+    training.optimizer.state.clear()
+    with pytest.raises(NotWhole, match="optimizer has less in its state than after the step"):
+        training.handed_out()
+
+
 def test_a_step_that_not_every_rank_has_finished_is_not_offered() -> None:
     """A rank that died in it may have asked to stop."""
     training = Training()

@@ -249,7 +249,10 @@ class LastStep:
         if self._stepped:
             raise NotWhole("an optimizer has begun the next step")
         if self._watched.versions() != noted.versions:
-            raise NotWhole("parameters, or an optimizer's state, were changed since the last step")
+            raise NotWhole(
+                "parameters, or an optimizer's state, were changed since the last step, or may "
+                "have been by a parameter's .data"
+            )
         if noted is not self._noted:  # once more: a whole step may have been noted in between
             raise NotWhole(f"step {noted.position.step} is no longer the last one")
 

@@ -1,7 +1,8 @@
 """Parameters, buffers and optimizers' tensors: whether something has changed them since a step.
 
 Parameters and what an optimizer keeps for them are not copied: their version counters show a
-change, and a few elements are compared too. What the forward pass changes (buffers) is copied.
+change, uses of `Parameter.data` are counted, and a few elements are compared too. What the forward
+pass changes (buffers) is copied.
 """
 
 from collections import OrderedDict
@@ -12,14 +13,15 @@ import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 
+from . import data_use
 from .sharded_state import is_sharded
 from .stateful_objects import holds_shards
 
 LARGEST_COPY = 64 * 2**20
 """Bytes of buffers that are copied at the end of a step."""
 PROBES, PROBE = 16, 64
-"""Parameters of which a few elements are copied, and how many: an assignment to `.data` changes no
-version counter."""
+"""Parameters of which a few elements are copied, and how many: a change through NumPy's view of
+them, or through an older `.data`, changes no version counter."""
 CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
 
 
@@ -66,6 +68,7 @@ class WatchedTensors:
         self._copies = _by_kind([*buffers, *self._probes])
         self._first = {id(copy): copy.clone() for _, copy in buffers}
         self._tensors: list[torch.Tensor] = []
+        self._kept: dict[str, set[int]] = {}  # ids of each optimizer's tensors
         self._states = -1
         self.gpu = next((t.device for t in self._parameters.values() if t.is_cuda), None)
         """Where the parameters are; None: in host memory."""
@@ -79,8 +82,8 @@ class WatchedTensors:
         return self.versions()
 
     def versions(self) -> list[int]:
-        """Each of them is another number once its tensor was changed."""
-        return [t._version for t in self._tensors]
+        """Each of them is another number once its tensor was changed, the first one for `.data`."""
+        return [data_use.uses(), *(t._version for t in self._tensors)]
 
     def require_same_data(self) -> None:
         """Make sure that no parameter was changed by assignment to its data.
@@ -131,14 +134,17 @@ class WatchedTensors:
         state = self._optimizers[name].state_dict()
         if set(state) != {"state", "param_groups"} or len(state["param_groups"]) != len(groups):
             raise NotWhole(f"{name} has other parameters, or more than those, in its state")
-        known = {id(t) for t in self._tensors}
+        known, found = self._kept[name], set()
         for values in (*state["state"].values(), *groups):
             for key, value in values.items():
                 if isinstance(value, torch.Tensor):
                     if id(value) not in known:
                         raise NotWhole(f"{name}: {key} was replaced")
+                    found.add(id(value))
                 elif not isinstance(value, CONSTANTS):
                     raise NotWhole(f"{name}: {key} is a {type(value).__name__}")
+        if found != known:
+            raise NotWhole(f"{name} has less in its state than after the step")
         now = state["param_groups"]
         if any(n.keys() - {"params"} != g.keys() for n, g in zip(now, groups, strict=True)):
             raise NotWhole(f"{name} has other settings")
@@ -169,9 +175,15 @@ class WatchedTensors:
             return
         self._states = states
         found = list(self._parameters.values())
-        for optimizer in self._optimizers.values():
-            for value in (*optimizer.state.values(), *settings(optimizer)):
-                found += [t for t in value.values() if isinstance(t, torch.Tensor)]
+        for name, optimizer in self._optimizers.items():
+            kept = [
+                tensor
+                for values in (*optimizer.state.values(), *settings(optimizer))
+                for tensor in values.values()
+                if isinstance(tensor, torch.Tensor)
+            ]
+            self._kept[name] = {id(tensor) for tensor in kept}
+            found += kept
         # A part may be changed as what it is, and as a part of the whole: each counts by itself.
         self._tensors = [*found, *(_local(t) for t in found if is_sharded(t))]
 
