@@ -31,6 +31,8 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
     [
         pytest.param("epochs", 35, 12, "[10, 20, 30, 35]", id="epochs"),
         pytest.param("loops", 30, 17, "[30]", id="loops"),
+        pytest.param("draws", 30, 14, "[30]", id="random numbers between the loops"),
+        pytest.param("averages", 30, 13, "[30]", id="weights that ranks average now and then"),
     ],
 )
 def test_it_ends_alike_when_interrupted_in_mid_loop(

@@ -45,7 +45,6 @@ class Loader:
         self.drawn = 0
 
     def batch(self) -> torch.Tensor:
-        self.drawn += 1
         return torch.from_numpy(self.random.standard_normal((8, 1)).astype(np.float32))
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,7 +58,7 @@ class Loader:
 class Training:
     """A model, its data and its session."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], seed: int | None = None) -> None:
         seed_everything(0)
         self.pause = config.get("step_seconds", 0.0)
         self.rank = ray.train.get_context().get_world_rank()
@@ -68,6 +67,7 @@ class Training:
         self.notes, self.loader = Notes(), Loader(self.rank)
         self.noise = torch.Generator().manual_seed(self.rank)
         self.session = Session(
+            seed=seed,
             model=self.model,
             optimizer=self.optimizer,
             notes=self.notes,
@@ -75,8 +75,9 @@ class Training:
             noise=self.noise,
         )
 
-    def step(self) -> float:
-        x = self.loader.batch()
+    def step(self, x: torch.Tensor | None = None) -> float:
+        x = self.loader.batch() if x is None else x
+        self.loader.drawn += 1
         y = 3 * x + 2 + 0.1 * torch.randn(x.shape, generator=self.noise)
         loss = torch.nn.functional.mse_loss(self.model(x), y)
         self.optimizer.zero_grad()
@@ -133,6 +134,41 @@ def loops(config: dict[str, Any]) -> None:
             training.step()
         if training.session.step == 30 and training.rank == 0:
             training.session.stop()
+    training.evaluate()
+    training.finish()
+
+
+def draws(config: dict[str, Any]) -> None:
+    """Draws which samples to train on, and in each epoch their order; with a seed of the session.
+
+    Before that, a loop without epochs, after which it draws noise.
+    """
+    training = Training(config, seed=3)
+    session = training.session
+    samples = torch.linspace(-1, 1, 100).unsqueeze(1)[torch.randperm(100)[:80]]
+    for _ in session.steps(5):
+        training.step()
+    noise = torch.randn(80, 1)
+    for _ in session.epochs(3):
+        order = torch.randperm(80)
+        for _ in session.steps(10):
+            first = 8 * session.steps_of_epoch
+            training.step((samples + 0.1 * noise)[order[first : first + 8]])
+    training.evaluate()
+    training.finish()
+
+
+def averages(config: dict[str, Any]) -> None:
+    """Each rank trains alone, and the ranks average their weights in every tenth step."""
+    training = Training(config)
+    for step in training.session.steps(30):
+        with training.model.no_sync():
+            training.step()
+        if step % 10 == 9:
+            with torch.no_grad():
+                for parameter in training.model.parameters():
+                    torch.distributed.all_reduce(parameter)
+                    parameter /= 2
     training.evaluate()
     training.finish()
 

@@ -1,6 +1,7 @@
 """What a checkpoint of the session holds, for all ranks and for each of them."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,36 @@ def test_what_all_ranks_share_fits_any_number_of_them(tmp_path: Path) -> None:
         objects = {"a": Counter()}
         snapshot.restore(LocalFiles(tmp_path), objects, rank, 3)
         assert objects["a"].state == 5
+
+
+@pytest.mark.parametrize(
+    ("thing", "other", "sentence"),
+    [
+        pytest.param(
+            lambda: torch.nn.Linear(2, 3),
+            lambda: torch.nn.Linear(2, 4),
+            r"does not fit it \(Error.* size mismatch .*\); make it with the same layers",
+            id="model",
+        ),
+        pytest.param(
+            lambda: torch.optim.SGD([{"params": [_parameter()]}, {"params": [_parameter()]}]),
+            lambda: torch.optim.SGD([_parameter()]),
+            r"does not fit it \(loaded state dict has a different number of parameter groups\); "
+            "make it over the same parameters as then, with all of its groups before the session",
+            id="optimizer to which a group was added",
+        ),
+    ],
+)
+def test_what_is_made_in_another_way_is_refused_in_one_sentence(
+    tmp_path: Path, thing: Callable[[], Any], other: Callable[[], Any], sentence: str
+) -> None:
+    saved(tmp_path, [{"it": thing()}], set())
+    with pytest.raises(ValueError, match=f"^the checkpoint of step 7 {sentence}"):
+        snapshot.restore(LocalFiles(tmp_path), {"it": other()}, 0, 1)
+
+
+def _parameter() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.zeros(2))
 
 
 def test_generators_of_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 import ray.train
+import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from .checkpoints import snapshot, state_comparison
@@ -40,14 +41,21 @@ class SavedObjects:
         self.objects: dict[str, Stateful] = restorable(dict(objects))
         """With the models' wrappers removed."""
         self.replicated = {name for name, thing in objects.items() if replicated(thing)}
-        """Names of those that are the same on every rank by themselves."""
+        """Names of the models whose buffers are taken from rank 0 before each forward pass."""
 
     def states(self) -> dict[str, Any]:
         """What this rank may have to save, not copied yet."""
-        mine = set(self.objects)
-        if self._worker.rank != 0:
-            mine -= self.replicated
-        return snapshot.encoded(self.objects, mine)
+        return snapshot.encoded(self.objects, self.objects.keys())
+
+    def fingerprints(self, states: Mapping[str, Any]) -> dict[str, Fingerprints]:
+        """Short digests of these states."""
+        # Ranks that average their weights now and then have parameters of their own in between.
+        parameters = {
+            name: {key for key, _ in thing.named_parameters(remove_duplicate=False)}
+            for name, thing in self.objects.items()
+            if name in self.replicated and isinstance(thing, torch.nn.Module)
+        }
+        return state_comparison.fingerprints(states, parameters)
 
     def restore(self) -> Position:
         """Put everything back as the checkpoint has it, if there is one; how far training was."""
@@ -93,7 +101,7 @@ class Saving:
         self.saved: Position | None = course.position if worker.restored is not None else None
         """Of the last checkpoint of this run."""
         restored = self.saved is not None
-        self._fingerprints = state_comparison.fingerprints(objects.states()) if restored else {}
+        self._fingerprints = objects.fingerprints(objects.states()) if restored else {}
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
         self._upload: CheckpointUpload | None = None
@@ -113,7 +121,7 @@ class Saving:
     def changed(self) -> bool:
         """Whether this position or the state differs from the last checkpoint's."""
         states = self._objects.states()
-        return self.unsaved or state_comparison.fingerprints(states) != self._fingerprints
+        return self.unsaved or self._objects.fingerprints(states) != self._fingerprints
 
     def slowest_s(self) -> float:
         """Seconds that the slowest of the last two checkpoints took, its upload included."""
@@ -139,7 +147,7 @@ class Saving:
             return
         states = self._objects.states()
         snapshot.try_out(states)
-        comparison = self._compare(state_comparison.fingerprints(states))
+        comparison = self._compare(self._objects.fingerprints(states))
         self._noted_steps.begin(
             self._objects.objects,
             self._worker.rank,
@@ -167,7 +175,7 @@ class Saving:
         self._course.note_stop(self._consensus.settle())
         self._consensus.reset()
         worker, position, states = self._worker, self._course.position, self._objects.states()
-        self._fingerprints = state_comparison.fingerprints(states)
+        self._fingerprints = self._objects.fingerprints(states)
         comparison = self._compare(self._fingerprints)
         self._noted_steps.exclude(comparison.own)
         files = snapshot.take(
@@ -207,6 +215,6 @@ class Saving:
             wait_s = min(wait_s * 1.2, 1.0)
 
     def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
-        names = sorted(fingerprints.keys() - self._objects.replicated)
+        names = sorted(fingerprints)
         mine = [number for name in names for number in fingerprints[name][:3]]
         return state_comparison.compare(names, self._consensus.gather(mine), self._worker.rank)

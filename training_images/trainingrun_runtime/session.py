@@ -75,8 +75,8 @@ class Session:
         snapshot.try_out(saved.states())  # what cannot be saved is refused now
         self._course = Course(saved.restore())
         restored = worker.continues
-        if restored is None or snapshot.rank_file(worker.rank) not in restored.files:
-            self._draw_anew("between steps")
+        # In every attempt alike: what is drawn before the first loop, such as a split of the data.
+        self._random.begin("session", 0, 0)
         self._rated_by = worker.trial.metric if worker.trial else None
         self._rate(restored.metrics if restored is not None else {})
         self.noted_steps = NotedSteps(seeded=self._random.seeded, world_size=worker.world_size)
@@ -180,6 +180,8 @@ class Session:
         self._epochs = total
         try:
             while self.epoch < total and not self.stopped:
+                # Also where the epoch was begun before: its body draws the same order again.
+                self._random.begin("epoch", self._course.epoch_began, self.epoch)
                 yield self.epoch
                 self._leave_loop()
                 self._course.epoch += 1
@@ -188,7 +190,7 @@ class Session:
                 if self._save_after is not None:
                     self._save_after = None
                     self._requests.save()
-                self._pause(Place.EPOCH)
+                self._pause(Place.EPOCH, self.step)
         finally:
             self._epochs = None
 
@@ -225,7 +227,7 @@ class Session:
             while self.step < end and not self.stopped:
                 self._requests.wait_for_trials()
                 course.loops.in_step, self._step_began = True, time.monotonic()
-                self._draw_anew("step")
+                self._random.begin("step", self.step, self.epoch)
                 self._data.step_begins()
                 yield self.step
                 if course.loops.number != number:
@@ -322,7 +324,8 @@ class Session:
             return
         if self.step >= end:
             loops.reached(end)
-        self._pause(Place.END)
+        # A resumed run passes the ends of the loops that were over before its checkpoint.
+        self._pause(Place.END, min(self.step, end))
 
     def _step_done(self) -> None:
         course, saving = self._course, self._saving
@@ -367,13 +370,11 @@ class Session:
             )
         )
 
-    def _draw_anew(self, where: str) -> None:
-        self._random.begin(where, self.step, self.epoch)
-
-    def _pause(self, place: Place) -> None:
-        """Between two loops or epochs: what follows may take long, or have another total."""
+    def _pause(self, place: Place, step: int) -> None:
+        """Between two loops or epochs, after a step: what follows may take long."""
         course, started = self._course, time.monotonic()
-        self._draw_anew("between steps")
+        # A resumed run passes what came before its epochs when it is in one of them.
+        self._random.begin("between steps", step, self.epoch if self._epochs is not None else 0)
         agreed = self._requests.agree(place)
         if course.stop_at is not None:
             course.stop_at = min(course.stop_at, self.step)

@@ -98,6 +98,11 @@ def decode(value: Any) -> Any:
 
 def _tensor(value: torch.Tensor, where: str) -> torch.Tensor:
     kind = type(value)
+    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+        raise NotSavable(
+            f"{where} has no values yet, since its layer is a lazy one; give the model a batch "
+            "before the session is made"
+        )
     sharded = any(base.__name__ == "DTensor" for base in kind.__mro__)
     if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not sharded:
         raise NotSavable(

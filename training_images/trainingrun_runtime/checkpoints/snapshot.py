@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.optimizer import Optimizer
 
 from . import resharding, shard_files, sharded_state
 from .encoding import TAG, NotSavable, decode, encode
@@ -23,6 +24,9 @@ from .sharded_state import Encoded
 from .staging import Staging
 from .state_comparison import Comparison
 from .stateful_objects import Stateful
+
+_REASON = 200
+"""Characters of PyTorch's own text in an error."""
 
 
 def rank_file(rank: int) -> str:
@@ -236,7 +240,7 @@ def restore(
     }
     whole = resharding.filled(states, objects, files)
     for name, thing in objects.items():
-        thing.load_state_dict(decode(whole[name]))
+        _put_back(name, thing, decode(whole[name]), position.step)
     if mine is not None:
         _restore_random_state(mine)
     return position
@@ -266,8 +270,33 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
             f"{', '.join([*shared, *own])}"
         )
     tree = resharding.filled({name: _kept(tree, thing)}, {name: thing}, files)[name]
-    thing.load_state_dict(decode(tree))
+    _put_back(name, thing, decode(tree), int(saved["step"]))
     return int(saved["step"])
+
+
+def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
+    """Have an object become what it was.
+
+    Raises:
+        ValueError: it is a model or an optimizer that was made in another way.
+    """
+    try:
+        thing.load_state_dict(state)
+    except (KeyError, RuntimeError, ValueError) as error:
+        if isinstance(thing, Optimizer):
+            how = (
+                "make it over the same parameters as then, with all of its groups before the "
+                "session, also those of layers that are trained later: it leaves out what has no "
+                "gradient"
+            )
+        elif isinstance(thing, torch.nn.Module):
+            how = "make it with the same layers and sizes as then, or begin a new run"
+        else:
+            raise
+        reason = " ".join(str(error).split())[:_REASON]
+        raise ValueError(
+            f"the checkpoint of step {step} does not fit {name} ({reason}); {how}"
+        ) from error
 
 
 def _kept(tree: Any, thing: Stateful) -> Any:

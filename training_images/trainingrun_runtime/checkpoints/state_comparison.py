@@ -3,10 +3,11 @@
 The ranks exchange digests, a few numbers for each object, and never the states.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from . import sharded_state
+from .encoding import TAG
 from .fingerprint import fingerprint
 from .sharded_state import Encoded
 
@@ -22,6 +23,8 @@ class Fingerprints(NamedTuple):
     """Of the content of these parts: ranks of one layout should have the same."""
     parts: int
     """Of the content of all parts."""
+    rank_0: int = 0
+    """Of what rank 0 decides for all: the buffers of a model in data parallelism."""
 
 
 class Comparison(NamedTuple):
@@ -54,19 +57,38 @@ def compare(names: Sequence[str], ranks: Sequence[Sequence[int]], rank: int) -> 
     return Comparison(own, same_parts)
 
 
-def fingerprints(states: Mapping[str, Encoded]) -> dict[str, Fingerprints]:
-    """Short digests of each state."""
-    return {name: _fingerprints(state) for name, state in states.items()}
+def fingerprints(
+    states: Mapping[str, Encoded], replicated: Mapping[str, Collection[str]] | None = None
+) -> dict[str, Fingerprints]:
+    """Short digests of each state.
+
+    Args:
+        states: encoded, by name.
+        replicated: names of the parameters of those models of which rank 0 decides everything else.
+    """
+    compared = replicated or {}
+    return {name: _fingerprints(state, compared.get(name)) for name, state in states.items()}
 
 
-def _fingerprints(state: Encoded) -> Fingerprints:
+def _fingerprints(state: Encoded, compared: Collection[str] | None) -> Fingerprints:
     some = sharded_state.parts_of_some(state)
+    common, of_rank_0 = (state.tree, None) if compared is None else _divided(state.tree, compared)
     return Fingerprints(
-        common=fingerprint(state.tree),
+        common=fingerprint(common),
         layout=fingerprint({p: [*part.offsets, *part.local.shape] for p, part in some.items()}),
         copies=fingerprint([part.local for part in some.values()]),
         parts=fingerprint([sharded_state.local_part(t) for t in state.shards.values()]),
+        rank_0=fingerprint(of_rank_0),
     )
+
+
+def _divided(tree: Any, compared: Collection[str]) -> tuple[Any, Any]:
+    """The parameters of a model's encoded state, and the rest; a state of another form is rest."""
+    items = tree.get("items") if isinstance(tree, dict) and TAG in tree else None
+    if not isinstance(items, dict):
+        return None, tree
+    parameters = {key: item for key, item in items.items() if key in compared}
+    return parameters, {key: item for key, item in items.items() if key not in compared}
 
 
 def layout(states: Mapping[str, Encoded]) -> int:
