@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from support import statistics
+from support import closing_lines
 from support.apiserver import ApiServer, running_apiserver
 from support.binaries import Unavailable, kuberay_crds
 from trainingrun.api.crd import crd
@@ -53,16 +53,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker of pytest-xdist hands its lines over."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["statistics"] = statistics.LINES
+        session.config.workeroutput["closing_lines"] = closing_lines.LINES
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Takes the lines of a worker that has ended."""
-    statistics.LINES.extend(getattr(node, "workeroutput", {}).get("statistics", ()))
+    closing_lines.LINES.extend(getattr(node, "workeroutput", {}).get("closing_lines", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What tests have to say about themselves, such as how much was fuzzed."""
-    for line in statistics.LINES:
+    for line in closing_lines.LINES:
         terminalreporter.write_line(line)

@@ -70,8 +70,7 @@ def newest(bucket: Bucket, tmp_path: Path) -> Manifest:
 @pytest.fixture
 def owner(bucket: Bucket, newest: Manifest) -> Iterator[Owner]:
     """It has downloaded the checkpoint; what it shares is gone from the bucket since."""
-    # -P: support/statistics.py is not the module of that name.
-    command = [sys.executable, "-P", sharing_rank.__file__, bucket.root, str(bucket.endpoint)]
+    command = [sys.executable, sharing_rank.__file__, bucket.root, str(bucket.endpoint)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None

@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from support import statistics
+from support import closing_lines
 from support.simulation.faults import GROUPS
 from support.simulation.story import STEP_BITS, Story
 from support.simulation.world import World
@@ -93,7 +93,7 @@ def test_whatever_happens_the_promises_hold() -> None:
         reported["reconciles"] += story.operator.reconciles
 
     tell()
-    statistics.say(
+    closing_lines.say(
         "fuzzed reconciler: "
         + ", ".join(f"{number:,} {what}" for what, number in reported.items())
         + f", {time.process_time() - began:.0f} s of CPU"
