@@ -174,6 +174,9 @@ MET = [
     ("connection-refused", connect_to_nobody),
     ("no-such-host", lambda: socket.getaddrinfo("nowhere.invalid", 80)),
     ("tensors-as-metrics", fail_to_report_a_tensor),
+    ("as-under-torchrun", lambda: torch.distributed.init_process_group("gloo")),
+    ("as-under-torchrun", torch.distributed.get_rank),
+    ("as-under-torchrun", lambda: os.environ["LOCAL_RANK"]),
     ("no-such-package", lambda: importlib.import_module("no_such_package_anywhere")),
 ]
 

@@ -322,6 +322,15 @@ MET: tuple[Remedy, ...] = (
         "report numbers, as loss.item()",
     ),
     Remedy(
+        "as-under-torchrun",
+        r"torch\.distributed using env:// rendezvous: environment variable|"
+        r"Default process group has not been initialized|"
+        r"^KeyError: '(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)'",
+        "a script runs once, beside the ranks, and not on each rank as under torchrun: put the "
+        "training into a function and call TorchTrainer(function).fit(), or name the function in "
+        "training.function",
+    ),
+    Remedy(
         "no-such-package",
         r"^(ModuleNotFoundError|ImportError): (No module named '(?!ray\.)|[\w ]+ isn't installed)",
         "put the package into training.requirements, or use an image that has it; modules of your "
