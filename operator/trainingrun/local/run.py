@@ -220,7 +220,7 @@ class _Loop:
             what = f"node {self.preemption.node.name} preempted"
         self.display.note(
             f"{what} at step {over.stopped_step}; training again after {over.seconds:.1f} s; "
-            f"{over.steps_lost} steps lost"
+            f"{over.steps_lost} {'step' if over.steps_lost == 1 else 'steps'} lost"
             + (f", since {over.reason}" if over.steps_lost and over.reason else "")
         )
 
