@@ -137,6 +137,22 @@ def test_a_script_gets_its_arguments_and_the_names_of_its_run(
     assert run.metrics() == {"step": 1, "rank": "example/default/0/2", "script": "--lr 0.1"}
 
 
+def test_what_a_script_reports_without_a_checkpoint_is_the_result(
+    a_script: Callable[[str], Run],
+) -> None:
+    run = a_script(
+        """
+        def plain():
+            for step in range(1, 4):
+                ray.train.report({"loss": 1 / step})
+
+        TorchTrainer(plain, scaling_config=ScalingConfig(num_workers=2)).fit()
+        """
+    )
+    assert run.drive() == 0, run.log()
+    assert run.metrics()["loss"] == 1 / 3
+
+
 @pytest.mark.slow
 def test_overruled_settings_of_a_script_are_named_and_its_callbacks_are_called(
     a_script: Callable[[str], Run], tmp_path: Path

@@ -95,6 +95,24 @@ def test_the_reason_why_no_rank_saved_the_last_step_is_said_once(coordinator: Co
     ]
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "metrics"),
+    [
+        pytest.param(12, {"loss": 0.4, "error": 0.1}, id="with the last checkpoint"),
+        pytest.param(10, {"loss": 0.5}, id="after the last checkpoint"),
+        pytest.param(0, {"loss": 0.5}, id="without a checkpoint"),
+    ],
+)
+def test_the_result_has_the_last_reported_metrics(
+    coordinator: Coordinator, checkpoint: int, metrics: dict[str, float]
+):
+    coordinator.stepped(a_report(coordinator.group_started(2, 0, []), step=12))
+    saved = {"loss": 0.4, "error": 0.1} if checkpoint else {}
+    coordinator.finished({"accuracy": 0.9})
+    found = coordinator.complete(ProgressResult(metrics=saved), checkpoint)
+    assert found.metrics == {**metrics, "accuracy": 0.9}
+
+
 def test_a_step_saved_by_another_rank_keeps_the_metrics_that_rank_0_has_reported(
     coordinator: Coordinator,
 ):

@@ -182,7 +182,8 @@ class Attempt:
             if self._committer.failure is not None:
                 raise self._committer.failure
             self._retry(self._committer.write_reports)
-            final = ray.get(coordinator.complete.remote(self._result()))
+            result, step = self._result()
+            final = ray.get(coordinator.complete.remote(result, step))
             written = self._retry(lambda: run_result.write(self._lease, final))
             self._write_final(
                 coordinator.succeeded.remote(written), lambda: self._documents.succeeded(written)
@@ -216,15 +217,17 @@ class Attempt:
         self.fail(failure)
         return FAILED
 
-    def _result(self) -> ProgressResult:
+    def _result(self) -> tuple[ProgressResult, int]:
+        """What the bucket has, and the newest checkpoint's step; 0: there is no checkpoint."""
         committed = self._retry(lambda: manifest.committed(self._bucket))
         newest = committed[-1] if committed else None
         best = retention.best_of(committed, retention.wanted(self._contract.checkpoints))
-        return ProgressResult(
+        result = ProgressResult(
             metrics=newest.metrics if newest else {},
             checkpoint_uri=self._bucket.uri(newest.path) if newest else None,
             best_checkpoint_uri=self._bucket.uri(best.path) if best else None,
         )
+        return result, newest.step if newest else 0
 
     def _suspend(self) -> None:
         self._coordinator.request.remote(Command.SUSPEND)

@@ -380,9 +380,18 @@ class Coordinator:
         """Rank 0: the training's final metrics."""
         self._final_metrics = {**self._final_metrics, **metrics}
 
-    def complete(self, result: ProgressResult) -> ProgressResult:
-        """The result with the training's final metrics on top."""
-        return result.model_copy(update={"metrics": {**result.metrics, **self._final_metrics}})
+    def complete(self, result: ProgressResult, step: int) -> ProgressResult:
+        """The result with the last reported metrics, and the training's final ones on top.
+
+        Args:
+            result: with the metrics of the newest checkpoint, if there is one.
+            step: of that checkpoint; 0: there is none. A script may report later ones without one.
+        """
+        with self._lock:
+            last = self._accounting.step
+            reported = self._accounting.metrics_of(last) if last > step else {}
+        metrics = {**(reported or result.metrics), **self._final_metrics}
+        return result.model_copy(update={"metrics": metrics})
 
     def succeeded(self, result: ProgressResult) -> None:
         """Training is done, and the result is in the bucket."""
