@@ -215,6 +215,13 @@ TEXTS: list[tuple[str, BaseException]] = [
         ),
     ),
     (
+        "fsdp-without-gpu",
+        RuntimeError(
+            "FSDP is only available with GPU-enabled training. Set `use_gpu=True` in your Trainer "
+            "to train with GPUs."
+        ),
+    ),
+    (
         "no-nccl",
         ValueError("ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
     ),

@@ -239,6 +239,12 @@ MET: tuple[Remedy, ...] = (
         "training.torch.backend: gloo",
     ),
     Remedy(
+        "fsdp-without-gpu",
+        r"FSDP is only available with GPU-enabled training",
+        "set workers.accelerator of the TrainingRun, which decides about use_gpu, or shard the "
+        "model by fully_shard of torch.distributed.fsdp, which needs no GPU",
+    ),
+    Remedy(
         "cuda-tensor-on-cpu",
         r"Attempting to deserialize object on a CUDA device",
         "pass map_location=ray.train.torch.get_device() to torch.load",
