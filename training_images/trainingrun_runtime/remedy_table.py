@@ -337,6 +337,12 @@ MET: tuple[Remedy, ...] = (
         "training.function",
     ),
     Remedy(
+        "exit-of-a-rank",
+        r"^SystemExit\b",
+        "return from the training function instead, on every rank; session.stop() of one rank ends "
+        "all of them after the same step",
+    ),
+    Remedy(
         "no-such-package",
         r"^(ModuleNotFoundError|ImportError): (No module named '(?!ray\.)|[\w ]+ isn't installed)",
         "put the package into training.requirements, or use an image that has it; modules of your "
