@@ -420,6 +420,7 @@ def digest(training: Training) -> int:
     [
         pytest.param(lambda t: torch.rand(1, generator=t.generator), id="another random number"),
         pytest.param(set_rate, id="another learning rate"),
+        pytest.param(lambda t: nn.init.ones_(t.model[-1].weight), id="weights of its own"),
     ],
 )
 def test_ranks_that_hold_different_states_have_different_digests(

@@ -176,7 +176,9 @@ class LastStep:
             buffers = [
                 self._watched.buffers(name) for name in self._models if name not in self._replicated
             ]
-            return fingerprint({"groups": groups, "small": small, "buffers": buffers})
+            # Ranks that were alike at the last checkpoint may train alone since.
+            found = {"groups": groups, "small": small, "buffers": buffers}
+            return fingerprint({**found, "parameters": self._watched.samples()})
 
     def take(self, step: int) -> dict[str, Taken]:
         """The states of all objects after that step.

@@ -65,6 +65,7 @@ class WatchedTensors:
         probed = list(self._parameters.values())
         probed = probed[:: max(1, -(-len(probed) // PROBES))]
         self._probes = [(view, view.clone()) for view in map(_some, probed)]
+        self._whole = [not is_sharded(parameter) for parameter in probed]
         self._copies = _by_kind([*buffers, *self._probes])
         self._first = {id(copy): copy.clone() for _, copy in buffers}
         self._tensors: list[torch.Tensor] = []
@@ -94,6 +95,10 @@ class WatchedTensors:
         same = all(torch.equal(view, copy) for view, copy in self._probes)
         if not same or self._current_places() != self._places:
             raise NotWhole("parameters were changed by assignment to their data")
+
+    def samples(self) -> list[torch.Tensor]:
+        """A few elements of parameters that each rank has whole, as they were after the step."""
+        return [copy for (_, copy), whole in zip(self._probes, self._whole, strict=True) if whole]
 
     def buffers(self, name: str) -> list[torch.Tensor]:
         """Copies of a model's buffers."""
