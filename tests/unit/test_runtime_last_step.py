@@ -107,6 +107,7 @@ def set_rate(training: Training) -> None:
     "broken_step",
     [
         pytest.param(lambda t: None, id="nothing yet"),
+        pytest.param(lambda t: t.model.cpu(), id="the model is moved to where it is"),
         pytest.param(lambda t: t.forward(2), id="forward pass, which moves BatchNorm's means"),
         pytest.param(lambda t: t.backward(2), id="backward pass"),
         pytest.param(lambda t: t.scheduler.step(), id="scheduler stepped"),

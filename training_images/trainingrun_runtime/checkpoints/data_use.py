@@ -27,8 +27,21 @@ def _get(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 def _set(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-    _count()
+    # Lightning calls model.cpu() once a collective has failed: it sets what is there already.
+    if not _is_at(parameter, value):
+        _count()
     _plain.__set__(parameter, value)
+
+
+def _is_at(parameter: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether both are the same elements in memory."""
+    try:
+        one, other = (
+            (t.data_ptr(), t.dtype, t.device, t.shape, t.stride()) for t in (parameter, value)
+        )
+    except RuntimeError:  # a tensor without memory, or without a layout
+        return False
+    return one == other
 
 
 def _count() -> None:
