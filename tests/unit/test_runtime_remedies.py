@@ -214,7 +214,7 @@ TEXTS: list[tuple[str, BaseException]] = [
             "map_location=torch.device('cpu') to map your storages to the CPU."
         ),
     ),
-    ("exit-of-a-rank", SystemExit(0)),
+    ("exit", SystemExit(0)),
     (
         "fsdp-without-gpu",
         RuntimeError(

@@ -337,10 +337,10 @@ MET: tuple[Remedy, ...] = (
         "training.function",
     ),
     Remedy(
-        "exit-of-a-rank",
+        "exit",
         r"^SystemExit\b",
-        "return from the training function instead, on every rank; session.stop() of one rank ends "
-        "all of them after the same step",
+        "to fail, raise an error that says why; to end in order, return from the training function "
+        "on every rank, or call session.stop() on one",
     ),
     Remedy(
         "no-such-package",
