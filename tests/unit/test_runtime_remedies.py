@@ -175,7 +175,7 @@ MET = [
     ("no-such-host", lambda: socket.getaddrinfo("nowhere.invalid", 80)),
     ("tensors-as-metrics", fail_to_report_a_tensor),
     ("as-under-torchrun", lambda: torch.distributed.init_process_group("gloo")),
-    ("as-under-torchrun", torch.distributed.get_rank),
+    ("no-process-group", torch.distributed.get_rank),
     ("as-under-torchrun", lambda: os.environ["LOCAL_RANK"]),
     ("no-such-package", lambda: importlib.import_module("no_such_package_anywhere")),
 ]

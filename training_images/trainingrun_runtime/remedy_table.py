@@ -330,11 +330,17 @@ MET: tuple[Remedy, ...] = (
     Remedy(
         "as-under-torchrun",
         r"torch\.distributed using env:// rendezvous: environment variable|"
-        r"Default process group has not been initialized|"
         r"^KeyError: '(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)'",
         "a script runs once, beside the ranks, and not on each rank as under torchrun: put the "
         "training into a function and call TorchTrainer(function).fit(), or name the function in "
         "training.function",
+    ),
+    Remedy(
+        "no-process-group",
+        r"Default process group has not been initialized",
+        "TorchTrainer makes a process group on the ranks that it starts, and there is none outside "
+        "of its function or with other trainers, where "
+        "ray.train.get_context().get_world_rank() is the rank",
     ),
     Remedy(
         "exit",
