@@ -23,6 +23,9 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from trainingrun_runtime import random_numbers  # noqa: E402
+from trainingrun_runtime.checkpoints.accumulated_gradients import (  # noqa: E402
+    AccumulatedGradients,
+)
 from trainingrun_runtime.checkpoints.last_step import LastStep  # noqa: E402
 from trainingrun_runtime.checkpoints.snapshot import Position  # noqa: E402
 from trainingrun_runtime.checkpoints.stateful_objects import restorable  # noqa: E402
@@ -57,8 +60,9 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=True)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e-3)
+    gradients = AccumulatedGradients([optimizer])
     optimizer.step()
-    last_step = LastStep(restorable({"model": model, "optimizer": optimizer}), 0)
+    last_step = LastStep(restorable({"model": model, "optimizer": optimizer}), 0, gradients)
     calls: list[float] = []
     noted = 0
 

@@ -33,6 +33,8 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
         pytest.param("loops", 30, 17, "[30]", id="loops"),
         pytest.param("draws", 30, 14, "[30]", id="random numbers between the loops"),
         pytest.param("averages", 30, 13, "[30]", id="weights that ranks average now and then"),
+        pytest.param("accumulates", 30, 6, "[30]", id="gradients used after the loop"),
+        pytest.param("accumulates", 30, 11, "[30]", id="gradients used in the loop"),
     ],
 )
 def test_it_ends_alike_when_interrupted_in_mid_loop(

@@ -4,6 +4,7 @@ Each trains a line, ends with the digest of its weights, and takes `step_seconds
 interrupted; where it is, and what it evaluated, is among its metrics.
 """
 
+import contextlib
 import datetime
 import time
 from collections import deque
@@ -76,13 +77,17 @@ class Training:
         )
 
     def step(self, x: torch.Tensor | None = None) -> float:
+        self.optimizer.zero_grad()
+        loss = self.backward(x)
+        self.optimizer.step()
+        return loss
+
+    def backward(self, x: torch.Tensor | None = None) -> float:
         x = self.loader.batch() if x is None else x
         self.loader.drawn += 1
         y = 3 * x + 2 + 0.1 * torch.randn(x.shape, generator=self.noise)
         loss = torch.nn.functional.mse_loss(self.model(x), y)
-        self.optimizer.zero_grad()
         loss.backward()
-        self.optimizer.step()
         self.notes.recent.append(loss.item())
         self.notes.best = min(self.notes.best, np.float64(loss.item()))
         self.session.report(loss=loss.item())
@@ -169,6 +174,25 @@ def averages(config: dict[str, Any]) -> None:
                 for parameter in training.model.parameters():
                     torch.distributed.all_reduce(parameter)
                     parameter /= 2
+    training.evaluate()
+    training.finish()
+
+
+def accumulates(config: dict[str, Any]) -> None:
+    """Gradients of an epoch's steps are used in its middle, and after its loop."""
+    training = Training(config, seed=3)
+    for _ in training.session.epochs(3):
+        for _ in training.session.steps(10):
+            half = training.session.steps_of_epoch == 4
+            with contextlib.nullcontext() if half else training.model.no_sync():
+                training.backward()
+            if half:
+                training.optimizer.step()
+                training.optimizer.zero_grad()
+        for parameter in training.model.parameters():
+            torch.distributed.all_reduce(parameter.grad)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
     training.evaluate()
     training.finish()
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from trainingrun_runtime.checkpoints import note_time
+from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import decode
 from trainingrun_runtime.checkpoints.kept_steps import KeptSteps
 from trainingrun_runtime.checkpoints.snapshot import Position
@@ -156,7 +157,7 @@ def test_notes_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) 
 
 def begun(objects: dict[str, Any]) -> NotedSteps:
     steps = NotedSteps(seeded=True, world_size=2)
-    steps.begin(restorable(objects), 0, (), set, lambda: [0, 0])
+    steps.begin(restorable(objects), 0, AccumulatedGradients([]), (), set, lambda: [0, 0])
     return steps
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainingrun_runtime.checkpoints import last_step as module
+from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import decode
 from trainingrun_runtime.checkpoints.last_step import LastStep
 from trainingrun_runtime.checkpoints.snapshot import Position
@@ -56,8 +57,9 @@ class Training:
                 "generator": self.generator,
             }
         )
+        self.gradients = AccumulatedGradients([self.optimizer])
         self.step(0)
-        self.last = LastStep(self.objects, rank, {"model"})
+        self.last = LastStep(self.objects, rank, self.gradients, {"model"})
         self.step(1)
         self.at = Position(step=2)
         self.then = self.state()
@@ -65,7 +67,9 @@ class Training:
 
     def note(self, step_s: float = STEP_S, finished: bool = True) -> None:
         at = self.at
+        self.gradients.step_done()
         self.last.note(at, {"loss": 1.0}, lambda: at if finished else None, step_s)
+        self.gradients.step_begins()
 
     def forward(self, number: int) -> torch.Tensor:
         inputs = torch.full((4, 4), float(number)) + torch.randn(4, 4, generator=self.generator)
@@ -193,7 +197,7 @@ def test_a_tensor_that_was_replaced_is_not_taken_for_the_former_one() -> None:
 def test_an_adversarial_attack_on_one_row_by_data_leaves_nothing() -> None:
     """No few elements show it, and the attack ends only after the second backward pass."""
     training, table = Training(norm=False), nn.Embedding(5_000, 16)
-    training.last = LastStep({**training.objects, "table": table}, 0)
+    training.last = LastStep({**training.objects, "table": table}, 0, training.gradients)
     training.step(2)
     table.weight.data[7] += 1
     training.note()
@@ -289,7 +293,8 @@ def test_gradients_that_an_optimizer_has_used_do_not_count() -> None:
     """They are left until its next step."""
     training = TwoRates()
     objects = {**training.objects, "other": training.other, "slow": training.slow}
-    training.last = LastStep(objects, 0)
+    training.gradients = AccumulatedGradients([training.optimizer, training.slow])
+    training.last = LastStep(objects, 0, training.gradients)
     for number in (2, 4):
         training.both(number)
         training.at = Position(step=number)
@@ -310,7 +315,7 @@ def test_gradients_that_an_optimizer_has_used_do_not_count() -> None:
 def test_the_scale_of_gradients_is_that_of_the_steps_end() -> None:
     training = Training(norm=False)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
-    training.last = LastStep({**training.objects, "scaler": scaler}, 0)
+    training.last = LastStep({**training.objects, "scaler": scaler}, 0, training.gradients)
     for number in (2, 3):
         training.optimizer.zero_grad()
         scaler.scale(training.forward(number)).backward()
@@ -341,7 +346,7 @@ class Counts(SmallState):
 
 def test_what_a_framework_counts_is_that_of_the_steps_end() -> None:
     training, counts = Training(norm=False), Counts()
-    training.last = LastStep({**training.objects, "counts": counts}, 0)
+    training.last = LastStep({**training.objects, "counts": counts}, 0, training.gradients)
     counts.done = 7
     training.step(2)
     training.note()
@@ -353,7 +358,9 @@ def test_a_model_that_is_no_copy_of_rank_0s_is_whole_on_every_rank() -> None:
     """As an average of the weights, which every rank computes alike."""
     training = Training(norm=False, rank=1)
     average = torch.optim.swa_utils.AveragedModel(training.model)
-    training.last = LastStep({**training.objects, "average": average}, 1, {"model"})
+    training.last = LastStep(
+        {**training.objects, "average": average}, 1, training.gradients, {"model"}
+    )
     training.step(2)
     average.update_parameters(training.model)
     training.note()
@@ -409,7 +416,7 @@ def test_what_may_change_without_notice_is_not_covered(
     if "optimizer" not in reason:
         objects = {"optimizer": SGD([nn.Parameter(torch.zeros(1))]), **objects}
     with pytest.raises(NotCovered, match=reason):
-        LastStep(restorable(objects), 0)
+        LastStep(restorable(objects), 0, AccumulatedGradients([]))
 
 
 def digest(training: Training) -> int:

@@ -29,6 +29,7 @@ from support.sharded_models import (
     whole_model,
 )
 from trainingrun_runtime.checkpoints import shard_files, snapshot, state_comparison
+from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.last_step import LastStep
 from trainingrun_runtime.checkpoints.resharding import DoesNotFit
@@ -215,7 +216,7 @@ def last_step_of(rank: int) -> tuple[LastStep, dict[str, Any]]:
     model, optimizer = a_model(HSDP, trained=True)
     objects = {"model": model, "optimizer": optimizer}
     optimizer.zero_grad()
-    last, at = LastStep(objects, rank), Position(step=7)
+    last, at = LastStep(objects, rank, AccumulatedGradients([])), Position(step=7)
     last.note(at, {}, lambda: at, 1.0)
     return last, objects
 

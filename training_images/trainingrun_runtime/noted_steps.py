@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .checkpoints.kept_steps import KeptSteps
 from .checkpoints.last_step import LastStep
 from .checkpoints.snapshot import Position
@@ -40,6 +41,7 @@ class NotedSteps:
         self,
         objects: Mapping[str, Stateful],
         rank: int,
+        gradients: AccumulatedGradients,
         replicated: Collection[str],
         own: Callable[[], set[str]],
         layouts: Callable[[], Sequence[int]],
@@ -49,6 +51,7 @@ class NotedSteps:
         Args:
             objects: see `LastStep`.
             rank: of this process.
+            gradients: see `LastStep`.
             replicated: see `LastStep`.
             own: names of the objects whose state is not the same on every rank; all ranks call it,
                 or none.
@@ -64,7 +67,7 @@ class NotedSteps:
             if any(isinstance(thing, KeptState) for thing in objects.values()):
                 self._last_step = KeptSteps(objects)
             else:
-                self._last_step = LastStep(objects, rank, replicated)
+                self._last_step = LastStep(objects, rank, gradients, replicated)
         except NotCovered as reason:
             self._give_up(str(reason))
         except Exception as error:

@@ -5,10 +5,11 @@ import time
 
 import ray
 
+from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .coordination.command import Command
-from .coordination.preemption_notice import PreemptionNotice, checkpoint_at
+from .coordination.preemption_notice import PreemptionNotice, checkpoint_at, hold_until
 from .coordination.standstill import Spot
-from .coordination.step_consensus import Place, StepConsensus, StepValues, describe
+from .coordination.step_consensus import Hold, Place, StepConsensus, StepValues, describe
 from .course import Course
 from .failure_causes import OwnPodPreempted, Preempted, Suspended
 from .progress.step_reporter import StepReporter
@@ -25,6 +26,7 @@ class Requests:
         consensus: of the ranks.
         course: how far the training is.
         saving: makes the checkpoints.
+        gradients: which a checkpoint does not hold.
         reporter: on rank 0, has the coordinator's command.
     """
 
@@ -34,10 +36,11 @@ class Requests:
         consensus: StepConsensus,
         course: Course,
         saving: Saving,
+        gradients: AccumulatedGradients,
         reporter: StepReporter | None,
     ) -> None:
         self._worker, self._consensus, self._course = worker, consensus, course
-        self._saving, self._reporter = saving, reporter
+        self._saving, self._gradients, self._reporter = saving, gradients, reporter
         self._stop_asked = False
         self._exit: Preempted | Suspended | None = None
 
@@ -65,14 +68,16 @@ class Requests:
         # A request in a loop's last step is agreed on already: see `Course.note_stop`.
         stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
         with self._worker.waiting(Spot.SESSION, describe(place), self._course.step):
-            agreed = self._consensus.agree(place, self._numbers(stop, changed, due_s))
+            mine = self._numbers(stop, changed, due_s, place)
+            agreed = self._consensus.agree(place, mine)
         if agreed.stop and self._course.stop_at is None:
             self._course.stop_at = self._course.step
         return agreed
 
     def save(self) -> None:
         """All ranks requested a checkpoint here."""
-        if self.agree(Place.SAVE).busy:
+        agreed = self.agree(Place.SAVE)
+        if agreed.busy or agreed.hold == Hold.GRADIENTS:
             self._saving.late = True  # training does not wait for the store
         else:
             self._saving.save(wait=False)
@@ -100,15 +105,33 @@ class Requests:
             Preempted, Suspended: this worker group ends.
         """
         if agreed.command >= Command.CHECKPOINT_AND_EXIT:
-            self._checkpoint_and_exit(agreed.command)
+            if not (self._saving.unsaved and self._held()):
+                self._checkpoint_and_exit(agreed.command)
         elif agreed.command == Command.CHECKPOINT and not agreed.busy and self._saving.unsaved:
-            self._saving.save(wait=False)
+            self.save()
+
+    def _held(self) -> bool:
+        """Whether the checkpoint is made after a later step; all ranks ask."""
+        return self.agree(Place.SAVE).hold == Hold.GRADIENTS
 
     def _numbers(
-        self, stop: bool = False, changed: bool = False, due_s: float | None = None
+        self,
+        stop: bool = False,
+        changed: bool = False,
+        due_s: float | None = None,
+        place: Place = Place.STEP,
     ) -> StepValues:
         requested = self._command(self._saving.due_s() if due_s is None else due_s)
-        return StepValues(requested, self._saving.uploading, stop, changed, self._course.step)
+        hold = self._hold() if place is Place.SAVE else Hold.NO
+        busy, step = self._saving.uploading, self._course.step
+        return StepValues(requested, busy, stop, changed, step, hold)
+
+    def _hold(self) -> Hold:
+        """Whether this rank wants a checkpoint to be made after a later step."""
+        notice = self._worker.notice or _notice_of_ray()
+        if notice is not None and time.time() >= hold_until(notice, self._saving.slowest_s()):
+            return Hold.NO_TIME
+        return Hold.GRADIENTS if self._gradients.hold_checkpoints() else Hold.NO
 
     def _command(self, due_s: float) -> Command:
         """The command that this rank requests now."""

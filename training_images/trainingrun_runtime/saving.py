@@ -11,6 +11,7 @@ import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from .checkpoints import snapshot, state_comparison
+from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
 from .checkpoints.restored_files import files_of
@@ -80,6 +81,7 @@ class Saving:
         consensus: of the ranks.
         course: how far the training is; it was just restored, or begins.
         noted_steps: those that this rank can save without the others.
+        gradients: of the session's optimizers.
         reports: what this rank has reported.
     """
 
@@ -90,10 +92,12 @@ class Saving:
         consensus: StepConsensus,
         course: Course,
         noted_steps: NotedSteps,
+        gradients: AccumulatedGradients,
         reports: ReportRecorder,
     ) -> None:
         self._worker, self._objects, self._course = worker, objects, course
         self._consensus, self._noted_steps, self._reports = consensus, noted_steps, reports
+        self._gradients = gradients
         self.interval = CheckpointInterval(worker.checkpoints, worker.history)
         """When checkpoints are due, and what they cost."""
         self.late = False
@@ -151,6 +155,7 @@ class Saving:
         self._noted_steps.begin(
             self._objects.objects,
             self._worker.rank,
+            self._gradients,
             self._objects.replicated,
             lambda: comparison.own,
             lambda: [of for (of,) in self._consensus.gather([state_comparison.layout(states)])],

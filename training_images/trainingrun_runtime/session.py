@@ -19,8 +19,10 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 import ray
+from torch.optim.optimizer import Optimizer
 
 from .checkpoints import snapshot
+from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .coordination.step_consensus import Place, StepConsensus
 from .course import Course
 from .data.drawn_batches import DrawnBatches
@@ -83,8 +85,17 @@ class Session:
         """The state after the last step, for a rank that is lost."""
         self.reports = ReportRecorder(worker.coordinator, worker.rank, worker.group)
         """What this rank has reported."""
+        self._gradients = AccumulatedGradients(
+            thing for thing in saved.objects.values() if isinstance(thing, Optimizer)
+        )
         self._saving = Saving(
-            worker, saved, self._consensus, self._course, self.noted_steps, self.reports
+            worker,
+            saved,
+            self._consensus,
+            self._course,
+            self.noted_steps,
+            self._gradients,
+            self.reports,
         )
         self._data = DrawnBatches(saved.objects)
         self._epochs: int | None = None
@@ -100,7 +111,7 @@ class Session:
             worker.coordinator, worker.rank, worker.group, objects.values()
         )
         self._requests = Requests(
-            worker, self._consensus, self._course, self._saving, self._reporter
+            worker, self._consensus, self._course, self._saving, self._gradients, self._reporter
         )
 
     @property
@@ -150,7 +161,8 @@ class Session:
         """Make a checkpoint; every rank calls it at the same place.
 
         In a loop over `steps()` it is made at the end of the step, else within `epochs()` at the
-        end of the epoch, so that a resumed run does no half of either again; outside both at once.
+        end of the epoch, so that a resumed run does no half of either again; outside both at once;
+        where gradients wait for a later step of their optimizer, after that one.
         Files are uploaded in the background; while a former checkpoint still is, the new one is
         made once that is done.
         """
@@ -229,6 +241,7 @@ class Session:
                 course.loops.in_step, self._step_began = True, time.monotonic()
                 self._random.begin("step", self.step, self.epoch)
                 self._data.step_begins()
+                self._gradients.step_begins()
                 yield self.step
                 if course.loops.number != number:
                     raise RuntimeError(
@@ -331,6 +344,7 @@ class Session:
         course, saving = self._course, self._saving
         course.loops.in_step = False
         self._data.step_done()
+        self._gradients.step_done()
         course.step += 1
         step_s = time.monotonic() - self._step_began
         course.productive += step_s

@@ -9,15 +9,15 @@ other frameworks return their states by themselves: see `kept_steps`.
 
 import contextlib
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
 from . import sharded_state, small_states, snapshot
+from .accumulated_gradients import AccumulatedGradients
 from .encoding import encode
 from .fingerprint import fingerprint
 from .note_time import TOO_LONG, NoteTime
@@ -28,8 +28,6 @@ from .watched_tensors import CONSTANTS, Groups, NotCovered, NotWhole, WatchedTen
 
 GPU_S = 1.0
 """Seconds that the GPU may take to finish the step once the ranks have agreed on it."""
-
-_Gradient = tuple["weakref.ref[torch.Tensor]", int]
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,7 @@ class Noted:
     small: Mapping[str, Callable[[], Any]]
     """States of the objects that return theirs, encoded."""
     versions: Sequence[int] = ()
+    begun: int = 0
     groups: Mapping[str, Groups] = field(default_factory=dict)
     event: Any = None
 
@@ -66,6 +65,7 @@ class LastStep:
     Args:
         objects: everything that a checkpoint holds, without wrappers.
         rank: of this process.
+        gradients: of the optimizers.
         replicated: names of models whose buffers are taken from rank 0 before each forward pass.
 
     Raises:
@@ -73,9 +73,14 @@ class LastStep:
     """
 
     def __init__(
-        self, objects: Mapping[str, Stateful], rank: int, replicated: Collection[str] = ()
+        self,
+        objects: Mapping[str, Stateful],
+        rank: int,
+        gradients: AccumulatedGradients,
+        replicated: Collection[str] = (),
     ) -> None:
         self._objects, self._rank, self._replicated = objects, rank, replicated
+        self._gradients = gradients
         self._models: dict[str, torch.nn.Module] = {}
         self._optimizers: dict[str, Optimizer] = {}
         self._small: dict[str, Stateful] = {}
@@ -90,17 +95,13 @@ class LastStep:
         if not self._optimizers:
             raise NotCovered("the session has no optimizer")
         self._watched = WatchedTensors(self._models, self._optimizers)
-        self._stepped: set[int] = set()  # optimizers that have begun a step since the last note
-        self._used: dict[int, dict[int, _Gradient] | None] = {}  # of those that do not always
         self._noted: Noted | None = None
         self._reason = "no step was noted yet"
         self._time = NoteTime()
-        self._hook = register_optimizer_step_pre_hook(self._step_begins)
 
     def close(self) -> None:
         """Note no further step."""
         self._noted = None
-        self._hook.remove()
 
     def note(
         self,
@@ -118,15 +119,13 @@ class LastStep:
             step_s: seconds that the step took.
         """
         self._time.step_done(step_s)
-        if self._gradients_wait():
+        if self._gradients.wait():
             # What was noted before them stays: nothing has changed it where no optimizer has begun
             # a step, and a run that begins there computes them again.
-            if self._stepped or self._noted is None:
+            if self._noted is None or self._noted.begun != self._gradients.begun:
                 self._noted, self._reason = None, "gradients are accumulated over several steps"
-                self._stepped = set()
             return
         self._noted = None  # before the copies are overwritten
-        self._stepped = set()
         if self._time.used_up:
             self._reason = TOO_LONG
             return
@@ -141,6 +140,7 @@ class LastStep:
             settled,
             {name: small_states.copied(name, thing) for name, thing in self._small.items()},
             versions,
+            self._gradients.begun,
             {name: settings(optimizer) for name, optimizer in self._optimizers.items()},
             event,
         )
@@ -203,52 +203,10 @@ class LastStep:
     def _of_rank_0(self) -> list[str]:
         return [name for name in self._models if name in self._replicated]
 
-    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """An optimizer changes its parameters now, or once the closure that it is given returns.
-
-        Lightning computes the gradients in the closure, and there a survivor waits for a lost rank.
-        """
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            self._stepped.add(id(optimizer))
-            return None
-
-        def marked() -> Any:
-            value = closure()
-            self._stepped.add(id(optimizer))
-            return value
-
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": marked}
-        return (args[0], marked, *args[2:]), kwargs
-
-    def _gradients_wait(self) -> bool:
-        """Whether gradients wait for a later step of their optimizer: no checkpoint holds them.
-
-        Those that it has used may be left until the next ones are computed. Which ones these are is
-        noted only of an optimizer that was seen not to begin a step in each of the session's.
-        """
-        wait = False
-        for optimizer in self._optimizers.values():
-            key = id(optimizer)
-            if key in self._stepped:
-                if key in self._used:
-                    self._used[key] = {
-                        id(p): (weakref.ref(p.grad), p.grad._version)
-                        for p in _with_gradients(optimizer)
-                    }
-                continue
-            used = self._used.get(key) or {}
-            new = any(_is_new(p, used) for p in _with_gradients(optimizer))
-            if new and self._noted is not None:
-                self._used.setdefault(key, None)
-            wait = wait or new
-        return wait
-
     def _compare(self, noted: Noted) -> None:
         if noted is not self._noted:
             raise NotWhole(f"step {noted.position.step} is no longer the last one")
-        if self._stepped:
+        if noted.begun != self._gradients.begun:
             raise NotWhole("an optimizer has begun the next step")
         if self._watched.versions() != noted.versions:
             raise NotWhole(
@@ -287,17 +245,6 @@ def taken(state: Any, name: str) -> Taken:
     found = sharded_state.split(state, name)
     parts = sharded_state.in_host_memory(sharded_state.parts(found))
     return Taken(snapshot.copied(found.tree), parts)
-
-
-def _with_gradients(optimizer: Optimizer) -> Iterator[Any]:
-    return (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
-
-
-def _is_new(parameter: Any, used: Mapping[int, _Gradient]) -> bool:
-    """Whether its gradient is another one than it was, or has grown."""
-    former, version = used.get(id(parameter), (None, 0))
-    same = former is not None and former() is parameter.grad
-    return not same or parameter.grad._version != version
 
 
 def _is_over(event: Any) -> bool:

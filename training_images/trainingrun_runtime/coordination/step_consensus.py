@@ -35,6 +35,16 @@ def describe(place: Place) -> str:
     return _PLACES[place]
 
 
+class Hold(IntEnum):
+    """Whether a rank wants a checkpoint to be made after a later step; the largest applies."""
+
+    NO = 0
+    GRADIENTS = 1
+    """Gradients wait for a later step of their optimizer, and a checkpoint does not hold them."""
+    NO_TIME = 2
+    """A pod or node ends before long."""
+
+
 class RanksDisagree(RuntimeError):
     """The ranks of a run are at different places of the training function."""
 
@@ -53,6 +63,8 @@ class StepValues:
     """Whether any rank's state differs from the last checkpoint's."""
     step: int = 0
     """Steps done when the ranks contributed these values."""
+    hold: Hold = Hold.NO
+    """Contributed where a checkpoint is about to be made."""
 
 
 class StepConsensus:
@@ -104,7 +116,7 @@ class StepConsensus:
             self._pending = None
             if work is not None:
                 work.wait()
-            command, busy, stop, changed, furthest, least = numbers.tolist()
+            *values, furthest, least = numbers.tolist()
             ahead, behind = self._decoded(furthest), self._decoded(-least)
             if ahead[1:] != behind[1:]:
                 raise RanksDisagree(
@@ -113,7 +125,7 @@ class StepConsensus:
                     "and call session.save() at the same place, and session.stop() ends the loop "
                     "of all of them"
                 )
-            self._last = StepValues(command, bool(busy), bool(stop), bool(changed), ahead[1])
+            self._last = _values(values, ahead[1])
         return self._last
 
     def under_way(self) -> Callable[[], StepValues | None]:
@@ -129,11 +141,11 @@ class StepConsensus:
             work, numbers = pending
             if work is not None and not (work.is_completed() and work.is_success()):
                 return None
-            command, busy, stop, changed, furthest, least = numbers.tolist()
+            *values, furthest, least = numbers.tolist()
             _, step, place = self._decoded(furthest)
             if (step, place) != self._decoded(-least)[1:]:
                 return None
-            return StepValues(command, bool(busy), bool(stop), bool(changed), step)
+            return _values(values, step)
 
         return result
 
@@ -179,11 +191,16 @@ class StepConsensus:
         # The maximum of negated values is the minimum: a difference between ranks is detected, and
         # one number holds step, place and rank, so that it is known of which ranks.
         here = (mine.step * _PLACES_AT_MOST + place) * self._world_size + self._rank
-        numbers = [mine.command, int(mine.busy), int(mine.stop), int(mine.changed), here, -here]
-        tensor, work = torch.tensor(numbers, dtype=torch.int64), None
+        values = [mine.command, mine.busy, mine.stop, mine.changed, mine.hold]
+        tensor, work = torch.tensor([*values, here, -here], dtype=torch.int64), None
         if self._group is not None:
             work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
         self._pending = (work, tensor)
+
+
+def _values(numbers: list[int], step: int) -> StepValues:
+    command, busy, stop, changed, hold = numbers
+    return StepValues(command, bool(busy), bool(stop), bool(changed), step, Hold(hold))
 
 
 _PLACES_AT_MOST = 16

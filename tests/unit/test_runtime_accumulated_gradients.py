@@ -1,0 +1,86 @@
+"""It is known whether gradients wait for a later step of their optimizer."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from trainingrun_runtime.checkpoints import accumulated_gradients as module
+from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
+
+
+class Training:
+    """A model that does steps of a session."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Linear(2, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.gradients = AccumulatedGradients([self.optimizer])
+
+    def step(self, *, backward: bool = True, used: bool, clear: bool = True) -> bool:
+        self.gradients.step_begins()
+        if backward:
+            self.model(torch.ones(1, 2)).sum().backward()
+        if used:
+            self.use(clear)
+        self.gradients.step_done()
+        return self.gradients.wait()
+
+    def use(self, clear: bool = True) -> None:
+        self.optimizer.step()
+        if clear:
+            self.optimizer.zero_grad()
+
+
+@pytest.fixture
+def training() -> Iterator[Training]:
+    training = Training()
+    yield training
+    training.gradients.close()
+
+
+def test_gradients_wait_from_the_first_of_their_steps_to_the_last(training: Training) -> None:
+    assert [training.step(used=n % 4 == 3) for n in range(8)] == 2 * [True, True, True, False]
+
+
+def test_gradients_that_are_left_after_their_step_do_not_wait(training: Training) -> None:
+    waits = [training.step(used=n % 3 == 2, clear=False) for n in range(6)]
+    assert waits == 2 * [True, True, False]
+    assert not training.step(backward=False, used=False), "as in an evaluation"
+
+
+def test_gradients_that_are_used_after_the_loop_wait_no_longer(training: Training) -> None:
+    assert training.step(used=False)
+    training.use()
+    assert not training.gradients.wait()
+
+
+def test_a_step_by_a_wrapper_counts_for_the_optimizer(training: Training) -> None:
+    """The session has Accelerate's, whose `step` calls PyTorch's."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]
+            return self.optimizer.param_groups
+
+    training.gradients = AccumulatedGradients([Wrapper(training.optimizer)])
+    assert not training.step(used=True, clear=False)
+    assert training.step(used=False)
+
+
+def test_checkpoints_do_not_wait_for_an_optimizer_that_rests(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESTS_AFTER", 3)
+    training.step(used=True)
+    held = []
+    for _ in range(4):
+        assert training.step(used=False)
+        held.append(training.gradients.hold_checkpoints())
+    assert held == [True, True, False, False]
+    training.step(used=True)
+    training.step(used=False)
+    assert training.gradients.hold_checkpoints()
