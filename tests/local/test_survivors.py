@@ -112,7 +112,7 @@ def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
     [
         pytest.param(
             {"signals": {"1": "SIGKILL"}},
-            "no rank notes its steps, which takes a Session with a seed",
+            "no rank notes its steps: the session has no seed",
             id="no seed",
         ),
         pytest.param(

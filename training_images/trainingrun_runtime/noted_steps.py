@@ -28,7 +28,9 @@ class NotedSteps:
         self._last_step: LastStep | KeptSteps | None = None
         self.layouts: Sequence[int] = ()
         """By rank, see `state_comparison.layout`: ranks with the same one hold the same part."""
-        self._reason, self._never = "no step is done yet", False
+        self.reason = "no step is done yet"
+        """Why no step's end is noted, if none is."""
+        self._never = False
         self.driven = False
         """Whether a framework's loop drives the session's: there no rank calls `stop()` on its own,
         so that a step counts also where a lost rank had not come to its end."""
@@ -114,7 +116,7 @@ class NotedSteps:
             NotWhole: this rank does not note it; a sentence says why.
         """
         if self._last_step is None:
-            raise NotWhole(self._reason)
+            raise NotWhole(self.reason)
         return self._last_step
 
     def _found_own(self, own: Collection[str]) -> bool:
@@ -125,7 +127,7 @@ class NotedSteps:
     def _give_up(self, reason: str) -> None:
         if self._last_step is not None:
             self._last_step.close()
-        self._last_step, self._reason, self._never = None, reason, True
+        self._last_step, self.reason, self._never = None, reason, True
 
 
 def _settled(

@@ -162,6 +162,8 @@ class Saving:
         )
         if self._noted_steps.noting:
             self._worker.can_save_alone()
+        elif self._worker.rank == 0:
+            self._worker.cannot_save_alone(self._noted_steps.reason)
         if self._upload is None:
             worker = self._worker
             snapshot.make_memory(states, comparison, worker.rank, worker.world_size, self._staging)

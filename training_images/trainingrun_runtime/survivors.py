@@ -62,9 +62,9 @@ def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
 
 
 def _save_last_step(coordinator: Any, lost: Collection[int]) -> None:
-    actors, saved = ray.get(coordinator.survivors.remote(), timeout=CALL_S)
+    actors, saved, without_notes = ray.get(coordinator.survivors.remote(), timeout=CALL_S)
     if not actors:
-        raise NotHeld("no rank notes its steps, which takes a Session with a seed")
+        raise NotHeld(f"no rank notes its steps: {without_notes}")
     asked = {
         training.call_beside(actor, offered_step): rank
         for rank, actor in sorted(actors.items())

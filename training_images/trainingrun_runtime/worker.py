@@ -130,6 +130,10 @@ class Worker:
         # second until then.
         ray.wait([call], timeout=ANSWER_S)
 
+    def cannot_save_alone(self, reason: str) -> None:
+        """No last step can be asked for; a sentence without its period says why."""
+        self.coordinator.cannot_save_alone.remote(self.group, reason)
+
     def start(self, bucket: Bucket) -> None:
         """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
         context = ray.get_runtime_context()

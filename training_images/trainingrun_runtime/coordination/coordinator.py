@@ -264,10 +264,20 @@ class Coordinator:
             if group == self._group.number:
                 self._group.actors[rank] = actor
 
-    def survivors(self) -> tuple[dict[int, Any], int]:
-        """The actors that note their steps, by rank, and the group's newest step in the bucket."""
+    def cannot_save_alone(self, group: int, reason: str) -> None:
+        """Rank 0: no step's end is noted; why, in a sentence without its period."""
         with self._lock:
-            return dict(self._group.actors), self._uploads.saved_step
+            if group == self._group.number:
+                self._group.without_notes = reason
+
+    def survivors(self) -> tuple[dict[int, Any], int, str]:
+        """The actors that note their steps, by rank, and the group's newest step in the bucket.
+
+        And where there is no such actor, why.
+        """
+        with self._lock:
+            group = self._group
+            return dict(group.actors), self._uploads.saved_step, group.without_notes
 
     def saved_alone(self, upload: UploadedCheckpoint, ranks: tuple[int, ...]) -> None:
         """Ray's controller: these ranks have saved the last step after another one was lost."""

@@ -23,6 +23,8 @@ class WorkerGroup:
         """Whether the training code has a session, whose reports are the ones that count."""
         self.actors: dict[int, Any] = {}
         """Ray Train's workers, by rank, that can save the last step alone."""
+        self.without_notes = "that takes a Session with a seed"
+        """Why there are none."""
         self.comparison = RankComparison(world_size)
         """What the ranks measure."""
         self._stands: dict[int, Stand] = {}
