@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from support.local_runs import Run
 from trainingrun.api.contract import SUSPEND_FILE
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_runtime import results
 from trainingrun_runtime.checkpoints import manifest
 
 
@@ -55,6 +57,22 @@ def test_it_ends_alike_when_interrupted_in_mid_loop(
     assert {k: v for k, v in broken.metrics().items() if k in wanted} == {
         k: v for k, v in whole.metrics().items() if k in wanted
     }
+
+
+def test_a_row_that_is_changed_after_the_last_steps_checkpoint_is_saved(
+    a_run: Callable[..., Run],
+) -> None:
+    run = a_run("changes_a_row")
+    assert run.drive() == 0, run.log()
+    table = torch.nn.Embedding(100_000, 4)
+    results.load(
+        run.bucket.root,
+        table,
+        name="table",
+        endpoint=run.bucket.endpoint,
+        region=run.bucket.region,
+    )
+    assert table.weight[6:9, 0].tolist() == [1, 0, 1]
 
 
 def test_what_would_go_wrong_silently_is_refused(a_run: Callable[..., Run], tmp_path: Path) -> None:

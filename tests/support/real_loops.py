@@ -197,6 +197,18 @@ def accumulates(config: dict[str, Any]) -> None:
     training.finish()
 
 
+def changes_a_row(config: dict[str, Any]) -> None:
+    """Clears a row of a large table once the last step's checkpoint is made."""
+    table = torch.nn.Embedding(100_000, 4)
+    torch.nn.init.ones_(table.weight)
+    session = Session(table=table)
+    for _ in session.steps(3):
+        pass
+    session.save()
+    with torch.no_grad():
+        table.weight[7] = 0
+
+
 def swallows(config: dict[str, Any]) -> None:
     """Catches whatever its loop raises, and returns as if it had trained."""
     try:

@@ -71,6 +71,16 @@ def test_a_step_by_a_wrapper_counts_for_the_optimizer(training: Training) -> Non
     assert training.step(used=False)
 
 
+def test_gradients_that_another_optimizer_has_used_do_not_wait(training: Training) -> None:
+    """Adam for the first steps, and SGD for the others."""
+    other = torch.optim.Adam(training.model.parameters())
+    training.gradients = AccumulatedGradients([other, training.optimizer])
+    assert not training.step(used=True, clear=False)
+    assert training.step(used=False, clear=False)
+    assert not training.step(used=True, clear=False)
+    assert not training.step(backward=False, used=False)
+
+
 def test_checkpoints_do_not_wait_for_an_optimizer_that_rests(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:

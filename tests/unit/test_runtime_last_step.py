@@ -201,6 +201,7 @@ def test_an_adversarial_attack_on_one_row_by_data_leaves_nothing() -> None:
     training.step(2)
     table.weight.data[7] += 1
     training.note()
+    table.weight.data.norm()  # as a regularization does
     training.last.take(training.at.step)
     table.weight.data[7] += 1
     with pytest.raises(NotWhole, match=r"by a parameter's \.data"):

@@ -10,11 +10,12 @@ import ray.train
 import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from .checkpoints import snapshot, state_comparison
+from .checkpoints import data_changes, large_tensors, snapshot, state_comparison
 from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
 from .checkpoints.restored_files import files_of
+from .checkpoints.sharded_state import Encoded
 from .checkpoints.snapshot import Position
 from .checkpoints.staging import Staging
 from .checkpoints.state_comparison import Comparison, Fingerprints
@@ -44,11 +45,11 @@ class SavedObjects:
         self.replicated = {name for name, thing in objects.items() if replicated(thing)}
         """Names of the models whose buffers are taken from rank 0 before each forward pass."""
 
-    def states(self) -> dict[str, Any]:
+    def states(self) -> dict[str, Encoded]:
         """What this rank may have to save, not copied yet."""
         return snapshot.encoded(self.objects, self.objects.keys())
 
-    def fingerprints(self, states: Mapping[str, Any]) -> dict[str, Fingerprints]:
+    def fingerprints(self, states: Mapping[str, Encoded]) -> dict[str, Fingerprints]:
         """Short digests of these states."""
         # Ranks that average their weights now and then have parameters of their own in between.
         parameters = {
@@ -104,8 +105,7 @@ class Saving:
         """Whether one is made as soon as the former one is uploaded."""
         self.saved: Position | None = course.position if worker.restored is not None else None
         """Of the last checkpoint of this run."""
-        restored = self.saved is not None
-        self._fingerprints = objects.fingerprints(objects.states()) if restored else {}
+        self._note_saved(objects.states() if self.saved is not None else {})
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
         self._upload: CheckpointUpload | None = None
@@ -124,8 +124,13 @@ class Saving:
 
     def changed(self) -> bool:
         """Whether this position or the state differs from the last checkpoint's."""
+        by_data = data_changes.changes()
         states = self._objects.states()
-        return self.unsaved or self._objects.fingerprints(states) != self._fingerprints
+        return (
+            self.unsaved
+            or self._objects.fingerprints(states) != self._fingerprints
+            or self._versions.changed(large_tensors.versions(by_data, states))
+        )
 
     def slowest_s(self) -> float:
         """Seconds that the slowest of the last two checkpoints took, its upload included."""
@@ -182,7 +187,7 @@ class Saving:
         self._course.note_stop(self._consensus.settle())
         self._consensus.reset()
         worker, position, states = self._worker, self._course.position, self._objects.states()
-        self._fingerprints = self._objects.fingerprints(states)
+        self._note_saved(states)
         comparison = self._compare(self._fingerprints)
         self._noted_steps.exclude(comparison.own)
         files = snapshot.take(
@@ -220,6 +225,11 @@ class Saving:
         while not ray.get(self._worker.coordinator.settled.remote(self._upload.name)):
             time.sleep(wait_s)
             wait_s = min(wait_s * 1.2, 1.0)
+
+    def _note_saved(self, states: Mapping[str, Encoded]) -> None:
+        """What a checkpoint of these states is compared with later."""
+        self._fingerprints = self._objects.fingerprints(states)
+        self._versions = large_tensors.versions(data_changes.changes(), states)
 
     def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
         names = sorted(fingerprints)

@@ -1,7 +1,7 @@
 """Whether gradients wait for a later step of their optimizer: no checkpoint holds them."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ RESTS_AFTER = 500
 """An optimizer that has begun no step in so many of the session's rests: its gradients may be left
 over, as those of a discriminator's loss in the generator, and a checkpoint does not wait for it."""
 
+_Groups = Sequence[Mapping[str, Any]]
 _Gradient = tuple["weakref.ref[torch.Tensor]", int]
 
 
@@ -25,10 +26,12 @@ class AccumulatedGradients:
         self.begun = 0
         """Steps that the optimizers of this process have begun; an own one of the user counts."""
         self._optimizers = list(optimizers)
-        # Keys are ids of lists of groups: a wrapper, as Accelerate's, has its optimizer's.
-        self._since: set[int] = set()  # those that have begun one since the session's step began
-        self._used: dict[int, dict[int, _Gradient]] = {}  # of those that do not in each step
-        self._rested: dict[int, int] = {}
+        # Groups of parameters of those that have begun one since the session's step began: a
+        # wrapper, as Accelerate's, has the very list of its optimizer.
+        self._since: list[_Groups] = []
+        self._rested: dict[int, int] = {}  # steps without one, by the id of that list
+        self._used: dict[int, _Gradient] = {}  # by the parameter's id
+        self._some_rest = False
         self._hook = register_optimizer_step_pre_hook(self._begins)
 
     def close(self) -> None:
@@ -37,48 +40,47 @@ class AccumulatedGradients:
 
     def step_begins(self) -> None:
         """The session's next step begins."""
-        self._since = set()
+        self._since = []
 
     def step_done(self) -> None:
         """The session's step is done."""
-        for optimizer in self._optimizers:
-            key = id(optimizer.param_groups)
-            if key not in self._since:
-                self._rested[key] = self._rested.get(key, 0) + 1
-                if self._new(optimizer):
-                    self._used.setdefault(key, {})
-                continue
-            self._rested[key] = 0
-            if key in self._used:
-                # They may be left until the next ones are computed.
-                self._used[key] = {
-                    id(p): (weakref.ref(p.grad), p.grad._version)
-                    for p in _with_gradients(optimizer)
-                }
+        without = self._without_step()
+        self._rested = {id(o.param_groups): self._rests(o) + 1 for o in without}
+        if not self._some_rest and not self._new(without):
+            return
+        # Gradients may be left until the next ones are computed. Which ones were used is noted only
+        # once an optimizer was seen that does not begin a step in each of the session's.
+        self._some_rest = True
+        for groups in self._since:
+            for p in _with_gradients(groups):
+                self._used[id(p)] = (weakref.ref(p.grad), p.grad._version)
 
     def wait(self) -> bool:
         """Whether gradients wait for a later step now."""
-        return any(map(self._new, self._without_step()))
+        return self._new(self._without_step())
 
     def hold_checkpoints(self) -> bool:
         """Whether a checkpoint should be made later: they wait, and for no optimizer that rests."""
+        return self._new([o for o in self._without_step() if self._rests(o) < RESTS_AFTER])
+
+    def _without_step(self) -> list[Optimizer]:
+        begun = {id(groups) for groups in self._since}
+        return [o for o in self._optimizers if id(o.param_groups) not in begun]
+
+    def _rests(self, optimizer: Optimizer) -> int:
+        return self._rested.get(id(optimizer.param_groups), 0)
+
+    def _new(self, optimizers: Sequence[Optimizer]) -> bool:
+        """Whether there are gradients that no optimizer has used."""
+        if not optimizers:
+            return False
+        # Another optimizer may have the same parameters.
+        used = {id(p) for groups in self._since for p in _with_gradients(groups)}
         return any(
-            self._new(optimizer)
-            for optimizer in self._without_step()
-            if self._rested.get(id(optimizer.param_groups), 0) < RESTS_AFTER
+            id(p) not in used and _is_new(p, self._used)
+            for optimizer in optimizers
+            for p in _with_gradients(optimizer.param_groups)
         )
-
-    def _without_step(self) -> Iterator[Optimizer]:
-        return (o for o in self._optimizers if id(o.param_groups) not in self._since)
-
-    def _new(self, optimizer: Optimizer) -> bool:
-        """Whether there are gradients that the optimizer has not used.
-
-        Which ones it has used is noted only if it was seen not to begin a step in each of the
-        session's.
-        """
-        used = self._used.get(id(optimizer.param_groups), {})
-        return any(_is_new(p, used) for p in _with_gradients(optimizer))
 
     def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """An optimizer changes its parameters now, or once the closure that it is given returns.
@@ -101,11 +103,12 @@ class AccumulatedGradients:
 
     def _count(self, optimizer: Optimizer) -> None:
         self.begun += 1
-        self._since.add(id(optimizer.param_groups))
+        if not any(groups is optimizer.param_groups for groups in self._since):
+            self._since.append(optimizer.param_groups)
 
 
-def _with_gradients(optimizer: Optimizer) -> Iterator[Any]:
-    return (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+def _with_gradients(groups: _Groups) -> Iterator[Any]:
+    return (p for group in groups for p in group["params"] if p.grad is not None)
 
 
 def _is_new(parameter: Any, used: Mapping[int, _Gradient]) -> bool:

@@ -268,6 +268,12 @@ def parts_of_some(state: Encoded) -> dict[str, Part]:
     return parts(Encoded(None, some))
 
 
+def held_tensor(tensor: Any) -> torch.Tensor:
+    """The very tensor that this rank holds: the tensor itself, or its part of a DTensor."""
+    found: torch.Tensor = tensor._local_tensor if is_sharded(tensor) else tensor
+    return found
+
+
 def local_part(tensor: Any) -> torch.Tensor:
     """This rank's part of a DTensor; not copied."""
     found: torch.Tensor = tensor.detach().to_local()

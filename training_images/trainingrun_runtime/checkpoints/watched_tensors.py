@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import data_use
-from .sharded_state import is_sharded
+from . import data_changes
+from .sharded_state import held_tensor, is_sharded
 from .stateful_objects import holds_shards
 
 LARGEST_COPY = 64 * 2**20
@@ -84,7 +84,7 @@ class WatchedTensors:
 
     def versions(self) -> list[int]:
         """Each of them is another number once its tensor was changed, the first one for `.data`."""
-        return [data_use.uses(), *(t._version for t in self._tensors)]
+        return [data_changes.changes(), *(t._version for t in self._tensors)]
 
     def require_same_data(self) -> None:
         """Make sure that no parameter was changed by assignment to its data.
@@ -190,10 +190,10 @@ class WatchedTensors:
             self._kept[name] = {id(tensor) for tensor in kept}
             found += kept
         # A part may be changed as what it is, and as a part of the whole: each counts by itself.
-        self._tensors = [*found, *(_local(t) for t in found if is_sharded(t))]
+        self._tensors = [*found, *(held_tensor(t) for t in found if is_sharded(t))]
 
     def _current_places(self) -> list[int]:
-        return [_local(parameter).data_ptr() for parameter in self._parameters.values()]
+        return [held_tensor(parameter).data_ptr() for parameter in self._parameters.values()]
 
 
 def settings(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -211,15 +211,9 @@ def _copy(state: Any) -> Any:
     return copy
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part, the very tensor that a DTensor has."""
-    found: torch.Tensor = tensor._local_tensor if is_sharded(tensor) else tensor
-    return found
-
-
 def _some(parameter: torch.Tensor) -> torch.Tensor:
     """A view of a few elements, evenly spread; none where their memory is not in a row."""
-    flat = _local(parameter).detach()
+    flat = held_tensor(parameter).detach()
     if not flat.is_contiguous():
         return flat.new_empty(0)
     flat = flat.view(-1)

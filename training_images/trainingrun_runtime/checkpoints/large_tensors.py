@@ -1,0 +1,55 @@
+"""Whether something has changed large tensors, of which a fingerprint reads some elements alone."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from .fingerprint import WHOLE
+from .sharded_state import Encoded, held_tensor
+
+
+class Versions(NamedTuple):
+    """Of the large tensors of states; a change that they show is one, and not the reverse."""
+
+    by_data: int
+    """See `data_changes.changes`."""
+    by_place: Mapping[int, int]
+    """Version counters by address: an object may return its state in other tensors each time."""
+
+    def changed(self, later: "Versions") -> bool:
+        """Whether something was changed in between."""
+        return self.by_data != later.by_data or any(
+            self.by_place.get(place, version) != version
+            for place, version in later.by_place.items()
+        )
+
+
+def versions(by_data: int, states: Mapping[str, Encoded]) -> Versions:
+    """The versions of now.
+
+    Args:
+        by_data: `data_changes.changes()`; before the states were asked for where a change is looked
+            for, and after that otherwise: FSDP2 uses `Parameter.data` to return its state.
+        states: of the session's objects.
+    """
+    found = {}
+    for state in states.values():
+        for tensor in (*_tensors(state.tree), *state.shards.values()):
+            held = held_tensor(tensor)
+            if held.numel() > WHOLE and held.layout is torch.strided:
+                # A part may be changed as what it is, and as a part of the whole.
+                found[held.data_ptr()] = _version(held) + _version(tensor)
+    return Versions(by_data, found)
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, dict | list | tuple):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(item)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
