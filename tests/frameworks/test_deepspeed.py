@@ -34,11 +34,13 @@ def test_no_step_is_lost_on_notice_and_no_bit_is_different_with_a_session(
     assert run.metrics()["weights_sha256"] == whole("weights_sha256")
 
 
+@pytest.mark.parametrize("stage", [0, 2, 3])
 def test_an_unmodified_script_resumes_from_the_shards_that_it_has_reported(
-    a_run: Callable[..., Run], journal: Journal
+    a_run: Callable[..., Run], journal: Journal, stage: int
 ) -> None:
-    run = a_run(script=SCRIPT, epochs=6)
-    noticed, killed = disturb(run, journal, "deepspeed, unmodified", kill_at=20, notice_at=50)
+    run = a_run(script=SCRIPT, epochs=6, zero_stage=stage)
+    name = f"deepspeed, ZeRO stage {stage}, unmodified"
+    noticed, killed = disturb(run, journal, name, kill_at=20, notice_at=50)
     assert killed < 15
     assert noticed <= 15
     assert set(journal.steps()) == set(range(1, 6 * 15 + 1))

@@ -25,7 +25,7 @@ def train_func(config):
         "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "torch_adam": True}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 30}},
         "bf16": {"enabled": True},
-        "zero_optimization": {"stage": 3},
+        "zero_optimization": {"stage": config["zero_stage"]},
         "gradient_clipping": 1.0,
         "train_micro_batch_size_per_gpu": 64,
     }
