@@ -1,0 +1,10 @@
+"""What people meet, and what to do about it: patterns of errors with advice."""
+
+from .met import MET
+from .remedy import Remedy
+from .removed_from_ray import REMOVED
+
+__all__ = ["MET", "REMEDIES", "REMOVED", "Remedy"]
+
+REMEDIES = REMOVED + MET
+"""The first row that matches an error counts."""
