@@ -1,7 +1,5 @@
 """It is known whether gradients wait for a later step of their optimizer."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -33,10 +31,8 @@ class Training:
 
 
 @pytest.fixture
-def training() -> Iterator[Training]:
-    training = Training()
-    yield training
-    training.gradients.close()
+def training() -> Training:
+    return Training()
 
 
 def test_gradients_wait_from_the_first_of_their_steps_to_the_last(training: Training) -> None:

@@ -26,7 +26,7 @@ class Clones:
 
 def versions(*objects: Any) -> Versions:
     by_name = {str(index): thing for index, thing in enumerate(objects)}
-    return large_tensors.versions(data_changes.changes(), snapshot.encoded(by_name, by_name))
+    return large_tensors.versions(snapshot.encoded(by_name, by_name))
 
 
 def test_nothing_has_changed_where_values_are_only_read() -> None:

@@ -10,7 +10,7 @@ import ray.train
 import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from .checkpoints import data_changes, large_tensors, snapshot, state_comparison
+from .checkpoints import large_tensors, snapshot, state_comparison
 from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
@@ -124,12 +124,11 @@ class Saving:
 
     def changed(self) -> bool:
         """Whether this position or the state differs from the last checkpoint's."""
-        by_data = data_changes.changes()
         states = self._objects.states()
         return (
             self.unsaved
             or self._objects.fingerprints(states) != self._fingerprints
-            or self._versions.changed(large_tensors.versions(by_data, states))
+            or self._versions.changed(large_tensors.versions(states))
         )
 
     def slowest_s(self) -> float:
@@ -229,7 +228,7 @@ class Saving:
     def _note_saved(self, states: Mapping[str, Encoded]) -> None:
         """What a checkpoint of these states is compared with later."""
         self._fingerprints = self._objects.fingerprints(states)
-        self._versions = large_tensors.versions(data_changes.changes(), states)
+        self._versions = large_tensors.versions(states)
 
     def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
         names = sorted(fingerprints)

@@ -32,11 +32,7 @@ class AccumulatedGradients:
         self._rested: dict[int, int] = {}  # steps without one, by the id of that list
         self._used: dict[int, _Gradient] = {}  # by the parameter's id
         self._some_rest = False
-        self._hook = register_optimizer_step_pre_hook(self._begins)
-
-    def close(self) -> None:
-        """Watch no longer."""
-        self._hook.remove()
+        register_optimizer_step_pre_hook(self._begins)
 
     def step_begins(self) -> None:
         """The session's next step begins."""

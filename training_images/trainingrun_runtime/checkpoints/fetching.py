@@ -83,7 +83,7 @@ class Fetched:
         self._memory = MemoryFiles()
         self._temporary = tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
-        """Where they are, or links to them in memory, if there is room."""
+        """Where they are, or links to them in memory, if there is enough of it."""
 
     def fetch(self, share: Share, claimed: Collection[str] | None = None) -> str | None:
         """Download and verify what is not there yet.

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import data_changes
 from .fingerprint import WHOLE
 from .sharded_state import Encoded, held_tensor
 
@@ -25,14 +26,8 @@ class Versions(NamedTuple):
         )
 
 
-def versions(by_data: int, states: Mapping[str, Encoded]) -> Versions:
-    """The versions of now.
-
-    Args:
-        by_data: `data_changes.changes()`; before the states were asked for where a change is looked
-            for, and after that otherwise: FSDP2 uses `Parameter.data` to return its state.
-        states: of the session's objects.
-    """
+def versions(states: Mapping[str, Encoded]) -> Versions:
+    """The versions of now, of these objects' states."""
     found = {}
     for state in states.values():
         for tensor in (*_tensors(state.tree), *state.shards.values()):
@@ -40,7 +35,7 @@ def versions(by_data: int, states: Mapping[str, Encoded]) -> Versions:
             if held.numel() > WHOLE and held.layout is torch.strided:
                 # A part may be changed as what it is, and as a part of the whole.
                 found[held.data_ptr()] = _version(held) + _version(tensor)
-    return Versions(by_data, found)
+    return Versions(data_changes.changes(), found)
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:

@@ -1,6 +1,6 @@
 """Files in memory for what is downloaded and read once: writing to a disk takes longer.
 
-They are files of this process (`memfd_create`), so they need no room in /dev/shm, and none is left
+They are files of this process (`memfd_create`), so they take no space in /dev/shm, and none is left
 when the process ends.
 """
 

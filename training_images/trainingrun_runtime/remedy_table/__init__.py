@@ -4,7 +4,7 @@ from .met import MET
 from .remedy import Remedy
 from .removed_from_ray import REMOVED
 
-__all__ = ["MET", "REMEDIES", "REMOVED", "Remedy"]
+__all__ = ["REMEDIES", "REMOVED", "Remedy"]
 
 REMEDIES = REMOVED + MET
 """The first row that matches an error counts."""
