@@ -1,9 +1,10 @@
-"""What does the ranks' agreement cost a step? Two ranks over gloo, with and without it, in turn.
+"""What does the ranks' agreement cost a step? Two ranks, without it and with it, in turn.
 
     python tests/benchmarks/step_consensus_cost.py [--rounds 5] [--steps 200] [--step-ms 10]
 
 A step waits and then exchanges a gradient, as the ranks of a training do; with the consensus, each
-step also calls `exchange`. Also printed: the time of the calls alone, on rank 0.
+step also calls `exchange`, over connections of the ranks' own, and over a gloo group. CPU time is
+that of all threads of rank 0's process.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import socket
 import statistics
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +30,47 @@ from trainingrun_runtime.coordination.step_consensus import (  # noqa: E402
     StepValues,
 )
 
+WITHOUT, LINKS, GLOO = "without it", "own connections", "gloo group"
+
+
+@dataclass
+class Costs:
+    """Of one way to agree, on rank 0, each by step, in seconds."""
+
+    steps: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Of all threads of the process; the mean of a round's steps."""
+
 
 def work(rank: int, port: int, rounds: int, steps: int, step_s: float, results: Any) -> None:
     """One rank."""
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    consensus, gradient = StepConsensus(60.0), torch.ones(10_000)
-    times: dict[bool, list[float]] = {False: [], True: []}
-    calls: list[float] = []
+    gradient = torch.ones(10_000)
+    ways = {WITHOUT: None, LINKS: StepConsensus(60.0), GLOO: StepConsensus(60.0, linked_ranks=1)}
+    costs = {way: Costs() for way in ways}
     number = 0
     for _ in range(rounds):
-        for agreeing in (False, True):
+        for way, consensus in ways.items():
+            of_way, used = costs[way], time.process_time()
             for _ in range(steps):
                 number += 1
                 began = time.perf_counter()
                 time.sleep(step_s)
                 dist.all_reduce(gradient)
-                if agreeing:
+                if consensus is not None:
                     before = time.perf_counter()
                     consensus.exchange(Place.STEP, StepValues(step=number))
-                    calls.append(time.perf_counter() - before)
-                times[agreeing].append(time.perf_counter() - began)
-            consensus.settle()
+                    of_way.calls.append(time.perf_counter() - before)
+                of_way.steps.append(time.perf_counter() - began)
+            of_way.cpu.append((time.process_time() - used) / steps)
+            if consensus is not None:
+                consensus.settle()
             dist.barrier()
     if rank == 0:
-        results.put((times, calls))
+        results.put(costs)
     dist.barrier()
 
 
@@ -71,14 +88,20 @@ def main() -> None:
     ranks = torch.multiprocessing.start_processes(
         work, (port, arguments.rounds, arguments.steps, step_s, results), 2, join=False
     )
-    times, calls = results.get(timeout=600)
+    costs: dict[str, Costs] = results.get(timeout=600)
     while not ranks.join():
         pass
-    without, agreeing = (statistics.median(times[each]) for each in (False, True))
-    alone = statistics.median(calls)
-    print(f"step without it {1e3 * without:.3f} ms, with it {1e3 * agreeing:.3f} ms")
-    print(f"ratio {agreeing / without:.5f}; the calls alone take {1e6 * alone:.0f} µs, a share of")
-    print(f"{alone / without:.5f} of the step")
+    without = costs[WITHOUT]
+    step, cpu = statistics.median(without.steps), statistics.median(without.cpu)
+    print(f"{WITHOUT}: step {1e3 * step:.3f} ms, CPU {1e3 * cpu:.3f} ms")
+    for way in (LINKS, GLOO):
+        found = costs[way]
+        ratio = statistics.median(found.steps) / step
+        calls, more = statistics.median(found.calls), statistics.median(found.cpu) - cpu
+        print(
+            f"{way}: step {ratio:.4f} x, calls {1e3 * calls:.3f} ms ({100 * calls / step:.3f} % of "
+            f"the step), CPU {1e3 * more:+.3f} ms"
+        )
 
 
 if __name__ == "__main__":

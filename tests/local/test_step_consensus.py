@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    """What rank 0 of two was found."""
+@pytest.fixture(scope="module", params=[16, 1], ids=["own connections", "gloo"])
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What rank 0 of two has found."""
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "support" / "two_ranks.py")],
+        [sys.executable, str(ROOT / "tests" / "support" / "two_ranks.py"), str(request.param)],
         env={**os.environ, "PYTHONPATH": roots},
         capture_output=True,
         text=True,

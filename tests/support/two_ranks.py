@@ -1,8 +1,12 @@
-"""`python two_ranks.py`: what two ranks agree on over real gloo, without Ray; prints JSON."""
+"""`python two_ranks.py LINKED`: what two ranks agree on, without Ray; prints JSON.
+
+LINKED: the largest number of ranks with connections of their own; 1: these use gloo.
+"""
 
 import json
 import os
 import socket
+import sys
 import time
 from typing import Any
 
@@ -22,7 +26,7 @@ TIMEOUT_S = 3.0
 def work(rank: int, port: int, results: Any) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    consensus = StepConsensus(TIMEOUT_S)
+    consensus = StepConsensus(TIMEOUT_S, int(sys.argv[1]))
     found: dict[str, Any] = {}
     consensus.exchange(Place.STEP, StepValues(command=rank, step=1))
     found["one step late"] = consensus.exchange(
@@ -31,6 +35,7 @@ def work(rank: int, port: int, results: Any) -> None:
     result = consensus.under_way()
     found["stop"] = consensus.settle().stop
     found["known to another thread"] = result() == consensus.settle()
+    consensus.barrier()
     found["gathered"] = consensus.gather([rank, 10 * rank])
     try:
         consensus.agree(Place.SAVE if rank else Place.STEP, StepValues(step=3 + rank))
@@ -43,7 +48,7 @@ def work(rank: int, port: int, results: Any) -> None:
         found["unknown while a rank is silent"] = result() is None
         try:
             consensus.settle()
-        except RuntimeError:
+        except (RuntimeError, ConnectionError):
             found["waited"] = time.monotonic() - began
             found["unknown after it failed"] = result() is None
         results.put(found)

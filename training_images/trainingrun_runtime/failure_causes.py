@@ -9,6 +9,7 @@ from ray.exceptions import RayActorError
 from ray.train import TrainingFailedError, WorkerGroupError
 
 from .checkpoints.storage_errors import StorageError, recognize
+from .coordination.rank_links import RankUnreachable
 from .error_text import first_line
 from .ray_internals.controller import (
     ControllerError,
@@ -83,7 +84,7 @@ _OF_TREES = re.compile(
 
 def is_collective_error(error: BaseException) -> bool:
     """Whether an exception of the training code is one that the loss of another rank causes."""
-    if isinstance(error, DataLost):
+    if isinstance(error, DataLost | RankUnreachable):
         return True
     kind = type(error).__name__
     if _OF_THE_CODE.search(str(error)):

@@ -1,15 +1,15 @@
 """What all ranks agree on at each step, without a rank waiting for another."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import IntEnum, auto
-from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ..checkpoints.fingerprint import fingerprint
+from .gloo_group import GlooGroup, GlooRound
+from .link_setup import links_to_all
+from .rank_links import RankLinks, Round
 from .standstill import LEFT_LOOP
 
 
@@ -71,22 +71,27 @@ class StepConsensus:
     """The largest of the ranks' values, available one step later.
 
     A preemption notice reaches one pod, yet all ranks must make the checkpoint after the same step.
-    Each step starts an asynchronous all-reduce of a few bytes and reads the result of the former
-    step's, which is complete by then, so the step takes no longer. The gloo group is separate: it
-    does not interfere with the training's collectives and needs no accelerator.
+    Each step sends a few bytes to the other ranks and reads what they have sent after the former
+    one, which has arrived by then, so the step takes no longer. This does not interfere with the
+    training's collectives and needs no accelerator.
 
     Args:
         timeout_s: seconds after which a rank that waits for the others fails.
+        linked_ranks: the largest number of ranks of which each has connections to all others; more
+            of them use a gloo group of their own.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, linked_ranks: int = 16) -> None:
         alone = not dist.is_initialized() or dist.get_world_size() == 1
-        self._group: Any = (
-            None if alone else dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        )
         self._rank = 0 if alone else dist.get_rank()
         self._world_size = 1 if alone else dist.get_world_size()
-        self._pending: tuple[Any, torch.Tensor] | None = None
+        self._exchange: RankLinks | GlooGroup
+        if self._world_size <= linked_ranks:
+            links = {} if alone else links_to_all(self._rank, self._world_size, timeout_s)
+            self._exchange = RankLinks(self._rank, links, timeout_s)
+        else:
+            self._exchange = GlooGroup(timeout_s)
+        self._pending: Round | GlooRound | None = None
         self._last = StepValues()
 
     def exchange(self, place: Place, mine: StepValues) -> StepValues:
@@ -112,20 +117,17 @@ class StepConsensus:
     def settle(self) -> StepValues:
         """Wait for the call under way; returns the latest result."""
         if self._pending is not None:
-            work, numbers = self._pending
-            self._pending = None
-            if work is not None:
-                work.wait()
-            *values, furthest, least = numbers.tolist()
-            ahead, behind = self._decoded(furthest), self._decoded(-least)
-            if ahead[1:] != behind[1:]:
+            pending, self._pending = self._pending, None
+            every = pending.wait()
+            behind, ahead = _furthest_apart(every)
+            if every[behind][:2] != every[ahead][:2]:
                 raise RanksDisagree(
                     "the ranks are at different places of the training function: "
-                    f"{_said(*behind)}, and {_said(*ahead)}; every rank must do the same steps "
-                    "and call session.save() at the same place, and session.stop() ends the loop "
-                    "of all of them"
+                    f"{_said(behind, every)}, and {_said(ahead, every)}; every rank must do the "
+                    "same steps and call session.save() at the same place, and session.stop() "
+                    "ends the loop of all of them"
                 )
-            self._last = _values(values, ahead[1])
+            self._last = _largest(every)
         return self._last
 
     def under_way(self) -> Callable[[], StepValues | None]:
@@ -138,14 +140,10 @@ class StepConsensus:
         def result() -> StepValues | None:
             if pending is None:
                 return last
-            work, numbers = pending
-            if work is not None and not (work.is_completed() and work.is_success()):
+            every = pending.known()
+            if every is None or len({tuple(each[:2]) for each in every}) > 1:
                 return None
-            *values, furthest, least = numbers.tolist()
-            _, step, place = self._decoded(furthest)
-            if (step, place) != self._decoded(-least)[1:]:
-                return None
-            return _values(values, step)
+            return _largest(every)
 
         return result
 
@@ -154,14 +152,9 @@ class StepConsensus:
         self.settle()
         self._last = StepValues()
 
-    def gather(self, numbers: list[int]) -> list[list[int]]:
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """Every rank's numbers, by rank; each rank passes equally many."""
-        if self._group is None or not numbers:
-            return [numbers]
-        mine = torch.tensor(numbers, dtype=torch.int64)
-        every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, mine, self._group)
-        return [one.tolist() for one in every]
+        return [list(each) for each in self._exchange.start(numbers).wait()]
 
     def compare_names(self, names: Iterable[str]) -> None:
         """Make sure that every rank has the same objects.
@@ -178,32 +171,25 @@ class StepConsensus:
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        if self._group is not None:
-            dist.barrier(self._group)
-
-    def _decoded(self, number: int) -> tuple[int, int, Place]:
-        """Rank, steps done and place."""
-        position, rank = divmod(number, self._world_size)
-        step, place = divmod(position, _PLACES_AT_MOST)
-        return rank, step, Place(place)
+        self.gather([])
 
     def _start(self, place: Place, mine: StepValues) -> None:
-        # The maximum of negated values is the minimum: a difference between ranks is detected, and
-        # one number holds step, place and rank, so that it is known of which ranks.
-        here = (mine.step * _PLACES_AT_MOST + place) * self._world_size + self._rank
         values = [mine.command, mine.busy, mine.stop, mine.changed, mine.hold]
-        tensor, work = torch.tensor([*values, here, -here], dtype=torch.int64), None
-        if self._group is not None:
-            work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
-        self._pending = (work, tensor)
+        self._pending = self._exchange.start([mine.step, place, *values])
 
 
-def _values(numbers: list[int], step: int) -> StepValues:
-    command, busy, stop, changed, hold = numbers
+def _furthest_apart(every: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """The ranks with the fewest and with the most steps done."""
+    ranks = sorted(range(len(every)), key=lambda rank: tuple(every[rank][:2]))
+    return ranks[0], ranks[-1]
+
+
+def _largest(every: Sequence[Sequence[int]]) -> StepValues:
+    """Of each value, where all ranks are at one place."""
+    step, _, command, busy, stop, changed, hold = map(max, zip(*every, strict=True))
     return StepValues(command, bool(busy), bool(stop), bool(changed), step, Hold(hold))
 
 
-_PLACES_AT_MOST = 16
 _PLACES = {
     Place.STEP: "in a loop",
     Place.BEGIN: "before a loop",
@@ -214,5 +200,6 @@ _PLACES = {
 }
 
 
-def _said(rank: int, step: int, place: Place) -> str:
-    return f"rank {rank} is {_PLACES[place]} with {step} steps done"
+def _said(rank: int, every: Sequence[Sequence[int]]) -> str:
+    step, place = every[rank][:2]
+    return f"rank {rank} is {_PLACES[Place(place)]} with {step} steps done"
