@@ -26,6 +26,25 @@ def test_no_step_is_lost_and_no_bit_is_different_with_a_session(
     assert run.metrics()["weights_sha256"] == whole("weights_sha256")
 
 
+def test_the_steps_since_the_last_checkpoint_are_done_again_where_rank_0_is_killed(
+    a_run: Callable[..., Run], journal: Journal
+) -> None:
+    """JAX ends the other ranks' processes then, so none is left to save the last step."""
+    whole = undisturbed(a_run("jax", epochs=EPOCHS), journal)
+
+    run = a_run("jax", epochs=EPOCHS, step_seconds=0.1)
+    run.contract = run.contract.model_copy(
+        update={"checkpoints": run.contract.checkpoints.model_copy(update={"every_steps": 10})}
+    )
+    noticed, killed = disturb(
+        run, journal, "jax, session, rank 0", kill_at=17, notice_at=50, rank_0=True
+    )
+    assert noticed == 0
+    assert killed <= 12
+    assert set(journal.steps()) == set(range(1, EPOCHS * STEPS + 1))
+    assert run.metrics()["weights_sha256"] == whole("weights_sha256")
+
+
 def test_an_unmodified_script_resumes_from_what_it_has_reported(
     a_run: Callable[..., Run], journal: Journal
 ) -> None:

@@ -32,8 +32,11 @@ def test_no_step_is_lost_on_notice_and_no_bit_is_different_with_a_session(
 def test_an_unmodified_script_resumes_from_what_rays_callback_has_reported(
     a_run: Callable[..., Run], journal: Journal
 ) -> None:
+    whole = undisturbed(a_run(script=SCRIPT, epochs=6), journal)
+
     run = a_run(script=SCRIPT, epochs=6)
     noticed, killed = disturb(run, journal, "tensorflow, unmodified", kill_at=20, notice_at=50)
     assert killed < 15
     assert noticed <= 15
     assert set(journal.steps()) == set(range(1, 6 * 15 + 1))
+    assert run.metrics()["loss"] == whole("loss")

@@ -30,6 +30,7 @@ def train_func(config):
                 with open(f"{os.environ['STEP_LOG_FOLDER']}/{os.getpid()}.log", "a") as lines:
                     lines.write(f"{time.time()} {int(self.model.optimizer.iterations.numpy())}\n")
 
+    tf.keras.utils.set_random_seed(0)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     tf_config = json.loads(os.environ["TF_CONFIG"])
     global_batch_size = 64 * len(tf_config["cluster"]["worker"])
