@@ -56,11 +56,6 @@ class RankLinks:
                 peer.send(message)
         return Round(self, number, by_rank)
 
-    def close(self) -> None:
-        """Close the connections; the other ranks can still read what was sent."""
-        for peer in self._peers.values():
-            peer.link.close()
-
     def receive(self, number: int) -> bool:
         """Read what has arrived; whether every rank has sent its numbers of this round."""
         with self._lock:
@@ -88,10 +83,11 @@ class RankLinks:
             del self._rounds[number]
 
     def _raise_if_lost(self, number: int, *, out_of_time: bool) -> None:
-        missing = [rank for rank in self._peers if rank not in self._rounds[number]]
-        for rank in missing:
-            if (lost := self._peers[rank].lost) is not None:
-                raise RankUnreachable(f"rank {rank} is lost: {lost}")
+        with self._lock:  # another thread may have read a rank's last numbers, and its end
+            missing = [rank for rank in self._peers if rank not in self._rounds[number]]
+            lost = [rank for rank in missing if self._peers[rank].lost is not None]
+        if lost:
+            raise RankUnreachable(f"rank {lost[0]} is lost: {self._peers[lost[0]].lost}")
         if out_of_time:
             silent = missing or [rank for rank, peer in self._peers.items() if peer.unsent]
             raise RankUnreachable(
