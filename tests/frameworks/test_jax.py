@@ -19,17 +19,17 @@ def test_no_step_is_lost_and_no_bit_is_different_with_a_session(
     assert float(str(whole("accuracy"))) > 0.5
 
     run = a_run("jax", epochs=EPOCHS, step_seconds=0.1)
-    # Without rank 0, JAX ends the other ranks' processes at once.
+    # Without rank 0, JAX ends the other ranks' processes: see below.
     lost = disturb(run, journal, "jax, session", kill_at=17, notice_at=50, rank_0=False)
     assert lost == (0, 0)
     assert sorted(journal.steps()) == list(range(1, EPOCHS * STEPS + 1))
     assert run.metrics()["weights_sha256"] == whole("weights_sha256")
 
 
-def test_the_steps_since_the_last_checkpoint_are_done_again_where_rank_0_is_killed(
+def test_no_more_than_the_steps_since_the_last_checkpoint_is_lost_with_rank_0(
     a_run: Callable[..., Run], journal: Journal
 ) -> None:
-    """JAX ends the other ranks' processes then, so none is left to save the last step."""
+    """JAX ends the other ranks' processes then, mostly after one has saved the last step."""
     whole = undisturbed(a_run("jax", epochs=EPOCHS), journal)
 
     run = a_run("jax", epochs=EPOCHS, step_seconds=0.1)
