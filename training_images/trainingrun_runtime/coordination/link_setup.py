@@ -66,7 +66,7 @@ def links_to_all(rank: int, world_size: int, timeout_s: float) -> dict[int, sock
 
 
 def _default_store() -> dist.Store:
-    return dist.distributed_c10d._get_default_store()  # no public name; torchft uses it, too
+    return dist.distributed_c10d._get_default_store()  # it has no public name
 
 
 def _own_address(store: Any) -> str:
