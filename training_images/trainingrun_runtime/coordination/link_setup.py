@@ -74,11 +74,10 @@ def _own_address(store: Any) -> str:
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     host = getattr(store, "host", "localhost")  # other stores are on one node
-    for family, kind, _, _, address in socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM):
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # sends nothing
-            return str(probe.getsockname()[0])
-    raise OSError(f"no address of {host}")  # getaddrinfo raises instead
+    family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 def _listener(host: str, backlog: int) -> socket.socket:

@@ -83,12 +83,11 @@ class StepConsensus:
 
     def __init__(self, timeout_s: float, linked_ranks: int = 16) -> None:
         alone = not dist.is_initialized() or dist.get_world_size() == 1
-        self._rank = 0 if alone else dist.get_rank()
-        self._world_size = 1 if alone else dist.get_world_size()
+        rank, world_size = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
         self._exchange: RankLinks | GlooGroup
-        if self._world_size <= linked_ranks:
-            links = {} if alone else links_to_all(self._rank, self._world_size, timeout_s)
-            self._exchange = RankLinks(self._rank, links, timeout_s)
+        if world_size <= linked_ranks:
+            links = {} if alone else links_to_all(rank, world_size, timeout_s)
+            self._exchange = RankLinks(rank, links, timeout_s)
         else:
             self._exchange = GlooGroup(timeout_s)
         self._pending: Round | GlooRound | None = None
@@ -119,8 +118,9 @@ class StepConsensus:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             every = pending.wait()
-            behind, ahead = _furthest_apart(every)
-            if every[behind][:2] != every[ahead][:2]:
+            apart = _apart(every)
+            if apart is not None:
+                behind, ahead = apart
                 raise RanksDisagree(
                     "the ranks are at different places of the training function: "
                     f"{_said(behind, every)}, and {_said(ahead, every)}; every rank must do the "
@@ -141,9 +141,7 @@ class StepConsensus:
             if pending is None:
                 return last
             every = pending.known()
-            if every is None or len({tuple(each[:2]) for each in every}) > 1:
-                return None
-            return _largest(every)
+            return None if every is None or _apart(every) is not None else _largest(every)
 
         return result
 
@@ -178,10 +176,11 @@ class StepConsensus:
         self._pending = self._exchange.start([mine.step, place, *values])
 
 
-def _furthest_apart(every: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """The ranks with the fewest and with the most steps done."""
-    ranks = sorted(range(len(every)), key=lambda rank: tuple(every[rank][:2]))
-    return ranks[0], ranks[-1]
+def _apart(every: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+    """The ranks with the fewest and with the most steps done; None: all are at one place."""
+    places = [tuple(each[:2]) for each in every]
+    behind, ahead = min(places), max(places)
+    return None if behind == ahead else (places.index(behind), places.index(ahead))
 
 
 def _largest(every: Sequence[Sequence[int]]) -> StepValues:
