@@ -134,10 +134,16 @@ def _as_applied(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def leader(cluster: TestCluster) -> str:
-    """Name of the operator's pod that holds the Lease of the leader."""
-    (lease,) = cluster.kubectl.within(SYSTEM).list("leases")
+    """Name of the operator's pod that holds the Lease of the leader; empty if none does.
+
+    A pod that ends is none: after a rollout the former leader holds the Lease until it has ended.
+    """
+    system = cluster.kubectl.within(SYSTEM)
+    (lease,) = system.list("leases")
     # The name of its host, and what tells it from the same pod's former processes.
-    return (lease["spec"].get("holderIdentity") or "").partition("_")[0]
+    name = (lease["spec"].get("holderIdentity") or "").partition("_")[0]
+    pod = system.find("pod", name) if name else None
+    return name if pod and "deletionTimestamp" not in pod["metadata"] else ""
 
 
 def kill_operator(cluster: TestCluster, pod: str) -> None:
