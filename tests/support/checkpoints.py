@@ -1,7 +1,10 @@
 """Committed checkpoints without a training."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from trainingrun_runtime.checkpoints import streamed_files
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.manifest import Manifest, commit, digest_folder
 
@@ -37,3 +40,10 @@ def saved(
             file.write((local / name).read_bytes())
     commit(bucket, manifest)
     return manifest
+
+
+def write(files: Mapping[str, Any], folder: Path) -> None:
+    """Write a rank's files of a checkpoint into a folder of this machine."""
+    bucket = Bucket.open(folder.as_uri())
+    for name, content in files.items():
+        streamed_files.write(bucket, name, content)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from support import checkpoints
 from support.sharded_models import Layout, a_model, one_rank, tensors
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles, RestoredFiles
@@ -28,7 +29,7 @@ def save(folder: Path, ranks: int, objects: Callable[[int], dict[str, Any]]) -> 
             snapshot.try_out(states)
             comparison = state_comparison.compare(names, numbers, rank)
             files = snapshot.take(states, comparison, Position(step=7), rank, ranks)
-            snapshot.write(files, folder)
+            checkpoints.write(files, folder)
 
 
 def save_trained(folder: Path, layout: Layout) -> None:

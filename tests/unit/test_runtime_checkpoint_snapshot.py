@@ -11,6 +11,7 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
+from support import checkpoints
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.fingerprint import fingerprint
@@ -38,7 +39,7 @@ def saved(folder: Path, ranks: list[dict[str, Any]], own: set[str]) -> None:
         states = snapshot.encoded(objects, objects)
         position = Position(step=7, epoch=1, epoch_began=5, stop_at=8, left=(3,))
         comparison = state_comparison.Comparison(own, {})
-        snapshot.write(snapshot.take(states, comparison, position, rank, len(ranks)), folder)
+        checkpoints.write(snapshot.take(states, comparison, position, rank, len(ranks)), folder)
 
 
 def test_each_rank_gets_its_own_state_back_and_all_get_the_shared_one(tmp_path: Path) -> None:

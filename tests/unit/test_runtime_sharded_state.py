@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from support import checkpoints
 from support.sharded_checkpoints import restore, save, save_trained
 from support.sharded_models import (
     FSDP_SOME_TP,
@@ -232,7 +233,7 @@ def test_ranks_that_hold_each_part_once_save_the_last_step_together(
             parts = {place: part for state in taken.values() for place, part in state.parts.items()}
             files = shard_files.contents(parts, rank, lambda copy: copy)
             files |= snapshot.shared(trees, (), Position(step=7), HSDP.ranks)
-            snapshot.write(files, tmp_path)
+            checkpoints.write(files, tmp_path)
     found, wanted = restore(tmp_path, WHOLE, 0), tensors(*whole_model(trained=True))
     assert found.keys() == wanted.keys()
     assert [name for name in wanted if not same_part(found[name], wanted[name])] == []

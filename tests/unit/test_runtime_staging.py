@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from support import checkpoints
 from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
@@ -156,7 +157,8 @@ def test_a_restored_optimizer_keeps_nothing_of_the_file(tmp_path: Path) -> None:
     optimizer.step()
     objects = {"model": model, "optimizer": optimizer}
     states = snapshot.encoded(objects, objects)
-    snapshot.write(snapshot.take(states, Comparison(set(), {}), Position(step=1), 0, 1), tmp_path)
+    files = snapshot.take(states, Comparison(set(), {}), Position(step=1), 0, 1)
+    checkpoints.write(files, tmp_path)
     wanted = [value.clone() for value in optimizer.state[model.weight].values()]
     other = torch.nn.Linear(400, 400)
     again = {"model": other, "optimizer": torch.optim.Adam(other.parameters())}

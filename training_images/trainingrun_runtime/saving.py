@@ -193,7 +193,9 @@ class Saving:
             states, comparison, position, worker.rank, worker.world_size, self._staging
         )
         # The run's table has what was reported before the checkpoint is committed.
-        self._upload = CheckpointUpload(files, worker.storage_retry, self._reports.flush)
+        self._upload = CheckpointUpload(
+            files, worker.bucket, worker.rank, worker.storage_retry, self._reports.flush
+        )
         ray.train.report(
             {**self._course.rating, **self._course.metrics, "step": position.step},
             checkpoint=Checkpoint.from_directory(self._upload.folder),

@@ -8,11 +8,9 @@ the next worker group begins from the last checkpoint.
 
 import itertools
 import logging
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -216,7 +214,7 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
         NotWhole: this rank has it no longer.
         TimeoutError: the store does not take it in time.
     """
-    from .checkpoints import manifest, shard_files, snapshot
+    from .checkpoints import shard_files, snapshot, streamed_files
     from .checkpoints.storage_retry import StorageRetry, report_to
     from .worker import this_worker
 
@@ -239,12 +237,8 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
         time.sleep(seconds)
 
     retry = StorageRetry(report_to(worker.coordinator, f"rank {worker.rank}"), wait)
-    with tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True) as folder:
-        snapshot.write(files, Path(folder))
-        found = manifest.digest_folder(folder)
-        digests = {name: asdict(digest) for name, digest in found.items()}
-        name = f"step-{step:010d}-{worker.group}.alone-{trial}"
-        path = retry(lambda: training.upload_alone(Path(folder), name, digests))
+    path = training.stored(f"step-{step:010d}-{worker.group}.alone-{trial}").path
+    streamed_files.upload(worker.bucket, worker.bucket.key_of(path), files, worker.rank, retry)
     # Rank 0's metrics are those of a checkpoint.
     metrics = {**noted.metrics, "step": step} if worker.rank == 0 else {"step": step}
     session = worker.session

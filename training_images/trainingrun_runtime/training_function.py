@@ -79,10 +79,10 @@ class TrainingFunction:
             user_code.enter_on_rank()
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
-        worker = begin(self._coordinator, self._contract)
+        worker = begin(self._coordinator, self._contract, bucket)
         air_session.refuse()
         function = self._function or load_training_function(self._contract.function or "")
-        worker.start(bucket)
+        worker.start()
         try:
             with tracking(worker.rank, self._contract, bucket):
                 returned = _call(function, config)

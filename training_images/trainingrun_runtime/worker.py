@@ -61,11 +61,14 @@ class Worker:
     Args:
         coordinator: handle of the `Coordinator` actor.
         contract: the operator's settings of this attempt.
+        bucket: the run's folder.
     """
 
-    def __init__(self, coordinator: Any, contract: RunContract) -> None:
+    def __init__(self, coordinator: Any, contract: RunContract, bucket: Bucket) -> None:
         context = ray.train.get_context()
         self.coordinator = coordinator
+        self.bucket = bucket
+        """The run's folder."""
         self.rank: int = context.get_world_rank()
         self.world_size: int = context.get_world_size()
         self.checkpoints = contract.checkpoints
@@ -134,7 +137,7 @@ class Worker:
         """No last step can be asked for; a sentence without its period says why."""
         self.coordinator.cannot_save_alone.remote(self.group, reason)
 
-    def start(self, bucket: Bucket) -> None:
+    def start(self) -> None:
         """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
         context = ray.get_runtime_context()
         self.coordinator.joined.remote(
@@ -151,7 +154,7 @@ class Worker:
             self.rank,
             self.world_size,
             self.coordinator,
-            bucket,
+            self.bucket,
             self._restore_from,
             self.storage_retry,
         )
@@ -225,10 +228,10 @@ class Worker:
 _worker: Worker | None = None
 
 
-def begin(coordinator: Any, contract: RunContract) -> Worker:
+def begin(coordinator: Any, contract: RunContract, bucket: Bucket) -> Worker:
     """Make the worker of this process; see `this_worker`."""
     global _worker
-    _worker = Worker(coordinator, contract)
+    _worker = Worker(coordinator, contract, bucket)
     return _worker
 
 

@@ -11,9 +11,9 @@ import shutil
 import uuid
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -43,9 +43,11 @@ _RETRIES = {
     },
 }
 _RANGE = 8 * 1024 * 1024
-"""Bytes per read of `stream`: small enough for `timeout` on a slow line."""
+"""Bytes per request of `stream` and `writing`: small enough for `timeout` on a slow line."""
 _AHEAD = 8
-"""Reads under way at once: one connection to S3 alone gives some 50 MB/s."""
+"""Requests under way at once: one connection to S3 alone gives some 50 MB/s."""
+_MOST_PARTS = 9_000
+"""Of an object that is written in parts; S3 takes 10,000."""
 _PART, _PARTS_AT_ONCE = 5 * 1024 * 1024, 2
 """Bytes per write of `upload`, the least that S3 takes, and writes under way at once."""
 _PROBE = f".probe-{uuid.uuid4().hex}"
@@ -127,6 +129,25 @@ class Bucket:
                 self.store, key, content, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
             )
         )
+
+    @contextmanager
+    def writing(self, key: str, size: int) -> Iterator[Callable[[bytes], object]]:
+        """A function that appends to a new object, for objects too large to have as bytes.
+
+        The object is there once the block has ended without an error. A bounded number of its parts
+        is in memory.
+
+        Args:
+            key: Of the object.
+            size: Its bytes, about: a store takes a limited number of parts.
+        """
+        part = max(_RANGE, size // _MOST_PARTS)
+        writer = self._ask(
+            lambda: obstore.open_writer(self.store, key, buffer_size=part, max_concurrency=_AHEAD)
+        )
+        yield lambda content: self._ask(lambda: writer.write(content))
+        # Not after an error: what was appended would become the object.
+        self._ask(writer.close)
 
     def create(self, key: str, content: bytes) -> bool:
         """Write an object only if there is none.

@@ -4,25 +4,27 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ray.train import Checkpoint
 
 from ..ray_internals import training
-from . import snapshot
+from . import streamed_files
 from .background import behind_training
+from .bucket import Bucket
 from .storage_retry import StorageRetry
 
 
 class CheckpointUpload:
-    """Writes one checkpoint's files and uploads them, in Ray's upload thread.
+    """Uploads one checkpoint's files from memory, in Ray's upload thread.
 
     It waits for a store that does not answer, and keeps the files until they are uploaded. Training
     goes on meanwhile and makes no other checkpoint: one copy waits at most.
 
     Args:
-        files: what to write, by name.
+        files: bytes, or what `torch.save` writes, by name; nobody changes it meanwhile.
+        bucket: the run's folder.
+        rank: of this process.
         retry: repeats what the store does not answer.
         before_end: called once the files are uploaded, before Ray is told so; does not raise.
     """
@@ -30,14 +32,16 @@ class CheckpointUpload:
     def __init__(
         self,
         files: dict[str, Any],
+        bucket: Bucket,
+        rank: int,
         retry: StorageRetry,
         before_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._files, self._retry, self._before_end = files, retry, before_end
-        self._temporary = tempfile.TemporaryDirectory(
-            prefix="checkpoint-", ignore_cleanup_errors=True
-        )
-        self.folder = self._temporary.name
+        self._files, self._bucket, self._rank = files, bucket, rank
+        self._retry, self._before_end = retry, before_end
+        # Ray asks for one; what is uploaded is not in it.
+        self._empty = tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True)
+        self.folder = self._empty.name
         self.name = ""
         """Of the checkpoint's folder; known once it is uploaded."""
         self.done = False
@@ -46,23 +50,24 @@ class CheckpointUpload:
         self._finished = threading.Event()
 
     def __call__(self, checkpoint: Checkpoint, name: str) -> Checkpoint:
-        """Write and upload it under that name; Ray's upload thread calls this."""
+        """Upload it under that name; Ray's upload thread calls this."""
         self.name = name
         try:
-            self._retry(lambda: behind_training(self._write))
-            self._files = {}  # a copy on disk is enough, however long it waits there
-            context = training.train_context()
-            uploaded = context.storage_context.persist_current_checkpoint(checkpoint, name)
-            self._temporary.cleanup()
+            uploaded = training.stored(name)
+            key = self._bucket.key_of(uploaded.path)
+            behind_training(
+                lambda: streamed_files.upload(
+                    self._bucket, key, self._files, self._rank, self._retry
+                )
+            )
+            self._files = {}
+            self._empty.cleanup()
             self._before_end()
         finally:
             self.seconds = time.monotonic() - self._began
             self.done = True
             self._finished.set()
         return uploaded
-
-    def _write(self) -> None:
-        snapshot.write(self._files, Path(self.folder))
 
     @property
     def seconds_so_far(self) -> float:

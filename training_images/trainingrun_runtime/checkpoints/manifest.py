@@ -28,7 +28,7 @@ CHECKPOINTS = "checkpoints"
 LARGEST = 2**24
 """Bytes of a manifest; a larger object is not read. Enough for 100,000 files."""
 DIGEST_FOLDER = ".trainingrun"
-"""Folder inside a checkpoint with one digest file per rank, made before the upload."""
+"""Folder inside a checkpoint with one digest file per rank, of what it has on this machine."""
 _PIECE = 2**22
 """Bytes that are read at once: between two pieces a thread that trains may have to wait."""
 
@@ -134,6 +134,11 @@ class Manifest(Wire):
 def name_of(key: str) -> str:
     """The name of a manifest, from its place in the bucket."""
     return key.rpartition("/")[2].removesuffix(".json")
+
+
+def digest_file(rank: int) -> str:
+    """Name of the file in a checkpoint with the digests of what one rank has uploaded."""
+    return f"{DIGEST_FOLDER}/rank-{rank}.json"
 
 
 def digest_folder(path: str | Path) -> dict[str, FileDigest]:

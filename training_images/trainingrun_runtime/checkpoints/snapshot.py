@@ -9,7 +9,6 @@ import io
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,15 +189,6 @@ def shared(
             "world_size": world_size,
         }
     }
-
-
-def write(files: Mapping[str, Any], folder: Path) -> None:
-    """Write them into a local folder."""
-    for name, content in files.items():
-        if isinstance(content, bytes):
-            (folder / name).write_bytes(content)
-        else:
-            torch.save(content, folder / name)
 
 
 def restore(

@@ -19,7 +19,7 @@ import pyarrow.fs
 import ray
 import ray.train
 
-from ..checkpoints.manifest import DIGEST_FOLDER
+from ..checkpoints.manifest import digest_file
 from ..checkpoints.storage_retry import StorageRetry
 from .expected import UnknownRay, check, sentence
 from .filesystem import RetryingCheckpoint, behind
@@ -97,18 +97,11 @@ def attach_checksums(digest: Callable[[Path], Mapping[str, Any]], retry: Storage
     storage.persist_current_checkpoint = persist_with_checksums
 
 
-def upload_alone(folder: Path, name: str, digests: Mapping[str, Any]) -> str:
-    """Upload a local folder as a checkpoint that this rank alone makes; its path, as Ray names it.
-
-    Args:
-        folder: with the checkpoint's files.
-        name: of the checkpoint's folder; no other one of this driver has it.
-        digests: of the files.
-    """
-    context = train_context()
-    path: str = context.storage_context.build_checkpoint_path_from_name(name)
-    _upload(context, ray.train.Checkpoint.from_directory(folder), path, digests)
-    return path
+def stored(name: str) -> RetryingCheckpoint:
+    """The checkpoint of that name in this driver's folder, whether it is there yet or not."""
+    storage = train_context().storage_context
+    path = storage.build_checkpoint_path_from_name(name)
+    return RetryingCheckpoint(path=path, filesystem=storage.storage_filesystem)
 
 
 def _upload(
@@ -126,7 +119,7 @@ def _upload(
         destination_filesystem=bucket,
     )
     if digests is not None:
-        name = f"{path}/{DIGEST_FOLDER}/rank-{context.get_world_rank()}.json"
+        name = f"{path}/{digest_file(context.get_world_rank())}"
         write_file(bucket, name, json.dumps(digests).encode())
 
 

@@ -1,0 +1,128 @@
+"""A checkpoint's files go from memory into the bucket, whole or not at all."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.s3 import S3Server
+from trainingrun_runtime.checkpoints import bucket as bucket_module
+from trainingrun_runtime.checkpoints import shard_files, streamed_files
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.checkpoints.manifest import digest_file
+from trainingrun_runtime.checkpoints.storage_retry import StorageRetry
+
+LARGE = 6_000_000  # numbers of four bytes: several parts, and a last one that is not full
+FOLDER = "checkpoints/0001-000001/step-0000000007-1"
+KEY = f"{FOLDER}/state.pt"
+
+
+def never(message: str | None) -> None:
+    raise AssertionError(message)
+
+
+def stored(bucket: Bucket, key: str) -> bytes:
+    return b"".join(bytes(piece) for piece in bucket.stream(key))
+
+
+def test_what_is_uploaded_is_read_back_and_is_what_its_digests_say(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    state = {
+        "large": torch.rand(LARGE),
+        "view": torch.rand(10, 10).T,
+        "medium": [torch.rand(10_000) for _ in range(300)],
+        "small": [torch.tensor(float(number)) for number in range(300)],
+        "number": 7,
+    }
+    index = b'{"version": 1}'
+    files = {"state.pt": state, "shard-1.json": index, "empty.json": b""}
+    streamed_files.upload(bucket, FOLDER, files, 1, StorageRetry(never))
+
+    contents = {name: stored(bucket, f"{FOLDER}/{name}") for name in files}
+    assert contents["shard-1.json"] == index
+    (tmp_path / "state.pt").write_bytes(contents["state.pt"])
+    found = shard_files.loaded(tmp_path / "state.pt")
+    assert torch.equal(found["large"], state["large"])
+    assert torch.equal(found["view"], state["view"])
+    assert all(map(torch.equal, found["medium"], state["medium"]))
+    assert found["small"] == state["small"]
+    assert found["number"] == 7
+    assert json.loads(stored(bucket, f"{FOLDER}/{digest_file(1)}")) == {
+        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
+
+
+@pytest.mark.parametrize("size", [5, 3 * bucket_module._RANGE])
+def test_what_was_not_written_to_its_end_is_not_there(bucket: Bucket, size: int) -> None:
+    def fail_half_way() -> None:
+        with bucket.writing("half", size) as append:
+            append(bytes(size))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    assert bucket.size("half") is None
+
+
+def test_a_large_file_has_fewer_parts_than_a_store_takes(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def open_writer(store: Any, key: str, **how: Any) -> Any:
+        asked.update(how)
+        raise OSError("not opened")
+
+    monkeypatch.setattr(bucket_module.obstore, "open_writer", open_writer)
+    terabyte = 10**12
+    with pytest.raises(Exception, match="not opened"), bucket.writing("large", terabyte):
+        pass
+    assert terabyte / asked["buffer_size"] < 9_500
+
+
+def test_a_file_is_uploaded_anew_when_the_store_was_away_in_the_middle(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(bucket_module._RETRIES, "max_retries", 0)
+    # So that the error is raised while PyTorch writes, and not at the end.
+    monkeypatch.setattr(bucket_module, "_AHEAD", 1)
+    bucket = Bucket.open("s3://runs/team/away", s3.url, "us-east-1")
+    writing = Bucket.writing
+    reported: list[str | None] = []
+
+    @contextmanager
+    def stops(self: Bucket, key: str, size: int) -> Iterator[Callable[[bytes], object]]:
+        with writing(self, key, size) as append:
+            written = 0
+
+            def stop_once(content: bytes) -> None:
+                nonlocal written
+                written += len(content)
+                if written > 2 * LARGE and not reported and s3.running:
+                    s3.stop()
+                append(content)
+
+            yield stop_once
+
+    def start(seconds: float) -> None:
+        s3.start()
+        assert bucket.size(KEY) is None, "there is a half of it"
+
+    monkeypatch.setattr(Bucket, "writing", stops)
+    state = {"large": torch.rand(LARGE)}
+    streamed_files.upload(
+        bucket, FOLDER, {"state.pt": state}, 0, StorageRetry(reported.append, sleep=start)
+    )
+    said, after = reported
+    assert said is not None
+    assert "cannot be reached" in said
+    assert after is None
+    digests = json.loads(stored(bucket, f"{FOLDER}/{digest_file(0)}"))
+    assert hashlib.sha256(stored(bucket, KEY)).hexdigest() == digests["state.pt"]["sha256"]

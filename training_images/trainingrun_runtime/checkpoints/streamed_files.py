@@ -1,0 +1,117 @@
+"""Files of a checkpoint, from memory into the bucket: digested while they are uploaded.
+
+No copy is on a disk. The pages of a file that is new each time take more CPU time from training
+than all the rest of a save.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+
+from .bucket import Bucket
+from .manifest import FileDigest, digest_file
+from .storage_retry import StorageRetry
+
+_PIECE = 2**18
+"""Bytes that are digested and copied at once: between two pieces a thread that trains may have to
+wait for Python's lock."""
+
+
+def upload(
+    bucket: Bucket, folder: str, files: Mapping[str, Any], rank: int, retry: StorageRetry
+) -> None:
+    """Upload a rank's files of a checkpoint, and then their digests.
+
+    Args:
+        bucket: The run's folder.
+        folder: Key of the checkpoint's folder.
+        files: Bytes, or what `torch.save` writes, by name; nobody changes it meanwhile.
+        rank: Of this process.
+        retry: Repeats a file that the store does not take.
+    """
+    found = {}
+    for name, content in files.items():
+        request = partial(write, bucket, f"{folder}/{name}", content)
+        found[name] = retry(request)
+    digests = json.dumps({name: asdict(digest) for name, digest in found.items()}).encode()
+    retry(lambda: bucket.put(f"{folder}/{digest_file(rank)}", digests))
+
+
+def write(bucket: Bucket, key: str, content: Any) -> FileDigest:
+    """Write one object.
+
+    Args:
+        bucket: The run's folder.
+        key: Of the object.
+        content: Bytes, or what `torch.save` writes.
+
+    Returns:
+        Its size and digest; of what was meant, not of what the store has.
+
+    Raises:
+        StorageError: the store has not taken all of it, and there is no such object.
+    """
+    size = sum(tensor.nbytes for tensor in _tensors(content))
+    with bucket.writing(key, size) as append:
+        file = _DigestedFile(append)
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            _save(content, file)
+    return file.digest()
+
+
+class _DigestedFile(io.RawIOBase):
+    """A file that is written from its begin to its end."""
+
+    def __init__(self, append: Callable[[bytes], object]) -> None:
+        self._append = append
+        self._sha256, self._size = hashlib.sha256(), 0
+        self.error: Exception | None = None
+        """Why a `write` has failed; what is written later is left out."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        whole = memoryview(content).cast("B")
+        for start in range(0, len(whole), _PIECE) if self.error is None else ():
+            # A copy: who calls has other content in this memory soon, and the store's client
+            # sends it later.
+            piece = bytes(whole[start : start + _PIECE])
+            self._sha256.update(piece)
+            try:
+                self._append(piece)
+            except Exception as error:
+                self.error = error
+                raise
+        self._size += len(whole)
+        return len(whole)
+
+    def digest(self) -> FileDigest:
+        """Of all that was written."""
+        return FileDigest(self._size, self._sha256.hexdigest())
+
+
+def _save(content: Any, file: _DigestedFile) -> None:
+    try:
+        # Together: a tensor's headers and names are a few bytes each.
+        with io.BufferedWriter(file, _PIECE) as together:
+            torch.save(content, together)
+    except Exception as error:
+        # PyTorch ends the file all the same, and raises that this fails, too.
+        raise (file.error or error) from None
+
+
+def _tensors(content: Any) -> Iterator[torch.Tensor]:
+    if isinstance(content, torch.Tensor):
+        yield content
+    elif isinstance(content, dict | list | tuple):
+        for item in content.values() if isinstance(content, dict) else content:
+            yield from _tensors(item)
