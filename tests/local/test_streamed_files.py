@@ -38,6 +38,7 @@ def test_what_is_uploaded_is_read_back_and_is_what_its_digests_say(
         "view": torch.rand(10, 10).T,
         "medium": [torch.rand(10_000) for _ in range(300)],
         "small": [torch.tensor(float(number)) for number in range(300)],
+        "sparse": torch.eye(3).to_sparse(),
         "number": 7,
     }
     index = b'{"version": 1}'
@@ -52,6 +53,7 @@ def test_what_is_uploaded_is_read_back_and_is_what_its_digests_say(
     assert torch.equal(found["view"], state["view"])
     assert all(map(torch.equal, found["medium"], state["medium"]))
     assert found["small"] == state["small"]
+    assert torch.equal(found["sparse"].to_dense(), torch.eye(3))
     assert found["number"] == 7
     assert json.loads(stored(bucket, f"{FOLDER}/{digest_file(1)}")) == {
         name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}

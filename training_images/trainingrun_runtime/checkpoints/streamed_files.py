@@ -57,7 +57,8 @@ def write(bucket: Bucket, key: str, content: Any) -> FileDigest:
     Raises:
         StorageError: the store has not taken all of it, and there is no such object.
     """
-    size = sum(tensor.nbytes for tensor in _tensors(content))
+    # A sparse tensor says no size, and that of a whole one may be beyond any memory.
+    size = sum(tensor.nbytes for tensor in _tensors(content) if tensor.layout is torch.strided)
     with bucket.writing(key, size) as append:
         file = _DigestedFile(append)
         if isinstance(content, bytes):
