@@ -2,12 +2,15 @@
 
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from support.slow_line import slow_line
 from trainingrun_runtime.checkpoints import bucket as bucket_module
 from trainingrun_runtime.checkpoints.bucket import Bucket, Entry, StorageError
 from trainingrun_runtime.checkpoints.storage_errors import BucketMissingError, recognize
@@ -102,6 +105,24 @@ def test_a_large_object_streams_in_order(
     assert (tmp_path / "copy").read_bytes() == content
     with pytest.raises(StorageError):
         list(bucket.stream("none"))
+
+
+def test_a_slow_line_is_no_error(s3: S3Server) -> None:
+    """Of 2 MB/s: each request under way takes longer than a request may that carries little."""
+    name, content = "s3://runs/team/slow-line", os.urandom(24_000_000)
+    Bucket.open(name, s3.url, "us-east-1").upload("there", content)
+    with slow_line(urlsplit(s3.url).port or 0, 2e6) as port:
+        slow = Bucket.open(name, f"http://127.0.0.1:{port}", "us-east-1")
+
+        def write() -> None:
+            with slow.writing("written", len(content)) as append:
+                append(content)
+
+        with ThreadPoolExecutor() as pool:
+            written, read = pool.submit(write), pool.submit(lambda: b"".join(slow.stream("there")))
+            written.result()
+            assert read.result() == content
+    assert b"".join(Bucket.open(name, s3.url, "us-east-1").stream("written")) == content
 
 
 def test_ray_writes_where_we_read(bucket: Bucket) -> None:

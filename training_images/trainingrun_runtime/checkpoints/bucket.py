@@ -1,9 +1,9 @@
 """The run's folder in object storage: small objects, conditional creation, a filesystem.
 
 Lease, manifests and the result go through `obstore`, because pyarrow's filesystems have no
-conditional write; checkpoint files go through pyarrow, because Ray does. Both see the same folder.
-Every request is bounded (see `_CLIENT` and `_RETRIES`): a driver must not block on a store
-that does not answer.
+conditional write, and so do a session's checkpoints. What training code reports without a session
+goes through pyarrow, because Ray does. Both see the same folder. Every request is bounded (see
+`_CLIENT` and `_RETRIES`): a driver must not block on a store that does not answer.
 """
 
 import os
@@ -11,12 +11,12 @@ import shutil
 import uuid
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -32,7 +32,13 @@ __all__ = ["Bucket", "Entry", "StorageError"]
 
 T = TypeVar("T")
 
-_CLIENT = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=10)}
+_CONNECT = {"connect_timeout": timedelta(seconds=3)}
+_CLIENT = {**_CONNECT, "timeout": timedelta(seconds=10)}
+# The ranks of a pod may share a slow line: then a request for 8 MB lasts long, and all is well.
+_READS = {**_CONNECT, "read_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=5)}
+"""Of `stream`. `read_timeout` begins anew with each byte that arrives."""
+_WRITES = {**_CONNECT, "timeout": timedelta(seconds=60)}
+"""Of `writing`, whose answer comes once all bytes are sent."""
 _RETRIES = {
     "max_retries": 4,
     "retry_timeout": timedelta(seconds=10),
@@ -43,7 +49,7 @@ _RETRIES = {
     },
 }
 _RANGE = 8 * 1024 * 1024
-"""Bytes per request of `stream` and `writing`: small enough for `timeout` on a slow line."""
+"""Bytes per request of `stream` and `writing`."""
 _AHEAD = 8
 """Requests under way at once: one connection to S3 alone gives some 50 MB/s."""
 _MOST_PARTS = 9_000
@@ -93,22 +99,23 @@ class Bucket:
         Raises:
             StorageError: The URI is not one of these, or the local folder cannot be made.
         """
-        parts = urlsplit(uri)
-        if parts.scheme == "s3":
+        if urlsplit(uri).scheme == "s3":
             endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3")
             endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or None
         root = uri.rstrip("/")
-        try:
-            store = _open_store(parts.scheme, parts.netloc, unquote(parts.path), endpoint, region)
-        except StorageError:
-            raise
-        except Exception as error:
-            raise explain(error, root, endpoint) from None
-        return cls(root, endpoint, region, store)
+        return cls(root, endpoint, region, _open_store(uri, endpoint, region, _CLIENT))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Reopened where it arrives, so that no credential travels with a pickle.
         return Bucket.open, (self.root, self.endpoint, self.region)
+
+    @cached_property
+    def _reads(self) -> Any:
+        return _open_store(self.root, self.endpoint, self.region, _READS)
+
+    @cached_property
+    def _writes(self) -> Any:
+        return _open_store(self.root, self.endpoint, self.region, _WRITES)
 
     def uri(self, key: str) -> str:
         """The full URI of a key."""
@@ -143,7 +150,7 @@ class Bucket:
         """
         part = max(_RANGE, size // _MOST_PARTS)
         writer = self._ask(
-            lambda: obstore.open_writer(self.store, key, buffer_size=part, max_concurrency=_AHEAD)
+            lambda: obstore.open_writer(self._writes, key, buffer_size=part, max_concurrency=_AHEAD)
         )
         yield lambda content: self._ask(lambda: writer.write(content))
         # Not after an error: what was appended would become the object.
@@ -230,11 +237,11 @@ class Bucket:
         size = self.size(key)
         if size is None:
             raise AbsentError(f"there is no {self.uri(key)}")
-        starts = iter(range(0, size, _RANGE))
+        store, starts = self._reads, iter(range(0, size, _RANGE))
 
         def read(start: int) -> memoryview:
             end = min(start + _RANGE, size)
-            part = self._ask(lambda: obstore.get_range(self.store, key, start=start, end=end))
+            part = self._ask(lambda: obstore.get_range(store, key, start=start, end=end))
             piece = memoryview(part)  # without a copy
             if copy is not None:
                 _write_at(copy, piece, start)
@@ -318,25 +325,41 @@ class Bucket:
             raise explain(error, self.root, self.endpoint) from None
 
 
-def _open_store(scheme: str, name: str, path: str, endpoint: str | None, region: str | None) -> Any:
-    prefix = path.strip("/") or None
-    if scheme == "file":
-        return LocalStore(path, mkdir=True)
-    if not name:
-        raise StorageError(f"storage.uri names no bucket; write {scheme}://bucket/path")
-    client: dict[str, Any] = dict(_CLIENT)
-    if scheme == "s3":
-        options = {
-            key: value for key, value in (("endpoint", endpoint), ("region", region)) if value
+def _open_store(
+    uri: str, endpoint: str | None, region: str | None, client: Mapping[str, timedelta]
+) -> Any:
+    """The obstore store for a folder.
+
+    Raises:
+        StorageError: the URI is not one that `Bucket.open` takes, or a folder cannot be made.
+    """
+    parts = urlsplit(uri)
+    name, path = parts.netloc, unquote(parts.path)
+    try:
+        if parts.scheme == "file":
+            return LocalStore(path, mkdir=True)
+        if not name:
+            raise StorageError(f"storage.uri names no bucket; write {parts.scheme}://bucket/path")
+        options: dict[str, Any] = {
+            "prefix": path.strip("/") or None,
+            "client_options": dict(client),
+            "retry_config": _RETRIES,
         }
-        client["allow_http"] = bool(endpoint and endpoint.startswith("http://"))
-        return S3Store(name, prefix=prefix, client_options=client, retry_config=_RETRIES, **options)
-    if scheme == "gs":
-        return GCSStore(name, prefix=prefix, client_options=client, retry_config=_RETRIES)
-    if scheme in _AZURE:
-        _azure_account()
-        return AzureStore(name, prefix=prefix, client_options=client, retry_config=_RETRIES)
-    raise StorageError(f"storage.uri starts with {scheme}://; use s3, gs, az, abfs or file")
+        if parts.scheme == "s3":
+            options |= {k: v for k, v in (("endpoint", endpoint), ("region", region)) if v}
+            allow_http = bool(endpoint and endpoint.startswith("http://"))
+            options["client_options"]["allow_http"] = allow_http
+            return S3Store(name, **options)
+        if parts.scheme == "gs":
+            return GCSStore(name, **options)
+        if parts.scheme in _AZURE:
+            _azure_account()
+            return AzureStore(name, **options)
+    except StorageError:
+        raise
+    except Exception as error:
+        raise explain(error, uri.rstrip("/"), endpoint) from None
+    raise StorageError(f"storage.uri starts with {parts.scheme}://; use s3, gs, az, abfs or file")
 
 
 def _write_at(file: BinaryIO, content: memoryview, start: int) -> None:
