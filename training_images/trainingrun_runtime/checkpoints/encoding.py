@@ -8,7 +8,7 @@ the first step.
 
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -94,6 +94,15 @@ def decode(value: Any) -> Any:
     if TAG not in value:
         return {key: decode(item) for key, item in value.items()}
     return _decode_tagged(value[TAG], value)
+
+
+def tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """All tensors in what `encode` returned."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, dict | list | tuple):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors(item)
 
 
 def _tensor(value: torch.Tensor, where: str) -> torch.Tensor:

@@ -1,11 +1,11 @@
 """Whether something has changed large tensors, of which a fingerprint reads some elements alone."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
-from . import data_changes
+from . import data_changes, encoding
 from .fingerprint import WHOLE
 from .sharded_state import Encoded, held_tensor
 
@@ -30,20 +30,12 @@ def versions(states: Mapping[str, Encoded]) -> Versions:
     """The versions of now, of these objects' states."""
     found = {}
     for state in states.values():
-        for tensor in (*_tensors(state.tree), *state.shards.values()):
+        for tensor in (*encoding.tensors(state.tree), *state.shards.values()):
             held = held_tensor(tensor)
             if held.numel() > WHOLE and held.layout is torch.strided:
                 # A part may be changed as what it is, and as a part of the whole.
                 found[held.data_ptr()] = _version(held) + _version(tensor)
     return Versions(data_changes.changes(), found)
-
-
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, dict | list | tuple):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors(item)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -7,7 +7,7 @@ than all the rest of a save.
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .bucket import Bucket
+from .encoding import tensors
 from .manifest import FileDigest, digest_file
 from .storage_retry import StorageRetry
 
@@ -58,7 +59,7 @@ def write(bucket: Bucket, key: str, content: Any) -> FileDigest:
         StorageError: the store has not taken all of it, and there is no such object.
     """
     # A sparse tensor says no size, and that of a whole one may be beyond any memory.
-    size = sum(tensor.nbytes for tensor in _tensors(content) if tensor.layout is torch.strided)
+    size = sum(part.nbytes for part in tensors(content) if part.layout is torch.strided)
     with bucket.writing(key, size) as append:
         file = _DigestedFile(append)
         if isinstance(content, bytes):
@@ -108,11 +109,3 @@ def _save(content: Any, file: _DigestedFile) -> None:
     except Exception as error:
         # PyTorch ends the file all the same, and raises that this fails, too.
         raise (file.error or error) from None
-
-
-def _tensors(content: Any) -> Iterator[torch.Tensor]:
-    if isinstance(content, torch.Tensor):
-        yield content
-    elif isinstance(content, dict | list | tuple):
-        for item in content.values() if isinstance(content, dict) else content:
-            yield from _tensors(item)
