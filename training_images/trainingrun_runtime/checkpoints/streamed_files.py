@@ -38,8 +38,7 @@ def upload(
     """
     found = {}
     for name, content in files.items():
-        request = partial(write, bucket, f"{folder}/{name}", content)
-        found[name] = retry(request)
+        found[name] = retry(partial(write, bucket, f"{folder}/{name}", content))
     digests = json.dumps({name: asdict(digest) for name, digest in found.items()}).encode()
     retry(lambda: bucket.put(f"{folder}/{digest_file(rank)}", digests))
 

@@ -86,15 +86,14 @@ def attach_checksums(digest: Callable[[Path], Mapping[str, Any]], retry: Storage
     and a commit does not read the checkpoint back. An upload that fails is repeated by `retry`.
     """
     context = train_context()
-    storage = context.storage_context
 
     def persist_with_checksums(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
-        path = storage.build_checkpoint_path_from_name(name)
+        target = stored(name)
         files = digest(Path(checkpoint.path)) if _is_local(checkpoint) else None
-        retry(lambda: _upload(context, checkpoint, path, files))
-        return RetryingCheckpoint(path=path, filesystem=storage.storage_filesystem)
+        retry(lambda: _upload(context, checkpoint, target.path, files))
+        return target
 
-    storage.persist_current_checkpoint = persist_with_checksums
+    context.storage_context.persist_current_checkpoint = persist_with_checksums
 
 
 def stored(name: str) -> RetryingCheckpoint:
