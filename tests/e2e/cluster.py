@@ -121,7 +121,9 @@ def create_cluster(name: str) -> TestCluster:
     """Nodes, KubeRay, the bucket and the scenarios' namespace; what is there already is kept."""
     journals_of(name).mkdir(parents=True, exist_ok=True)
     kubeconfig = ARTIFACTS / f"{name}.kubeconfig"
-    if name not in run("kind", "get", "clusters").split():
+    if name in run("kind", "get", "clusters").split():
+        _require_own_journals(name)
+    else:
         run(
             "kind", "create", "cluster", f"--name={name}", f"--image={NODE_IMAGE}",
             "--config=-", f"--kubeconfig={kubeconfig}", "--wait=120s",
@@ -136,6 +138,23 @@ def create_cluster(name: str) -> TestCluster:
     _storage(cluster)
     namespace(cluster, NAMESPACE)
     return cluster
+
+
+def _require_own_journals(name: str) -> None:
+    """The cluster's nodes have this checkout's journals.
+
+    Raises:
+        CommandError: Another checkout has made the cluster, and its nodes note the steps there:
+            each test would wait in vain for the first step.
+    """
+    mounts = json.loads(run("docker", "inspect", "--format={{json .Mounts}}", f"{name}-worker"))
+    folders = [mount["Source"] for mount in mounts if mount["Destination"] == JOURNALS]
+    if folders != [str(journals_of(name))]:
+        raise CommandError(
+            f"the kind cluster {name} was made by another checkout, its nodes keep the journals of "
+            f"steps in {', '.join(folders) or 'no folder of this machine'}; delete it with "
+            f"`kind delete cluster --name {name}`, or set E2E_CLUSTER to another name"
+        )
 
 
 def _configuration(name: str) -> str:
