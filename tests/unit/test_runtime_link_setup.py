@@ -1,10 +1,13 @@
 """How ranks connect to each other: all of them, and nobody else."""
 
 import socket
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from itertools import repeat
+from itertools import count, repeat
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -48,6 +51,14 @@ def expected(ranks: int) -> list[dict[int, str]]:
     ]
 
 
+def stranger_at_rank_0(store: dist.Store) -> socket.socket:
+    """A connection of somebody who knows the port alone."""
+    at = "trainingrun/links/0/rank 0"
+    store.wait([at], timedelta(seconds=30))
+    port, _, host = store.get(at).decode().partition(" ")
+    return socket.create_connection((host, int(port)))
+
+
 def test_each_rank_is_connected_to_each_other_one() -> None:
     assert on_ranks(4, lambda rank: links_to_all(rank, 4, 30.0)) == expected(4)
 
@@ -60,14 +71,96 @@ def test_a_stranger_is_not_taken_for_a_rank(store: dist.Store, said: bytes) -> N
 
     def connect(rank: int) -> dict[int, socket.socket]:
         if rank == 1:
-            at = "trainingrun/links/0/rank 0"
-            store.wait([at], timedelta(seconds=30))
-            port, _, host = store.get(at).decode().partition(" ")
-            with socket.create_connection((host, int(port))) as stranger:
+            with stranger_at_rank_0(store) as stranger:
                 stranger.send(said)
         return links_to_all(rank, 2, 30.0)
 
     assert on_ranks(2, connect) == expected(2)
+
+
+def test_a_rank_may_come_later_than_others_say_who_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 2 reaches rank 0, and does not yet know where rank 1 is."""
+    monkeypatch.setattr(link_setup, "_HELLO_S", 0.2)
+    whose, heard = link_setup._whose, threading.Event()
+
+    def then_rank_1_begins(*of: Any) -> int | None:
+        said = whose(*of)
+        heard.set()
+        return said
+
+    monkeypatch.setattr(link_setup, "_whose", then_rank_1_begins)
+
+    def connect(rank: int) -> dict[int, socket.socket]:
+        assert rank != 1 or heard.wait(30), "rank 0 has not listened to rank 2"
+        return links_to_all(rank, 3, 10.0)
+
+    assert on_ranks(3, connect) == expected(3)
+
+
+def said_until_closed(stranger: socket.socket, said: bytes, every_s: float) -> int:
+    """How often a stranger can say something to a rank until that one closes the connection."""
+    stranger.settimeout(every_s)
+    for times in count():
+        try:
+            stranger.sendall(said)
+            if not stranger.recv(1):
+                return times
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return times
+    raise AssertionError
+
+
+@pytest.mark.parametrize("said", [b"", b"x"], ids=["silent", "slow"])
+def test_a_stranger_holds_up_the_ranks_for_as_long_as_a_hello_may_take(
+    store: dist.Store, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(link_setup, "_HELLO_S", 0.5)
+    spoken: list[int] = []
+
+    def connect(rank: int) -> dict[int, socket.socket]:
+        if rank == 2:
+            with stranger_at_rank_0(store) as stranger:
+                spoken.append(said_until_closed(stranger, said, 0.1))
+        return links_to_all(rank, 3, 30.0)
+
+    assert on_ranks(3, connect) == expected(3)
+    assert spoken[0] < 12
+
+
+def test_a_silent_stranger_does_not_prolong_the_wait_for_a_rank(store: dist.Store) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        began = time.monotonic()
+        rank = threads.submit(links_to_all, 0, 2, 1.0)
+        with stranger_at_rank_0(store):
+            error = rank.exception(30)
+    assert "timed out waiting 1 s for rank 1 to connect" in str(error)
+    assert time.monotonic() - began < link_setup._HELLO_S
+
+
+def test_a_rank_that_gives_up_closes_its_connections(store: dist.Store) -> None:
+    """So that a rank which has all of its own learns of it in its first exchange."""
+    with socket.create_server(("127.0.0.1", 0)) as rank_0:
+        store.set("trainingrun/links/0/token", "0" * 16)
+        store.set("trainingrun/links/0/rank 0", f"{rank_0.getsockname()[1]} 127.0.0.1")
+        with pytest.raises(RankUnreachable, match="for rank 2 to connect") as met:
+            links_to_all(1, 3, 0.2)
+        link, _ = rank_0.accept()
+    with link:
+        link.settimeout(10)
+        assert link.recv(100) == b"0" * 16 + (1).to_bytes(4)
+        assert link.recv(1) == b"", met  # which holds what the rank had opened
+
+
+def test_a_rank_that_cannot_listen_is_no_error_of_the_application(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_setup, "_own_address", lambda _: "192.0.2.1")  # no node has it
+    with pytest.raises(RankUnreachable, match=r"rank 0 cannot be connected to the others: .*; ran"):
+        links_to_all(0, 2, 5.0)
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:

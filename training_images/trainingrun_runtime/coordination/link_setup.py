@@ -5,6 +5,7 @@ import itertools
 import secrets
 import socket
 import time
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -29,22 +30,40 @@ def links_to_all(rank: int, world_size: int, timeout_s: float) -> dict[int, sock
         Non-blocking sockets, by rank.
 
     Raises:
-        RankUnreachable: not every other rank has connected in that time.
+        RankUnreachable: not every other rank has connected in that time, or this rank cannot
+            connect to them. The others then find their connections to it closed.
     """
-    store = dist.PrefixStore(f"trainingrun/links/{next(_made)}", _default_store())
     deadline = time.monotonic() + timeout_s
+    with ExitStack() as closed_on_error:
+        try:
+            links = _linked(rank, world_size, timeout_s, deadline, closed_on_error)
+        except RankUnreachable:
+            raise
+        except OSError as error:
+            raise RankUnreachable(
+                f"rank {rank} cannot be connected to the others: {error}; ranks must be able to "
+                "connect to each other, as for collectives"
+            ) from error
+        closed_on_error.pop_all()
+    return links
+
+
+def _linked(
+    rank: int, world_size: int, timeout_s: float, deadline: float, opened: ExitStack
+) -> dict[int, socket.socket]:
+    store = dist.PrefixStore(f"trainingrun/links/{next(_made)}", _default_store())
+    links = {}
     with _listener(_own_address(store), world_size) as listener:
         host, port = listener.getsockname()[:2]
         if rank == 0:
             store.set("token", secrets.token_bytes(_TOKEN_BYTES))
         store.set(f"rank {rank}", f"{port} {host}")
         token = _value(store, "token", deadline)
-        links = {
-            other: _connected(_value(store, f"rank {other}", deadline).decode(), other, deadline)
-            for other in range(rank)
-        }
-        for link in links.values():
-            link.sendall(token + rank.to_bytes(_RANK_BYTES))
+        for other in range(rank):
+            address = _value(store, f"rank {other}", deadline).decode()
+            links[other] = opened.enter_context(_connected(address, other, deadline))
+            # At once: the next rank's address may come late, and this one waits for the hello.
+            links[other].sendall(token + rank.to_bytes(_RANK_BYTES))
         while missing := set(range(rank + 1, world_size)) - links.keys():
             listener.settimeout(_left(deadline))
             try:
@@ -54,9 +73,10 @@ def links_to_all(rank: int, world_size: int, timeout_s: float) -> dict[int, sock
                 raise RankUnreachable(
                     f"timed out waiting {timeout_s:g} s for rank {waited} to connect to {host}"
                 ) from None
-            other = _whose(link, token)
-            if other in missing:
-                links[other] = link
+            opened.enter_context(link)
+            caller = _whose(link, token, min(time.monotonic() + _HELLO_S, deadline))
+            if caller in missing:
+                links[caller] = link
             else:
                 link.close()
     for link in links.values():
@@ -104,11 +124,13 @@ def _connected(address: str, rank: int, deadline: float) -> socket.socket:
         ) from error
 
 
-def _whose(link: socket.socket, token: bytes) -> int | None:
-    """The rank at the other end; None: it does not know the token."""
-    link.settimeout(_HELLO_S)
+def _whose(link: socket.socket, token: bytes, deadline: float) -> int | None:
+    """The rank at the other end; None: it has not said by then that it knows the token."""
     said = b""
     while len(said) < _TOKEN_BYTES + _RANK_BYTES:
+        if time.monotonic() >= deadline:
+            return None
+        link.settimeout(_left(deadline))
         try:
             data = link.recv(_TOKEN_BYTES + _RANK_BYTES - len(said))
         except OSError:
