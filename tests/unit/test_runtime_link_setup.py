@@ -163,6 +163,26 @@ def test_a_rank_that_cannot_listen_is_no_error_of_the_application(
         links_to_all(0, 2, 5.0)
 
 
+def test_a_rank_that_sends_no_packet_is_given_up_after_half_a_minute() -> None:
+    """Linux gives the connection up, whether or not the node has acknowledged all that was sent."""
+    with ThreadPoolExecutor(2) as threads:
+        links = threads.map(lambda rank: links_to_all(rank, 2, 30.0), range(2))
+        for link in [link for others in links for link in others.values()]:
+            with link:
+                assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                if hasattr(socket, "TCP_USER_TIMEOUT"):
+                    idle, every, times, sent_ms = (
+                        link.getsockopt(socket.IPPROTO_TCP, option)
+                        for option in (
+                            socket.TCP_KEEPIDLE,
+                            socket.TCP_KEEPINTVL,
+                            socket.TCP_KEEPCNT,
+                            socket.TCP_USER_TIMEOUT,
+                        )
+                    )
+                    assert idle + times * every == sent_ms / 1000 == link_setup._SILENCE_S
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     with pytest.raises(RankUnreachable, match=r"timed out waiting 0\.2 s for rank 1 to connect"):
         links_to_all(0, 2, 0.2)

@@ -17,6 +17,10 @@ _TOKEN_BYTES = 16
 _RANK_BYTES = 4
 _HELLO_S = 5.0
 """Seconds for a connection to say whose it is."""
+_SILENCE_S = 30
+"""Seconds after which a rank that sends no packet at all is lost. Ray's health checks find a dead
+node in less; this is for a rank that they do not miss."""
+_PROBE_S = 5
 _made = itertools.count()
 
 
@@ -81,8 +85,25 @@ def _linked(
                 link.close()
     for link in links.values():
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _notice_silence(link)
         link.setblocking(False)
     return links
+
+
+def _notice_silence(link: socket.socket) -> None:
+    """Have an error raised where the other end has vanished without closing the connection."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {
+        "TCP_KEEPIDLE": _SILENCE_S - 2 * _PROBE_S,
+        "TCP_KEEPINTVL": _PROBE_S,
+        "TCP_KEEPCNT": 2,
+        # Nothing is probed while what was sent is not acknowledged. This also ends a connection
+        # whose buffers are full, which the few numbers that ranks send do not fill.
+        "TCP_USER_TIMEOUT": 1000 * _SILENCE_S,
+    }
+    for name, value in options.items():
+        if hasattr(socket, name):  # which of them there are depends on the platform
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _default_store() -> dist.Store:
