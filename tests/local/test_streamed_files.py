@@ -73,6 +73,27 @@ def test_what_was_not_written_to_its_end_is_not_there(bucket: Bucket, size: int)
     assert bucket.size("half") is None
 
 
+def test_what_was_not_written_to_its_end_leaves_no_parts(s3: S3Server) -> None:
+    """A store keeps them, and bills them, and shows them in no list of objects."""
+    bucket = Bucket.open("s3://runs/team/parts", s3.url, "us-east-1")
+    of_uploads = s3.file(".sgwtmp/multipart")
+
+    def parts() -> list[Path]:
+        return [path for path in of_uploads.rglob("*") if path.is_file()]
+
+    def fail_half_way() -> None:
+        size = 2 * bucket_module._AHEAD * bucket_module._RANGE
+        with bucket.writing("half", size) as append:
+            for _ in range(2 * bucket_module._AHEAD):
+                append(bytes(bucket_module._RANGE))
+            assert parts(), "the store keeps them elsewhere"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    assert not parts()
+
+
 def test_a_large_file_has_fewer_parts_than_a_store_takes(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,8 +141,8 @@ class Bucket:
     def writing(self, key: str, size: int) -> Iterator[Callable[[bytes], object]]:
         """A function that appends to a new object, for objects too large to have as bytes.
 
-        The object is there once the block has ended without an error. A bounded number of its parts
-        is in memory.
+        The object is there once the block has ended without an error. After an error the parts that
+        the store has are deleted, if it answers. A bounded number of parts is in memory.
 
         Args:
             key: Of the object.
@@ -152,8 +152,14 @@ class Bucket:
         writer = self._ask(
             lambda: obstore.open_writer(self._writes, key, buffer_size=part, max_concurrency=_AHEAD)
         )
-        yield lambda content: self._ask(lambda: writer.write(content))
-        # Not after an error: what was appended would become the object.
+        try:
+            yield lambda content: self._ask(lambda: writer.write(content))
+        except BaseException as error:
+            # Not closed: what was appended would become the object. With an error this aborts the
+            # upload instead, as S3 keeps the parts otherwise.
+            with suppress(Exception):  # the store may be what has failed
+                writer.__exit__(type(error), error, error.__traceback__)
+            raise
         self._ask(writer.close)
 
     def create(self, key: str, content: bytes) -> bool:
