@@ -32,7 +32,8 @@ FIRST_OFFER_S = 10.0
 OFFER_S = 2.0
 """Seconds for the others' answers after it; a rank on the same lost node gives none."""
 UPLOAD_S = 20.0
-"""Seconds for which a rank tries to upload the checkpoint."""
+"""Seconds after which a rank repeats no request that the store has not taken. One that is under way
+is not ended: `Bucket` limits it, and Ray's controller waits for no longer than `SAVE_S`."""
 SAVE_S = 30.0
 """Seconds that saving may take in all."""
 
