@@ -1,11 +1,21 @@
 """Causes of failures: a lost machine is no error of the application, and a bug no lost machine."""
 
+import multiprocessing
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
+
 import pytest
 from ray.exceptions import ActorDiedError, RayActorError
 from ray.train import ControllerError, PreemptionError, WorkerGroupError
 from ray.train.v2.api.preemption import PreemptionInfo
 
 from trainingrun_runtime.checkpoints.storage_errors import CredentialsError
+from trainingrun_runtime.coordination.rank_links import RankUnreachable
 from trainingrun_runtime.failure_causes import (
     DataLost,
     FailureCause,
@@ -90,6 +100,41 @@ def test_storage_that_fails_in_rays_controller_is_storage():
     assert classify(ControllerError(OUTAGE)).cause is FailureCause.STORAGE
 
 
+def raised(call: Callable[[], object]) -> BaseException:
+    """What it raises, with the traceback."""
+    with pytest.raises(ConnectionError) as met:
+        call()
+    return met.value
+
+
+def raised_in(module: str, error: ConnectionError) -> BaseException:
+    """The error as code of that module raises it."""
+    scope = {"__name__": module}
+    exec("def fail(error):\n    raise error", scope)
+    return raised(lambda: scope["fail"](error))
+
+
+def download_from_a_server_that_ends() -> None:
+    def end(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()  # which resets the connection
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=end, args=(listener,)).start()
+        client = HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=30)
+        with closing(client):
+            client.request("GET", "/")
+            client.getresponse()
+
+
+def send_to_a_process_that_has_ended() -> None:
+    there, here = multiprocessing.Pipe()
+    there.close()
+    with here:
+        here.send(1)
+
+
 class XGBoostError(ValueError):
     """As XGBoost's, which is not installed here."""
 
@@ -115,6 +160,17 @@ def test_the_message_names_rank_type_and_first_line():
             RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), id="timeout"
         ),
         pytest.param(ConnectionResetError("Connection reset by peer"), id="connection reset"),
+        pytest.param(
+            raised_in("torch.distributed.rpc", ConnectionResetError("Connection reset by peer")),
+            id="connection of PyTorch",
+        ),
+        pytest.param(
+            raised_in("train", ConnectionError("gloo: connection closed by peer")),
+            id="connection of gloo",
+        ),
+        pytest.param(
+            raised_in("train", RankUnreachable("rank 1 is lost: broken pipe")), id="rank's link"
+        ),
         pytest.param(
             XGBoostError("[22:10] /xgboost/src/collective/result.cc:78: Failed to recv."),
             id="XGBoost",
@@ -142,9 +198,25 @@ def test_what_a_dying_peer_causes_is_a_collective_error(error):
             RuntimeError("Distributed package doesn't have NCCL built in"), id="no NCCL at all"
         ),
         pytest.param(XGBoostError("Invalid parameter: max_dept"), id="XGBoost"),
+        pytest.param(
+            raised_in("torch.utils.data.dataloader", ConnectionResetError("reset by peer")),
+            id="data loader",
+        ),
+        pytest.param(
+            raised_in("train", ConnectionError("connection closed")), id="the training itself"
+        ),
     ],
 )
 def test_what_the_code_itself_does_wrong_is_not(error):
+    assert not is_collective_error(error)
+
+
+@pytest.mark.parametrize(
+    "call", [download_from_a_server_that_ends, send_to_a_process_that_has_ended]
+)
+def test_the_end_of_a_connection_of_its_own_is_not(call):
+    error = raised(call)
+    assert re.search("(?i)by peer|broken pipe", str(error))
     assert not is_collective_error(error)
 
 

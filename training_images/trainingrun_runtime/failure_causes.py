@@ -1,6 +1,8 @@
 """The cause of an error that ended a worker group."""
 
 import re
+import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -74,8 +76,11 @@ _COLLECTIVE = re.compile(
     r"timed out waiting|process group|by peer",
     re.IGNORECASE,
 )
+_OF_A_GROUP = re.compile(r"gloo|nccl|process group", re.IGNORECASE)
 _OF_THE_CODE = re.compile(r"NCCL built in|only supported with GPUs|Duplicate GPU")
 """Errors of NCCL that each start meets again."""
+_COLLECTIVES = ("torch.distributed.", f"{__package__}.coordination.")
+"""Packages of what ranks say to each other."""
 _OF_TREES = re.compile(
     r"src[/\\]collective[/\\]|another worker|socket (recv|send) error|by peer", re.IGNORECASE
 )
@@ -93,9 +98,27 @@ def is_collective_error(error: BaseException) -> bool:
         return True
     if kind in ("XGBoostError", "LightGBMError"):
         return bool(_OF_TREES.search(str(error)))
+    if isinstance(error, ConnectionError) and not _may_be_of_a_collective(error):
+        return False
     return isinstance(error, RuntimeError | ConnectionError) and bool(
         _COLLECTIVE.search(str(error))
     )
+
+
+def _may_be_of_a_collective(error: ConnectionError) -> bool:
+    """Whether it is not of some other connection, such as that of an HTTP client.
+
+    Sockets raise the same error for all of them: the module that used the socket decides.
+    """
+    if _OF_A_GROUP.search(str(error)):
+        return True
+    modules = [
+        str(frame.f_globals.get("__name__"))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in sys.stdlib_module_names
+    ]
+    # Without one it was not raised here, and nothing is known of it.
+    return not modules or f"{modules[-1]}.".startswith(_COLLECTIVES)
 
 
 def classify(error: TrainingFailedError) -> ClassifiedFailure:
@@ -141,9 +164,8 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
     own = {rank: e for rank, e in failures.items() if not isinstance(e, PeerLost)}
     if not own:
         rank, reason = next(iter(failures.items()))
-        return ClassifiedFailure(
-            FailureCause.WORKER_LOST, f"rank {rank} lost a peer: {first_line(reason)}"
-        )
+        message = f"rank {rank} lost a peer: {first_line(reason)}"
+        return ClassifiedFailure(FailureCause.WORKER_LOST, message)
     bugs = {rank: reason for rank, reason in own.items() if recognize(reason) is None}
     if not bugs:
         rank, reason = next(iter(own.items()))
