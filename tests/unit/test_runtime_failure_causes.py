@@ -28,6 +28,7 @@ from trainingrun_runtime.failure_causes import (
     is_collective_error,
 )
 from trainingrun_runtime.ray_internals.controller import WorkerHealthCheckFailedError
+from trainingrun_runtime.remedies import explained
 
 DIED = WorkerHealthCheckFailedError("worker died", failure=ActorDiedError())
 BUG = ValueError("bad batch")
@@ -266,3 +267,10 @@ def test_a_rank_that_was_killed_for_memory_is_a_loss_that_says_what_to_do():
     assert found.remedied
     assert "raise workers.resources.memory" in found.message
     assert not classify(WorkerGroupError("1 rank failed", {0: DIED})).remedied
+
+
+def test_a_lost_peer_that_says_what_to_do_is_remedied():
+    """So that the advice is kept where the next group is lost otherwise."""
+    error = RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:94, unhandled system error")
+    assert classify(WorkerGroupError("failed", {0: PeerLost(explained(error))})).remedied
+    assert not classify(WorkerGroupError("failed", {0: PEER})).remedied

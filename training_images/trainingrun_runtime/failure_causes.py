@@ -18,7 +18,7 @@ from .ray_internals.controller import (
     PreemptionError,
     WorkerHealthCheckFailedError,
 )
-from .remedies import explained, find
+from .remedies import advised, explained, find
 
 
 class Preempted(Exception):
@@ -165,7 +165,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
     if not own:
         rank, reason = next(iter(failures.items()))
         message = f"rank {rank} lost a peer: {first_line(reason)}"
-        return ClassifiedFailure(FailureCause.WORKER_LOST, message)
+        return ClassifiedFailure(FailureCause.WORKER_LOST, message, remedied=advised(message))
     bugs = {rank: reason for rank, reason in own.items() if recognize(reason) is None}
     if not bugs:
         rank, reason = next(iter(own.items()))

@@ -31,7 +31,7 @@ class AttemptPolicy(FailurePolicy):
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
         self._coordinator = coordinator
         self._restarts = RestartBackoff()
-        self._remedied: str | None = None  # of the worker groups in a row
+        self._remedied: ClassifiedFailure | None = None
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         """RETRY within the attempt, or RAISE to end it."""
@@ -50,11 +50,8 @@ class AttemptPolicy(FailurePolicy):
             if failure.cause is FailureCause.STORAGE
             else self._after_loss(failure, commits)
         )
-        # Of a killed container only some of the losses tell that its memory was full.
-        if failure.remedied:
-            self._remedied = failure.message
-        elif self._restarts.without_checkpoint <= 1:
-            self._remedied = None
+        first = self._restarts.without_checkpoint <= 1
+        self._remedied = remedied(None if first else self._remedied, failure)
         if wait_s is None:
             self._fail(*self._reason(failure), training_failed_error)
             return FailureDecision.RAISE
@@ -84,8 +81,11 @@ class AttemptPolicy(FailurePolicy):
         if failure.cause is FailureCause.STORAGE:
             return "Storage", failure.message
         groups = f"{self._restarts.without_checkpoint} worker groups in a row ended without a newer"
-        if self._remedied:
-            return "Infrastructure", f"{groups} checkpoint, one of them because {self._remedied}"
+        if self._remedied is not None:
+            return (
+                "Infrastructure",
+                f"{groups} checkpoint, one of them because {self._remedied.message}",
+            )
         return "Infrastructure", (
             f"{groups} checkpoint, the last one because {failure.message}; check the workers' "
             "nodes and logs, and make checkpoints more often if they are lost sooner than one is "
@@ -96,3 +96,20 @@ class AttemptPolicy(FailurePolicy):
         ended = Failure(kind=kind, message=message, traceback=str(error)[-4000:])
         # Synchronous: the driver ends right after the decision, and the reason must not be lost.
         ray.get(self._coordinator.failed.remote(ended))
+
+
+def remedied(
+    former: ClassifiedFailure | None, failure: ClassifiedFailure
+) -> ClassifiedFailure | None:
+    """Which failure of the worker groups in a row says what to do; None: none of them does.
+
+    Of a killed container only some of the losses tell that its memory was full. That outlasts what
+    another rank says of such a loss.
+
+    Args:
+        former: this function's result for the former groups; None: there is no former group.
+        failure: of the latest group.
+    """
+    if failure.remedied and (former is None or failure.lost or not former.lost):
+        return failure
+    return former

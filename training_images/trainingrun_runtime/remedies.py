@@ -43,6 +43,11 @@ def explained(error: BaseException) -> str:
     return f"{shown.rstrip('.')}; {remedy.advice}"
 
 
+def advised(sentence: str) -> bool:
+    """Whether it ends with what to do, as that of `explained` does where that is known."""
+    return any(sentence.endswith(remedy.advice) for remedy in REMEDIES)
+
+
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
     following: BaseException | None = error
     if type(error).__module__.startswith(__package__):
