@@ -46,6 +46,16 @@ def weights(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 
 @pytest.fixture(scope="module")
+def unseeded_weights(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same without BatchNorm, of a session without a seed."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    run = Disturbed(ray, folder, {"norm": False, "undisturbed": True})
+    assert run.drive() == 0, run.log()
+    digest: str = run.metrics()["weights_sha256"]
+    return digest
+
+
+@pytest.fixture(scope="module")
 def more_state(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The metrics of an undisturbed run with all that a training may have."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
@@ -72,6 +82,39 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
     assert run.steps() == list(range(20))
     assert run.progress().seconds.lost_work == 0
     assert run.metrics()["weights_sha256"] == weights(norm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dead", [0, 1])
+def test_without_a_seed_the_killed_rank_s_random_numbers_are_read_from_its_node(
+    a_run: Callable[..., Disturbed], unseeded_weights: str, dead: int
+) -> None:
+    run = a_run(norm=False, signals={str(dead): "SIGKILL"})
+    assert run.drive() == 0, run.log()
+    assert run.resumed() == [
+        f"resumed from step {DIES_AT}, which rank {1 - dead} saved after the loss"
+    ], run.log()
+    assert run.steps() == list(range(20))
+    assert run.metrics()["weights_sha256"] == unseeded_weights
+
+
+@pytest.mark.slow
+def test_without_a_seed_a_lost_node_costs_the_steps_since_the_last_checkpoint(
+    a_run: Callable[..., Disturbed], ray: LocalRay, unseeded_weights: str
+) -> None:
+    run = a_run(norm=False, signals={"1": "SIGSTOP"})
+    run.start()
+    pid = run.wait_until_stopped(1)
+    ray.remove(next(node for node in ray.workers if has_ancestor(pid, {node.process.pid})))
+    ray.add_worker()
+    assert run.wait() == 0, run.log()
+    (resumed,) = run.resumed()
+    assert re.match(
+        r"resumed from step 0; \d+ steps are done again, since the session has no seed, and the "
+        "random numbers of rank 1 are lost too",
+        resumed,
+    )
+    assert run.metrics()["weights_sha256"] == unseeded_weights
 
 
 @pytest.mark.slow
@@ -110,11 +153,6 @@ def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        pytest.param(
-            {"signals": {"1": "SIGKILL"}},
-            "no rank notes its steps: the session has no seed",
-            id="no seed",
-        ),
         pytest.param(
             {"seed": SEED, "signals": {"0": "SIGKILL", "1": "SIGKILL"}},
             "",  # one of them may be seen to be lost when it is asked

@@ -84,9 +84,19 @@ def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordin
 def test_it_is_known_of_this_group_why_no_rank_notes_its_steps(coordinator: Coordinator):
     group = coordinator.group_started(2, 0, [])
     coordinator.cannot_save_alone(group - 1, "the session has no optimizer")
-    assert coordinator.survivors()[2] == "that takes a Session with a seed"
-    coordinator.cannot_save_alone(group, "the session has no seed")
-    assert coordinator.survivors()[2] == "the session has no seed"
+    assert coordinator.survivors()[2] == "that takes a Session"
+    coordinator.cannot_save_alone(group, "there is no other rank")
+    assert coordinator.survivors()[2] == "there is no other rank"
+
+
+def test_it_is_known_on_which_node_a_rank_keeps_its_random_states(coordinator: Coordinator):
+    group = coordinator.group_started(2, 0, [])
+    coordinator.joined(1, "ray-node-b", "node-b", "pod-b")
+    coordinator.can_save_alone(0, group, "actor 0")
+    coordinator.can_save_alone(1, group, "actor 1", "/state/random-0-1")
+    found = coordinator.survivors()
+    assert found.world_size == 2
+    assert found.random_files == {1: ("ray-node-b", "/state/random-0-1")}
 
 
 def test_the_reason_why_no_rank_saved_the_last_step_is_said_once(coordinator: Coordinator):

@@ -165,7 +165,7 @@ class Saving:
             lambda: [of for (of,) in self._consensus.gather([state_comparison.layout(states)])],
         )
         if self._noted_steps.noting:
-            self._worker.can_save_alone()
+            self._worker.can_save_alone(self._noted_steps.random_file)
         elif self._worker.rank == 0:
             self._worker.cannot_save_alone(self._noted_steps.reason)
         if self._upload is None:

@@ -81,7 +81,10 @@ class Session:
         self._random.begin("session", 0, 0)
         self._rated_by = worker.trial.metric if worker.trial else None
         self._rate(restored.metrics if restored is not None else {})
-        self.noted_steps = NotedSteps(seeded=self._random.seeded, world_size=worker.world_size)
+        self.noted_steps = NotedSteps(
+            random_file=None if self._random.seeded else worker.random_file,
+            world_size=worker.world_size,
+        )
         """The state after the last step, for a rank that is lost."""
         self.reports = ReportRecorder(worker.coordinator, worker.rank, worker.group)
         """What this rank has reported."""

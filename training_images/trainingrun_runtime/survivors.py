@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .checkpoints.uploaded_checkpoint import UploadedCheckpoint
 from .error_text import first_line, in_words
 from .ray_internals import training
 
 if TYPE_CHECKING:
+    from .coordination.worker_group import Survivors
     from .noted_steps import NotedSteps
     from .worker import Worker
 
@@ -34,6 +36,8 @@ OFFER_S = 2.0
 UPLOAD_S = 20.0
 """Seconds after which a rank repeats no request that the store has not taken. One that is under way
 is not ended: `Bucket` limits it, and Ray's controller waits for no longer than `SAVE_S`."""
+READ_S = 5.0
+"""Seconds for a lost rank's node to read its random state; a process may have to be started."""
 SAVE_S = 30.0
 """Seconds that saving may take in all."""
 
@@ -61,26 +65,27 @@ def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
 
 
 def _save_last_step(coordinator: Any, lost: Collection[int]) -> None:
-    actors, saved, without_notes = ray.get(coordinator.survivors.remote(), timeout=CALL_S)
-    if not actors:
-        raise NotHeld(f"no rank notes its steps: {without_notes}")
+    group: Survivors = ray.get(coordinator.survivors.remote(), timeout=CALL_S)
+    if not group.actors:
+        raise NotHeld(f"no rank notes its steps: {group.without_notes}")
     asked = {
         training.call_beside(actor, offered_step): rank
-        for rank, actor in sorted(actors.items())
+        for rank, actor in sorted(group.actors.items())
         if rank not in lost
     }
     if not asked:
         raise NotHeld("every rank was lost that notes its steps")
     offers, without = _offers(asked)
     newest = max((offer.step for offer in offers.values()), default=0)
-    if newest <= saved:  # as new as the last checkpoint, or none at all
+    if newest <= group.saved_step:  # as new as the last checkpoint, or none at all
         if without:
             raise NotHeld(without[min(without)])
         return
     offers = {rank: offer for rank, offer in offers.items() if offer.step == newest}
     if len({offer.fingerprint for offer in offers.values()}) > 1:
         raise NotHeld(f"{in_words(offers)} hold different states of step {newest}")
-    upload, ranks = _save(actors, holders(offers), newest)
+    parts = holders(offers)
+    upload, ranks = _save(group.actors, parts, newest, _random_states(group, offers, newest))
     ray.get(coordinator.saved_alone.remote(upload, ranks), timeout=CALL_S)
 
 
@@ -103,7 +108,10 @@ def holders(offers: Mapping[int, "Offer"]) -> list[list[int]]:
 
 
 def _save(
-    actors: Mapping[int, Any], parts: Sequence[Sequence[int]], step: int
+    actors: Mapping[int, Any],
+    parts: Sequence[Sequence[int]],
+    step: int,
+    random_states: Mapping[int, bytes],
 ) -> tuple[UploadedCheckpoint, tuple[int, ...]]:
     """Have one rank save each part of the step; the checkpoint, and these ranks.
 
@@ -120,7 +128,9 @@ def _save(
             break
         ranks = sorted(each[0] for each in candidates)
         calls = {
-            rank: training.call_beside(actors[rank], save, step, trial, rank == ranks[0])
+            rank: training.call_beside(
+                actors[rank], save, step, trial, random_states if rank == ranks[0] else None
+            )
             for rank in ranks
         }
         ray.wait(list(calls.values()), num_returns=len(calls), timeout=left)
@@ -136,6 +146,48 @@ def _save(
             log.info("%s saved step %d in %.1f s", in_words(ranks), step, seconds)
             return uploads[ranks[0]], tuple(ranks)
     raise NotHeld(f"no rank is left that could save step {step}")
+
+
+def _random_states(
+    group: "Survivors", offers: Mapping[int, "Offer"], step: int
+) -> dict[int, bytes]:
+    """Each rank's random state after that step; none where they follow from a seed.
+
+    Raises:
+        NotHeld: that of a rank is lost with its pod or node.
+    """
+    found = {rank: offer.random_state for rank, offer in offers.items() if offer.random_state}
+    if not found:
+        return {}
+    reads = {
+        rank: _on_node(file.ray_node).remote(file.path, step)
+        for rank, file in group.random_files.items()
+        if rank not in found and file.ray_node
+    }
+    if reads:
+        ray.wait(list(reads.values()), num_returns=len(reads), timeout=READ_S)
+    for rank, read in reads.items():
+        try:
+            state = ray.get(read, timeout=0)
+        except Exception as error:
+            log.warning("the random state of rank %d cannot be read: %s", rank, _why(error))
+            continue
+        if state is not None:
+            found[rank] = state
+    missing = set(range(group.world_size)) - found.keys()
+    if missing:
+        raise NotHeld(
+            f"the session has no seed, and the random numbers of {in_words(missing)} are lost too"
+        )
+    return found
+
+
+def _on_node(ray_node: str) -> Any:
+    """A task there that reads a random state."""
+    from .checkpoints import kept_random
+
+    here = NodeAffinitySchedulingStrategy(ray_node, soft=False)
+    return ray.remote(kept_random.read).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
 
 
 def _offers(asked: dict[Any, int]) -> tuple[dict[int, "Offer"], dict[int, str]]:
@@ -173,6 +225,8 @@ class Offer:
     """Which part of the state it has: see `state_comparison.layout`."""
     parts: frozenset[int] = frozenset({0})
     """All parts of the state."""
+    random_state: bytes | None = None
+    """See `NotedSteps.random_state`."""
 
 
 def offered_step() -> Offer:
@@ -192,6 +246,7 @@ def offered_step() -> Offer:
         last_step.fingerprint(noted),
         layouts[worker.rank],
         frozenset(layouts),
+        steps.random_state(noted.position.step),
     )
 
 
@@ -203,13 +258,14 @@ def _noted_steps(worker: "Worker") -> "NotedSteps":
     return worker.session.noted_steps
 
 
-def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
+def save(step: int, trial: int, random_states: Mapping[int, bytes] | None) -> UploadedCheckpoint:
     """In a worker: upload the state after that step, or this rank's part of it.
 
     Args:
         step: steps done.
         trial: how often the ranks have begun to save it, this time included.
-        shared: whether this rank writes what all ranks share.
+        random_states: what this rank writes beside what all ranks share, by rank: see
+            `NotedSteps.random_state`. None: another rank writes both.
 
     Raises:
         NotWhole: this rank has it no longer.
@@ -227,9 +283,10 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
     parts = {place: part for state in taken.values() for place, part in state.parts.items()}
     if parts:
         files |= shard_files.contents(parts, worker.rank, lambda copy: copy)
-    if shared:
+    if random_states is not None:
         trees = {name: state.tree for name, state in taken.items()}
         files |= snapshot.shared(trees, (), noted.position, worker.world_size)
+        files |= snapshot.random_files(random_states)
     deadline = time.monotonic() + UPLOAD_S
 
     def wait(seconds: float) -> None:

@@ -6,16 +6,14 @@ the ranks hold in parts, these have a description; the parts are in `shard_files
 """
 
 import io
-import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import resharding, shard_files, sharded_state
+from . import random_state, resharding, shard_files, sharded_state
 from .encoding import TAG, NotSavable, decode, encode
 from .fetching import STATE_FILE
 from .restored_files import RestoredFiles
@@ -155,7 +153,7 @@ def _placed(
         for name, state in states.items()
         if name in own
     }
-    files: dict[str, Any] = {rank_file(rank): {**copied(_random_state()), "objects": mine}}
+    files: dict[str, Any] = {rank_file(rank): {**copied(random_state.current()), "objects": mine}}
     if any(state.shards for state in states.values()):
         parts: dict[str, sharded_state.Part] = {}
         for name, state in states.items():
@@ -188,6 +186,18 @@ def shared(
             "per_rank": sorted(own),
             "world_size": world_size,
         }
+    }
+
+
+def random_files(states: Mapping[int, bytes]) -> dict[str, Any]:
+    """The files with what each rank alone has, where that is its random numbers and nothing else.
+
+    Args:
+        states: by rank, what `random_state.packed` returned.
+    """
+    return {
+        rank_file(rank): {**random_state.unpacked(state), "objects": {}}
+        for rank, state in states.items()
     }
 
 
@@ -232,7 +242,7 @@ def restore(
     for name, thing in objects.items():
         _put_back(name, thing, decode(whole[name]), position.step)
     if mine is not None:
-        _restore_random_state(mine)
+        random_state.put_back(mine)
     return position
 
 
@@ -303,25 +313,3 @@ def copied(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(copied(item) for item in value)
     return value  # the others never change
-
-
-def _random_state() -> dict[str, Any]:
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": [s.cpu() for s in torch.cuda.get_rng_state_all()]
-        if torch.cuda.is_available()
-        else [],
-        "numpy": [str(kind), [int(k) for k in keys], int(position), int(has_gauss), float(gauss)],
-        "python": random.getstate(),
-    }
-
-
-def _restore_random_state(state: Mapping[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
-        torch.cuda.set_rng_state_all(state["cuda"])
-    kind, keys, position, has_gauss, gauss = state["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))
-    version, numbers, gauss_next = state["python"]
-    random.setstate((version, tuple(numbers), gauss_next))

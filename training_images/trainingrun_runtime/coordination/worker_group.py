@@ -1,11 +1,33 @@
 """What the coordinator knows of the worker group that trains; pure."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..progress.rank_comparison import RankComparison
 from . import standstill
 from .standstill import Stand
+
+
+class RandomFile(NamedTuple):
+    """The file with a rank's random states, see `kept_random`."""
+
+    ray_node: str
+    """On which it is."""
+    path: str
+
+
+class Survivors(NamedTuple):
+    """What is known of a worker group of which a rank was lost."""
+
+    actors: Mapping[int, Any]
+    """Those that note their steps, by rank; a lost one may be among them."""
+    saved_step: int
+    """The group's newest step in the bucket."""
+    without_notes: str
+    """Why there is no such actor, if there is none."""
+    world_size: int
+    random_files: Mapping[int, RandomFile]
+    """By rank, where the session has no seed."""
 
 
 class WorkerGroup:
@@ -18,12 +40,14 @@ class WorkerGroup:
     """
 
     def __init__(self, number: int = 0, world_size: int = 0, began: float = 0.0) -> None:
-        self.number, self.began, self._world_size = number, began, world_size
+        self.number, self.began, self.world_size = number, began, world_size
         self.has_session = False
         """Whether the training code has a session, whose reports are the ones that count."""
         self.actors: dict[int, Any] = {}
         """Ray Train's workers, by rank, that can save the last step alone."""
-        self.without_notes = "that takes a Session with a seed"
+        self.random_files: dict[int, str] = {}
+        """Files with the random states of these ranks, by rank, where there is no seed."""
+        self.without_notes = "that takes a Session"
         """Why there are none."""
         self.comparison = RankComparison(world_size)
         """What the ranks measure."""
@@ -46,5 +70,5 @@ class WorkerGroup:
             pods: their pods, where known.
             now: Unix time in seconds.
         """
-        stuck = standstill.sentence(self._stands, self._world_size, now)
+        stuck = standstill.sentence(self._stands, self.world_size, now)
         return {"standstill": stuck, **self.comparison.findings(nodes, pods, now)}
