@@ -48,7 +48,8 @@ class Session:
     Args:
         seed: every step then draws its random numbers (PyTorch's, NumPy's and Python's) from the
             seed, the step and the rank. When a rank dies without notice, the other ranks of a
-            replicated training can then save the last finished step, and no step is lost.
+            replicated training can then save the last finished step, and no step is lost. Without
+            a seed they can where a process is lost and not its container, pod or node.
         objects: everything to be restored, by name: whatever has `state_dict` and
             `load_state_dict`, and generators of random numbers. A model wrapped for data
             parallelism is saved without its wrapper. What differs from rank to rank, such as
