@@ -36,8 +36,9 @@ OFFER_S = 2.0
 UPLOAD_S = 20.0
 """Seconds after which a rank repeats no request that the store has not taken. One that is under way
 is not ended: `Bucket` limits it, and Ray's controller waits for no longer than `SAVE_S`."""
-READ_S = 5.0
-"""Seconds for a lost rank's node to read its random state; a process may have to be started."""
+READ_S = 10.0
+"""Seconds for a lost rank's node to read its random state. The process that is kept for the next
+worker does it at once; in a group's first seconds there is none, and one has to be started."""
 SAVE_S = 30.0
 """Seconds that saving may take in all."""
 
