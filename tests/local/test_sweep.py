@@ -179,6 +179,24 @@ def test_asha_stops_a_bad_trial_after_a_checkpoint_and_an_error_ends_its_trial_a
     assert states[0.1].state is TrialState.SUCCEEDED or states[0.05].state is TrialState.SUCCEEDED
 
 
+@pytest.mark.parametrize("bucket", ["file"], indirect=True)
+def test_ranks_of_a_trial_that_wait_for_others_are_named_with_the_trial(sweep: Run):
+    sweep.contract = sweep.contract.model_copy(
+        update={
+            "sweep": _grid([0.1]).model_copy(update={"concurrency": 1}),
+            "function": "support.reports_on_one_rank:train",
+            "workers": 2,
+        }
+    )
+    sweep.start()
+    said = sweep.wait_until(lambda progress: progress.standstill).standstill or ""
+    assert said.startswith(
+        "trial 1: rank 0 waits in ray.train.report for over 30 s for rank 1, which is at"
+    )
+    assert "reports_on_one_rank.py:" in said
+    assert "not under `if rank == 0`" in said
+
+
 def _population() -> ContractSweep:
     """Two trials that are compared every 20 steps; the worse one goes on from the better one."""
     space = [ContractParameter(name="lr", min=1e-6, max=0.1, scale="log")]

@@ -8,11 +8,14 @@ import pytest
 from support.builders import a_progress, a_run
 from support.goldens import rendered
 from support.reconciled import a_polled_run, condition, reconcile
-from trainingrun.api.progress import ProgressResult
+from trainingrun.api.contract import ContractSweep
+from trainingrun.api.progress import Progress, ProgressResult, RunState
 from trainingrun.api.sweep_table import SweepTable, TrialRow, TrialState
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.progress_status import result, sweep
 from trainingrun.rendering import RenderSettings, contract
+from trainingrun_runtime.sweep.record import Trial
+from trainingrun_runtime.sweep.summary import Summary
 
 SWEEP: dict[str, Any] = {
     "search": "grid",
@@ -71,6 +74,23 @@ def test_the_status_counts_and_lists_the_trials(training: Observed):
         "value": 0.25,
         "message": "",
     }
+
+
+def test_ranks_of_a_trial_that_wait_for_others_are_said_while_the_other_trials_train(
+    training: Observed,
+):
+    """From the trials' documents to the condition of the run."""
+    waits = "rank 0 waits in ray.train.report for over 30 s for rank 1, which is elsewhere"
+    trials = {n: Trial(number=n, config={}, state=TrialState.RUNNING) for n in (1, 2)}
+    facts = {"state": RunState.TRAINING, "step": 7, "step_time": 5.0, "world_size": 2}
+    documents = {1: Progress(attempt=1, **facts), 2: Progress(attempt=1, **facts, standstill=waits)}
+    settings = ContractSweep(metric="loss", mode="min", concurrency=2, space=[])
+    whole = Summary(settings, trials).progress(trials, documents, a_progress())
+    plan = reconcile(replace(training, progress=whole))
+    stalled = condition(plan, "Stalled")
+    assert (stalled.status, stalled.reason) == ("True", "RanksWait")
+    assert stalled.message == f"trial 2: {waits}"
+    assert plan.status.attempts[-1].outcome == "Running"
 
 
 def test_the_result_names_the_best_trial_and_its_config():

@@ -182,6 +182,35 @@ def test_one_document_adds_up_the_trials():
     assert whole.sweep.best == 1, "the only one that was trained to its end"
 
 
+WAITS = "rank 0 waits in ray.train.report for over 30 s for rank 1, which is elsewhere"
+
+
+def test_ranks_of_a_trial_that_wait_for_others_are_named_with_the_trial():
+    found = trials(None, None, None)
+    adds = Summary(a_sweep(concurrency=3), found)
+    documents = {1: a_document(9), 2: a_document(5, standstill=WAITS), 3: a_document(9)}
+    assert adds.progress(found, documents, HEAD).standstill == f"trial 2: {WAITS}"
+    found[2] = found[2].model_copy(update={"state": TrialState.STOPPED})
+    assert adds.progress(found, documents, HEAD).standstill is not None, "it has not ended yet"
+    documents[2] = a_document(5, standstill=WAITS, state=RunState.SUSPENDED)
+    assert adds.progress(found, documents, HEAD).standstill is None
+    documents[2] = a_document(6)
+    assert adds.progress(found, documents, HEAD).standstill is None
+
+
+def test_warnings_are_those_of_all_trials_and_waits_those_of_the_one_that_waits_longest():
+    found = trials(None, None)
+    adds = Summary(a_sweep(concurrency=2), found)
+    slow = {"communication_wait_share": 0.6, "communication_wait_rank": 1}
+    documents = {
+        1: a_document(9, warnings=["rank 0 is slow"], **slow),
+        2: a_document(9, warnings=["the memory of rank 1 is full"], communication_wait_share=0.1),
+    }
+    whole = adds.progress(found, documents, HEAD)
+    assert whole.warnings == ["trial 1: rank 0 is slow", "trial 2: the memory of rank 1 is full"]
+    assert (whole.communication_wait_share, whole.communication_wait_rank) == (0.6, 1)
+
+
 def test_each_thing_that_happened_in_a_trial_is_counted_once():
     found = trials(None, None)
     adds = Summary(a_sweep(concurrency=2), found)

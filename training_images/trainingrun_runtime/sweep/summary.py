@@ -71,6 +71,8 @@ class Summary:
             stored = head
         waits = [f for f in running if f.data_wait_share is not None]
         slowest = max(waits, key=lambda f: f.data_wait_share or 0.0, default=head)
+        talks = [f for f in running if f.communication_wait_share is not None]
+        most = max(talks, key=lambda f: f.communication_wait_share or 0.0, default=head)
         return head.model_copy(
             update={
                 "state": _state(running, self._step_time is not None)
@@ -83,6 +85,9 @@ class Summary:
                 "world_size": sum(f.world_size for f in running if f.state is RunState.TRAINING),
                 "data_wait_share": slowest.data_wait_share,
                 "data_wait_rank": slowest.data_wait_rank,
+                "communication_wait_share": most.communication_wait_share,
+                "communication_wait_rank": most.communication_wait_rank,
+                "standstill": _standstill(documents) if not head.state.final else None,
                 "warnings": [
                     f"trial {number}: {warning}"
                     for number, found in sorted(documents.items())
@@ -147,6 +152,21 @@ def _state(running: list[Progress], began: bool) -> RunState:
     if RunState.TRAINING in states or (began and RunState.RECOVERING not in states):
         return RunState.TRAINING
     return RunState.RECOVERING if RunState.RECOVERING in states else RunState.STARTING
+
+
+def _standstill(documents: Mapping[int, Progress]) -> str | None:
+    """Ranks of a trial that wait for others, of the first such trial.
+
+    Also of one that is to be stopped: code without a session ends at its next report alone.
+    """
+    return next(
+        (
+            f"trial {number}: {found.standstill}"
+            for number, found in sorted(documents.items())
+            if found.standstill is not None and not found.state.final
+        ),
+        None,
+    )
 
 
 def _total(trials: Mapping[int, Trial], documents: Mapping[int, Progress]) -> int | None:
