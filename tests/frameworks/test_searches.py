@@ -102,9 +102,10 @@ def run(ray: LocalRay, journal: Journal, tmp_path: Any) -> Run:
 
 
 def _trials(bucket: Bucket) -> list[tuple[dict[str, Any], Any]]:
-    found = record.read(bucket, 99) or []
-    assert [trial.state for trial in found] == [TrialState.SUCCEEDED] * 3
-    return [(trial.config, trial.metrics["weights_sha256"]) for trial in found]
+    found = record.read(bucket)
+    trials = found.trials if found is not None else []
+    assert [trial.state for trial in trials] == [TrialState.SUCCEEDED] * 3
+    return [(trial.config, trial.metrics["weights_sha256"]) for trial in trials]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

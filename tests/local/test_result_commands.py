@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from support.checkpoints import saved
 from support.cli_server import RUNS, Server, call, running_server
 from support.s3 import S3Server
+from support.sweeps import a_trial, note
 from trainingrun.api.progress import ProgressResult
 from trainingrun.cli.main import app
 from trainingrun_runtime.checkpoints import late_metrics, manifest, run_result
@@ -246,6 +247,54 @@ def test_prune_keeps_what_the_result_names_and_what_other_runs_begin_from(
         items.append(other)
     assert prune("--yes")[0] == 0
     assert run.steps() == [10, 20, 50]
+
+
+BEST = "Trial 2 of the 3 of this sweep, the best one so far; --trial names another one.\n"
+
+
+def test_of_a_sweep_the_best_trial_is_shown_and_each_one_on_demand(
+    run: StoredRun, tmp_path: Path
+) -> None:
+    trials = note(run.lease, a_trial(1, 0.5), a_trial(2, 0.1), a_trial(3, None))
+    for number, bucket in trials.items():
+        report(bucket, 10 * number)
+        saved(bucket, tmp_path / str(number), number)
+    code, output, errors = call("metrics", "digits", "--csv")
+    assert (code, len(output.splitlines()), errors) == (0, 20, BEST)
+    code, output, errors = call("metrics", "digits", "--csv", "--trial", "1")
+    assert (code, len(output.splitlines()), errors) == (0, 10, "")
+    code, output, errors = call("checkpoints", "list", "digits")
+    assert (code, errors) == (0, BEST)
+    assert f"{trials[2].root}/checkpoints/" in output
+    assert call("checkpoints", "verify", "digits", "--trial", "1")[1].startswith("step 1: intact")
+    assert call("checkpoints", "download", "digits")[0] == 0
+    assert (tmp_path / f"digits-{UID[:8]}-trial-0002-step-2" / "rank-0").is_dir()
+    assert call("metrics", trials[1].root, "--endpoint", run.bucket.endpoint or "")[0] == 0
+
+
+def test_a_trial_that_cannot_be_shown_is_named_with_those_that_there_are(run: StoredRun) -> None:
+    assert "is no sweep, so it has no trial 1" in call("metrics", "digits", "--trial", "1")[2]
+    note(run.lease, a_trial(1, None), a_trial(2, None))
+    code, _, errors = call("metrics", "digits")
+    assert code == 1
+    assert errors.endswith(
+        "no trial of it has reported 'error' yet; name a trial, from 1 to 2 with --trial\n"
+    )
+    assert "trial 2 of the sweep" in call("metrics", "digits", "--trial", "2")[2]
+    assert "has no trial 3; name one from 1 to 2" in call("metrics", "digits", "--trial", "3")[2]
+
+
+def test_prune_of_a_trial_keeps_what_other_runs_begin_from(
+    run: StoredRun, s3: S3Server, tmp_path: Path
+) -> None:
+    trial = note(run.lease, a_trial(1, 0.5))[1]
+    for index in range(1, 5):
+        saved(trial, tmp_path / "files", 10 * index, index=index)
+    other = as_object("waits", "s3://runs/others", s3.url)
+    other["spec"]["storage"]["restoreFrom"] = {"uri": f"{trial.root}/", "step": 20}
+    run.server.answers[RUNS][0][1]["items"].append(other)
+    assert prune("--yes", "--trial", "1")[0] == 0
+    assert [one.step for one in manifest.committed(trial)] == [20, 40]
 
 
 def test_wrong_credentials_are_a_sentence(run: StoredRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from support.sharded_checkpoints import save, save_trained
 from support.sharded_models import HSDP, whole_model
+from support.sweeps import SWEEP, a_trial, note
 from trainingrun.api.progress import ProgressResult
 from trainingrun_runtime import results
 from trainingrun_runtime.checkpoints import manifest, run_result
@@ -20,6 +21,8 @@ from trainingrun_runtime.coordination.lease import Lease
 from trainingrun_runtime.reports.inbox import Inbox
 from trainingrun_runtime.reports.rows import Row
 from trainingrun_runtime.reports.writer import ReportWriter
+from trainingrun_runtime.sweep import record
+from trainingrun_runtime.sweep.record import Origin
 
 
 def put(bucket: Bucket, folder: Path, step: int, index: int, **fields: Any) -> Manifest:
@@ -101,6 +104,51 @@ def test_weights_are_loaded_from_a_checkpoint_and_from_the_newest_one_of_a_run(
     assert load(bucket, f"{best.uri}/", torch.compile(model)).step == 10
     assert torch.equal(model.weight, models[0].weight)
     assert torch.equal(torch.rand(1), expected), "the random state stays as it was"
+
+
+def a_stored_model(bucket: Bucket, folder: Path) -> nn.Linear:
+    """The model of a new checkpoint."""
+    model = nn.Linear(3, 2)
+    folder.mkdir()
+    save(folder, 1, lambda rank: {"model": model})
+    put(bucket, folder, 10, 1)
+    return model
+
+
+def test_of_a_sweep_the_best_trial_is_opened_and_loaded(bucket: Bucket, tmp_path: Path) -> None:
+    lease = Lease.take(bucket, 1, "pod", 1000)
+    trials = note(lease, a_trial(1, 0.5), a_trial(2, 0.1), a_trial(3, None))
+    stored = {number: a_stored_model(trials[number], tmp_path / f"{number}") for number in (1, 2)}
+    found = opened(bucket)
+    assert (found.trial, found.uri) == (2, trials[2].root)
+    assert found.sweep is not None
+    assert [(row.number, row.value) for row in found.sweep.trials] == [
+        (1, 0.5),
+        (2, 0.1),
+        (3, None),
+    ]
+    assert [one.uri.startswith(trials[2].root) for one in found.checkpoints] == [True]
+    model = nn.Linear(3, 2)
+    load(bucket, bucket.root, model)
+    assert torch.equal(model.weight, stored[2].weight)
+    load(bucket, bucket.root, model, trial=1)
+    assert torch.equal(model.weight, stored[1].weight)
+    for trial, why in ((3, "has not begun to train"), (4, "has no trial 4; name one from 1 to 3")):
+        with pytest.raises(results.NoRun, match=why):
+            results.open(bucket.root, bucket.endpoint, bucket.region, trial=trial)
+
+
+def test_a_trial_that_waits_has_the_weights_with_which_it_goes_on(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    lease = Lease.take(bucket, 1, "pod", 1000)
+    trials = note(lease, a_trial(1, 0.5), a_trial(2, 0.1))
+    stored = a_stored_model(trials[2], tmp_path / "better")
+    legs = [a_trial(n, 0.1, leg=2, origin=Origin(number=2, leg=1, step=10)) for n in (1, 2)]
+    record.write(lease, {leg.number: leg for leg in legs}, SWEEP)
+    model = nn.Linear(3, 2)
+    load(bucket, bucket.root, model, trial=1)
+    assert torch.equal(model.weight, stored.weight)
 
 
 def test_what_cannot_be_loaded_is_named(run: tuple[Bucket, list[nn.Linear]]) -> None:

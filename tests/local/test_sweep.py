@@ -113,7 +113,7 @@ def test_the_next_driver_trains_only_what_is_left(sweep: Run):
     sweep.stop()
     before = record.read(sweep.bucket, 2)
     assert before is not None
-    done = [trial for trial in before if trial.state is TrialState.SUCCEEDED]
+    done = [trial for trial in before.trials if trial.state is TrialState.SUCCEEDED]
     assert len(done) >= 2
     sweep.start()
     restored = sweep.wait_until(lambda progress: progress.fencing_token == 2)
@@ -206,9 +206,9 @@ def _population() -> ContractSweep:
 
 
 def _legs(run: Run) -> dict[int, Trial]:
-    found = record.read(run.bucket, 99)
+    found = record.read(run.bucket)
     assert found is not None
-    return {trial.number: trial for trial in found}
+    return {trial.number: trial for trial in found.trials}
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)

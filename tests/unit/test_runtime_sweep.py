@@ -96,14 +96,16 @@ def test_the_next_driver_reads_what_the_one_before_it_wrote(tmp_path: Path):
     assert record.read(bucket, first.fencing_token) is None
     found = trials(1.5, None)
     found[2] = found[2].model_copy(update={"reports": [(10, 2.0), (40, None)]})
-    record.write(first, found)
+    record.write(first, found, a_sweep())
     second = a_lease(bucket)
-    assert record.read(bucket, second.fencing_token) == list(found.values())
+    noted = record.read(bucket, second.fencing_token)
+    assert noted is not None
+    assert (noted.metric, noted.best, noted.trials) == ("loss", 1, list(found.values()))
     with pytest.raises(Superseded):
-        record.write(first, trials(9.0))
+        record.write(first, trials(9.0), a_sweep())
     bucket.put("sweep/000002.json", b'{"trials": [{')  # of a driver before the third one
     third = a_lease(bucket)
-    assert record.read(bucket, third.fencing_token) == list(found.values())
+    assert record.read(bucket, third.fencing_token) == noted
 
 
 def test_a_trial_is_held_as_long_as_its_driver_holds_the_run(tmp_path: Path):

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from trainingrun.api.progress import ProgressResult
+from trainingrun.api.sweep_table import SweepTable
 
 from .checkpoints import manifest, retention, run_result, verification
 from .checkpoints.bucket import Bucket
 from .checkpoints.downloading import VerifiedFiles
 from .checkpoints.manifest import CHECKPOINTS, Manifest
-from .run_folder import NoRun, open_folder
+from .run_folder import NoRun, TrialFolder, open_folder, open_trial
 
 __all__ = ["Checkpoint", "NoRun", "Results", "load", "open"]
 
@@ -48,13 +49,23 @@ class Checkpoint:
 class Results:
     """What there is in a run's folder. Each property is read once, when it is first asked for."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+    def __init__(self, bucket: Bucket, trial: TrialFolder | None = None) -> None:
+        self._bucket, self._trial = bucket, trial
 
     @property
     def uri(self) -> str:
-        """The run's folder."""
+        """The run's folder, or that of the trial."""
         return self._bucket.root
+
+    @property
+    def trial(self) -> int | None:
+        """Number of the trial of a sweep that was opened; none: the run is no sweep."""
+        return self._trial.number if self._trial is not None else None
+
+    @property
+    def sweep(self) -> SweepTable | None:
+        """All trials, and which is the best, as they were when it was opened; none: no sweep."""
+        return self._trial.sweep if self._trial is not None else None
 
     @cached_property
     def metrics(self) -> Any:
@@ -95,20 +106,27 @@ class Results:
 
 
 def open(  # noqa: A001 - as `results.open`
-    uri: str | Path, endpoint: str | None = None, region: str | None = None
+    uri: str | Path,
+    endpoint: str | None = None,
+    region: str | None = None,
+    *,
+    trial: int | None = None,
 ) -> Results:
-    """What a run has left; also of one that is under way.
+    """What a run has left; also of one that is under way. Of a sweep it is what a trial has left.
 
     Args:
         uri: The run's folder, such as `s3://runs/demo/digits-1a2b3c4d`, or a path on this machine.
         endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL.
         region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
+        trial: Number of the trial of a sweep. Default: the best one.
 
     Raises:
-        NoRun: There is no run in that folder.
+        NoRun: There is no run in that folder, no such trial, or no best one yet.
         StorageError: The store did not answer.
     """
-    return Results(open_folder(uri, endpoint, region))
+    run = open_folder(uri, endpoint, region)
+    found = open_trial(run, trial)
+    return Results(found.bucket if found is not None else run, found)
 
 
 def load(
@@ -118,6 +136,7 @@ def load(
     name: str = "model",
     endpoint: str | None = None,
     region: str | None = None,
+    trial: int | None = None,
 ) -> Checkpoint:
     """Load the weights of a checkpoint that a `Session` has made; for inference.
 
@@ -125,17 +144,19 @@ def load(
     executed. A model that was trained in parts, on any mesh, is put together.
 
     Args:
-        uri: Of a checkpoint, or a run's folder: then the newest intact checkpoint.
+        uri: Of a checkpoint, or a run's folder: then the newest intact checkpoint; of a sweep that
+            of a trial.
         model: A model as the training made it, or another object of the session.
         name: Under which the session has it: `Session(model=...)`.
         endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL.
         region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
+        trial: Number of the trial of a sweep. Default: the best one.
 
     Returns:
         The checkpoint.
 
     Raises:
-        NoRun: There is no run in that folder, or no such checkpoint.
+        NoRun: There is no run in that folder, no such trial, or no such checkpoint.
         DamagedError: A file is not as it was committed.
         ValueError: The checkpoint has no such object, or it does not fit.
         StorageError: The store did not answer.
@@ -143,12 +164,31 @@ def load(
     from .checkpoints import snapshot  # PyTorch
     from .checkpoints.stateful_objects import bare
 
-    folder, _, path = str(uri).rstrip("/").partition(f"/{CHECKPOINTS}/")
-    bucket = open_folder(folder, endpoint, region)
-    found = _found(bucket, f"{CHECKPOINTS}/{path}") if path else _newest(bucket)
+    bucket, found = stored_checkpoint(uri, endpoint, region, trial)
     with tempfile.TemporaryDirectory(prefix="load-", ignore_cleanup_errors=True) as files:
         snapshot.restore_alone(VerifiedFiles(bucket, found, Path(files)), name, bare(model))
     return _described(bucket, found)
+
+
+def stored_checkpoint(
+    uri: str | Path,
+    endpoint: str | None = None,
+    region: str | None = None,
+    trial: int | None = None,
+) -> tuple[Bucket, Manifest]:
+    """The checkpoint that `load` takes, with the folder in which it is.
+
+    Raises:
+        NoRun: There is no run in that folder, no such trial, or no such checkpoint.
+        StorageError: The store did not answer.
+    """
+    folder, _, path = str(uri).rstrip("/").partition(f"/{CHECKPOINTS}/")
+    bucket = open_folder(folder, endpoint, region)
+    if path:
+        return bucket, _found(bucket, f"{CHECKPOINTS}/{path}")
+    of_trial = open_trial(bucket, trial)
+    bucket = of_trial.bucket if of_trial is not None else bucket
+    return bucket, _newest(bucket)
 
 
 def _found(bucket: Bucket, path: str) -> Manifest:

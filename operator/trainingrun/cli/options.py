@@ -21,3 +21,6 @@ Endpoint = Annotated[
     str | None, typer.Option(help="URL of the bucket's service as this machine reaches it.")
 ]
 Step = Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint.")]
+Trial = Annotated[
+    int | None, typer.Option(min=1, help="Number of the trial of a sweep.  [default: the best one]")
+]

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from . import result_views, run_folders
 from .cluster_commands import connect
 from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
-from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Step
+from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Step, Trial
 
 if TYPE_CHECKING:
     from trainingrun_runtime.checkpoints.bucket import Bucket
@@ -39,6 +40,7 @@ def _opened(place: run_folders.Place) -> Iterator["Bucket"]:
 
 def _place(
     name: str,
+    trial: int | None,
     local: bool,
     folder: Path | None,
     endpoint: str | None,
@@ -47,17 +49,19 @@ def _place(
 ) -> run_folders.Place:
     with one_sentence():
         if "://" in name:
-            return run_folders.Place(name, endpoint)
+            return run_folders.Place(name, endpoint, trial=trial)
         if local or folder is not None:
-            return run_folders.local(name, folder)
+            return replace(run_folders.local(name, folder), trial=trial)
         kube = connect(context, namespace)
-        return run_folders.in_cluster(kube.run(name), kube.runs(everywhere=False), endpoint)
+        place = run_folders.in_cluster(kube.run(name), kube.runs(everywhere=False), endpoint)
+        return replace(place, trial=trial)
 
 
 def metrics(
     name: NameOrUri,
     csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
     tail: Annotated[int, typer.Option(min=1, help="Rows from the end, without --csv.")] = 20,
+    trial: Trial = None,
     local: Local = False,
     folder: Folder = None,
     endpoint: Endpoint = None,
@@ -65,7 +69,7 @@ def metrics(
     context: Context = None,
 ) -> None:
     """Print what the training has reported, each step once."""
-    with _opened(_place(name, local, folder, endpoint, namespace, context)) as bucket:
+    with _opened(_place(name, trial, local, folder, endpoint, namespace, context)) as bucket:
         try:
             from trainingrun_runtime.reports import history
         except ModuleNotFoundError as error:
@@ -99,6 +103,7 @@ def _csv(table: Any) -> str:
 @checkpoints.command("list")
 def list_checkpoints(
     name: NameOrUri,
+    trial: Trial = None,
     local: Local = False,
     folder: Folder = None,
     endpoint: Endpoint = None,
@@ -106,7 +111,7 @@ def list_checkpoints(
     context: Context = None,
 ) -> None:
     """List the checkpoints, the newest last."""
-    with _opened(_place(name, local, folder, endpoint, namespace, context)) as bucket:
+    with _opened(_place(name, trial, local, folder, endpoint, namespace, context)) as bucket:
         from trainingrun_runtime.checkpoints import retention
 
         committed = _committed(bucket)
@@ -122,6 +127,7 @@ def list_checkpoints(
 def verify(
     name: NameOrUri,
     step: Step = None,
+    trial: Trial = None,
     local: Local = False,
     folder: Folder = None,
     endpoint: Endpoint = None,
@@ -132,7 +138,7 @@ def verify(
 
     Exit code 1 if one of them is damaged.
     """
-    with _opened(_place(name, local, folder, endpoint, namespace, context)) as bucket:
+    with _opened(_place(name, trial, local, folder, endpoint, namespace, context)) as bucket:
         from trainingrun_runtime.checkpoints import manifest, verification
 
         unreadable = [found for found in manifest.read_all(bucket) if isinstance(found[1], str)]
@@ -156,6 +162,7 @@ def download(
     to: Annotated[
         Path | None, typer.Option(help="Folder to make.  [default: <run>-step-<step>]")
     ] = None,
+    trial: Trial = None,
     local: Local = False,
     folder: Folder = None,
     endpoint: Endpoint = None,
@@ -163,12 +170,12 @@ def download(
     context: Context = None,
 ) -> None:
     """Download a checkpoint, by default the newest intact one; each file is verified."""
-    with _opened(_place(name, local, folder, endpoint, namespace, context)) as bucket:
+    with _opened(_place(name, trial, local, folder, endpoint, namespace, context)) as bucket:
         from trainingrun_runtime.checkpoints import downloading
         from trainingrun_runtime.checkpoints.storage_errors import DamagedError
 
         for found in _wanted(bucket, step, best):
-            target = to or Path(f"{bucket.root.rpartition('/')[2]}-step-{found.step}")
+            target = to or Path(f"{result_views.name_of(bucket.root)}-step-{found.step}")
             try:
                 downloading.download(bucket, found, target)
             except DamagedError as error:
@@ -191,6 +198,7 @@ def prune(
     name: NameOrUri,
     keep: Annotated[int, typer.Option(min=1, help="Newest checkpoints to keep.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    trial: Trial = None,
     local: Local = False,
     folder: Folder = None,
     endpoint: Endpoint = None,
@@ -201,12 +209,12 @@ def prune(
 
     It names them and asks before it deletes.
     """
-    place = _place(name, local, folder, endpoint, namespace, context)
+    place = _place(name, trial, local, folder, endpoint, namespace, context)
     with _opened(place) as bucket:
         from trainingrun_runtime.checkpoints import pruning
 
         try:
-            found = pruning.plan(bucket, keep, place.needed_steps)
+            found = pruning.plan(bucket, keep, place.needed_steps(bucket.root))
         except pruning.NothingIntact as error:
             raise CliError(str(error)) from None
         kept = ", ".join(str(one.step) for one in found.kept) or "none"

@@ -38,6 +38,13 @@ def checkpoints_table(
     return table
 
 
+def name_of(root: str) -> str:
+    """The name of a run's folder, with the trial where it is one of a sweep's."""
+    rest, _, name = root.rpartition("/")
+    run, _, between = rest.rpartition("/")
+    return f"{run.rpartition('/')[2]}-trial-{name}" if between == "trials" else name
+
+
 def size_of(*checkpoints: "Manifest") -> str:
     """The size of checkpoints' files, in a unit that fits."""
     size = float(sum(file.size for one in checkpoints for file in one.files.values()))

@@ -1,10 +1,12 @@
-"""The folder of a run that a command names, in its bucket or on this machine."""
+"""The folder of a run or a trial that a command names, in its bucket or on this machine."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from ..api.status import Phase
 from ..rendering import names
@@ -32,8 +34,14 @@ class Place:
     """Region of the bucket."""
     name: str | None = None
     """Of the TrainingRun; none: the folder itself is named."""
-    needed_steps: frozenset[int] = field(default_factory=frozenset)
-    """Steps of checkpoints from which other runs of the namespace begin."""
+    trial: int | None = None
+    """Number of the trial, of a sweep; none: the best one."""
+    needed: frozenset[tuple[str, int]] = frozenset()
+    """Checkpoints from which other runs of the namespace begin: their folder and step."""
+
+    def needed_steps(self, folder: str) -> frozenset[int]:
+        """Steps of the checkpoints in a folder from which other runs begin."""
+        return frozenset(step for uri, step in self.needed if uri == folder)
 
 
 def local(name: str, folder: Path | None) -> Place:
@@ -63,7 +71,7 @@ def in_cluster(run: Mapping[str, Any], others: list[dict[str, Any]], endpoint: s
         endpoint or storage.get("endpoint"),
         storage.get("region"),
         metadata["name"],
-        frozenset(_needed_steps(uri, metadata["name"], others)),
+        needed=frozenset(_needed(uri, metadata["name"], others)),
     )
 
 
@@ -71,12 +79,14 @@ def in_cluster(run: Mapping[str, Any], others: list[dict[str, Any]], endpoint: s
 def opened(place: Place) -> Iterator["Bucket"]:
     """The folder; what the bucket refuses meanwhile ends the command with a sentence.
 
+    Of a sweep it is that of a trial; which one that is is said where the command does not name it.
+
     Raises:
-        CliError: There is no run in it, or the bucket does not answer.
+        CliError: There is no run or no such trial in it, or the bucket does not answer.
     """
     try:
         from trainingrun_runtime.checkpoints.bucket import StorageError
-        from trainingrun_runtime.run_folder import NoRun, open_folder
+        from trainingrun_runtime.run_folder import NoRun, NoTrial, open_folder, open_trial
     except ModuleNotFoundError as error:
         raise not_installed(error) from None
     try:
@@ -84,7 +94,16 @@ def opened(place: Place) -> Iterator["Bucket"]:
         folder = bucket.root.rpartition("/")[2]
         if place.name is not None and not folder.startswith(f"{place.name}-"):
             raise CliError(f"the latest run in {place.uri} is {folder}, not {place.name}")
-        yield bucket
+        trial = open_trial(bucket, place.trial)
+        if trial is not None and place.trial is None:
+            typer.echo(
+                f"Trial {trial.number} of the {len(trial.sweep.trials)} of this sweep, the best "
+                "one so far; --trial names another one.",
+                err=True,
+            )
+        yield trial.bucket if trial is not None else bucket
+    except NoTrial as error:
+        raise CliError(f"{error}{' with --trial' if place.trial is None else ''}") from None
     except NoRun as error:
         if place.name is None or "://" not in place.uri:
             raise CliError(str(error)) from None
@@ -100,8 +119,14 @@ def not_installed(error: ModuleNotFoundError) -> CliError:
     return CliError(f"{error.name} is not installed here; install trainingrun[cli]")
 
 
-def _needed_steps(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[int]:
-    """Steps that other runs name and have not replaced by a checkpoint of their own."""
+def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Checkpoints that other runs name and have not replaced by one of their own.
+
+    Args:
+        uri: The folder of this run.
+        name: Of this run.
+        others: The TrainingRuns of its namespace.
+    """
     for run in others:
         source = run["spec"]["storage"].get("restoreFrom") or {}
         status = run.get("status") or {}
@@ -109,6 +134,9 @@ def _needed_steps(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator
         if ended or status.get("checkpoint"):
             continue
         found = (status.get("restoredFrom") or {}).get("uri") or source.get("uri")
-        if (found or "").rstrip("/") == uri or (found is None and source.get("run") == name):
-            restored = (status.get("restoredFrom") or {}).get("step")
-            yield from (step for step in (source.get("step"), restored) if step is not None)
+        if found is None and source.get("run") == name:
+            found = uri
+        restored = (status.get("restoredFrom") or {}).get("step")
+        for step in (source.get("step"), restored):
+            if found is not None and step is not None:
+                yield found.rstrip("/"), step

@@ -10,6 +10,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import NoReturn
 
@@ -31,6 +32,7 @@ from ..progress.driver_documents import Documents
 from ..state_directory import state_directory
 from . import record, searches, trial_requests, tuning
 from .population import Population
+from .record import Trial
 from .trial import Desk, TrialJob, read_document
 from .trial_folders import TrialFolders
 from .trial_table import STOP_WAIT_S, TrialTable
@@ -94,7 +96,7 @@ class SweepDriver:
         Raises:
             Superseded: another driver holds the run.
         """
-        self._retry(lambda: record.write(self._lease, self._table.trials))
+        self._retry(lambda: self._record(self._table.trials))
         self._background.start()
         self._notice.start()
         try:
@@ -129,7 +131,7 @@ class SweepDriver:
             if self._chosen_late:
                 # Before it begins: the next driver must not choose other values for its folder.
                 try:
-                    self._retry(lambda: record.write(self._lease, self._table.trials))
+                    self._retry(lambda: self._record(self._table.trials))
                 except Superseded as error:  # Tune would make a failure of it
                     _end_superseded(error)
                 self._folders.remove_outdated(self._table.trials)
@@ -187,7 +189,7 @@ class SweepDriver:
         if changes is not None:
             trials, stopping = changes
             try:
-                record.write(self._lease, trials)
+                self._record(trials)
             except StorageError as error:
                 self._table.keep_changes()
                 self._store_reports(str(error))
@@ -196,6 +198,9 @@ class SweepDriver:
             self._stopping = stopping
         for number in self._stopping:
             self._suspend(number)
+
+    def _record(self, trials: Mapping[int, Trial]) -> None:
+        record.write(self._lease, trials, self._sweep)
 
     def _give_up(self, failure: Failure) -> None:
         """End the attempt, once the other trials have saved their state."""
@@ -233,7 +238,7 @@ class SweepDriver:
         self._follow()
         unfinished = self._table.postpone()
         trials, best = self._table.trials, self._table.best
-        self._retry(lambda: record.write(self._lease, trials))
+        self._retry(lambda: self._record(trials))
         if self._failure is None and unfinished:
             if suspend_request.requested():
                 self._end(RunState.SUSPENDED)

@@ -1,4 +1,4 @@
-"""`sweep/<fencing token>.json`: the trials of a sweep, for the next driver.
+"""`sweep/<fencing token>.json`: the trials of a sweep, for the next driver and for readers.
 
 Each driver writes an object of its own and reads that of the driver before it. JSON, unlike the
 state that Ray Tune writes for itself: reading a pickle from the bucket would run what is in it.
@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from trainingrun.api.base import Wire
 from trainingrun.api.bounded import Metrics
+from trainingrun.api.contract import ContractSweep
 from trainingrun.api.sweep_table import MOST_TRIALS, SweepTable, TrialRow, TrialState
 
 from ..checkpoints.bucket import Bucket
@@ -81,8 +82,17 @@ class SweepRecord(Wire):
 
     version: Literal[1] = 1
     """Of this format."""
+    metric: str = ""
+    """By which trials are compared."""
+    best: int | None = None
+    """Number of the best trial so far; None: none has reported the metric."""
     trials: list[Trial] = Field(max_length=MOST_TRIALS)
     """By number, from 1."""
+
+    def table(self) -> SweepTable:
+        """What users see of it."""
+        rows = [trial.row() for trial in self.trials]
+        return SweepTable(metric=self.metric, best=self.best, trials=rows)
 
 
 def folder(number: int, leg: int = 1) -> str:
@@ -90,7 +100,7 @@ def folder(number: int, leg: int = 1) -> str:
     return f"{TRIALS}/{number:04d}" + (f"-{leg:02d}" if leg > 1 else "")
 
 
-def read(bucket: Bucket, before: int) -> list[Trial] | None:
+def read(bucket: Bucket, before: float = math.inf) -> SweepRecord | None:
     """The trials as the newest driver with a token below `before` wrote them; None: none did.
 
     One that cannot be read is passed over: trials that are done have their result in their own
@@ -103,22 +113,30 @@ def read(bucket: Bucket, before: int) -> list[Trial] | None:
     known = (int(token) for token in tokens if token.isascii() and token.isdigit())
     for token in sorted((token for token in known if token < before), reverse=True):
         try:
-            return SweepRecord.model_validate_json(bucket.get(_key(token)) or b"").trials
+            return SweepRecord.model_validate_json(bucket.get(_key(token)) or b"")
         except ValidationError:
             continue
     return None
 
 
-def write(held: Lease, trials: Mapping[int, Trial]) -> None:
-    """Write the trials for the next driver.
+def write(held: Lease, trials: Mapping[int, Trial], sweep: ContractSweep) -> None:
+    """Write the trials for the next driver, and for who reads the folder.
+
+    Args:
+        held: this driver's lease.
+        trials: all of them.
+        sweep: says which one is the best.
 
     Raises:
         Superseded: a later driver holds the run.
         StorageError: the store did not answer.
     """
     held.require()
-    content = SweepRecord(trials=list(trials.values())).model_dump_json(by_alias=True)
-    held.bucket.put(_key(held.fencing_token), content.encode())
+    found = best(trials, sweep.mode)
+    content = SweepRecord(
+        metric=sweep.metric, best=found.number if found else None, trials=list(trials.values())
+    )
+    held.bucket.put(_key(held.fencing_token), content.model_dump_json(by_alias=True).encode())
 
 
 def _key(fencing_token: int) -> str:

@@ -45,8 +45,10 @@ class TrialFolders:
         Raises:
             StorageError: the store did not answer.
         """
-        former = record.read(self._bucket, self._lease.fencing_token)
-        if former is None:
+        noted = record.read(self._bucket, self._lease.fencing_token)
+        if noted is not None:
+            former = noted.trials
+        else:
             # A library chooses the values of a trial when it begins.
             drawn = (
                 [{} for _ in range(self._sweep.samples or 0)]
