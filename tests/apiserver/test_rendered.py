@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from support.apiserver import ApiError, ApiServer
-from support.goldens import GOLDEN, SAMPLES, a_run, rendered
+from support.goldens import BATCH_INFERENCE, GOLDEN, SAMPLES, a_run, rendered
 
 FILES = sorted(GOLDEN.glob("*.yaml"))
 
@@ -88,7 +88,7 @@ def test_a_misspelled_field_in_a_pod_template_is_refused_by_name(
         apiserver.apply(in_namespace(rendered(run)[-1], namespace), dry_run=True)
 
 
-@pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [*SAMPLES, BATCH_INFERENCE], ids=lambda file: file.stem)
 def test_samples_are_accepted_as_they_are(apiserver: ApiServer, namespace: str, file: Path):
     for manifest in yaml.safe_load_all(file.read_text()):
         apiserver.apply(in_namespace(manifest, namespace), dry_run=True)

@@ -12,6 +12,8 @@ from trainingrun.rendering import platforms
 REPOSITORY = Path(__file__).parents[2]
 GOLDEN = REPOSITORY / "tests" / "unit" / "golden"
 SAMPLES = sorted((REPOSITORY / "manifests" / "samples").glob("*.yaml"))
+BATCH_INFERENCE = REPOSITORY / "manifests" / "batch-inference.yaml"
+"""No run, but a Job that reads one."""
 UID = "1a2b3c4d-5e6f-4a7b-8c9d-0e1f2a3b4c5d"
 
 

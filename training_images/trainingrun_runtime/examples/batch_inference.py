@@ -59,13 +59,18 @@ def answers(uri: str, actors: int = 1, batch_size: int = 64, seed: int = 0) -> A
     )
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    found = argparse.ArgumentParser(description="Read images with the model of a run of digits.")
+    found.add_argument("run", help="the run's folder")
+    found.add_argument("--to", help="folder or URI for the answers, as Parquet")
+    found.add_argument("--actors", type=int, default=1, help="models at work at once")
+    return found
+
+
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description="Read images with the model of a run of digits.")
-    parser.add_argument("run", help="the run's folder")
-    parser.add_argument("--to", help="folder or URI for the answers, as Parquet")
-    parser.add_argument("--actors", type=int, default=1, help="models at work at once")
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     best = results.open(arguments.run).best_checkpoint
     found = answers(best.uri if best else arguments.run, arguments.actors).materialize()
     if arguments.to:
