@@ -3,19 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import nn
 
+from support.checkpoints import put
 from support.sharded_checkpoints import save, save_trained
 from support.sharded_models import HSDP, whole_model
 from support.sweeps import SWEEP, a_trial, note
 from trainingrun.api.progress import ProgressResult
 from trainingrun_runtime import results
-from trainingrun_runtime.checkpoints import manifest, run_result
+from trainingrun_runtime.checkpoints import run_result
 from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.manifest import Manifest
 from trainingrun_runtime.checkpoints.storage_errors import DamagedError
 from trainingrun_runtime.coordination.lease import Lease
 from trainingrun_runtime.reports.inbox import Inbox
@@ -23,25 +24,6 @@ from trainingrun_runtime.reports.rows import Row
 from trainingrun_runtime.reports.writer import ReportWriter
 from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.record import Origin
-
-
-def put(bucket: Bucket, folder: Path, step: int, index: int, **fields: Any) -> Manifest:
-    """Commit the files of a folder as a checkpoint."""
-    made = Manifest(
-        path=f"checkpoints/0001-000001/step-{step:010d}-1",
-        step=step,
-        world_size=2,
-        attempt=1,
-        fencing_token=1,
-        index=index,
-        files=manifest.digest_folder(folder),
-        time=1000.0,
-        **fields,
-    )
-    for name in made.files:
-        bucket.put(f"{made.path}/{name}", (folder / name).read_bytes())
-    manifest.commit(bucket, made)
-    return made
 
 
 @pytest.fixture
@@ -169,6 +151,29 @@ def test_what_cannot_be_loaded_is_named(run: tuple[Bucket, list[nn.Linear]]) -> 
         load(bucket, newest.uri, model)
     assert load(bucket, bucket.root, model).step == 10, "the newest intact one"
     assert torch.equal(model.weight, models[0].weight)
+
+
+class Trees:
+    """What a framework keeps under a name of its own."""
+
+    content = np.zeros(0, np.uint8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"trees": self.content}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.content = state["trees"]
+
+
+def test_an_object_that_is_no_model_is_loaded_by_its_name(bucket: Bucket, tmp_path: Path) -> None:
+    Lease.take(bucket, 1, "pod", 1000)
+    trained, loaded = Trees(), Trees()
+    trained.content = np.arange(100, dtype=np.uint8)
+    (tmp_path / "files").mkdir()
+    save(tmp_path / "files", 1, lambda rank: {"booster": trained})
+    put(bucket, tmp_path / "files", 5, 1)
+    load(bucket, bucket.root, loaded, name="booster")
+    assert loaded.content.tobytes() == trained.content.tobytes()
 
 
 def test_a_checkpoint_of_a_script_of_its_own_is_named_as_such(

@@ -164,13 +164,13 @@ def load(
     from .checkpoints import snapshot  # PyTorch
     from .checkpoints.stateful_objects import bare
 
-    bucket, found = stored_checkpoint(uri, endpoint, region, trial)
+    bucket, found = _stored(uri, endpoint, region, trial)
     with tempfile.TemporaryDirectory(prefix="load-", ignore_cleanup_errors=True) as files:
         snapshot.restore_alone(VerifiedFiles(bucket, found, Path(files)), name, bare(model))
     return _described(bucket, found)
 
 
-def stored_checkpoint(
+def _stored(
     uri: str | Path,
     endpoint: str | None = None,
     region: str | None = None,

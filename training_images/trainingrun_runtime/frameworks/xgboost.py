@@ -12,6 +12,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ray.train.collective import broadcast_from_rank_zero
 from xgboost.callback import TrainingCallback
 from xgboost.collective import CommunicatorContext
 
+from .. import results
 from ..checkpoints.stateful_objects import KeptState
 from ..checkpoints.watched_tensors import NotCovered, NotWhole
 from ..session import Session
@@ -67,6 +69,34 @@ def train(
             callbacks=[steps, *callbacks],  # a round of the session ends before any begins
             **options,
         )
+
+
+def load(
+    uri: str | Path,
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    trial: int | None = None,
+) -> xgboost.Booster:
+    """The booster of a checkpoint that `train` has made; for inference.
+
+    Args:
+        uri: Of a checkpoint, or a run's folder: then the newest intact checkpoint.
+        endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL.
+        region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
+        trial: Number of the trial of a sweep. Default: the best one.
+
+    Raises:
+        NoRun: There is no run in that folder, no such trial, or no such checkpoint.
+        DamagedError: A file is not as it was committed.
+        ValueError: The checkpoint has no booster, or no round of boosting is in it.
+        StorageError: The store did not answer.
+    """
+    kept = _KeptBooster({})
+    found = results.load(uri, kept, name="booster", endpoint=endpoint, region=region, trial=trial)
+    if kept.booster is None:
+        raise ValueError(f"no round of boosting is in {found.uri}; name a later checkpoint")
+    return kept.booster
 
 
 class _KeptBooster(KeptState):
