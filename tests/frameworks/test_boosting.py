@@ -1,5 +1,6 @@
 """Boosted trees on a real Ray: what a kill and a notice cost, with a session and without one."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,11 @@ def test_no_round_is_lost_and_the_trees_are_the_same_with_a_session(
     assert lost == (0, 0)
     assert sorted(journal.steps()) == list(range(1, ROUNDS + 1))
     assert run.metrics()["trees_sha256"] == whole("trees_sha256")
+    booster = importlib.import_module(f"trainingrun_runtime.frameworks.{library}").load(
+        run.bucket.root
+    )
+    rounds = booster.current_iteration if library == "lightgbm" else booster.num_boosted_rounds
+    assert rounds() == ROUNDS
 
 
 @libraries
