@@ -231,7 +231,7 @@ def test_gpus_are_counted_on_the_machine(tmp_path: Path) -> None:
 
 def test_other_accelerators_need_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="is tpu, which needs a cluster"):
-        machine.devices(a_gpu_run("tpu").spec, tmp_path)
+        machine.devices(a_gpu_run("tpu", workers=1).spec, tmp_path)
 
 
 def test_a_run_on_cpus_fits_every_machine(tmp_path: Path) -> None:

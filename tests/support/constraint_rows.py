@@ -27,6 +27,7 @@ CODE = {"uri": "s3://runs/code/train.zip"}
 _STORAGE = {"uri": "s3://runs/team-a"}
 _NCCL = {"function": "a:b", "torch": {"backend": "nccl"}}
 _GPU = {"accelerator": {"kind": "nvidia"}}
+_TPU = {"accelerator": {"kind": "tpu"}}
 
 
 def _env(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
@@ -177,7 +178,7 @@ ROWS: list[Row] = [
         [{"training": _NCCL, "storage": _STORAGE, "workers": _GPU}],
         [
             {"training": _NCCL, "storage": _STORAGE},
-            {"training": _NCCL, "storage": _STORAGE, "workers": {"accelerator": {"kind": "tpu"}}},
+            {"training": _NCCL, "storage": _STORAGE, "workers": _TPU},
         ],
         "spec",
     ),
@@ -219,6 +220,13 @@ ROWS: list[Row] = [
     max_length("spec.training.env[].name", 253),
     max_length("spec.training.env[].value", 16384),
     *in_range("spec.workers.count", 1, 1000),
+    *by_rule(
+        "spec.workers.count",
+        "must be 1 with accelerator.kind tpu, since Ray places several workers with TPUs by the",
+        [{"count": 1, **_TPU}, {"count": 2, **_GPU}],
+        [{"count": 2, **_TPU}, {"count": 8, "perPod": 8, **_TPU}],
+        "spec.workers",
+    ),
     Row("spec.workers.perPod", "minimum", 1, 0, "should be greater than or equal to 1"),
     Row(
         "spec.workers.perPod",
@@ -275,6 +283,16 @@ ROWS: list[Row] = [
     ),
     max_length("spec.workers.accelerator.product", 63),
     *in_range("spec.workers.accelerator.count", 1, 64),
+    *by_rule(
+        "spec.workers.accelerator.count",
+        "must be 1, 2, 4 or 8 for kind tpu",
+        [
+            *({"kind": "tpu", "count": count} for count in (1, 2, 4, 8)),
+            {"kind": "nvidia", "count": 3},
+        ],
+        [{"kind": "tpu", "count": 3}, {"kind": "tpu", "count": 16}],
+        "spec.workers.accelerator",
+    ),
     *one_of("spec.workers.placement", "PACK", "Pack", "Spread", "StrictPack", "StrictSpread"),
     *one_of("spec.workers.capacity.type", "spot", "OnDemand", "Spot", "PreferSpot"),
     required("spec.storage.uri", "s3://runs"),

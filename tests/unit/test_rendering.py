@@ -125,7 +125,9 @@ def test_pods_leave_a_silent_node_long_before_kubernetes_default():
 def test_accelerators_are_requested_tolerated_and_passed_to_ray(
     kind: str, resource: str, reported: dict[str, int]
 ):
-    group = cluster(workers={"accelerator": {"kind": kind, "count": 4}})["workerGroupSpecs"][0]
+    group = cluster(workers={"count": 1, "accelerator": {"kind": kind, "count": 4}})[
+        "workerGroupSpecs"
+    ][0]
     pod = group["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"][resource] == "4"
     assert resource in tolerated(pod)

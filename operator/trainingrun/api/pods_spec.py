@@ -13,6 +13,9 @@ _MEMORY = at_least(
     "memory", "64Mi", "must be a quantity of bytes of at least 64Mi with its unit, such as 16Gi"
 )
 
+TPU_CHIPS = (1, 2, 4, 8)
+"""How many chips Ray gives to a worker."""
+
 
 def _without_default(schema: dict[str, Any]) -> None:
     schema.pop("default", None)
@@ -61,7 +64,9 @@ class Accelerator(Model):
     """The accelerators of each worker; its pod has perPod times as many."""
 
     kind: Literal["nvidia", "amd", "tpu", "gaudi", "neuron"]
-    """Whose device it is; this decides the resource name and the platform's tolerations."""
+    """Whose device it is; this decides the resource name and the platform's tolerations. With tpu,
+    workers.count is 1: the chips of one machine.
+    """
     product: str | None = Field(default=None, max_length=63)
     """Node label value of the product, such as NVIDIA-A100-SXM4-80GB. Default: any."""
     count: Whole = Field(default=1, ge=1, le=64)
@@ -72,6 +77,12 @@ class Accelerator(Model):
             "product",
             r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
             "must be the value of a node label, such as NVIDIA-A100-SXM4-80GB",
+        ),
+        Rule(
+            f"self.kind != 'tpu' || self.count in {list(TPU_CHIPS)}",
+            "must be 1, 2, 4 or 8 for kind tpu, since Ray gives a worker no other number of chips",
+            lambda accelerator: accelerator.kind != "tpu" or accelerator.count in TPU_CHIPS,
+            "count",
         ),
     )
 
@@ -113,6 +124,18 @@ class Workers(Model):
             "count that is a multiple of perPod, such as 16 for 2 pods with 8 workers each",
             lambda workers: workers.count % workers.per_pod == 0,
             "per_pod",
+        ),
+        Rule(
+            "!has(self.accelerator) || self.accelerator.kind != 'tpu' || self.count == 1",
+            "must be 1 with accelerator.kind tpu, since Ray places several workers with TPUs by "
+            "the topology of a slice, which a TrainingRun does not have; write count: 1, and the "
+            "chips of one machine as accelerator.count",
+            lambda workers: (
+                workers.accelerator is None
+                or workers.accelerator.kind != "tpu"
+                or workers.count == 1
+            ),
+            "count",
         ),
     )
 
