@@ -74,6 +74,17 @@ def by_torch(
     return list(_overruled(theirs, defaults, used, _TORCH, why))
 
 
+def by_jax(theirs: BackendConfig, ours: BackendConfig, by_ray: BackendConfig) -> list[str]:
+    """Sentences about each field of a script's JaxConfig that `ours` overrules.
+
+    Args:
+        theirs: of the script's trainer.
+        ours: what is used.
+        by_ray: what Ray makes of the script's ScalingConfig where it has no JaxConfig.
+    """
+    return list(_overruled(theirs, by_ray, _values(ours), {}, _RESOURCES))
+
+
 def by_run(theirs: RunConfig, contract: RunContract, folder: str) -> list[str]:
     """Sentences about each field of a script's RunConfig that the contract overrules.
 

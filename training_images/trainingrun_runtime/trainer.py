@@ -1,20 +1,18 @@
 """Ray Train's trainer: built from the contract, or a script's own one, configured in `fit()`."""
 
 import dataclasses
-import importlib.util
 import logging
-import os
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import ray
-from ray.train import BackendConfig, CheckpointConfig, RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
 from trainingrun.api.contract import RunContract
 
-from . import overruled, prestarted_worker
+from . import backends, overruled, prestarted_worker
+from .backends import Backend
 from .checkpoints import manifest, retention
 from .checkpoints.bucket import Bucket
 from .checkpoints.manifest import CHECKPOINTS
@@ -23,11 +21,10 @@ from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
 from .progress.report_callback import CoordinatorReports
 from .ray_internals import air_session, connection, filesystem, training
+from .scaling import config_of
 from .training_function import TrainingFunction
 
 log = logging.getLogger(__name__)
-
-LEGACY_KERAS_ENV = "TF_USE_LEGACY_KERAS"
 
 
 class Trainers:
@@ -56,11 +53,12 @@ class Trainers:
         from ray.train.torch import TorchTrainer
 
         function = TrainingFunction(self._coordinator, self._contract)
+        scaling = config_of(self._contract)
         TorchTrainer(
             function,
             train_loop_config=self._contract.config,
-            torch_config=self._torch_config(),
-            scaling_config=self._scaling(),
+            torch_config=backends.torch(self._contract, scaling),
+            scaling_config=scaling,
             run_config=self._run_config(RunConfig()),
         ).fit()
 
@@ -101,53 +99,35 @@ class Trainers:
         trainer.train_loop_per_worker = TrainingFunction(
             self._coordinator, self._contract, trainer.train_loop_per_worker
         )
-        self._warn(trainer)
+        scaling = config_of(self._contract)
+        backend = backends.in_place_of_the_scripts(trainer, self._contract, scaling)
+        self._warn(trainer, scaling, backend)
         # The YAML decides how large the run is: a script's own ScalingConfig would wait for
         # workers that were never started.
-        trainer.scaling_config = self._scaling()
-        # A subclass, such as that of XLA, forms its process group in its own way.
-        if _is_torch_config(trainer.backend_config):
-            trainer.backend_config = self._torch_config()
+        trainer.scaling_config = scaling
+        trainer.backend_config = backend.config
         if trainer.train_loop_config is None:
             trainer.train_loop_config = {}
-        config = self._run_config(trainer.run_config, _variables_of(trainer.backend_config))
+        config = self._run_config(trainer.run_config, backend.variables)
         training.replace_run_config(trainer, config)
 
-    def _warn(self, trainer: Any) -> None:
-        """Name each setting of a script's trainer that is overruled: in the log and in events."""
-        found = [
-            *overruled.by_scaling(trainer.scaling_config, self._scaling()),
-            *overruled.by_run(trainer.run_config, self._contract, self._bucket.uri(CHECKPOINTS)),
-        ]
-        if _is_torch_config(trainer.backend_config):
-            found += overruled.by_torch(
-                trainer.backend_config,
-                self._torch_config(),
-                type(trainer.backend_config)(),
-                gpus=self._scaling().use_gpu,
-            )
-        for sentence in found:
+    def _warn(self, trainer: Any, scaling: ScalingConfig, backend: Backend) -> None:
+        """Name each setting of a script's trainer that is overruled."""
+        uri = self._bucket.uri(CHECKPOINTS)
+        self._say(
+            [
+                *overruled.by_scaling(trainer.scaling_config, scaling),
+                *overruled.by_run(trainer.run_config, self._contract, uri),
+                *backend.overruled,
+            ]
+        )
+
+    def _say(self, overruled_settings: list[str]) -> None:
+        """In the log and in events."""
+        for sentence in overruled_settings:
             log.warning("%s", sentence)
-        if found:
-            self._coordinator.overruled.remote(found)
-
-    def _scaling(self) -> ScalingConfig:
-        resources = self._contract.resources_per_worker
-        return ScalingConfig(
-            num_workers=self._contract.workers,
-            use_gpu=resources.get("GPU", 0) > 0,
-            resources_per_worker=resources,
-            placement_strategy=self._contract.placement,
-        )
-
-    def _torch_config(self) -> BackendConfig:
-        from .ray_internals.torch_config import KeptProcessGroup
-
-        wanted = self._contract.torch_backend
-        return KeptProcessGroup(
-            backend=None if wanted == "auto" else wanted,
-            timeout_s=int(self._contract.torch_timeout_seconds),
-        )
+        if overruled_settings:
+            self._coordinator.overruled.remote(overruled_settings)
 
     def _run_config(
         self, theirs: RunConfig, variables: Mapping[str, str] | None = None
@@ -180,27 +160,3 @@ class Trainers:
     ) -> dict[str, Any]:
         ours = {**prestarted_worker.ENVIRONMENT, **variables}
         return {**theirs, "env_vars": {**ours, **theirs.get("env_vars", {})}}
-
-
-def _is_torch_config(backend: BackendConfig) -> bool:
-    if "ray.train.torch" not in sys.modules:  # the image may have no PyTorch
-        return False
-    from ray.train.torch import TorchConfig
-
-    return type(backend) is TorchConfig
-
-
-def _variables_of(backend: BackendConfig) -> dict[str, str]:
-    """What the workers of this backend need in their environment when they start.
-
-    TensorFlow decides at its import which Keras `tf.keras` is, and Keras 3 does not train with
-    MultiWorkerMirroredStrategy. Ray sets this variable, but once its workers have imported
-    TensorFlow. Where the script or the image has set it, its value counts.
-    """
-    if "ray.train.tensorflow" not in sys.modules or importlib.util.find_spec("tf_keras") is None:
-        return {}
-    from ray.train.tensorflow import TensorflowConfig
-
-    if not isinstance(backend, TensorflowConfig):
-        return {}
-    return {LEGACY_KERAS_ENV: os.environ.get(LEGACY_KERAS_ENV, "1")}

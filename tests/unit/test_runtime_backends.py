@@ -1,0 +1,156 @@
+"""How the workers of a run are connected: by its own devices, whatever a script's trainer says."""
+
+from typing import Any
+
+import pytest
+from ray.train import BackendConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.jax import JaxConfig, JaxTrainer
+
+from trainingrun.api.contract import ContractStorage, RunContract
+from trainingrun_runtime import backends
+from trainingrun_runtime.backends import Backend
+from trainingrun_runtime.scaling import config_of
+
+ON = {
+    "CPUs": {"CPU": 1.0},
+    "GPUs": {"CPU": 1.0, "GPU": 2.0},
+    "TPUs": {"CPU": 1.0, "TPU": 4.0},
+}
+
+
+def a_contract(devices: str, torch_backend: Any = "auto") -> RunContract:
+    return RunContract(
+        name="mine",
+        namespace="default",
+        uid="0",
+        attempt=1,
+        workers=1 if devices == "TPUs" else 2,
+        resources_per_worker=ON[devices],
+        torch_backend=torch_backend,
+        storage=ContractStorage(uri="s3://runs/demo/mine-0"),
+    )
+
+
+def connected(trainer: Any, devices: str) -> Backend:
+    contract = a_contract(devices)
+    return backends.in_place_of_the_scripts(trainer, contract, config_of(contract))
+
+
+def a_jax_trainer(config: JaxConfig | None = None, **scaling: Any) -> JaxTrainer:
+    return JaxTrainer(print, jax_config=config, scaling_config=ScalingConfig(**scaling))
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpu", "tpu", "count"),
+    [("CPUs", False, False, None), ("GPUs", True, False, 2), ("TPUs", False, True, 4)],
+)
+def test_ray_is_told_which_devices_the_workers_have_in_whole_numbers(
+    devices: str, gpu: bool, tpu: bool, count: int | None
+) -> None:
+    config = config_of(a_contract(devices))
+    assert (config.use_gpu, config.use_tpu) == (gpu, tpu)
+    assert config.resources_per_worker is not None
+    found = config.resources_per_worker.get(devices[:-1])
+    assert found == (count or 1)
+    assert isinstance(found, int), "JAX counts them with range()"
+
+
+def test_a_part_of_a_device_stays_a_part() -> None:
+    resources = {"CPU": 1.0, "GPU": 0.5}
+    contract = a_contract("CPUs").model_copy(update={"resources_per_worker": resources})
+    assert config_of(contract).resources_per_worker == resources
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted", "used"),
+    [
+        ("CPUs", "auto", None),
+        ("GPUs", "auto", None),  # Ray chooses nccl
+        ("GPUs", "gloo", "gloo"),
+        ("TPUs", "auto", "gloo"),  # Ray would choose tpu_dist, which needs another package
+    ],
+)
+def test_the_process_group_fits_the_devices(devices: str, wanted: str, used: str | None) -> None:
+    contract = a_contract(devices, wanted)
+    config: Any = backends.torch(contract, config_of(contract))
+    assert isinstance(config, TorchConfig)
+    assert config.backend == used
+
+
+GPU_EXAMPLE: dict[str, Any] = {
+    "use_gpu": True,
+    "num_workers": 4,
+    "resources_per_worker": {"GPU": 1},
+}
+TPU_EXAMPLE: dict[str, Any] = {
+    "use_tpu": True,
+    "num_workers": 4,
+    "topology": "4x4",
+    "accelerator_type": "TPU-V6E",
+    "resources_per_worker": {"TPU": 4},
+}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "devices", "used"),
+    [
+        pytest.param({}, "GPUs", JaxConfig(use_gpu=True), id="a script without use_gpu"),
+        pytest.param({}, "TPUs", JaxConfig(use_tpu=True), id="a script without use_tpu"),
+        pytest.param(GPU_EXAMPLE, "GPUs", JaxConfig(use_gpu=True), id="Ray's GPU example"),
+        pytest.param(TPU_EXAMPLE, "GPUs", JaxConfig(use_gpu=True), id="Ray's TPU example on GPUs"),
+        pytest.param(TPU_EXAMPLE, "TPUs", JaxConfig(use_tpu=True), id="Ray's TPU example"),
+        pytest.param({}, "CPUs", JaxConfig(), id="a script for CPUs"),
+    ],
+)
+def test_jaxs_ranks_join_with_the_devices_of_the_run(
+    scaling: dict[str, Any], devices: str, used: JaxConfig
+) -> None:
+    found = connected(a_jax_trainer(**scaling), devices)
+    assert found == Backend(used), "the ScalingConfig that differs is named, and nothing twice"
+
+
+@pytest.mark.parametrize("scaling", [GPU_EXAMPLE, TPU_EXAMPLE], ids=["GPUs", "TPUs"])
+def test_on_cpus_jaxs_ranks_join_where_the_script_asks_for_it(
+    scaling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(backends.JAX_PLATFORMS_ENV, raising=False)
+    found = connected(a_jax_trainer(**scaling), "CPUs")
+    # Ray's word for joining; it asks for CUDA only where JAX_PLATFORMS is not set.
+    assert found == Backend(JaxConfig(use_gpu=True), {"JAX_PLATFORMS": "cpu"})
+    monkeypatch.setenv(backends.JAX_PLATFORMS_ENV, "cpu,mine")
+    assert connected(a_jax_trainer(**scaling), "CPUs").variables == {"JAX_PLATFORMS": "cpu,mine"}
+
+
+def test_a_jax_config_of_the_scripts_own_is_named() -> None:
+    trainer = a_jax_trainer(JaxConfig(use_tpu=True))
+    (sentence,) = connected(trainer, "GPUs").overruled
+    assert sentence.startswith("JaxConfig(use_tpu=True) of the script is overruled: False is used")
+    assert "workers.accelerator of the TrainingRun" in sentence
+    (sentence,) = connected(a_jax_trainer(JaxConfig(use_gpu=True)), "CPUs").overruled
+    assert sentence.startswith("JaxConfig(use_gpu=True) of the script is overruled: False is used")
+
+
+def test_a_function_that_joins_by_itself_may() -> None:
+    trainer = a_jax_trainer(JaxConfig(), use_gpu=True)
+    assert connected(trainer, "GPUs") == Backend(JaxConfig())
+
+
+def test_a_backend_of_the_scripts_own_is_left_as_it_is() -> None:
+    class Mine(JaxConfig):
+        pass
+
+    for config in (Mine(use_gpu=True), BackendConfig()):
+        trainer = a_jax_trainer()
+        trainer.backend_config = config
+        assert connected(trainer, "CPUs").config is config
+
+
+def test_a_torch_config_is_the_runs_own() -> None:
+    trainer = TorchTrainer(
+        print, torch_config=TorchConfig(timeout_s=60), scaling_config=ScalingConfig()
+    )
+    found = connected(trainer, "CPUs")
+    assert isinstance(found.config, TorchConfig)
+    (sentence,) = found.overruled
+    assert sentence.startswith("TorchConfig(timeout_s=60) of the script is overruled")

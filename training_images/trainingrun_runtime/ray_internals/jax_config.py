@@ -1,0 +1,21 @@
+"""Ray's JaxConfig, which says whether the ranks join jax.distributed, and on which devices.
+
+Read for ray 2.58-2.60: `ray/train/v2/jax/config.py`. Ray documents it under this private path.
+"""
+
+import sys
+
+from ray.train import BackendConfig
+
+
+def is_jax(backend: BackendConfig) -> bool:
+    """Whether it is Ray's JaxConfig itself; a subclass connects the ranks in its own way."""
+    module = sys.modules.get("ray.train.v2.jax")
+    return module is not None and type(backend) is module.JaxConfig
+
+
+def config(*, gpu: bool, tpu: bool) -> BackendConfig:
+    """A JaxConfig for workers with these devices."""
+    from ray.train.v2.jax import JaxConfig
+
+    return JaxConfig(use_gpu=gpu, use_tpu=tpu)
