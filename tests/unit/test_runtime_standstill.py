@@ -106,6 +106,41 @@ def test_who_waits_for_whom(stands: dict[int, Stand], world_size: int, begins: s
 
 
 @pytest.mark.parametrize(
+    ("stands", "says"),
+    [
+        pytest.param(
+            {1: in_report(), 2: in_report(), 0: at_a_line(SHORT)},
+            ", unless rank 0 still works before its own call, as in an evaluation or a save: then "
+            "the wait ends by itself",
+            id="rank 0 evaluates",
+        ),
+        pytest.param(
+            {2: in_report()},
+            ", unless ranks 0 and 1 still work before their own call, as in",
+            id="two ranks work",
+        ),
+        pytest.param(
+            {1: in_report(), 2: in_report(), 0: returned()},
+            "(the metrics of rank 0 are used)",
+            id="rank 0 has returned",
+        ),
+        pytest.param(
+            {1: in_report(), 2: in_report(), 0: in_session("in session.save()")},
+            "(the metrics of rank 0 are used)",
+            id="rank 0 waits for the others",
+        ),
+    ],
+)
+def test_a_rank_that_may_still_report_is_not_said_to_miss_it(
+    stands: dict[int, Stand], says: str
+) -> None:
+    said = sentence(stands, 3, NOW) or ""
+    assert "call it on every rank equally often, not under `if rank == 0`" in said
+    assert says in said
+    assert (" unless " in says) is (" unless " in said)
+
+
+@pytest.mark.parametrize(
     "stands",
     [
         pytest.param({}, id="all move"),

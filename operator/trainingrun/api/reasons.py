@@ -298,9 +298,10 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionType.STALLED,
         "True",
         ConditionReason.RANKS_WAIT,
-        "Ranks wait for others for over 30 s: these do not call `ray.train.report`, or do fewer or "
-        "more steps. Nothing is ended for that.",
-        "Have every rank do the same steps and call `ray.train.report` equally often.",
+        "Ranks wait for others for over 30 s: these do not call `ray.train.report`, work for long "
+        "before they do, or do fewer or more steps. Nothing is ended for that.",
+        "Have every rank do the same steps and call `ray.train.report` equally often. Wait where a "
+        "rank evaluates or saves before its call.",
     ),
     ConditionRow(
         ConditionType.STALLED,

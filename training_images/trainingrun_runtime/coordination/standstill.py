@@ -61,19 +61,29 @@ def sentence(stands: Mapping[int, Stand], world_size: int, now: float) -> str | 
             # Between loops one rank may evaluate for all: then it moves from line to line.
             if spot is not Spot.REPORT and any(rank not in long for rank in missing):
                 continue
-            return _said(spot, waiting, stand, missing, _whereabouts(stands, missing))
+            works = any(rank not in stands or stands[rank].spot is Spot.CODE for rank in missing)
+            return _said(spot, waiting, stand, missing, _whereabouts(stands, missing), works)
     return None
 
 
 def _said(
-    spot: Spot, waiting: Collection[int], stand: Stand, missing: Collection[int], where: str
+    spot: Spot,
+    waiting: Collection[int],
+    stand: Stand,
+    missing: Collection[int],
+    where: str,
+    works: bool,
 ) -> str:
     who, others, limit = in_words(waiting), in_words(missing), round(PATIENCE_S)
     waits = "waits" if len(waiting) == 1 else "wait"
     if spot is Spot.REPORT:
+        # One rank may evaluate or save for all, and then report: nobody can tell that from a rank
+        # that never does.
+        still = f", unless {others} still {_works(missing)}: then the wait ends by itself"
         return (
             f"{who} {waits} in ray.train.report for over {limit} s for {others}, {where}; call it "
-            "on every rank equally often, not under `if rank == 0`: the metrics of rank 0 are used"
+            "on every rank equally often, not under `if rank == 0` (the metrics of rank 0 are "
+            f"used){still if works else ''}"
         )
     if spot is Spot.SESSION:
         advice = _SAME_STEPS if stand.where == LEFT_LOOP else _ALONE
@@ -85,6 +95,11 @@ def _said(
         f"{who} returned from the training function over {limit} s ago, and not {others}, {where}; "
         f"{_SAME_STEPS}"
     )
+
+
+def _works(ranks: Collection[int]) -> str:
+    own, work = ("its", "works") if len(ranks) == 1 else ("their", "work")
+    return f"{work} before {own} own call, as in an evaluation or a save"
 
 
 def _whereabouts(stands: Mapping[int, Stand], missing: Collection[int]) -> str:
