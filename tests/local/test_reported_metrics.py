@@ -56,16 +56,21 @@ def test_no_row_is_missing_where_another_rank_saves_the_last_step_of_rank_0(
     assert all(isinstance(row["loss"], float) for row in found)
 
 
+@pytest.mark.parametrize(
+    "reported", ["'step': n,", "", "'epoch': (n - 1) // 3,"], ids=["step", "none", "epoch"]
+)
 def test_the_reports_of_a_script_without_a_session_are_there_too(
-    ray: LocalRay, tmp_path: Path
+    ray: LocalRay, tmp_path: Path, reported: str
 ) -> None:
+    """Reports without a step are counted, and after a loss from the step of the checkpoint on."""
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace("'step': n,", reported))
     run = Run(ray, tmp_path, None, {"mark": str(tmp_path / "died")}, script=script)
     assert run.drive() == 0, run.log()
     assert (tmp_path / "died").exists()
     found = table(run.bucket)
     assert [(row["step"], row["loss"]) for row in found] == [(n, 1 / n) for n in range(1, 9)]
+    assert run.progress().step == 8
 
 
 SCRIPT = """
@@ -89,7 +94,7 @@ def train(config):
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "n.json").write_text(str(n))
             saved = Checkpoint.from_directory(folder) if n % 2 == 0 and rank == 0 else None
-            ray.train.report({"step": n, "loss": 1 / n}, checkpoint=saved)
+            ray.train.report({'step': n, "loss": 1 / n}, checkpoint=saved)
 
 if __name__ == "__main__":
     config = json.loads(os.environ["TRAININGRUN_CONFIG"])

@@ -72,10 +72,9 @@ class Attempt:
         started: float,
         documents: Documents,
         committed: list[Manifest],
-        base_step: int,
         imports: BackgroundImports,
     ) -> None:
-        self._documents, self._imports, self._base_step = documents, imports, base_step
+        self._documents, self._imports = documents, imports
         self._contract, self._lease, self._bucket = contract, lease, lease.bucket
         newest = committed[-1] if committed else None
         checkpoint = (
@@ -150,9 +149,7 @@ class Attempt:
                 return error  # of the image, so of the user's own
         from .trainer import Trainers
 
-        trainers = Trainers(
-            self._contract, self._coordinator, self._bucket, self._lease, self._base_step
-        )
+        trainers = Trainers(self._contract, self._coordinator, self._bucket, self._lease)
         fit = trainers.intercept()
         try:
             if self._contract.script is not None:

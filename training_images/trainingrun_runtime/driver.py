@@ -57,11 +57,10 @@ def main() -> int:
             final.succeeded(done)
             return DONE
         committed = retry(lambda: manifest.committed(bucket))
-        base_step = committed[-1].step if committed else 0
         source = contract.restore_from
         if source is not None and not committed:
             # A wrong folder or step is known before Ray's workers start; rank 0 reads the files.
-            base_step = retry(lambda: restore_source.find(source, deep=False))[0].step
+            retry(lambda: restore_source.find(source, deep=False))
         code = user_code.prepare(contract, bucket, retry)
         if code is not None:
             code.enter()
@@ -73,7 +72,7 @@ def main() -> int:
 
             attempt = sweep_driver.SweepDriver(contract, contract.sweep, lease, started, final)
         else:
-            attempt = Attempt(contract, lease, started, final, committed, base_step, imports)
+            attempt = Attempt(contract, lease, started, final, committed, imports)
     except Superseded as error:
         log.error("%s", error)
         return LEASE_LOST_EXIT_CODE

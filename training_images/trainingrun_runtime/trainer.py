@@ -35,14 +35,13 @@ class Trainers:
         coordinator: handle of the `Coordinator` actor.
         bucket: the run's folder.
         lease: this driver's lease.
-        base_step: step of the newest checkpoint.
     """
 
     def __init__(
-        self, contract: RunContract, coordinator: Any, bucket: Bucket, lease: Lease, base_step: int
+        self, contract: RunContract, coordinator: Any, bucket: Bucket, lease: Lease
     ) -> None:
         self._contract, self._coordinator, self._bucket = contract, coordinator, bucket
-        self._lease, self._base_step = lease, base_step
+        self._lease = lease
 
     def fit_function(self) -> None:
         """Train with `contract.function` until it is done. Call `intercept` first.
@@ -143,7 +142,7 @@ class Trainers:
             failure_config=overruled.ray_failures(),
             callbacks=[
                 *(theirs.callbacks or []),
-                CoordinatorReports(self._coordinator, self._base_step),
+                CoordinatorReports(self._coordinator),
             ],
             worker_runtime_env=self._worker_environment(
                 theirs.worker_runtime_env or {}, variables or {}

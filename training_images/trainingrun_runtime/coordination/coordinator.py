@@ -162,9 +162,14 @@ class Coordinator:
                 saved_by=ranks if step == resumed_step else (),
                 not_saved=not_saved,
             )
-            self._group = WorkerGroup(number, world_size, now)
+            self._group = WorkerGroup(number, world_size, now, resumed_step)
             self._inbox.begin(number, origin)
             return number
+
+    def resumed_step(self) -> int:
+        """Step of the checkpoint that the worker group began from; 0: from scratch."""
+        with self._lock:
+            return self._group.resumed_step
 
     def session_began(self, group: int) -> None:
         """Rank 0: the training code has a session, whose reports are the ones that count."""

@@ -37,10 +37,14 @@ class WorkerGroup:
         number: from 1; 0: none has begun yet.
         world_size: number of ranks.
         began: Unix time in seconds.
+        resumed_step: step of the checkpoint that it began from; 0: from scratch.
     """
 
-    def __init__(self, number: int = 0, world_size: int = 0, began: float = 0.0) -> None:
+    def __init__(
+        self, number: int = 0, world_size: int = 0, began: float = 0.0, resumed_step: int = 0
+    ) -> None:
         self.number, self.began, self.world_size = number, began, world_size
+        self.resumed_step = resumed_step
         self.has_session = False
         """Whether the training code has a session, whose reports are the ones that count."""
         self.actors: dict[int, Any] = {}

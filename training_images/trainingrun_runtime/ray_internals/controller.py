@@ -1,12 +1,12 @@
 """What Ray Train's controller calls: reports, failures and the decision about them.
 
-Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/callback.py` (`ReportCallback`),
-`.../failure_handling/` and `ray/train/v2/_internal/exceptions.py`.
+Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/callback.py` (`ReportCallback`,
+`WorkerGroupCallback`), `.../failure_handling/` and `ray/train/v2/_internal/exceptions.py`.
 """
 
 from ray.train import ControllerError, PreemptionError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
-from ray.train.v2._internal.execution.callback import ReportCallback
+from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "FailurePolicy",
     "PreemptionError",
     "ReportCallback",
+    "WorkerGroupCallback",
     "WorkerHealthCheckFailedError",
 ]

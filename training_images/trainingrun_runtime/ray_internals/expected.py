@@ -51,6 +51,10 @@ PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
         "training_report",
         "metrics",
     ),
+    (f"{_EXECUTION}.callback", "WorkerGroupCallback.before_worker_group_start"): (
+        "self",
+        "worker_group_context",
+    ),
     (f"{_EXECUTION}.failure_handling", "FailurePolicy.make_decision"): (
         "self",
         "training_failed_error",

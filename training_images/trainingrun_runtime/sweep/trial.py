@@ -128,11 +128,10 @@ def _drive(job: TrialJob) -> None:
         imports = start_imports()
         lease = retry(lambda: TrialLease.of(job.run, bucket))
         committed = retry(lambda: manifest.committed(bucket))
-        base_step = committed[-1].step if committed else 0
         source = contract.restore_from
         if source is not None and not committed:
-            base_step = retry(lambda: restore_source.find(source, deep=False))[0].step
-        attempt = Attempt(contract, lease, started, documents, committed, base_step, imports)
+            retry(lambda: restore_source.find(source, deep=False))
+        attempt = Attempt(contract, lease, started, documents, committed, imports)
     except Superseded as error:
         log.error("%s", error)
         return

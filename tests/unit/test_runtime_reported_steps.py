@@ -1,0 +1,74 @@
+"""Which steps the reports of code without a session are of, also after a loss."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainingrun.api.contract import ContractStorage, RunContract
+from trainingrun_runtime.coordination.coordinator import Coordinator
+from trainingrun_runtime.progress.reported_steps import ReportedSteps
+
+STEP = [{"step": step} for step in (10, 20, 30, 40)]
+NONE: list[dict[str, Any]] = [{"loss": 0.5}] * 4
+EPOCH_FROM_0 = [{"epoch": epoch} for epoch in range(4)]
+EPOCH_FROM_1 = [{"epoch": epoch} for epoch in range(1, 5)]
+EACH_5TH_EPOCH = [{"epoch": epoch} for epoch in (5, 10, 15, 20)]
+BATCHES = [{"epoch": epoch, "loss": 0.5} for epoch in (0, 0, 0, 1, 1, 1, 2, 2)]
+BATCHES_FROM_1 = [{"epoch": epoch} for epoch in (1, 1, 2, 2, 3, 3)]
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
+    storage = ContractStorage(uri="s3://b/r")
+    contract = RunContract(name="a", namespace="b", uid="0", attempt=1, storage=storage)
+    made = Coordinator(contract, 3, 1000.0, tmp_path / "progress.json", None)
+    yield made
+    made.close()
+
+
+def begin(steps: ReportedSteps, coordinator: Coordinator, resumed_step: int) -> None:
+    steps.group_begins()
+    coordinator.group_started(2, resumed_step, [])
+
+
+@pytest.mark.parametrize(
+    ("reports", "numbers"),
+    [
+        pytest.param(STEP, [10, 20, 30, 40], id="steps"),
+        pytest.param([{"global_step": True}], [1], id="no number"),
+        pytest.param(NONE, [1, 2, 3, 4], id="neither"),
+        pytest.param(EPOCH_FROM_0, [1, 2, 3, 4], id="epochs from 0"),
+        pytest.param(EPOCH_FROM_1, [1, 2, 3, 4], id="epochs from 1"),
+        pytest.param(EACH_5TH_EPOCH, [5, 10, 15, 20], id="each 5th epoch"),
+        pytest.param(BATCHES, list(range(1, 9)), id="batches of an epoch"),
+        pytest.param(BATCHES_FROM_1, list(range(1, 7)), id="batches, epochs from 1"),
+    ],
+)
+def test_every_report_has_a_step_of_its_own_and_the_same_one_after_a_loss(
+    coordinator: Coordinator, reports: list[dict[str, Any]], numbers: list[int]
+) -> None:
+    steps = ReportedSteps(coordinator.resumed_step)
+    begin(steps, coordinator, 0)
+    assert [steps.of(metrics) for metrics in reports] == numbers
+    for done in range(1, len(numbers)):
+        begin(steps, coordinator, numbers[done - 1])
+        assert [steps.of(metrics) for metrics in reports[done:]] == numbers[done:]
+
+
+def test_a_run_whose_epochs_were_its_steps_goes_on_with_them(coordinator: Coordinator) -> None:
+    """As a run does that an earlier version has begun, with epoch 5 as step 5."""
+    steps = ReportedSteps(coordinator.resumed_step)
+    begin(steps, coordinator, 5)
+    assert [steps.of({"epoch": epoch}) for epoch in (6, 7)] == [6, 7]
+
+
+def test_a_group_that_begins_from_an_older_checkpoint_counts_from_there(
+    coordinator: Coordinator,
+) -> None:
+    steps = ReportedSteps(coordinator.resumed_step)
+    begin(steps, coordinator, 0)
+    assert [steps.of({"loss": 0.5}) for _ in range(7)][-1] == 7
+    begin(steps, coordinator, 5)
+    assert steps.of({"loss": 0.5}) == 6
