@@ -54,6 +54,14 @@ ON_A_RANK = {
         'report({"loss": 1.0})',
         "call ray.train.report() instead",
     ),
+    "ray.tune.report as the script imported it": (
+        'report_to_tune({"loss": 1.0})',
+        "ray.tune.report() does nothing in a training function; call ray.train.report() instead",
+    ),
+    "ray.tune.get_checkpoint": (
+        "from ray import tune; tune.get_checkpoint()",
+        "call ray.train.get_checkpoint() instead",
+    ),
     "no GPU": ('torch.zeros(1).to("cuda")', "set workers.accelerator of the TrainingRun"),
     "a full /dev/shm": (
         "list(torch.utils.data.DataLoader(KilledByASignal(signal.SIGBUS), num_workers=1))",
@@ -132,6 +140,7 @@ def test_an_error_on_a_rank_says_what_to_do(
         f"""
         import os, signal, socket, urllib.request
         from ray.air.session import report
+        from ray.tune import report as report_to_tune
 
         class KilledByASignal(torch.utils.data.Dataset):
             def __init__(self, number):

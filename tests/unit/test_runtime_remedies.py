@@ -380,16 +380,22 @@ def test_a_lost_peer_s_message_says_what_to_do() -> None:
 
 def test_functions_of_the_old_session_name_their_replacement() -> None:
     import ray.air.session
+    import ray.tune
 
-    before = dict(vars(ray.air.session))
+    before, of_tune = dict(vars(ray.air.session)), dict(vars(ray.tune))
     try:
         air_session.refuse()
+        # Elsewhere than on a rank, as in the trials of a Tuner, those of Tune do what they did.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert pickle.loads(pickle.dumps(ray.tune.report))({"loss": 1}) is None
         error = raised_by(lambda: ray.air.session.report({"loss": 1}))
         assert "call ray.train.report() instead" in str(error)
         error = raised_by(ray.air.session.get_world_rank)
         assert "call ray.train.get_context().get_world_rank() instead" in str(error)
     finally:
         vars(ray.air.session).update(before)
+        vars(ray.tune).update(of_tune)
 
 
 def test_advice_is_for_users_of_this_project() -> None:
