@@ -251,7 +251,8 @@ def test_a_script_opens_and_closes_ray_itself_and_reads_datasets(
                     rows += len(batch["id"])
             session.finish(rows=rows, told=config["word"])
 
-        ray.init(num_cpus=4, ignore_reinit_error=False)
+        environment = {"env_vars": {"WORD": "hush"}}
+        ray.init("auto", num_cpus=4, runtime_env=environment, ignore_reinit_error=False)
         TorchTrainer(
             read,
             train_loop_config={"word": "hello"},
@@ -266,3 +267,7 @@ def test_a_script_opens_and_closes_ray_itself_and_reads_datasets(
     assert found is not None
     assert found.metrics["told"] == "hello"
     assert found.metrics["rows"] == 32
+    said = [record.message.partition(" is overruled")[0] for record in run.progress().records]
+    assert "ray.init(num_cpus=4) of the script" in said
+    assert "ray.init(runtime_env={'env_vars': …}) of the script" in said
+    assert "hush" not in str(run.progress())

@@ -100,6 +100,21 @@ def test_a_torch_config_is_overruled() -> None:
     assert "'gloo' is used" in found[0]
 
 
+def test_settings_of_a_connection_are_overruled_without_their_contents() -> None:
+    environment = {"env_vars": {"WANDB_API_KEY": "hush"}, "pip": ["hush"]}
+    found = overruled.by_connection(
+        {"num_cpus": 4, "runtime_env": environment, "_redis_password": "hush"}
+    )
+    cpus, of_environment, password = found
+    assert cpus.startswith("ray.init(num_cpus=4) of the script is overruled: the driver's own")
+    assert of_environment.startswith(
+        "ray.init(runtime_env={'env_vars': …, 'pip': …}) of the script"
+    )
+    assert "is training.env, training.requirements and training.code" in of_environment
+    assert password.startswith("ray.init(_redis_password=…) of the script is overruled")
+    assert "hush" not in str(found)
+
+
 def test_nothing_is_said_of_what_the_run_has_too_and_of_what_is_honored() -> None:
     theirs = RunConfig(
         checkpoint_config=CheckpointConfig(

@@ -39,6 +39,13 @@ _CHECKPOINT = {
     "checkpoint_score_attribute": "which is checkpoints.best.metric of the TrainingRun",
     "checkpoint_score_order": "which is checkpoints.best.order of the TrainingRun",
 }
+_CONNECTION = "the driver's own connection is used, which is made before the script begins"
+_INIT = {
+    "runtime_env": (
+        "the run's own environment is used, which is training.env, training.requirements and "
+        "training.code of the TrainingRun; the script may set RunConfig.worker_runtime_env"
+    ),
+}
 _TORCH = {
     "backend": "which is training.torch.backend of the TrainingRun",
     "timeout_s": "which is training.torch.timeoutSeconds of the TrainingRun",
@@ -116,6 +123,19 @@ def by_run(theirs: RunConfig, contract: RunContract, folder: str) -> list[str]:
     ]
 
 
+def by_connection(settings: Mapping[str, Any]) -> list[str]:
+    """Sentences about the settings of a script's `ray.init`, none of which is used.
+
+    Args:
+        settings: by their names; of those with fields, only the names are said.
+    """
+    return [
+        f"ray.init({name}={_named(value)}) of the script is overruled: "
+        f"{_INIT.get(name, _CONNECTION)}"
+        for name, value in settings.items()
+    ]
+
+
 def ray_failures() -> FailureConfig:
     """Ray replaces lost workers without limit; what ends an attempt is for `AttemptPolicy`."""
     return FailureConfig(max_failures=-1, controller_failure_limit=-1)
@@ -149,6 +169,13 @@ def _values(config: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(config):
         return {}
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def _named(value: Any) -> str:
+    """The value, but of fields such as environment variables only which there are."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name!r}: …' for name in value)}}}"[:LONGEST_VALUE]
+    return _shown(value) if isinstance(value, (bool, int, float)) else "…"
 
 
 def _shown(value: Any) -> str:

@@ -63,7 +63,7 @@ class Trainers:
 
     def intercept(self) -> training.Fit:
         """From now on the trainer that is fitted in this process trains the run; its outcome."""
-        connection.keep()
+        connection.keep(lambda settings: self._say(overruled.by_connection(settings)))
         # Here and not only on the ranks: a script's function holds what the script has imported.
         air_session.refuse()
         return training.intercept_fit(
