@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from ray.train import BackendConfig, ScalingConfig
+from ray.train.backend import Backend as RayBackend
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.jax import JaxConfig, JaxTrainer
 
@@ -68,7 +69,6 @@ def test_a_part_of_a_device_stays_a_part() -> None:
         ("CPUs", "auto", None),
         ("GPUs", "auto", None),  # Ray chooses nccl
         ("GPUs", "gloo", "gloo"),
-        ("TPUs", "auto", "gloo"),  # Ray would choose tpu_dist, which needs another package
     ],
 )
 def test_the_process_group_fits_the_devices(devices: str, wanted: str, used: str | None) -> None:
@@ -76,6 +76,16 @@ def test_the_process_group_fits_the_devices(devices: str, wanted: str, used: str
     config: Any = backends.torch(contract, config_of(contract))
     assert isinstance(config, TorchConfig)
     assert config.backend == used
+
+
+def test_a_worker_with_tpus_needs_no_process_group_and_no_pytorch_for_tpus() -> None:
+    contract = a_contract("TPUs")
+    used: Any = backends.torch(contract, config_of(contract))
+    assert used.backend_cls.on_start is RayBackend.on_start, "it does nothing"
+    trainer = TorchTrainer(
+        print, scaling_config=ScalingConfig(use_tpu=True, resources_per_worker={"TPU": 4})
+    )
+    assert connected(trainer, "TPUs") == Backend(trainer.backend_config), "PyTorch is their own"
 
 
 GPU_EXAMPLE: dict[str, Any] = {

@@ -30,12 +30,11 @@ class Backend:
 
 def torch(contract: RunContract, scaling: ScalingConfig) -> BackendConfig:
     """The TorchConfig of a run whose workers are `scaling`."""
-    from .ray_internals.torch_config import KeptProcessGroup
+    from .ray_internals.torch_config import KeptProcessGroup, NoProcessGroup
 
+    if scaling.use_tpu:
+        return NoProcessGroup()
     wanted = contract.torch_backend
-    if wanted == "auto" and scaling.use_tpu:
-        # Ray would choose tpu_dist, which needs a package beside PyTorch; JAX needs neither.
-        wanted = "gloo"
     return KeptProcessGroup(
         backend=None if wanted == "auto" else wanted,
         timeout_s=int(contract.torch_timeout_seconds),
@@ -51,8 +50,8 @@ def in_place_of_the_scripts(trainer: Any, contract: RunContract, scaling: Scalin
         scaling: the run's workers.
     """
     theirs = trainer.backend_config
-    # A subclass, such as that of XLA, connects the workers in its own way.
-    if _is_torch(theirs):
+    # A subclass, such as that of XLA, connects the workers in its own way; so does PyTorch on TPUs.
+    if _is_torch(theirs) and not scaling.use_tpu:
         ours = torch(contract, scaling)
         return Backend(
             ours,
