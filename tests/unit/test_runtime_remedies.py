@@ -21,6 +21,7 @@ import ray.exceptions
 import ray.train
 import torch
 from ray.train import WorkerGroupError
+from ray.train.data_parallel_trainer import DataParallelTrainer
 from ray.train.torch import TorchTrainer
 from torch.utils.data import DataLoader, Dataset
 
@@ -51,6 +52,10 @@ def a_trainer(**arguments: Any) -> Any:
     return TorchTrainer(lambda: None, **arguments)
 
 
+def a_checkpoint(*arguments: Any, **keywords: Any) -> Any:
+    return ray.train.Checkpoint(*arguments, **keywords)
+
+
 def context_of_a_worker() -> Any:
     from ray.train.v2.api.context import DistributedTrainContext
 
@@ -61,7 +66,16 @@ RAY = [
     ("checkpoint-of-a-dictionary", lambda: ray.train.Checkpoint.from_dict({"a": 1})),
     ("checkpoint-of-a-dictionary", lambda: ray.train.Checkpoint(PLACE).to_dict()),
     ("checkpoint-of-a-dictionary", lambda: ray.train.Checkpoint.from_bytes(b"")),
+    ("checkpoint-of-a-dictionary", lambda: a_checkpoint(data_dict={"a": 1})),
+    ("checkpoint-of-a-dictionary", lambda: a_checkpoint(local_path=PLACE)),
     ("checkpoint-of-a-uri", lambda: ray.train.Checkpoint.from_uri("s3://a/b")),
+    ("checkpoint-of-a-uri", lambda: a_checkpoint(uri="s3://a/b")),
+    ("checkpoint-to-a-uri", lambda: a_checkpoint(PLACE).to_uri("s3://a/b")),
+    ("checkpoint-to-a-uri", lambda: a_checkpoint(PLACE).uri),
+    (
+        "checkpoint-of-a-checkpoint",
+        lambda: ray.train.Checkpoint.from_checkpoint(a_checkpoint(PLACE)),  # type: ignore[attr-defined]
+    ),
     ("restore", lambda: TorchTrainer.restore(PLACE)),
     ("restore", lambda: TorchTrainer.can_restore(PLACE)),
     (
@@ -84,8 +98,12 @@ RAY = [
     ("scaling-config", lambda: ray.train.ScalingConfig(max_workers=3)),
     ("transformers-trainer", importing("ray.train.huggingface", "TransformersTrainer")),
     ("transformers-trainer", importing("ray.train.huggingface", "HuggingFaceTrainer")),
+    ("transformers-trainer", importing("ray.train.hf_transformers", "TransformersTrainer")),
+    ("accelerate-trainer", importing("ray.train.hf_accelerate")),
     ("accelerate-trainer", importing("ray.train.huggingface", "AccelerateTrainer")),
     ("accelerate-trainer", importing("ray.train.huggingface.accelerate")),
+    ("lightning-is-missing", importing("ray.train.lightning", "LightningTrainer")),
+    ("other-trainers", importing("ray.train.horovod", "HorovodTrainer")),
     ("other-trainers", importing("ray.train.mosaic")),
     ("other-trainers", importing("ray.train.sklearn")),
     ("other-trainers", importing("ray.train.rl")),
@@ -95,17 +113,33 @@ RAY = [
     ("ray-sgd", importing("ray.util.sgd")),
     ("ray-sgd", importing("ray.train", "Trainer")),
     ("ray-sgd", importing("ray.train.callbacks")),
+    ("ray-sgd", importing("ray.util.train", "Trainer")),
+    ("boosting-of-ray-util", importing("ray.util.xgboost", "RayXGBRegressor")),
+    ("boosting-of-ray-util", importing("ray.util.lightgbm")),
+    ("trainer-of-the-former-ray-train", lambda: DataParallelTrainer(print)),
+    ("tuner-of-a-trainer", lambda: a_trainer().as_trainable()),
+    ("air-callbacks", importing("ray.air.callbacks.wandb", "WandbLoggerCallback")),
+    ("air-checkpoint", lambda: ray.air.Checkpoint),
     ("air-checkpoint", importing("ray.air", "Checkpoint")),
     ("air-checkpoint", importing("ray.air.checkpoint")),
     ("dataset-config", importing("ray.air", "DatasetConfig")),
     ("session-functions", lambda: ray.train.session.report({})),
     ("session-functions", lambda: ray.train.load_checkpoint()),
+    ("session-functions", lambda: ray.train.size()),
+    ("session-functions", lambda: ray.train.world_rank()),
+    ("session-functions", importing("ray.train", "world_size")),
+    ("session-functions", importing("ray.train", "save_checkpoint")),
+    ("session-functions", lambda: ray.air.report({"loss": 1})),
     ("prepare-model", lambda: ray.train.prepare_model(None)),
+    ("prepare-model", importing("ray.train", "prepare_data_loader")),
+    ("prepare-model", lambda: ray.train.get_device()),
     ("mixed-precision", lambda: ray.train.torch.accelerate(amp=True)),
+    ("mixed-precision", lambda: ray.train.accelerate(amp=True)),
     ("mixed-precision", lambda: ray.train.torch.prepare_optimizer(None)),
     ("trial", lambda: context_of_a_worker().get_trial_dir()),
     ("outside-of-training", lambda: ray.train.report({"loss": 1})),
     ("report-of-keywords", lambda: inspect.unwrap(ray.train.report)(loss=1)),
+    ("report-of-keywords", lambda: inspect.unwrap(ray.train.report)({}, loss=1)),
 ]
 
 
@@ -317,6 +351,8 @@ def test_each_row_is_met_in_a_test() -> None:
         RuntimeError("mat1 and mat2 shapes cannot be multiplied (64x10 and 12x3)"),
         RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"),
         FileNotFoundError(2, "No such file or directory", "train.csv"),
+        ImportError("cannot import name 'Trainer' from 'transformers' (/a/__init__.py)"),
+        AttributeError("module 'shapely' has no attribute 'size'"),
         KeyError("checkpoint"),
     ],
 )

@@ -8,11 +8,18 @@ def _keyword(owner: str, names: str) -> str:
     return rf"{owner}\.__init__\(\) got an unexpected keyword argument '({names})'"
 
 
-_NAME = r"cannot import name '(?:{0})'|has no attribute '(?:{0})'"
+_NAME = r"cannot import name '(?:{0})' from 'ray\.|'ray\.[\w.]+' has no attribute '(?:{0})'"
+_FUNCTION = (
+    r"cannot import name '(?:{0})' from 'ray\.train'|'ray\.train' has no attribute '(?:{0})'"
+)
 _MODULE = r"[Nn]o module (?:named )?'ray\.(?:{0})'"
 _TRANSFORMERS = (
     "use TorchTrainer, with transformers.Trainer in its function, and prepare_trainer and "
     "RayTrainReportCallback of ray.train.huggingface.transformers"
+)
+_LIGHTNING = (
+    "use TorchTrainer, with Lightning's Trainer in its function, and RayDDPStrategy, "
+    "RayLightningEnvironment and prepare_trainer of ray.train.lightning"
 )
 _FOLDER = (
     "a checkpoint is a folder: write files into one, pass Checkpoint.from_directory(folder) to "
@@ -22,6 +29,7 @@ _RESTORE = (
     "take it out: the run's newest checkpoint is ray.train.get_checkpoint() in the training "
     "function, and storage.restoreFrom of the TrainingRun begins from another run's"
 )
+_BOOSTING = "a training function that calls the library's train() with RayTrainReportCallback"
 _PREDICT = "use map_batches of a ray.data.Dataset with a class that loads the model"
 
 REMOVED: tuple[Remedy, ...] = (
@@ -29,10 +37,25 @@ REMOVED: tuple[Remedy, ...] = (
         "checkpoint-of-a-dictionary",
         r"`(from_dict|from_bytes)\(\)`|'Checkpoint'( object)? has no attribute "
         r"'(to_dict|to_bytes|from_bytes|from_model|get_model|get_preprocessor|"
-        r"get_internal_representation|uri)'",
+        r"get_internal_representation)'|" + _keyword("Checkpoint", "data_dict|local_path"),
         _FOLDER,
     ),
-    Remedy("checkpoint-of-a-uri", r"`from_uri\(\)`", 'use ray.train.Checkpoint(path="s3://…")'),
+    Remedy(
+        "checkpoint-of-a-uri",
+        r"`from_uri\(\)`|" + _keyword("Checkpoint", "uri"),
+        'use ray.train.Checkpoint(path="s3://…")',
+    ),
+    Remedy(
+        "checkpoint-to-a-uri",
+        r"'Checkpoint' object has no attribute '(to_uri|uri)'",
+        "pass the checkpoint to ray.train.report, which uploads it; `trainingrun checkpoints list` "
+        "shows where the run's checkpoints are",
+    ),
+    Remedy(
+        "checkpoint-of-a-checkpoint",
+        r"'\w*Checkpoint' has no attribute 'from_checkpoint'",
+        "use the checkpoint itself, and read its files below checkpoint.as_directory()",
+    ),
     Remedy("restore", r"`restore` and `can_restore`", _RESTORE),
     Remedy("resume-from-checkpoint", r"`resume_from_checkpoint`", _RESTORE),
     Remedy(
@@ -85,31 +108,46 @@ REMOVED: tuple[Remedy, ...] = (
     ),
     Remedy(
         "transformers-trainer",
-        _NAME.format(r"TransformersTrainer|HuggingFaceTrainer|TransformersCheckpoint"),
+        _NAME.format(r"TransformersTrainer|HuggingFaceTrainer|TransformersCheckpoint")
+        + "|"
+        + _MODULE.format(r"train\.hf_transformers"),
         _TRANSFORMERS,
     ),
     Remedy(
         "accelerate-trainer",
-        _NAME.format("AccelerateTrainer") + "|" + _MODULE.format(r"train\.huggingface\.accelerate"),
+        _NAME.format("AccelerateTrainer")
+        + "|"
+        + _MODULE.format(r"train\.(?:huggingface\.accelerate|hf_accelerate)"),
         "use TorchTrainer, with accelerate.Accelerator in its function",
     ),
     Remedy(
         "lightning-trainer",
         _NAME.format("LightningTrainer|LightningConfigBuilder|LightningCheckpoint"),
-        "use TorchTrainer, with Lightning's Trainer in its function, and RayDDPStrategy, "
-        "RayLightningEnvironment and prepare_trainer of ray.train.lightning",
+        _LIGHTNING,
+    ),
+    Remedy(
+        "lightning-is-missing",
+        r"PyTorch Lightning isn't installed",
+        "put lightning into training.requirements, or use an image that has it; instead of "
+        f"LightningTrainer {_LIGHTNING}",
     ),
     Remedy(
         "other-trainers",
         _MODULE.format(r"train\.(?:mosaic|rl|sklearn|gbdt_trainer)")
-        + r"|`HorovodTrainer` is not supported",
+        + r"|`HorovodTrainer` is not supported|Horovod isn't installed",
         "Ray Train has no such trainer any more: use TorchTrainer with that library in its "
         "function, XGBoostTrainer or LightGBMTrainer, and RLlib for reinforcement learning",
     ),
     Remedy(
         "boosting-without-a-function",
         r"legacy (XGBoost|LightGBM)Trainer API",
-        "pass a training function that calls the library's train() with RayTrainReportCallback",
+        f"pass {_BOOSTING}",
+    ),
+    Remedy(
+        "boosting-of-ray-util",
+        r"ray\.util\.(xgboost|lightgbm) has been removed",
+        "use XGBoostTrainer of ray.train.xgboost or LightGBMTrainer of ray.train.lightgbm with "
+        f"{_BOOSTING}",
     ),
     Remedy(
         "predictor",
@@ -121,12 +159,25 @@ REMOVED: tuple[Remedy, ...] = (
         r"Ray SGD has been deprecated|"
         + _NAME.format("Trainer|TrainingCallback|CheckpointStrategy")
         + "|"
-        + _MODULE.format(r"train\.callbacks"),
+        + _MODULE.format(r"train\.callbacks|util\.train"),
         "use ray.train.torch.TorchTrainer, and callbacks of ray.train.RunConfig",
     ),
     Remedy(
+        "trainer-of-the-former-ray-train",
+        "Detected use of a deprecated Trainer import",
+        "import the trainer from its package, as TorchTrainer from ray.train.torch; TorchTrainer "
+        "takes the function of a DataParallelTrainer too",
+    ),
+    Remedy(
+        "air-callbacks",
+        _MODULE.format(r"air\.callbacks"),
+        "take it out: set tracking of the TrainingRun and call wandb or mlflow in the training "
+        "function; for Keras use ReportCheckpointCallback of ray.train.tensorflow.keras",
+    ),
+    Remedy(
         "air-checkpoint",
-        r"cannot import name 'Checkpoint' from 'ray\.air'|" + _MODULE.format(r"air\.checkpoint"),
+        r"cannot import name 'Checkpoint' from 'ray\.air'|'ray\.air' has no attribute 'Checkpoint'|"
+        + _MODULE.format(r"air\.checkpoint"),
         "import it from ray.train",
     ),
     Remedy(
@@ -136,19 +187,25 @@ REMOVED: tuple[Remedy, ...] = (
     ),
     Remedy(
         "session-functions",
-        r"module 'ray\.train\.session' has no attribute|module 'ray\.train' has no attribute "
-        r"'(session|world_rank|local_rank|world_size|load_checkpoint|save_checkpoint)'",
+        r"module 'ray\.train\.session' has no attribute|'ray\.air' has no attribute 'report'|"
+        + _FUNCTION.format(
+            "session|(?:world_|local_|node_)?rank|(?:world_|local_|local_world_)?size|"
+            "load_checkpoint|save_checkpoint"
+        ),
         "use ray.train.report(metrics, checkpoint=…), ray.train.get_checkpoint() and "
-        "ray.train.get_context().get_world_rank()",
+        "ray.train.get_context(), which has get_world_rank(), get_world_size() and "
+        "get_local_rank()",
     ),
     Remedy(
         "prepare-model",
-        r"module 'ray\.train' has no attribute 'prepare_(model|data_loader)'",
-        "use prepare_model and prepare_data_loader of ray.train.torch",
+        _FUNCTION.format("prepare_model|prepare_data_loader|get_device|enable_reproducibility"),
+        "use prepare_model, prepare_data_loader, get_device and enable_reproducibility of "
+        "ray.train.torch",
     ),
     Remedy(
         "mixed-precision",
-        r"`accelerate`, `backward`, and `prepare_optimizer`",
+        r"`accelerate`, `backward`, and `prepare_optimizer`|"
+        + _FUNCTION.format("accelerate|backward|prepare_optimizer"),
         "take it out, and use torch.autocast and torch.amp.GradScaler",
     ),
     Remedy(
@@ -159,8 +216,10 @@ REMOVED: tuple[Remedy, ...] = (
     ),
     Remedy(
         "tuner-of-a-trainer",
-        r"Improper 'run' - not string nor trainable",
-        "a Tuner takes no trainer any more: call fit() of the trainer itself",
+        r"Improper 'run' - not string nor trainable|Trainer' object has no attribute "
+        r"'as_trainable'",
+        "a Tuner takes no trainer any more: call fit() of the trainer itself, or try out values by "
+        "sweep of the TrainingRun",
     ),
     Remedy(
         "outside-of-training",
