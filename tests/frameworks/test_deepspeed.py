@@ -9,6 +9,17 @@ from support.framework_runs import Journal, disturb, undisturbed
 from support.local_runs import Run
 
 SCRIPT = Path(__file__).parent / "scripts" / "deepspeed_script.py"
+SHOWS_ITS_EXTENSION = """
+import pathlib
+import deepspeed
+from ray.train.torch import TorchTrainer
+
+def train():
+    deepspeed.init_distributed("gloo")
+    pathlib.Path("{shown}").write_text(str(deepspeed.comm.comm.cdb.shm_comm_op))
+
+TorchTrainer(train).fit()
+"""
 EPOCHS, STEPS = 7, 11
 """Of the example; STEPS are those of an epoch."""
 
@@ -44,3 +55,13 @@ def test_an_unmodified_script_resumes_from_the_shards_that_it_has_reported(
     assert killed < 15
     assert noticed <= 15
     assert set(journal.steps()) == set(range(1, 6 * 15 + 1))
+
+
+def test_no_extension_is_compiled_for_an_unmodified_script(
+    a_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    script, shown = tmp_path / "script.py", tmp_path / "extension"
+    script.write_text(SHOWS_ITS_EXTENSION.format(shown=shown))
+    run = a_run(script=script)
+    assert run.drive() == 0, run.log()
+    assert shown.read_text() == "None"

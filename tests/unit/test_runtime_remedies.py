@@ -222,6 +222,11 @@ def test_what_python_and_pytorch_raise_is_recognized(id_: str, action: Callable[
     assert found.id == id_
 
 
+def unexpected(owner: str, argument: str) -> TypeError:
+    text = f"{owner}.__init__() got an unexpected keyword argument '{argument}'"
+    return TypeError(text)
+
+
 TEXTS: list[tuple[str, BaseException]] = [
     (
         "cuda-out-of-memory",
@@ -325,6 +330,40 @@ TEXTS: list[tuple[str, BaseException]] = [
         "tune-callbacks",
         DeprecationWarning("`ray.train.RunConfig(callbacks: List[ray.tune.Callback])` is"),
     ),
+    # Raised by the libraries themselves in tests/frameworks/test_framework_remedies.py.
+    ("eval-strategy", unexpected("TrainingArguments", "evaluation_strategy")),
+    ("processing-class", unexpected("Trainer", "tokenizer")),
+    ("processing-class", unexpected("Seq2SeqTrainer", "tokenizer")),
+    ("use-cpu", unexpected("TrainingArguments", "no_cuda")),
+    ("warmup-steps", unexpected("TrainingArguments", "warmup_ratio")),
+    ("group-by-length", unexpected("TrainingArguments", "group_by_length")),
+    ("logging-dir", unexpected("TrainingArguments", "logging_dir")),
+    ("needless-arguments", unexpected("TrainingArguments", "overwrite_output_dir")),
+    ("needless-arguments", unexpected("TrainingArguments", "save_safetensors")),
+    ("adam-w", ImportError("cannot import name 'AdamW' from 'transformers' (/a/__init__.py)")),
+    ("adam-w", AttributeError("module transformers has no attribute AdamW")),
+    (
+        "no-compiler",
+        RuntimeError("Error building extension 'deepspeed_shm_comm': [1/3] c++ -MMD -MF a.o.d"),
+    ),
+    (
+        "no-compiler",
+        RuntimeError("DeepSpeedCPUAdam requires the cpu_adam op, which failed to build/load."),
+    ),
+    (
+        "no-compiler",
+        RuntimeError("Unable to JIT load the cpu_adam op due to ninja not being installed."),
+    ),
+    (
+        "no-compiler",
+        OSError(
+            "CUDA_HOME environment variable is not set. Please set it to your CUDA install root."
+        ),
+    ),
+    (
+        "no-compiler",
+        RuntimeError("CUDA_HOME does not exist, unable to compile CUDA op(s)"),
+    ),
     ("tuner-of-a-trainer", TypeError("Improper 'run' - not string nor trainable.")),
 ]
 
@@ -354,6 +393,7 @@ def test_each_row_is_met_in_a_test() -> None:
         ImportError("cannot import name 'Trainer' from 'transformers' (/a/__init__.py)"),
         AttributeError("module 'shapely' has no attribute 'size'"),
         KeyError("checkpoint"),
+        TypeError("TrainingArguments.__init__() got an unexpected keyword argument 'epochs'"),
     ],
 )
 def test_of_other_errors_only_their_own_text_is_shown(error: Exception) -> None:

@@ -12,6 +12,7 @@ from trainingrun.api.contract import RunContract
 
 from . import remedies, stacks, user_code
 from .checkpoints.bucket import Bucket
+from .deepspeed_import import leave_out_extension
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .ray_internals import air_session
@@ -81,6 +82,7 @@ class TrainingFunction:
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = begin(self._coordinator, self._contract, bucket)
         air_session.refuse()
+        leave_out_extension()
         function = self._function or load_training_function(self._contract.function or "")
         worker.start()
         try:

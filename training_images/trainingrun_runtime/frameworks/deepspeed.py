@@ -8,24 +8,19 @@ for step in session.steps(10_000):
     engine.step()
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-import deepspeed
 import torch
-from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.pipe.module import PipelineModule
 
 from ..checkpoints.stateful_objects import SmallState
+from ..deepspeed_import import leave_out_extension
 from ..session import Session
 
-# On CPUs DeepSpeed compiles this extension when it starts, for which an image needs a compiler. It
-# does nothing unless LOCAL_SIZE says that all ranks are on one node; Ray sets no such variable.
-if get_accelerator().device_name() == "cpu" and "LOCAL_SIZE" not in os.environ:
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+leave_out_extension()  # also where no training function is called, as in a test
 
 _NEEDLESS = ("loss_scaler", "param_slice_mappings")
 """Of what a ZeRO optimizer returns: objects of DeepSpeed, and what follows from the model."""
