@@ -118,3 +118,42 @@ def test_the_head_s_memory_counts_with_the_job_that_it_ends() -> None:
     failed = replace(seen, pods=(head,), ray_jobs=(a_ray_job(status="FAILED"),), progress=None)
     status = reconcile(failed, 60).status
     assert (status.disruptions.out_of_memory, status.restarts) == (1, 1)
+
+
+WORKER_SAYS = (
+    "Pod worker-1 ended: it used more memory than its limit; raise workers.resources.memory, or "
+    "make the batch smaller and accumulate gradients"
+)
+HEAD_SAYS = (
+    "Pod digits-1-head ended: it used more memory than its limit; raise head.resources.memory"
+)
+
+
+@pytest.mark.parametrize(
+    ("pods", "says"),
+    [
+        pytest.param((a_head(), killed("worker-1", 45)), WORKER_SAYS, id="worker"),
+        pytest.param(
+            (a_head(exit_code=137, ended_because="OOMKilled", ended_at=45),), HEAD_SAYS, id="head"
+        ),
+    ],
+)
+def test_the_event_and_the_failed_run_name_the_field_of_the_pod_without_memory(
+    pods: tuple[Any, ...], says: str
+) -> None:
+    seen = replace(a_run_of_four(failures={"maxRestarts": 0}), pods=pods)
+    plan = reconcile(seen, 50)
+    events = [event.message for event in plan.events if event.reason == "OutOfMemory"]
+    assert events == [f"{says} (exit code 137)"]
+    assert plan.status.attempts[-1].message == says
+    failed = next(each for each in plan.status.conditions if each.type == "Failed")
+    assert failed.message == (
+        f"The training failed by itself once and failures.maxRestarts is 0: {says}"
+    )
+
+
+def test_an_attempt_that_the_head_s_memory_has_ended_says_so() -> None:
+    head = a_head(exit_code=137, ended_because="OOMKilled", ended_at=45)
+    jobs = (a_ray_job(status="FAILED"),)
+    failed = replace(a_run_of_four(), pods=(head,), ray_jobs=jobs, progress=None)
+    assert reconcile(failed, 60).status.attempts[-1].message == HEAD_SAYS

@@ -14,6 +14,7 @@ from . import pod_status, retry_policy, silence
 from .bookkeeping import Bookkeeping, CountedDisruption
 from .context import ReconcileContext
 from .findings import AttemptEnd, Blocker, Findings, RunFailure
+from .loss_texts import last_without_memory
 from .losses import is_false_start
 from .model import Object, RequestSuspend
 from .timestamps import seconds_since, written
@@ -198,8 +199,8 @@ def _unexplained(
     if code == LEASE_LOST_EXIT_CODE or reason in INFRASTRUCTURE_REASONS:
         return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
     causes = [known.reason for known in bookkeeping.counted.values()]
-    if LossReason.OUT_OF_MEMORY in causes:
-        return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, f"Out of memory: {message}")
+    if out_of_memory := last_without_memory(bookkeeping):
+        return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, out_of_memory)
     if LossReason.NODE_LOST in causes or LossReason.HEAD_LOST in causes:
         lost = LossReason.NODE_LOST if LossReason.NODE_LOST in causes else LossReason.HEAD_LOST
         return AttemptEnd("Lost", lost, message)
@@ -243,5 +244,6 @@ def _by_silence(context: ReconcileContext, hung_since: str | None) -> AttemptEnd
 def _out_of_budget(bookkeeping: Bookkeeping, run_failure: RunFailure) -> AttemptEnd:
     causes = [known.reason for known in bookkeeping.counted.values()]
     if run_failure.reason is ConditionReason.RESTARTS_EXHAUSTED:
-        return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, run_failure.message)
+        why = last_without_memory(bookkeeping) or run_failure.message
+        return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, why)
     return AttemptEnd("Lost", causes[-1] if causes else None, run_failure.message)

@@ -22,7 +22,8 @@ from . import pod_loss, pod_status, silence
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings
-from .losses import Losses, describe
+from .loss_texts import describe
+from .losses import Losses
 from .model import EventType, Object, RunEvent
 from .node_health import control_sign
 from .progress_status import trains
@@ -160,7 +161,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         return
     losses.adopt_record(uid, name)
     termination_message = pod_status.termination_message(pod)
-    message = f"Pod {name} ended: {describe(reason)}"
+    message = f"Pod {name} ended: {describe(reason, head=pod_status.is_head(pod))}"
     if termination_message:
         message += f" ({termination_message})"
     memory = reason is LossReason.OUT_OF_MEMORY

@@ -311,17 +311,3 @@ def out_of_memory_lately(counted: Iterable[CountedDisruption], now: datetime) ->
         for known in counted
         if known.reason is LossReason.OUT_OF_MEMORY and not known.collateral
     )
-
-
-def describe(reason: LossReason) -> str:
-    """Why a pod ended, for a sentence that begins with the pod."""
-    return {
-        LossReason.PREEMPTED: "it was deleted or drained",
-        LossReason.EVICTED: "it was evicted from its node",
-        LossReason.NODE_LOST: "its node was lost",
-        LossReason.HEAD_LOST: "the head was lost",
-        LossReason.WORKER_LOST: "it died without notice",
-        LossReason.INFRASTRUCTURE_ERROR: "its node refused it",
-        LossReason.OUT_OF_MEMORY: "it used more memory than its limit; raise resources.memory, or "
-        "make the batch smaller and accumulate gradients",
-    }[reason]

@@ -44,7 +44,7 @@ CASES = {
         env={"RAY_local_fs_capacity_threshold": "0.01"},
     ),
     "killed_for_memory": Case(
-        r"raise (workers\.)?resources\.memory",
+        r"raise workers\.resources\.memory, or make the batch smaller and accumulate gradients",
         workers={"resources": {"cpu": "1", "memory": "1Gi"}},
     ),
     "no_gpu": Case(r"the worker has no GPU: set workers\.accelerator of the TrainingRun"),
