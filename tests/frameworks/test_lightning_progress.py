@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainingrun_runtime.frameworks.lightning import _loops, _Progress
+from trainingrun_runtime.frameworks.lightning import SessionCallback, _loops, _Progress
 
 EPOCHS, STEPS = 3, 4
 
@@ -63,19 +64,33 @@ def _fastest(call: Callable[[], Any]) -> float:
     return min(found)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning's advice about faster loaders
-def test_what_is_noted_is_lightnings_own_state_in_less_time() -> None:
-    data = TensorDataset(torch.ones(STEPS, 2))
-    compares = Compares()
-    trainer = pl.Trainer(
+def a_trainer(callback: pl.Callback) -> pl.Trainer:
+    return pl.Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",
-        callbacks=[compares],
+        callbacks=[callback],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=False,
     )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning's advice about faster loaders
+def test_what_is_noted_is_lightnings_own_state_in_less_time() -> None:
+    data = TensorDataset(torch.ones(STEPS, 2))
+    compares = Compares()
+    trainer = a_trainer(compares)
     trainer.fit(Model(), DataLoader(data), DataLoader(data))
     assert compares.steps == EPOCHS * STEPS
     assert compares.times["noted"] < compares.times["own"] / 1.5
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_checkpoint_of_the_trainers_own_is_refused_beside_a_session(tmp_path: Path) -> None:
+    loader, own = DataLoader(TensorDataset(torch.ones(STEPS, 2))), tmp_path / "own.ckpt"
+    trainer = a_trainer(pl.Callback())
+    trainer.fit(Model(), loader)
+    trainer.save_checkpoint(own)
+    with pytest.raises(ValueError, match=r"fit\(ckpt_path=.*own\.ckpt.*; call fit\(\) without it"):
+        a_trainer(SessionCallback()).fit(Model(), loader, ckpt_path=own)

@@ -23,6 +23,7 @@ import torch
 from ray.train import WorkerGroupError
 from ray.train.data_parallel_trainer import DataParallelTrainer
 from ray.train.torch import TorchTrainer
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from trainingrun_runtime import remedies
@@ -189,6 +190,15 @@ def begin_with_nccl() -> None:
         torch.distributed.init_process_group("nccl", init_method=address, rank=0, world_size=1)
 
 
+def shard_on_a_cpu() -> None:
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        FullyShardedDataParallel(torch.nn.Linear(1, 1))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def fail_to_report_a_tensor() -> None:
     from ray.train.v2._internal.execution.context import TrainContext
 
@@ -204,6 +214,7 @@ MET = [
     ("no-gpu", lambda: torch.zeros(1).cuda()),
     ("no-gpu", lambda: torch.nn.Linear(1, 1).to("cuda")),
     ("no-nccl", begin_with_nccl),
+    ("fsdp-without-gpu", shard_on_a_cpu),
     ("rendezvous", meet_nobody),
     ("connection-refused", connect_to_nobody),
     ("no-such-host", lambda: socket.getaddrinfo("nowhere.invalid", 80)),
@@ -259,6 +270,12 @@ TEXTS: list[tuple[str, BaseException]] = [
         RuntimeError(
             "FSDP is only available with GPU-enabled training. Set `use_gpu=True` in your Trainer "
             "to train with GPUs."
+        ),
+    ),
+    (
+        "fsdp-without-gpu",
+        ValueError(
+            "The strategy `fsdp` requires a GPU accelerator, but received `accelerator='cpu'`."
         ),
     ),
     (

@@ -43,6 +43,18 @@ class SessionCallback(Callback):
         self.session: Session | None = None  # from the begin of the training on
         self._loop: DrivenLoop | None = None
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The session's checkpoints are the only ones.
+
+        Raises:
+            ValueError: the trainer resumes from one of its own.
+        """
+        if trainer.ckpt_path is not None:
+            raise ValueError(
+                f"fit(ckpt_path={str(trainer.ckpt_path)!r}) resumes from another checkpoint than "
+                "the session's; call fit() without it"
+            )
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore what was saved, and continue there."""
         loaders = trainer.fit_loop._combined_loader

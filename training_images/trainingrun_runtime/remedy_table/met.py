@@ -49,7 +49,8 @@ MET: tuple[Remedy, ...] = (
     ),
     Remedy(
         "fsdp-without-gpu",
-        r"FSDP is only available with GPU-enabled training",
+        r"FSDP is only available with GPU-enabled training|FSDP needs a non-CPU accelerator|"
+        r"strategy `fsdp` requires a GPU accelerator",
         "set workers.accelerator of the TrainingRun, which decides about use_gpu, or shard the "
         "model by fully_shard of torch.distributed.fsdp, which needs no GPU",
     ),
