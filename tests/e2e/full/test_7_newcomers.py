@@ -25,8 +25,8 @@ class Case:
 
     says: str
     """Regular expression for a sentence of the status."""
-    fails: bool = True
-    """Whether the run ends; otherwise it goes on, and the sentence is in a condition."""
+    ends: str | None = "Failed"
+    """The condition with which the run ends; None: it goes on, and a condition or event says it."""
     workers: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
 
@@ -49,24 +49,44 @@ CASES = {
     ),
     "no_gpu": Case(r"the worker has no GPU: set workers\.accelerator of the TrainingRun"),
     "removed_api": Case(r"pass Checkpoint\.from_directory\(folder\) to ray\.train\.report"),
+    "cuda_out_of_memory": Case(
+        r"CUDA out of memory\. Tried to allocate 20\.00 GiB.*; the GPU's memory is full: make the "
+        r"batch smaller and accumulate gradients over several"
+    ),
+    "nccl_finds_a_gpu_twice": Case(
+        r"NCCL error in.*; each worker sees its own GPUs alone: use ray\.train\.torch\.get_device"
+    ),
+    # The loss of another rank causes such errors, too: the worker group is replaced.
+    "nccl_system_error": Case(
+        r"NCCL error in.*; set NCCL_DEBUG: INFO in training\.env to see its cause", ends=None
+    ),
+    "trainer_restore": Case(
+        r"take it out: the run's newest checkpoint is ray\.train\.get_checkpoint\(\) in the "
+        r"training function, and storage\.restoreFrom of the TrainingRun"
+    ),
+    "resume_from_checkpoint": Case(
+        r"take it out: the run's newest checkpoint is ray\.train\.get_checkpoint\(\)"
+    ),
+    "transformers_trainer": Case(r"use TorchTrainer, with transformers\.Trainer in its function"),
+    "reads_its_result": Case(r"The training is done", ends="Succeeded"),
     "report_by_rank_0_alone": Case(
         r"rank 0 waits in ray\.train\.report .* for rank 1, which is at .*call it on every rank",
-        fails=False,
+        ends=None,
         workers=TWO,
     ),
     "uneven_steps": Case(
         r"rank 0 returned .* and not rank 1, which is at .*every rank must do the same steps",
-        fails=False,
+        ends=None,
         workers=TWO,
     ),
     "slow_rank": Case(
         r"rank 1 on node \S+ is slow: .* times the others' median",
-        fails=False,
+        ends=None,
         workers=TWO,
     ),
     "no_gpu_in_the_cluster": Case(
         r"no node has enough .*nvidia\.com/gpu",
-        fails=False,
+        ends=None,
         workers={"accelerator": {"kind": "nvidia", "count": 1}},
     ),
 }
@@ -104,12 +124,12 @@ def test_the_status_says_what_to_do(name: str, operated: TestCluster) -> None:
     run = Run(operated, operated.kubectl, name.replace("_", "-"))
     run.start(spec_of(name, case), journal=False)
     try:
-        if case.fails:
-            said = run.wait_for_condition("Failed", timeout=420)["message"]
+        if case.ends is not None:
+            said = run.wait_for_condition(case.ends, timeout=420)["message"]
         else:
             said = wait_for(
-                f"a condition of {name} that matches {case.says}",
-                lambda: condition_that_matches(run, case.says),
+                f"a condition or event of {name} that matches {case.says}",
+                lambda: sentence_that_matches(run, case.says),
                 timeout=240,
                 instead=run.sentence,
                 every=1,
@@ -118,7 +138,7 @@ def test_the_status_says_what_to_do(name: str, operated: TestCluster) -> None:
         assert "Traceback" not in said
         assert "\n" not in said.strip()
         print(f"\n  {name}: {said}")
-        assert run.holds("Failed") is case.fails
+        assert run.holds("Failed") is (case.ends == "Failed")
     except AssertionError:
         keep_evidence(run.cluster, run.kubectl, f"newcomer-{run.name}")
         raise
@@ -126,8 +146,8 @@ def test_the_status_says_what_to_do(name: str, operated: TestCluster) -> None:
         run.remove()
 
 
-def condition_that_matches(run: Run, pattern: str) -> str | None:
-    """The message of a condition that matches, unless the run has failed."""
+def sentence_that_matches(run: Run, pattern: str) -> str | None:
+    """The message of a condition, or an event, that matches, unless the run has failed."""
     run.fail_if_over("Failed")
-    messages = [entry.get("message", "") for entry in run.conditions().values()]
+    messages = [entry.get("message", "") for entry in run.conditions().values()] + run.events()
     return next((said for said in messages if re.search(pattern, said)), None)
