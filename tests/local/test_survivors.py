@@ -85,6 +85,16 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
 
 
 @pytest.mark.slow
+def test_activations_that_are_computed_again_have_the_dropout_that_they_had(
+    ray: LocalRay, tmp_path: Path, more_state: dict[str, Any]
+) -> None:
+    config = {"seed": SEED, "undisturbed": True, "recompute": False}
+    kept = Disturbed(ray, tmp_path / "kept", config, MORE_STATE)
+    assert kept.drive() == 0, kept.log()
+    assert kept.metrics() == more_state
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dead", [0, 1])
 def test_without_a_seed_the_killed_rank_s_random_numbers_are_read_from_its_node(
     a_run: Callable[..., Disturbed], unseeded_weights: str, dead: int

@@ -1,8 +1,9 @@
 """A training function with all that a training may have, that a rank leaves without notice.
 
-Two models with an optimizer each, a schedule of learning rates, an average of the weights, and
+Two models with an optimizer each, a schedule of learning rates, an average of the weights,
+activations that are computed again in the backward pass, with the dropout that they had, and
 gradients that are scaled and accumulated over three batches. The keys of its config are those of
-`dies_in_a_step`.
+`dies_in_a_step`, and `recompute`: whether activations are computed again (default) or kept.
 """
 
 from contextlib import nullcontext
@@ -13,6 +14,7 @@ import torch
 from ray.train.torch import prepare_model
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 
 from trainingrun_runtime import Session
 from trainingrun_runtime.checkpoints.stateful_objects import bare
@@ -28,7 +30,7 @@ def train(config: dict[str, Any]) -> None:
     """Ends with the digests of all weights."""
     seed_everything(0)
     rank = ray.train.get_context().get_world_rank()
-    model, critic = (_a_model() for _ in range(2))
+    model, critic = (_a_model(config.get("recompute", True)) for _ in range(2))
     average = AveragedModel(bare(model), multi_avg_fn=get_ema_multi_avg_fn(0.9))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=0.01)
@@ -71,7 +73,23 @@ def train(config: dict[str, Any]) -> None:
     session.finish(**{f"{name}_sha256": weights_sha256(each) for name, each in digests.items()})
 
 
-def _a_model() -> nn.Module:
-    layers = [nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1)]
-    model: nn.Module = prepare_model(nn.Sequential(*layers), parallel_strategy_kwargs=REPEATABLE)
+class Net(nn.Module):  # type: ignore[misc]
+    """Two layers with dropout between them."""
+
+    def __init__(self, recompute: bool) -> None:
+        super().__init__()
+        self._recompute = recompute
+        self.hidden = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Tanh())
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self._recompute:
+            hidden = checkpoint(self.hidden, inputs, use_reentrant=False)
+        else:
+            hidden = self.hidden(inputs)
+        return self.last(hidden)
+
+
+def _a_model(recompute: bool) -> nn.Module:
+    model: nn.Module = prepare_model(Net(recompute), parallel_strategy_kwargs=REPEATABLE)
     return model
