@@ -1,4 +1,4 @@
-"""Sharded training (FSDP2, HSDP, FSDP2 with tensor parallelism) on a real Ray."""
+"""Sharded training (FSDP2, HSDP, tensor parallelism, both at once) on a real Ray."""
 
 import os
 import signal
@@ -74,24 +74,60 @@ def whole_state(run: Run) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_killed_in_the_middle_it_ends_with_the_same_bits(
-    fsdp: Callable[..., Run], undisturbed: Run
-) -> None:
-    run = fsdp(every_seconds=0.5, step_seconds=0.1)
+def kill_in_the_middle(run: Run) -> None:
+    """Train to the end; one rank is killed once there is a checkpoint of its own part."""
     run.start()
-    # A survivor has its own part alone, so that the last checkpoint counts.
     run.wait_until(lambda progress: progress.step >= 15 and progress.checkpoint)
     os.kill(run.training_process(), signal.SIGKILL)
     assert run.wait() == 0, run.log()
     restored = [one for one in run.progress().records if one.kind is RecordKind.RESTORED][1:]
     assert len(restored) == 1, "once, after the loss"
     assert 0 < (restored[0].step or 0) < STEPS
+    # A survivor has its own part alone, so that the last checkpoint counts.
     assert "saved after the loss" not in restored[0].message
+
+
+def test_killed_in_the_middle_it_ends_with_the_same_bits(
+    fsdp: Callable[..., Run], undisturbed: Run
+) -> None:
+    run = fsdp(every_seconds=0.5, step_seconds=0.1)
+    kill_in_the_middle(run)
     assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
     newest = manifest.committed(run.bucket)[-1]
     assert {name for name in newest.files if name.startswith("shard-")} == {
         "shard-0.pt", "shard-0.json", "shard-1.pt", "shard-1.json"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "computed_in"),
+    [
+        pytest.param("mixed precision", 2, "torch.bfloat16", id="FSDP in mixed precision"),
+        pytest.param("tensor parallelism", 2, "torch.float32", id="tensor parallelism alone"),
+        pytest.param("both", 4, "torch.float32", id="FSDP and tensor parallelism on four"),
+    ],
+)
+def test_each_kind_of_sharding_ends_with_the_same_bits_when_killed(
+    four: LocalRay, tmp_path: Path, kind: str, workers: int, computed_in: str
+) -> None:
+    def a_run(name: str, step_seconds: float, every_seconds: float) -> Run:
+        (tmp_path / name).mkdir()
+        config = {"kind": kind, "steps": STEPS, "step_seconds": step_seconds}
+        return Run(
+            four,
+            tmp_path / name,
+            "support.sharded_kinds:train",
+            config,
+            every_seconds=every_seconds,
+            workers=workers,
+        )
+
+    whole = a_run("whole", 0.0, 300)
+    assert whole.drive() == 0, whole.log()
+    assert whole.metrics()["computed_in"] == computed_in
+    killed = a_run("killed", 0.1, 0.5)
+    kill_in_the_middle(killed)
+    assert killed.metrics() == whole.metrics()
 
 
 @pytest.mark.parametrize(
