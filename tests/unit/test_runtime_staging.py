@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from support import checkpoints
 from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.checkpoints.staging import PIECE, SMALL, Staging
+from trainingrun_runtime.checkpoints.staging import (
+    PIECE,
+    SMALL,
+    Staging,
+    is_pinned_for,
+    new_place,
+)
 from trainingrun_runtime.checkpoints.state_comparison import Comparison
 
 LARGE = SMALL  # of four bytes each
@@ -69,6 +76,34 @@ def test_the_next_checkpoint_is_in_the_same_memory() -> None:
     second = copied(staging, {"a": tensor})["a"]
     assert second.data_ptr() == first.data_ptr()
     assert torch.equal(second, tensor)
+
+
+@pytest.mark.parametrize(
+    ("make", "pinned"),
+    [
+        pytest.param(lambda: torch.empty(2**20, device="cuda"), True, id="a power of two"),
+        pytest.param(lambda: torch.empty(950_000, device="cuda"), True, id="almost one"),
+        pytest.param(lambda: torch.empty(900_000, device="cuda"), False, id="an eighth too much"),
+        pytest.param(lambda: torch.empty(2**20 + 1, device="cuda"), False, id="twice as much"),
+        pytest.param(lambda: torch.empty(2**10, 2**10, device="cuda").t(), False, id="transposed"),
+        pytest.param(
+            lambda: torch.empty(2**20, device="cuda", dtype=torch.complex64).conj(),
+            False,
+            id="conjugate",
+        ),
+        pytest.param(lambda: torch.empty(2**20), False, id="on the CPU"),
+    ],
+)
+def test_what_a_gpu_holds_is_pinned_where_rounding_costs_little(make: Any, pinned: bool) -> None:
+    with FakeTensorMode():  # tensors of a GPU that is not there, without values
+        tensor = make()
+    assert is_pinned_for(tensor) is pinned
+
+
+def test_memory_that_cannot_be_pinned_is_used_as_it_is() -> None:
+    tensor = torch.rand(LARGE)
+    place = new_place(tensor, pinned=True)  # without a GPU nothing can be
+    assert (place.shape, place.dtype, place.is_cpu) == (tensor.shape, tensor.dtype, True)
 
 
 def made(staging: Staging, state: Any) -> Any:

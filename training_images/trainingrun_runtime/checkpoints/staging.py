@@ -2,6 +2,10 @@
 
 New memory costs more than the copy: the kernel clears each page when it is first written to. So the
 memory of the first checkpoint is made beside training, before that checkpoint is due.
+
+What a GPU holds is copied into pinned memory, which it writes to directly; all such copies are
+under way at once. The tests run without a GPU, so this path has not been run: what is tested is
+which tensors take it, and that memory which cannot be pinned is used as it is.
 """
 
 import mmap
@@ -9,6 +13,7 @@ import os
 import threading
 from collections.abc import Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +27,9 @@ PIECE = 2**23
 """Bytes that a thread copies at once."""
 THREADS = 4
 """Threads that copy, at most; one alone does not use what the memory can do."""
+ROUNDING = 9 / 8
+"""Bytes of pinned memory for a byte of a tensor, at most: PyTorch rounds up to a power of two, and
+keeps what it has pinned. Other tensors of a GPU get memory as those of the CPU do."""
 AT_ONCE = 2**22
 """Bytes of new memory that are made at once: a checkpoint waits some milliseconds at most, and
 NumPy releases Python's lock meanwhile."""
@@ -31,7 +39,7 @@ class Staging:
     """Copies of tensors in host memory; those of one checkpoint are overwritten by the next one's.
 
     So the memory of one checkpoint stays in use. What is no longer needed is given back when the
-    next checkpoint is copied.
+    next checkpoint is copied; PyTorch keeps what is pinned, for other tensors of such sizes.
     """
 
     def __init__(self) -> None:
@@ -70,10 +78,12 @@ class Staging:
             if threads > 1 and source.is_cpu and source.is_contiguous():
                 shared += _pieces(target, source)
             else:
-                target.copy_(source)
+                target.copy_(source, non_blocking=is_pinned_for(source))
         if shared:
             with ThreadPoolExecutor(threads, "checkpoint-copy") as pool:
                 list(pool.map(_copy, shared))
+        for gpu in {source.device for _, source in copies if is_pinned_for(source)}:
+            torch.cuda.current_stream(gpu).synchronize()
 
     def make_memory(self) -> None:
         """Instead of `copy`: have the kernel clear the memory of these places, beside training.
@@ -89,13 +99,32 @@ class Staging:
     def _place(self, value: torch.Tensor) -> torch.Tensor:
         if value.layout is not torch.strided or value.is_quantized or value.nbytes <= SMALL:
             return value.to("cpu", copy=True)
-        kind = value.dtype, value.shape, value.stride()
+        pinned = is_pinned_for(value)
+        kind = value.dtype, value.shape, value.stride(), pinned
         same = self._free.get(kind)
         with torch.inference_mode(False):  # else no other mode could write to it
-            target = same.pop() if same else torch.empty_like(value, device="cpu")
+            target = same.pop() if same else new_place(value, pinned)
         self._used.setdefault(kind, []).append(target)
         self._copies.append((target, value))
         return target
+
+
+def is_pinned_for(source: torch.Tensor) -> bool:
+    """Whether the copy of this tensor is in pinned memory."""
+    # Of other layouts, and of conjugates, PyTorch's copy ends with work on the CPU.
+    plain = source.is_contiguous() and not source.is_conj() and not source.is_neg()
+    if not source.is_cuda or not plain:
+        return False
+    rounded = 1 << (source.nbytes - 1).bit_length()
+    return bool(rounded <= ROUNDING * source.nbytes)
+
+
+def new_place(source: torch.Tensor, pinned: bool) -> torch.Tensor:
+    """Memory for the copy of a tensor; not pinned where that fails, as it is scarcer."""
+    if pinned:
+        with suppress(RuntimeError):
+            return torch.empty_like(source, device="cpu", pin_memory=True)
+    return torch.empty_like(source, device="cpu")
 
 
 def _pieces(target: torch.Tensor, source: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
