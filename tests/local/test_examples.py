@@ -73,6 +73,20 @@ def test_the_loader_ends_alike_when_interrupted(a_run: Callable[..., Run]) -> No
 
 
 @pytest.mark.slow
+def test_techniques_that_are_combined_end_alike_when_interrupted(a_run: Callable[..., Run]) -> None:
+    whole = a_run("combined", steps=60)
+    assert whole.drive() == 0, whole.log()
+    assert whole.metrics()["accuracy"] > 0.8
+
+    broken = a_run("combined", steps=60, step_seconds=0.1)
+    assert broken.drive(suspend_at=20) == SUSPEND_EXIT_CODE, broken.log()
+    (broken.state / SUSPEND_FILE).unlink()
+    assert broken.drive() == 0, broken.log()
+    assert 20 <= (broken.progress().resumed_from_step or 0) < 60
+    assert broken.metrics() == whole.metrics()
+
+
+@pytest.mark.slow
 def test_what_ray_data_loads_is_learned(a_run: Callable[..., Run]) -> None:
     run = a_run("ray_data", epochs=2)
     assert run.drive() == 0, run.log()
