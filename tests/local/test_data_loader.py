@@ -58,6 +58,23 @@ def test_from_the_last_checkpoint_on_the_same_samples_are_trained_on_again(
     assert broken.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
 
 
+def test_torchdatas_stateful_data_loader_goes_on_at_the_right_batch(
+    a_run: Callable[..., DataRun],
+) -> None:
+    """Each rank has its own, which no other one can save for it: the last checkpoint counts."""
+    whole = a_run(loader="stateful", seed=SEED)
+    assert whole.drive() == 0, whole.log()
+    assert whole.seen() == ONCE
+    assert 0 < (whole.progress().data_wait_share or 0) <= 1
+
+    broken = a_run(loader="stateful", seed=SEED, killed=1)
+    assert broken.drive() == 0, broken.log()
+    assert broken.resumed_from() == [SAVED_AT]
+    again = [each for each in whole.steps() if SAVED_AT <= each[0] < KILLED_AT]
+    assert sorted(broken.steps()) == sorted(whole.steps() + again)
+    assert broken.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
+
+
 def test_another_world_size_goes_on_with_the_samples_that_are_left(
     a_run: Callable[..., DataRun],
 ) -> None:

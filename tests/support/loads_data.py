@@ -1,9 +1,10 @@
 """A training function that draws its data through the session, with a rank that can be killed once.
 
 Keys of its config: `folder`, where every rank notes the samples of each step that it has done;
-`loader`: "ray" for a `ResumableRayDataLoader`; `seed` of the session; `killed`: a rank that kills
-itself in the middle of step `KILLED_AT`, once the checkpoint of step `SAVED_AT` is committed;
-`step_seconds`; `until`: a file that has to be there before step `HELD_AT` ends.
+`loader`: "ray" for a `ResumableRayDataLoader`, "stateful" for torchdata's; `seed` of the session;
+`killed`: a rank that kills itself in the middle of step `KILLED_AT`, once the checkpoint of step
+`SAVED_AT` is committed; `step_seconds`; `until`: a file that has to be there before step `HELD_AT`
+ends.
 """
 
 import os
@@ -39,6 +40,13 @@ class Noisy:
         return numbers + 0.1 * torch.randn(4), index
 
 
+class Plain(Noisy):
+    """The same without noise, which no other loader would repeat."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.randn(4, generator=torch.Generator().manual_seed(index)), index
+
+
 class Named(Noisy):
     """The same with names, for Ray Data."""
 
@@ -69,7 +77,18 @@ def _halved(rows: dict[str, Any]) -> dict[str, Any]:
     return {"numbers": rows["numbers"] / 2, "sample_index": rows["sample_index"]}
 
 
-LOADERS = {"torch": _torch_loader, "ray": _ray_loader}
+def _stateful_loader() -> Parts:
+    """Each rank has samples of its own, and a loader that is saved for it."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    context = ray.train.get_context()
+    mine = range(context.get_world_rank(), SAMPLES, context.get_world_size())
+    samples = torch.utils.data.Subset(Plain(), mine)
+    loader = StatefulDataLoader(samples, BATCH_SIZE, shuffle=True, num_workers=2)
+    return loader, lambda batch: batch
+
+
+LOADERS = {"torch": _torch_loader, "ray": _ray_loader, "stateful": _stateful_loader}
 
 
 def train(config: dict[str, Any]) -> None:
