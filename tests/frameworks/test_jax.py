@@ -53,3 +53,31 @@ def test_an_unmodified_script_resumes_from_what_it_has_reported(
     assert killed <= 12
     assert noticed <= 12
     assert set(journal.steps()) == set(range(1, 61))
+
+
+def test_the_ranks_of_a_script_for_gpus_join_on_cpus(
+    a_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FOR_GPUS)
+    run = a_run(script=script)
+    assert run.drive() == 0, run.log()
+    assert (run.metrics()["ranks"], run.metrics()["sum"]) == (2, 3.0)
+
+
+FOR_GPUS = """
+import ray.train
+from ray.train import ScalingConfig
+from ray.train.v2.jax import JaxTrainer
+
+def train():
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import multihost_utils
+
+    found = multihost_utils.process_allgather(jnp.array(jax.process_index() + 1.0))
+    ray.train.report({"ranks": jax.process_count(), "sum": float(found.sum())})
+
+scaling = ScalingConfig(num_workers=4, use_gpu=True, resources_per_worker={"GPU": 1})
+JaxTrainer(train, scaling_config=scaling).fit()
+"""
