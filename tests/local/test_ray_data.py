@@ -1,13 +1,14 @@
 """What Ray Data loads is trained on once in each epoch too, whatever happens to the ranks."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support.data_runs import DataRun
 from support.loads_data import EPOCHS, KILLED_AT, SAMPLES
+from support.local_runs import two_workers, wait_for_both_nodes
 from trainingrun.api.contract import SUSPEND_FILE
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
@@ -15,6 +16,19 @@ from trainingrun.local.ray_nodes import LocalRay
 pytestmark = pytest.mark.slow
 
 ONCE = [Counter(range(SAMPLES))] * EPOCHS
+DATA_CPUS = 2
+_CPUS = """
+import ray
+ray.init(logging_level="ERROR")
+print(sorted(int(node["Resources"].get("CPU", 0)) for node in ray.nodes()))
+"""
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    """A Ray of two workers, each of which has a CPU, beside `DATA_CPUS` for Ray Data."""
+    with two_workers(tmp_path_factory.mktemp("ray"), data_cpus=DATA_CPUS) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -27,6 +41,14 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., DataRun]:
         return DataRun(ray, folder, "support.loads_data:train", wanted, EPOCHS)
 
     return make
+
+
+def test_ray_data_has_its_own_cpus_beside_those_that_train(ray: LocalRay, tmp_path: Path) -> None:
+    """On which the other tests' samples are loaded: training alone takes a CPU of each node."""
+    wait_for_both_nodes(ray, tmp_path)
+    found = tmp_path / "cpus.log"
+    assert ray.start_on_head(["-c", _CPUS], {}, found).wait(60) == 0
+    assert found.read_text().splitlines()[-1] == str([0, 1 + DATA_CPUS, 1 + DATA_CPUS])
 
 
 def test_a_killed_rank_changes_no_sample_and_no_bit(a_run: Callable[..., DataRun]) -> None:

@@ -167,6 +167,7 @@ def two_workers(
     *,
     workers_per_node: int = 1,
     gpus: tuple[str, ...] = (),
+    data_cpus: int | None = None,
     **variables: str,
 ) -> Iterator[LocalRay]:
     """A Ray of our own with two worker nodes; the tests' own modules can be training functions.
@@ -175,12 +176,15 @@ def two_workers(
         logs: Folder for the nodes' output.
         workers_per_node: Workers that each node holds.
         gpus: One for each worker; to Ray they are bookkeeping.
+        data_cpus: `workers.resources.dataCpus`.
         variables: Environment of every process.
     """
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images", "tests"))
     environment = {"PYTHONPATH": roots, "RAY_USAGE_STATS_ENABLED": "0", **variables}
     each = {**RESOURCES, "GPU": 1.0} if gpus else RESOURCES
-    with LocalRay(logs, environment, each, gpus, workers_per_node=workers_per_node) as cluster:
+    with LocalRay(
+        logs, environment, each, gpus, workers_per_node=workers_per_node, data_cpus=data_cpus
+    ) as cluster:
         cluster.start(2)
         yield cluster
 
