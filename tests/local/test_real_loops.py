@@ -59,6 +59,7 @@ def test_it_ends_alike_when_interrupted_in_mid_loop(
     }
 
 
+@pytest.mark.slow
 def test_a_row_that_is_changed_after_the_last_steps_checkpoint_is_saved(
     a_run: Callable[..., Run],
 ) -> None:

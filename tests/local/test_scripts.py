@@ -137,6 +137,7 @@ def test_a_script_gets_its_arguments_and_the_names_of_its_run(
     assert run.metrics() == {"step": 1, "rank": "example/default/0/2", "script": "--lr 0.1"}
 
 
+@pytest.mark.slow
 def test_what_a_script_reports_without_a_checkpoint_is_the_result(
     a_script: Callable[[str], Run],
 ) -> None:
@@ -203,6 +204,7 @@ def test_overruled_settings_of_a_script_are_named_and_its_callbacks_are_called(
         assert sentence in (tmp_path / "driver.log").read_text()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_one_name_are_kept_apart(a_script: Callable[[str], Run]) -> None:
     """A second upload under the first one's name would overwrite what is committed."""
     run = a_script(
