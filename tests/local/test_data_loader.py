@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.data_runs import DataRun
-from support.loads_data import EPOCHS, KILLED_AT, SAMPLES, SAVED_AT
+from support.loads_data import ALL, EPOCHS, KILLED_AT, SAMPLES, SAVED_AT
 from trainingrun.api.contract import SUSPEND_FILE
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
@@ -27,8 +27,11 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., DataRun]:
     )
 
 
-def test_a_killed_rank_changes_no_sample_and_no_bit(a_run: Callable[..., DataRun]) -> None:
-    whole = a_run(seed=SEED)
+@pytest.mark.parametrize("seed", [SEED, None])
+def test_a_killed_rank_changes_no_sample_and_no_bit(
+    a_run: Callable[..., DataRun], seed: int | None
+) -> None:
+    whole = a_run(seed=seed)
     assert whole.drive() == 0, whole.log()
     assert whole.seen() == ONCE
     progress = whole.progress()
@@ -36,7 +39,7 @@ def test_a_killed_rank_changes_no_sample_and_no_bit(a_run: Callable[..., DataRun
     assert 0 < progress.data_wait_share <= 1
     assert progress.data_wait_rank in (0, 1)
 
-    broken = a_run(seed=SEED, killed=1)
+    broken = a_run(seed=seed, killed=1)
     assert broken.drive() == 0, broken.log()
     assert broken.resumed_from() == [KILLED_AT]
     assert broken.seen() == ONCE, "what was loaded in advance is not lost"
@@ -47,10 +50,10 @@ def test_a_killed_rank_changes_no_sample_and_no_bit(a_run: Callable[..., DataRun
 def test_from_the_last_checkpoint_on_the_same_samples_are_trained_on_again(
     a_run: Callable[..., DataRun],
 ) -> None:
-    """Without a seed the steps since the checkpoint are done again, and no bit is different."""
+    """Both ranks are lost: the steps since the checkpoint are done again, no bit is different."""
     whole = a_run()
     assert whole.drive() == 0, whole.log()
-    broken = a_run(killed=0)
+    broken = a_run(killed=ALL)
     assert broken.drive() == 0, broken.log()
     assert broken.resumed_from() == [SAVED_AT]
     again = [each for each in whole.steps() if SAVED_AT <= each[0] < KILLED_AT]

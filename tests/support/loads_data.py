@@ -2,9 +2,9 @@
 
 Keys of its config: `folder`, where every rank notes the samples of each step that it has done;
 `loader`: "ray" for a `ResumableRayDataLoader`, "stateful" for torchdata's; `seed` of the session;
-`killed`: a rank that kills itself in the middle of step `KILLED_AT`, once the checkpoint of step
-`SAVED_AT` is committed; `step_seconds`; `until`: a file that has to be there before step `HELD_AT`
-ends.
+`killed`: a rank, or `ALL` of them, that kills itself in the middle of step `KILLED_AT`, once the
+checkpoint of step `SAVED_AT` is committed; `step_seconds`; `until`: a file that has to be there
+before step `HELD_AT` ends.
 """
 
 import os
@@ -27,6 +27,8 @@ Parts = tuple[Any, Callable[[Any], tuple[torch.Tensor, torch.Tensor]]]
 
 SAMPLES, EPOCHS, BATCH_SIZE = 83, 2, 4
 SAVED_AT, KILLED_AT, HELD_AT = 5, 16, 4
+ALL = "all"
+"""Instead of a rank that is killed."""
 
 
 class Noisy:
@@ -105,8 +107,8 @@ def train(config: dict[str, Any]) -> None:
         for batch in session.batches(loader):
             numbers, indices = parts(batch)
             loss = model(numbers).square().mean()
-            if session.step == KILLED_AT and rank == config.get("killed"):
-                _die_once(folder)
+            if session.step == KILLED_AT and config.get("killed") in (rank, ALL):
+                _die_once(folder, rank)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -120,11 +122,11 @@ def train(config: dict[str, Any]) -> None:
     session.finish(weights_sha256=weights_sha256(model))
 
 
-def _die_once(folder: Path) -> None:
-    if (folder / "killed").exists():
+def _die_once(folder: Path, rank: int) -> None:
+    if (folder / f"killed-{rank}").exists():
         return
     while not list((folder / "run" / "manifests").glob("*.json")):
         time.sleep(0.05)
     time.sleep(0.5)  # the step takes a while, so that all ranks are in it
-    (folder / "killed").touch()
+    (folder / f"killed-{rank}").touch()
     os.kill(os.getpid(), signal.SIGKILL)
