@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support import checkpoints
-from trainingrun_runtime.checkpoints import kept_random, random_state, snapshot
+from trainingrun_runtime.checkpoints import kept_random, note_time, random_state, snapshot
 from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import encode
 from trainingrun_runtime.checkpoints.kept_random import KeptRandom
@@ -49,6 +49,13 @@ def test_the_packed_state_is_what_a_checkpoint_would_hold() -> None:
     expected, state = random_state.current(), random_state.unpacked(random_state.packed())
     assert torch.equal(state.pop("torch"), expected.pop("torch"))
     assert state == expected
+
+
+def test_the_states_of_the_last_two_noted_steps_are_kept_whichever_they_are(path: Path) -> None:
+    kept = KeptRandom(path, 8)
+    for step in (2, 4, 6):
+        kept.note(step, f"after {step}".encode())
+    assert [kept.after(step) for step in (2, 4, 6)] == [None, b"after 4", b"after 6"]
 
 
 def test_the_states_of_the_last_two_steps_are_kept(path: Path) -> None:
@@ -119,6 +126,16 @@ def test_a_rank_keeps_the_state_of_each_step_that_it_notes(path: Path) -> None:
     assert steps.random_state(3) == state
     with pytest.raises(NotWhole, match="step 4"):
         steps.random_state(4)
+
+
+def test_a_step_for_whose_note_there_is_no_time_keeps_no_state(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = noted(path)
+    monkeypatch.setattr(note_time, "ADVANCE_S", -1.0)
+    steps.note(Position(3), {}, lambda: None, 0.0)
+    with pytest.raises(NotWhole, match="step 3"):
+        steps.random_state(3)
 
 
 def test_with_a_seed_none_is_kept() -> None:

@@ -79,9 +79,9 @@ class NotedSteps:
                     self._random_file, len(random_state.packed()) + _MORE_GENERATORS
                 )
             if any(isinstance(thing, KeptState) for thing in objects.values()):
-                self._last_step = KeptSteps(objects)
+                self._last_step = KeptSteps(objects, self._keep_random)
             else:
-                self._last_step = LastStep(objects, rank, gradients, replicated)
+                self._last_step = LastStep(objects, rank, gradients, replicated, self._keep_random)
         except NotCovered as reason:
             self._give_up(str(reason))
         except UnknownGenerator as reason:
@@ -119,8 +119,6 @@ class NotedSteps:
             return
         try:
             settled = _settled(position, result, self.driven)
-            if self._random is not None:
-                self._random.note(position.step, random_state.packed())
             self._last_step.note(position, metrics, settled, step_s)
         except Exception as error:
             log.exception("the end of a step could not be noted; training goes on without")
@@ -157,6 +155,10 @@ class NotedSteps:
         """The training has ended; what is noted can still be asked for."""
         if self._random is not None:
             self._random.close()
+
+    def _keep_random(self, step: int) -> None:
+        if self._random is not None:
+            self._random.note(step, random_state.packed())
 
     def _found_own(self, own: Collection[str]) -> bool:
         if own:

@@ -1,4 +1,4 @@
-"""The random state of a rank after its last two steps, in a file that outlives its process.
+"""A rank's random state after the last two steps that it has noted, in a file.
 
 When a training process is killed, its pod is still there. A session without a seed draws from
 generators of which no other rank knows the state, so each rank writes its own into a file of its
@@ -31,7 +31,7 @@ class KeptRandom:
 
     def __init__(self, path: Path, space: int) -> None:
         self.path = path
-        self._slot = _HEAD.size + space
+        self._slot, self._notes = _HEAD.size + space, 0
         # A new one: a process that still has mapped the former one would get a SIGBUS.
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -53,7 +53,8 @@ class KeptRandom:
         """
         if _HEAD.size + len(state) > self._slot:
             raise ValueError(f"a random state of {len(state)} bytes does not fit into its file")
-        begin = step % _SLOTS * self._slot
+        begin = self._notes % _SLOTS * self._slot  # not every step is noted
+        self._notes += 1
         body = begin + _HEAD.size
         # Killed between these two lines, the slot has the former head, whose checksum differs.
         self._content[body : body + len(state)] = state
@@ -79,9 +80,9 @@ def read(path: str, step: int) -> bytes | None:
 
 def _state_in(content: bytes, step: int) -> bytes | None:
     slot = len(content) // _SLOTS
-    if slot < _HEAD.size:
-        return None
-    begin = step % _SLOTS * slot
-    found, size, checksum = _HEAD.unpack_from(content, begin)
-    state = content[begin + _HEAD.size : begin + _HEAD.size + size]
-    return state if found == step and zlib.crc32(state) == checksum else None
+    for begin in range(0, _SLOTS * slot, slot) if slot >= _HEAD.size else ():
+        found, size, checksum = _HEAD.unpack_from(content, begin)
+        state = content[begin + _HEAD.size : begin + _HEAD.size + size]
+        if found == step and size and zlib.crc32(state) == checksum:
+            return state
+    return None

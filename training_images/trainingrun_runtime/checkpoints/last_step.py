@@ -67,6 +67,7 @@ class LastStep:
         rank: of this process.
         gradients: of the optimizers.
         replicated: names of models whose buffers are taken from rank 0 before each forward pass.
+        keep_random: called with each step that is noted, as a part of the note.
 
     Raises:
         NotCovered: one of the objects may change without notice.
@@ -78,8 +79,10 @@ class LastStep:
         rank: int,
         gradients: AccumulatedGradients,
         replicated: Collection[str] = (),
+        keep_random: Callable[[int], None] = lambda step: None,
     ) -> None:
         self._objects, self._rank, self._replicated = objects, rank, replicated
+        self._keep_random = keep_random
         self._gradients = gradients
         self._models: dict[str, torch.nn.Module] = {}
         self._optimizers: dict[str, Optimizer] = {}
@@ -129,6 +132,7 @@ class LastStep:
         if self._time.used_up:
             self._reason = TOO_LONG
             return
+        self._keep_random(position.step)
         versions = self._watched.note()
         event = None
         if self._watched.gpu is not None:
