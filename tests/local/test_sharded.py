@@ -125,6 +125,7 @@ def test_each_kind_of_sharding_ends_with_the_same_bits_when_killed(
     whole = a_run("whole", 0.0, 300)
     assert whole.drive() == 0, whole.log()
     assert whole.metrics()["computed_in"] == computed_in
+    assert whole.metrics()["digests"] == 1, "what is replicated differs from rank to rank"
     killed = a_run("killed", 0.1, 0.5)
     kill_in_the_middle(killed)
     assert killed.metrics() == whole.metrics()

@@ -22,7 +22,7 @@ class StepRandom:
 
     Args:
         seed: None: the random numbers are left as they are.
-        rank: of this process.
+        rank: of this process, or one that stands for all that draw the same.
     """
 
     def __init__(self, seed: SupportsInt | None, rank: int) -> None:

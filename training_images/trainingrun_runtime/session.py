@@ -37,6 +37,7 @@ from .reports.recorder import ReportRecorder
 from .requests import Requests
 from .saving import SavedObjects, Saving
 from .step_loops import Loops
+from .tensor_parallel import first_of_group
 from .worker import Worker, this_worker
 
 T = TypeVar("T")
@@ -47,9 +48,10 @@ class Session:
 
     Args:
         seed: every step then draws its random numbers (PyTorch's, NumPy's and Python's) from the
-            seed, the step and the rank. When a rank dies without notice, the other ranks of a
-            replicated training can then save the last finished step, and no step is lost. Without
-            a seed they can where a process is lost and not its container, pod or node.
+            seed, the step and the rank; ranks that share a matrix by tensor parallelism draw the
+            same ones. When a rank dies without notice, the other ranks of a replicated training
+            can then save the last finished step, and no step is lost. Without a seed they can
+            where a process is lost and not its container, pod or node.
         objects: everything to be restored, by name: whatever has `state_dict` and
             `load_state_dict`, and generators of random numbers. A model wrapped for data
             parallelism is saved without its wrapper. What differs from rank to rank, such as
@@ -72,7 +74,7 @@ class Session:
         worker.register(self)
         self._consensus = StepConsensus(worker.timeout_s)
         self._final_metrics: dict[str, Any] = {}
-        self._random = StepRandom(seed, worker.rank)
+        self._random = StepRandom(seed, first_of_group(objects.values(), worker.rank))
         seeded = [f"seed={seed}"] if self._random.seeded else []
         self._consensus.compare_names([*objects, *seeded])
         snapshot.try_out(saved.states())  # what cannot be saved is refused now
