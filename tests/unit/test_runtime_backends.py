@@ -1,5 +1,8 @@
 """How the workers of a run are connected: by its own devices, whatever a script's trainer says."""
 
+import os
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +14,8 @@ from ray.train.v2.jax import JaxConfig, JaxTrainer
 from trainingrun.api.contract import ContractStorage, RunContract
 from trainingrun_runtime import backends
 from trainingrun_runtime.backends import Backend
+from trainingrun_runtime.ray_internals import jax_backend
+from trainingrun_runtime.ray_internals.jax_backend import OwnGpus
 from trainingrun_runtime.scaling import config_of
 
 ON = {
@@ -105,10 +110,10 @@ TPU_EXAMPLE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("scaling", "devices", "used"),
     [
-        pytest.param({}, "GPUs", JaxConfig(use_gpu=True), id="a script without use_gpu"),
+        pytest.param({}, "GPUs", OwnGpus(), id="a script without use_gpu"),
         pytest.param({}, "TPUs", JaxConfig(use_tpu=True), id="a script without use_tpu"),
-        pytest.param(GPU_EXAMPLE, "GPUs", JaxConfig(use_gpu=True), id="Ray's GPU example"),
-        pytest.param(TPU_EXAMPLE, "GPUs", JaxConfig(use_gpu=True), id="Ray's TPU example on GPUs"),
+        pytest.param(GPU_EXAMPLE, "GPUs", OwnGpus(), id="Ray's GPU example"),
+        pytest.param(TPU_EXAMPLE, "GPUs", OwnGpus(), id="Ray's TPU example on GPUs"),
         pytest.param(TPU_EXAMPLE, "TPUs", JaxConfig(use_tpu=True), id="Ray's TPU example"),
         pytest.param({}, "CPUs", JaxConfig(), id="a script for CPUs"),
     ],
@@ -130,6 +135,33 @@ def test_on_cpus_jaxs_ranks_join_where_the_script_asks_for_it(
     assert found == Backend(JaxConfig(use_gpu=True), {"JAX_PLATFORMS": "cpu"})
     monkeypatch.setenv(backends.JAX_PLATFORMS_ENV, "cpu,mine")
     assert connected(a_jax_trainer(**scaling), "CPUs").variables == {"JAX_PLATFORMS": "cpu,mine"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "platform"),
+    [
+        pytest.param({"CUDA_VISIBLE_DEVICES": "2,3"}, "cuda", id="NVIDIA"),
+        pytest.param({"HIP_VISIBLE_DEVICES": "2,3"}, "rocm", id="AMD"),
+        pytest.param({"HIP_VISIBLE_DEVICES": "2,3", "JAX_PLATFORMS": "mine"}, "mine", id="set"),
+    ],
+)
+def test_a_rank_of_jax_keeps_the_gpus_that_ray_has_given_to_it(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], platform: str
+) -> None:
+    """With a fake of JAX, which is not installed here and would need GPUs."""
+    calls: list[Any] = []
+    distributed = SimpleNamespace(initialize=lambda *args, **named: calls.append((args, named)))
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(distributed=distributed))
+    monkeypatch.setattr(jax_backend.ray, "get_gpu_ids", lambda: [2, 3])
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "JAX_PLATFORMS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    jax_backend.join("head:1234", 4, 1)
+    assert calls == [(("head:1234", 4, 1), {"local_device_ids": [0, 1]})]
+    assert os.environ["JAX_PLATFORMS"] == platform
+    seen = {name: os.environ[name] for name in variables if name != "JAX_PLATFORMS"}
+    assert set(seen.values()) == {"2,3"}
 
 
 def test_a_jax_config_of_the_scripts_own_is_named() -> None:

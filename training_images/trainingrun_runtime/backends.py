@@ -79,7 +79,11 @@ def _jax(theirs: Any, their_scaling: ScalingConfig, scaling: ScalingConfig) -> B
     joins = theirs.use_gpu or theirs.use_tpu
     if not joins and (their_scaling.use_gpu or their_scaling.use_tpu):
         return Backend(theirs)  # its function joins by itself
-    ours = jax_config.config(gpu=scaling.use_gpu, tpu=scaling.use_tpu)
+    ours = (
+        jax_config.own_gpus()
+        if scaling.use_gpu
+        else jax_config.config(gpu=False, tpu=scaling.use_tpu)
+    )
     # Where it is made by Ray from the ScalingConfig, that one is named.
     by_ray = jax_config.config(gpu=their_scaling.use_gpu, tpu=their_scaling.use_tpu)
     said = overruled.by_jax(theirs, ours, by_ray)

@@ -15,7 +15,14 @@ def is_jax(backend: BackendConfig) -> bool:
 
 
 def config(*, gpu: bool, tpu: bool) -> BackendConfig:
-    """A JaxConfig for workers with these devices."""
+    """Ray's JaxConfig with these fields."""
     from ray.train.v2.jax import JaxConfig
 
     return JaxConfig(use_gpu=gpu, use_tpu=tpu)
+
+
+def own_gpus() -> BackendConfig:
+    """A JaxConfig for workers with GPUs; see `jax_backend`."""
+    from .jax_backend import OwnGpus
+
+    return OwnGpus()
