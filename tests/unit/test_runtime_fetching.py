@@ -1,13 +1,19 @@
 """What each rank downloads of a checkpoint before it is restored, and that it verifies it."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, Lock
+from typing import Any
 
 import pytest
 
-from support.checkpoints import saved
-from trainingrun_runtime.checkpoints import restore_source
+from support.checkpoints import put, saved
+from trainingrun_runtime.checkpoints import manifest, restore_source, verification
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.fetching import Fetched, Share, share_of
+from trainingrun_runtime.checkpoints.manifest import Manifest
+from trainingrun_runtime.checkpoints.storage_errors import StorageError
+from trainingrun_runtime.coordination.shared_downloads import SharedDownloads
 
 FOUR_RANKS = [
     "state.pt",
@@ -76,6 +82,80 @@ def test_a_damaged_file_is_named_and_not_kept(bucket: Bucket, tmp_path: Path, ke
     assert not (fetched.folder / name).exists()
     bucket.delete([f"{found.path}/{name}"])
     assert fetched.fetch(Share([], [name])) == f"{found.path}/{name} is missing"
+    fetched.close()
+
+
+def common_files(bucket: Bucket, folder: Path) -> Manifest:
+    """A checkpoint of a large file, two smaller ones and twenty small ones, for all ranks."""
+    sizes = {"state.pt": 9000, "state-1.pt": 8000, "state-2.pt": 7000}
+    sizes |= {f"shard-{rank}.json": 10 + rank for rank in range(20)}
+    folder.mkdir()
+    for name, size in sizes.items():
+        (folder / name).write_bytes(b"x" * size)
+    put(bucket, folder, step=10, index=1)
+    return manifest.committed(bucket)[0]
+
+
+def test_ranks_of_a_machine_that_ask_in_turn_download_each_file_once(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    found = common_files(bucket, tmp_path / "files")
+    downloads = SharedDownloads()
+    search, turns = downloads.begin(), Barrier(2)
+    share = share_of(found.files, 0, 1, 1)
+    asked: list[list[tuple[int, list[str]]]] = [[], []]
+
+    def fetch(rank: int) -> Fetched:
+        fetched = Fetched(bucket, found)
+
+        def claim(names: list[str], most: int) -> list[str]:
+            if most == 1:
+                turns.wait(10)  # both begin before one has finished a file
+            with lock:
+                mine = downloads.claim(search, "here", names, most)
+            asked[rank].append((most, mine))
+            return mine
+
+        assert fetched.fetch(share, claim) is None
+        return fetched
+
+    lock = Lock()
+    with ThreadPoolExecutor(2) as pool:
+        ranks = list(pool.map(fetch, (0, 1)))
+    claimed = [name for rank in ranks for name in rank.claimed]
+    assert sorted(claimed) == sorted(found.files)
+    for rank in ranks:
+        assert {path.name for path in rank.folder.iterdir()} == set(rank.claimed)
+        rank.close()
+    assert {asked[0][0][1][0], asked[1][0][1][0]} == {"state.pt", "state-1.pt"}
+    for calls in asked:
+        assert [most for most, _ in calls] in ([1, 4, 16], [1, 4, 16, 64]), "few for many files"
+
+
+def test_what_was_claimed_before_an_outage_is_downloaded_after_it(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = common_files(bucket, tmp_path / "files")
+    downloads = SharedDownloads()
+    search = downloads.begin()
+    fetched, share = Fetched(bucket, found), share_of(found.files, 0, 1, 1)
+
+    def claim(names: list[str], most: int) -> list[str]:
+        return downloads.claim(search, "here", names, most)
+
+    content = verification.wrong_content
+
+    def outage(*arguments: Any) -> str | None:
+        if arguments[2] == "state-1.pt":
+            raise StorageError("the store does not answer")
+        return content(*arguments)
+
+    monkeypatch.setattr(verification, "wrong_content", outage)
+    with pytest.raises(StorageError, match="does not answer"):
+        fetched.fetch(share, claim)
+    monkeypatch.undo()
+    assert fetched.fetch(share, claim) is None
+    assert {path.name for path in fetched.folder.iterdir()} == set(found.files)
     fetched.close()
 
 

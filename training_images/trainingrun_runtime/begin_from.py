@@ -1,6 +1,7 @@
 """The checkpoint that a worker group begins from: all ranks agree on it, and have it downloaded."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import ray
@@ -67,15 +68,12 @@ def agree(
         ranks = ray.train.get_context().get_local_world_size()
         fetched, uri = Fetched(bucket, manifest, ranks), bucket.uri(manifest.key)
         share = share_of(manifest.files, rank, world_size, manifest.world_size)
-        shares = here is not None and bool(share.common)
-        claimed = share.common
-        if shares:
-            claimed = ray.get(coordinator.claim.remote(search, here, share.common))
-        reason = retry(lambda: fetched.fetch(share, claimed))  # noqa: B023
+        claim = partial(_claim, coordinator, search, here) if here is not None else None
+        reason = retry(partial(fetched.fetch, share, claim))
         if reason is not None:
             ray.get(coordinator.refuse.remote(uri, reason))
-        elif shares and claimed:
-            ray.get(coordinator.offer.remote(search, here, fetched.offered(claimed)))
+        elif here is not None and fetched.claimed:
+            ray.get(coordinator.offer.remote(search, here, fetched.offered(fetched.claimed)))
         barrier()
         refused, offered = ray.get(
             [coordinator.refused.remote(), coordinator.offered.remote(search, here or "")]
@@ -86,3 +84,9 @@ def agree(
             fetched.adopt(offered)
             return Beginning(fetched, foreign, bucket, skipped)
         fetched.close()
+
+
+def _claim(coordinator: Any, search: int, here: str, names: list[str], most: int) -> list[str]:
+    """Those of the files that this rank downloads next for the ranks of its machine."""
+    found: list[str] = ray.get(coordinator.claim.remote(search, here, names, most))
+    return found

@@ -52,12 +52,15 @@ class SavedObjects:
     def fingerprints(self, states: Mapping[str, Encoded]) -> dict[str, Fingerprints]:
         """Short digests of these states."""
         # Ranks that average their weights now and then have parameters of their own in between.
-        parameters = {
+        return state_comparison.fingerprints(states, self.parameters())
+
+    def parameters(self) -> dict[str, set[str]]:
+        """Names of the parameters of the models in `replicated`, whose buffers are rank 0's."""
+        return {
             name: {key for key, _ in thing.named_parameters(remove_duplicate=False)}
             for name, thing in self.objects.items()
             if name in self.replicated and isinstance(thing, torch.nn.Module)
         }
-        return state_comparison.fingerprints(states, parameters)
 
     def restore(self) -> Position:
         """Put everything back as the checkpoint has it, if there is one; how far training was."""
@@ -235,4 +238,6 @@ class Saving:
     def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
         names = sorted(fingerprints)
         mine = [number for name in names for number in fingerprints[name][:3]]
-        return state_comparison.compare(names, self._consensus.gather(mine), self._worker.rank)
+        return state_comparison.compare(
+            names, self._consensus.gather(mine), self._worker.rank, self._objects.parameters()
+        )

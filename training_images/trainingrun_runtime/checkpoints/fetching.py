@@ -1,14 +1,14 @@
 """Each rank downloads its share of a checkpoint and verifies it, before anything is restored.
 
 All ranks together read every file, so a damaged one is found before training code sees it. What the
-ranks of a machine restore is read from the bucket once: of a file that all ranks need, one of them
-downloads it, and the others open what it has.
+ranks of a machine restore is read from the bucket once: a file that all ranks need is downloaded by
+one of them, and the others open what it has.
 """
 
 import re
 import tempfile
-from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,13 @@ SHARDS = "shard-"
 """Names of files with the parts of sharded tensors begin so."""
 _FILES_AT_ONCE = 4
 """Files downloaded at once; each is read with a few requests ahead of its own."""
+_MORE = 4
+"""Times as many files are claimed each time, so that few requests are enough for many."""
 _OF_ONE_RANK = re.compile(rf"(random-|{SHARDS})([0-9]{{1,7}})\.pt")
+
+
+Claim = Callable[[list[str], int], list[str]]
+"""Of these files, those that this rank downloads next, so many at most; none: others do."""
 
 
 class Share(NamedTuple):
@@ -84,14 +90,16 @@ class Fetched:
         self._temporary = tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
         """Where they are, or links to them in memory, if there is enough of it."""
+        self.claimed: list[str] = []
+        """Common files that this rank downloads."""
 
-    def fetch(self, share: Share, claimed: Collection[str] | None = None) -> str | None:
+    def fetch(self, share: Share, claim: Claim | None = None) -> str | None:
         """Download and verify what is not there yet.
 
         Args:
             share: of this rank.
-            claimed: those of the common files that no other rank of this machine downloads.
-                Default: all.
+            claim: says which of the common files this rank downloads, where other ranks of this
+                machine download the rest. Default: all.
 
         Returns:
             None if all of it is as committed, else a sentence that names the first wrong file.
@@ -109,13 +117,37 @@ class Fetched:
                 self._memory.seal(target)
             return why
 
-        kept = {*share.kept, *(share.common if claimed is None else claimed)}
+        kept = {*share.kept, *share.common}
         own, common = (self._size(names) for names in (share.kept, share.common))
         place = self._memory.place if fits(own, common, self._ranks) else None
-        # Common files first: the other ranks wait for them.
-        names = sorted(kept, key=lambda name: (name not in share.common, name))
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            return next((why for why in pool.map(wrong, [*names, *share.verified]) if why), None)
+            under_way = [pool.submit(wrong, name) for name in (*share.kept, *share.verified)]
+            # What it has claimed before the store did not answer.
+            under_way += [pool.submit(wrong, name) for name in self.claimed]
+            for names in self._claims(share.common, claim):
+                begun = [pool.submit(wrong, name) for name in names]
+                under_way += begun
+                wait(begun)
+                if any(file.exception() or file.result() for file in begun):
+                    break
+            return next((why for file in under_way if (why := file.result())), None)
+
+    def _claims(self, common: Collection[str], claim: Claim | None) -> Iterator[Collection[str]]:
+        """Common files that it downloads next: one, then more at once.
+
+        So that ranks which begin at the same time have about as much of few large files each.
+        """
+        most = 1
+        while left := sorted(
+            set(common) - set(self.claimed),
+            key=lambda name: (-self.manifest.files[name].size, name),
+        ):
+            mine = claim(left, most) if claim is not None else left
+            if not mine:
+                return
+            self.claimed += mine
+            yield mine
+            most *= _MORE
 
     def offered(self, names: Collection[str]) -> dict[str, SharedFile]:
         """Files that it has downloaded, for other ranks of this machine."""

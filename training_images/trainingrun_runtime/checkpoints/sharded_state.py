@@ -79,22 +79,33 @@ def has_description(tree: Any) -> bool:
     return isinstance(tree, dict | list | tuple) and any(map(has_description, inner))
 
 
-def mapped(value: Any, place: str, change: Callable[[str, Any], Any]) -> Any:
+def mapped(
+    value: Any,
+    place: str,
+    change: Callable[[str, Any], Any],
+    stands_for_one: Callable[[object], bool] = is_description,
+) -> Any:
     """A copy of an encoded state with each tensor and description replaced by `change(place, it)`.
 
     Args:
         value: from `encoding.encode`.
         place: what to call it, such as `model`; those inside are `model['weight']`.
         change: called for each of them.
+        stands_for_one: which dicts stand for a tensor.
     """
-    if isinstance(value, torch.Tensor) or is_description(value):
+    if isinstance(value, torch.Tensor) or stands_for_one(value):
         return change(place, value)
     if isinstance(value, dict):
         if value.get(TAG) == "array":
             return value
-        return {k: mapped(v, _inside(place, k, TAG in value), change) for k, v in value.items()}
+        return {
+            key: mapped(item, _inside(place, key, TAG in value), change, stands_for_one)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return type(value)(mapped(item, f"{place}[{i}]", change) for i, item in enumerate(value))
+        return type(value)(
+            mapped(item, f"{place}[{i}]", change, stands_for_one) for i, item in enumerate(value)
+        )
     return value
 
 

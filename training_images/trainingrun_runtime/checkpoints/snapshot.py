@@ -1,8 +1,9 @@
 """What a checkpoint of the session holds: the objects' state and every rank's own numbers.
 
-`state.pt` has what all ranks share, from rank 0; `random-<rank>.pt` has what one rank alone has:
-its random numbers, and the state of every object that differs from rank to rank. Of tensors that
-the ranks hold in parts, these have a description; the parts are in `shard_files`.
+`state.pt` has what all ranks share, from rank 0, but for tensors that other ranks save
+(`state_files`); `random-<rank>.pt` has what one rank alone has: its random numbers, and the state
+of every object that differs from rank to rank. Of tensors that the ranks hold in parts, these have
+a description; the parts are in `shard_files`.
 """
 
 import io
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import random_state, resharding, shard_files, sharded_state
+from . import random_state, resharding, shard_files, sharded_state, state_files
 from .encoding import TAG, NotSavable, decode, encode
 from .fetching import STATE_FILE
 from .restored_files import RestoredFiles
@@ -160,11 +161,12 @@ def _placed(
             same = comparison.same_parts.get(name, ())
             parts |= sharded_state.parts_to_save(state, own=name in own, same_parts=same, rank=rank)
         files |= shard_files.contents(parts, rank, staging.placed)
+    alike = {name: state.tree for name, state in states.items() if name not in own}
+    trees, tensors = state_files.divided(alike, comparison.parameters, world_size)
     if rank == 0:
-        all_ranks = {
-            name: staging.placed(state.tree) for name, state in states.items() if name not in own
-        }
-        files |= shared(all_ranks, own, position, world_size)
+        files |= shared(staging.placed(trees), own, position, world_size)
+    elif rank in tensors:
+        files[state_files.state_file(rank)] = staging.placed(tensors[rank])
     return files
 
 
@@ -235,7 +237,12 @@ def restore(
             f"state of {', '.join(own)}; it was not written by a session"
         )
     states = {
-        name: _kept((mine["objects"] if mine is not None and name in own else shared)[name], thing)
+        name: _kept(
+            mine["objects"][name]
+            if mine is not None and name in own
+            else state_files.whole(name, shared[name], files),
+            thing,
+        )
         for name, thing in objects.items()
     }
     whole = resharding.filled(states, objects, files)
@@ -263,7 +270,7 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
     if name in own:
         tree = shard_files.loaded(files.path(rank_file(0)))["objects"][name]
     elif name in shared:
-        tree = shared[name]
+        tree = state_files.whole(name, shared[name], files)
     else:
         raise ValueError(
             f"the checkpoint holds no state of {name!r}; name one of its objects: "

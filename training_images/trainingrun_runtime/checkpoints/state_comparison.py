@@ -4,6 +4,7 @@ The ranks exchange digests, a few numbers for each object, and never the states.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import sharded_state
@@ -34,15 +35,23 @@ class Comparison(NamedTuple):
     """Names of the objects whose state is not the same on every rank."""
     same_parts: Mapping[str, Sequence[int]]
     """Ranks whose `Fingerprints.layout` is this rank's, by the object's name."""
+    parameters: Mapping[str, Collection[str]] = MappingProxyType({})
+    """Names of the parameters of those models of which rank 0 decides everything else."""
 
 
-def compare(names: Sequence[str], ranks: Sequence[Sequence[int]], rank: int) -> Comparison:
+def compare(
+    names: Sequence[str],
+    ranks: Sequence[Sequence[int]],
+    rank: int,
+    parameters: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> Comparison:
     """Compare all ranks' fingerprints.
 
     Args:
         names: of the objects.
         ranks: of each rank, for each object, `common`, `layout` and `copies`.
         rank: of this process.
+        parameters: see `Comparison`.
     """
     own, same_parts = set(), {}
     for index, name in enumerate(names):
@@ -54,7 +63,7 @@ def compare(names: Sequence[str], ranks: Sequence[Sequence[int]], rank: int) -> 
             own.add(name)
         layouts = [layout for _, layout, _ in every]
         same_parts[name] = [r for r, layout in enumerate(layouts) if layout == layouts[rank]]
-    return Comparison(own, same_parts)
+    return Comparison(own, same_parts, parameters)
 
 
 def fingerprints(
@@ -72,7 +81,7 @@ def fingerprints(
 
 def _fingerprints(state: Encoded, compared: Collection[str] | None) -> Fingerprints:
     some = sharded_state.parts_of_some(state)
-    common, of_rank_0 = (state.tree, None) if compared is None else _divided(state.tree, compared)
+    common, of_rank_0 = (state.tree, None) if compared is None else divided(state.tree, compared)
     return Fingerprints(
         common=fingerprint(common),
         layout=fingerprint({p: [*part.offsets, *part.local.shape] for p, part in some.items()}),
@@ -82,7 +91,9 @@ def _fingerprints(state: Encoded, compared: Collection[str] | None) -> Fingerpri
     )
 
 
-def _divided(tree: Any, compared: Collection[str]) -> tuple[Any, Any]:
+def divided(
+    tree: Any, compared: Collection[str]
+) -> tuple[dict[str, Any] | None, dict[str, Any] | Any]:
     """The parameters of a model's encoded state, and the rest; a state of another form is rest."""
     items = tree.get("items") if isinstance(tree, dict) and TAG in tree else None
     if not isinstance(items, dict):

@@ -109,10 +109,10 @@ class Coordinator:
         with self._lock:
             return self._downloads.begin(), dict(self._refused)
 
-    def claim(self, search: int, machine: str, names: list[str]) -> list[str]:
-        """A worker: which of these files it downloads for the ranks of its machine."""
+    def claim(self, search: int, machine: str, names: list[str], most: int) -> list[str]:
+        """A worker: which of these files it downloads next for the ranks of its machine."""
         with self._lock:
-            return self._downloads.claim(search, machine, names)
+            return self._downloads.claim(search, machine, names, most)
 
     def offer(self, search: int, machine: str, files: dict[str, SharedFile]) -> None:
         """A worker: it has downloaded and verified these files."""

@@ -23,12 +23,17 @@ class SharedDownloads:
         self._claimed, self._offered = {}, {}
         return self._search
 
-    def claim(self, search: int, machine: str, names: Iterable[str]) -> list[str]:
-        """Those of the files that the caller downloads: no other rank of its machine does."""
-        if search != self._search:
-            return list(names)
-        claimed = self._claimed.setdefault(machine, set())
-        mine = [name for name in names if name not in claimed]
+    def claim(self, search: int, machine: str, names: Iterable[str], most: int) -> list[str]:
+        """The first of the files that no rank of this machine downloads yet: the caller does.
+
+        Args:
+            search: number of the search.
+            machine: see `shared_files.machine`.
+            names: of all files that its ranks need.
+            most: how many of them the caller begins with; it asks again for more.
+        """
+        claimed = self._claimed.setdefault(machine, set()) if search == self._search else set()
+        mine = [name for name in names if name not in claimed][:most]
         claimed.update(mine)
         return mine
 

@@ -1,0 +1,201 @@
+"""A large state that all ranks hold alike: each of them saves a part and restores all of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from support import checkpoints
+from trainingrun_runtime.checkpoints import snapshot, state_comparison, state_files
+from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.shard_files import DamagedShards
+from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.checkpoints.state_files import LEAST_FILE
+
+WIDTH = 32
+LAYERS = 9
+"""Of 4 KiB each: as many bytes as two files take at least, and more."""
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sizes are a thousandth."""
+    monkeypatch.setattr(state_files, "LEAST", state_files.LEAST // 1024)
+    monkeypatch.setattr(state_files, "LEAST_FILE", LEAST_FILE // 1024)
+
+
+def a_model(value: float = 0.0, layers: int = LAYERS) -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)), nn.BatchNorm1d(WIDTH))
+    model.register_buffer("means", torch.full((WIDTH, WIDTH), value))
+    return model
+
+
+def empty(layers: int = LAYERS) -> nn.Sequential:
+    model = a_model(layers=layers)
+    for tensor in model.state_dict().values():
+        tensor.zero_()
+    return model
+
+
+def save(
+    folder: Path,
+    ranks: list[dict[str, Any]],
+    parameters: dict[str, set[str]] | None = None,
+    own: set[str] | None = None,
+) -> None:
+    for rank, objects in enumerate(ranks):
+        states = snapshot.encoded(objects, objects)
+        comparison = state_comparison.Comparison(own or set(), {}, parameters or {})
+        files = snapshot.take(states, comparison, Position(step=7), rank, len(ranks))
+        checkpoints.write(files, folder)
+
+
+def restored(folder: Path, rank: int = 0, ranks: int = 2) -> nn.Sequential:
+    model = empty()
+    snapshot.restore(LocalFiles(folder), {"model": model}, rank, ranks)
+    return model
+
+
+def whole_tree() -> Any:
+    return snapshot.encoded({"model": a_model()}, ["model"])["model"].tree
+
+
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+def test_each_rank_saves_about_as_much_and_restores_all_of_it(tmp_path: Path) -> None:
+    save(tmp_path, [{"model": a_model()}, {"model": a_model()}])
+    sizes = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
+    assert sizes.keys() == {"state.pt", "state-1.pt", "random-0.pt", "random-1.pt"}
+    saved = state_files.divided({"model": whole_tree()}, {}, 2).tensors[1].values()
+    assert 0 <= sum(tensor.nbytes for tensor in saved) - 5 * 4 * WIDTH**2 < 4 * WIDTH**2, "of ten"
+    for rank, ranks in ((0, 2), (1, 2), (2, 3), (0, 1)):
+        assert equal(restored(tmp_path, rank, ranks), a_model())
+
+
+def test_an_optimizers_state_is_divided_as_well(tmp_path: Path) -> None:
+    def trained() -> dict[str, Any]:
+        model = nn.Linear(WIDTH, 3 * WIDTH)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(1, WIDTH)).sum().backward()
+        optimizer.step()
+        return {"model": model, "optimizer": optimizer}
+
+    torch.manual_seed(0)
+    first = trained()
+    torch.manual_seed(0)
+    save(tmp_path, [first, trained()])
+    assert (tmp_path / "state-1.pt").exists()
+    other = trained()
+    snapshot.restore(LocalFiles(tmp_path), other, 0, 2)
+    assert equal(other["model"], first["model"])
+    mine, theirs = (things["optimizer"].state_dict()["state"] for things in (first, other))
+    assert all(torch.equal(mine[i][key], theirs[i][key]) for i in mine for key in mine[i])
+
+
+def test_a_small_state_is_in_one_file(tmp_path: Path) -> None:
+    models = [{"model": a_model(layers=2)} for _ in range(8)]
+    save(tmp_path, models)
+    assert not list(tmp_path.glob("state-*.pt")), "12 KiB are not worth a second one"
+
+
+def test_of_many_ranks_some_save_and_they_are_spread_over_the_pods() -> None:
+    trees = {"it": {str(i): torch.empty(2**10) for i in range(9)}}
+    assert sorted(state_files.divided(trees, {}, 8).tensors) == [4], "36 KiB are two files"
+
+
+def test_what_is_no_plain_tensor_stays_in_the_first_file() -> None:
+    others = {
+        "sparse": torch.eye(300).to_sparse(),
+        "array": {"__trainingrun__": "array", "bytes": torch.zeros(10**5, dtype=torch.uint8)},
+        "text": "x" * 10**5,
+    }
+    trees = {"it": {**others, **{str(i): torch.empty(2**12) for i in range(2)}}}
+    divided = state_files.divided(trees, {}, 2)
+    assert [list(tensors) for tensors in divided.tensors.values()] == [["it['1']"]]
+    assert all(divided.trees["it"][name] is other for name, other in others.items())
+
+
+def test_what_rank_0_decides_is_saved_by_rank_0(tmp_path: Path) -> None:
+    """In data parallelism the buffers of other ranks are their own until the next forward pass."""
+    parameters = {name for name, _ in a_model().named_parameters()}
+    save(
+        tmp_path,
+        [{"model": a_model(1.0)}, {"model": a_model(2.0)}],
+        parameters={"model": parameters},
+    )
+    assert (tmp_path / "state-1.pt").exists()
+    assert equal(restored(tmp_path, rank=1), a_model(1.0))
+
+
+def test_what_differs_from_rank_to_rank_stays_with_each(tmp_path: Path) -> None:
+    save(tmp_path, [{"model": a_model(1.0)}, {"model": a_model(2.0)}], own={"model"})
+    assert not (tmp_path / "state-1.pt").exists()
+    assert equal(restored(tmp_path, rank=1), a_model(2.0))
+
+
+def test_one_object_is_restored_alone(tmp_path: Path) -> None:
+    save(tmp_path, [{"model": a_model()}, {"model": a_model()}])
+    model = empty()
+    assert snapshot.restore_alone(LocalFiles(tmp_path), "model", model) == 7
+    assert equal(model, a_model())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        pytest.param(
+            lambda folder, _: (folder / "state-1.pt").unlink(),
+            r"lacks the file with model\[.*not written whole",
+            id="no file",
+        ),
+        pytest.param(
+            lambda folder, _: (folder / "state-1.pt").write_bytes(b"none"),
+            r"state-1\.pt cannot be read",
+            id="another file",
+        ),
+        pytest.param(
+            lambda folder, _: torch.save([1], folder / "state-1.pt"),
+            r"state-1\.pt does not hold model\[",
+            id="another content",
+        ),
+        pytest.param(
+            lambda folder, content: torch.save(
+                {key: value[:1] for key, value in content.items()}, folder / "state-1.pt"
+            ),
+            r"state-1\.pt does not hold model\[.* as state\.pt says",
+            id="other shapes",
+        ),
+        pytest.param(
+            lambda folder, content: torch.save(
+                {key: value.half() for key, value in content.items()}, folder / "state-1.pt"
+            ),
+            r"state-1\.pt does not hold model\[.* as state\.pt says",
+            id="other types",
+        ),
+    ],
+)
+def test_a_file_that_is_not_as_it_should_be_is_refused(
+    tmp_path: Path, change: Any, sentence: str
+) -> None:
+    save(tmp_path, [{"model": a_model()}, {"model": a_model()}])
+    change(tmp_path, torch.load(tmp_path / "state-1.pt", weights_only=True))
+    with pytest.raises(DamagedShards, match=sentence):
+        restored(tmp_path)
+
+
+@pytest.mark.parametrize("rank", ["../1", -1, None, True, 2**70])
+def test_a_reference_leads_to_no_other_file(tmp_path: Path, rank: Any) -> None:
+    save(tmp_path, [{"model": a_model()}, {"model": a_model()}])
+    saved = torch.load(tmp_path / "state.pt", weights_only=True)
+    for item in saved["objects"]["model"]["items"].values():
+        if isinstance(item, dict):
+            item["rank"] = rank
+    torch.save(saved, tmp_path / "state.pt")
+    with pytest.raises(DamagedShards, match="lacks the file"):
+        restored(tmp_path)
