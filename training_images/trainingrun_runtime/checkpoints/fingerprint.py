@@ -4,12 +4,16 @@ import hashlib
 import io
 from typing import Any
 
+import numpy as np
 import torch
 
 WHOLE = 65_536
 """Tensors of up to so many elements are read whole."""
-SAMPLE = 4_096
+SAMPLE = 1_024
 """Of larger ones so many elements, evenly spread: a step changes nearly all of them."""
+_LANES = 127
+"""Sums of the 64-bit words of a tensor; a prime, so that the rows of a matrix begin in other
+ones."""
 
 
 def fingerprint(state: Any) -> int:
@@ -37,6 +41,7 @@ def _add(digest: Any, value: Any) -> None:
 
 
 def _content(value: torch.Tensor) -> bytes:
+    """Bytes that are others where the tensor has another content, and much fewer."""
     if value.layout is not torch.strided or value.is_quantized:
         file = io.BytesIO()
         torch.save(value, file)
@@ -45,5 +50,16 @@ def _content(value: torch.Tensor) -> bytes:
     flat = value.contiguous().reshape(-1)
     if count > WHOLE:
         flat = flat[:: count // SAMPLE]
-    content: bytes = flat.cpu().contiguous().view(torch.uint8).numpy().tobytes()
-    return content
+    return _summed(flat.cpu().contiguous().view(torch.uint8).numpy())
+
+
+def _summed(content: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    """Each `_LANES`th word of a content, added up: ten times as fast as a digest of all of it.
+
+    A word that changes alone changes a sum, and so does another order of words, unless they are
+    exchanged within a lane.
+    """
+    row = 8 * _LANES
+    whole = len(content) // row * row
+    sums = np.add.reduce(content[:whole].view(np.uint64).reshape(-1, _LANES), axis=0)
+    return bytes(sums.tobytes() + content[whole:].tobytes())
