@@ -37,7 +37,8 @@ class Load:
         self._width = width = settings["width"]
         layers = [nn.Linear(width, width) for _ in range(4)]
         network = nn.Sequential(*layers, nn.ReLU(), nn.Linear(width, 1))
-        network.register_buffer("ballast", torch.rand(settings["ballast"] * 250_000))
+        for number in range(settings["ballast"] // 4):  # as many tensors as a network has
+            network.register_buffer(f"ballast-{number}", torch.rand(1_000_000))
         self.model = DistributedDataParallel(network, broadcast_buffers=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self._killed = Path(f"{settings['times']}.killed")

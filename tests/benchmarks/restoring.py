@@ -38,7 +38,8 @@ def whole(config: dict[str, Any]) -> None:
     entered = time.time()
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(16, 16))
-    network.register_buffer("ballast", torch.rand(50_000_000))
+    for number in range(50):
+        network.register_buffer(f"ballast-{number}", torch.rand(1_000_000))
     _train(config, nn.parallel.DistributedDataParallel(network, broadcast_buffers=False), entered)
 
 
@@ -112,8 +113,10 @@ def _plain_read(place: list[str], rank: int) -> dict[str, Any]:
 
 
 def _own_files(newest: Manifest, rank: int) -> list[str]:
-    own = (f"shard-{rank}.pt", f"random-{rank}.pt", "state.pt")
-    return [name for name in newest.files if name in own or name.endswith(".json")]
+    own = (f"shard-{rank}.pt", f"random-{rank}.pt")
+    return [
+        name for name in newest.files if name in own or name.endswith(".json") or "state" in name
+    ]
 
 
 def _total(newest: Manifest) -> int:
