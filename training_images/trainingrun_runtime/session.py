@@ -71,10 +71,15 @@ class Session:
         worker: Worker = this_worker()
         self._worker = worker
         saved = SavedObjects(worker, objects)
-        worker.register(self)
+        self._random = StepRandom(seed, first_of_group(objects.values(), worker.rank))
+        self.noted_steps = NotedSteps(
+            random_file=None if self._random.seeded else worker.random_file,
+            world_size=worker.world_size,
+        )
+        """The state after the last step, for a rank that is lost."""
+        worker.register(self)  # which closes what was noted, also where the rest of this raises
         self._consensus = StepConsensus(worker.timeout_s)
         self._final_metrics: dict[str, Any] = {}
-        self._random = StepRandom(seed, first_of_group(objects.values(), worker.rank))
         seeded = [f"seed={seed}"] if self._random.seeded else []
         self._consensus.compare_names([*objects, *seeded])
         snapshot.try_out(saved.states())  # what cannot be saved is refused now
@@ -84,11 +89,6 @@ class Session:
         self._random.begin("session", 0, 0)
         self._rated_by = worker.trial.metric if worker.trial else None
         self._rate(restored.metrics if restored is not None else {})
-        self.noted_steps = NotedSteps(
-            random_file=None if self._random.seeded else worker.random_file,
-            world_size=worker.world_size,
-        )
-        """The state after the last step, for a rank that is lost."""
         self.reports = ReportRecorder(worker.coordinator, worker.rank, worker.group)
         """What this rank has reported."""
         self._gradients = AccumulatedGradients(
