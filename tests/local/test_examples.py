@@ -17,6 +17,8 @@ from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints.bucket import Bucket
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,7 +34,6 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Callable[..., Run]:
     return make
 
 
-@pytest.mark.slow
 def test_linear_finds_the_line_and_ends_alike_when_interrupted(a_run: Callable[..., Run]) -> None:
     whole = a_run("linear", steps=60)
     assert whole.drive() == 0
@@ -48,7 +49,6 @@ def test_linear_finds_the_line_and_ends_alike_when_interrupted(a_run: Callable[.
     assert broken.metrics()["weights_sha256"] == undisturbed["weights_sha256"]
 
 
-@pytest.mark.slow
 def test_digits_learns_real_digits(a_run: Callable[..., Run]) -> None:
     run = a_run("digits", epochs=8, batch_size=32)
     assert run.drive() == 0
@@ -58,7 +58,6 @@ def test_digits_learns_real_digits(a_run: Callable[..., Run]) -> None:
     assert len(metrics["weights_sha256"]) == 64
 
 
-@pytest.mark.slow
 def test_the_loader_ends_alike_when_interrupted(a_run: Callable[..., Run]) -> None:
     whole = a_run("loader", epochs=4)
     assert whole.drive() == 0, whole.log()
@@ -72,7 +71,6 @@ def test_the_loader_ends_alike_when_interrupted(a_run: Callable[..., Run]) -> No
     assert broken.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
 
 
-@pytest.mark.slow
 def test_techniques_that_are_combined_end_alike_when_interrupted(a_run: Callable[..., Run]) -> None:
     whole = a_run("combined", steps=60)
     assert whole.drive() == 0, whole.log()
@@ -86,7 +84,6 @@ def test_techniques_that_are_combined_end_alike_when_interrupted(a_run: Callable
     assert broken.metrics() == whole.metrics()
 
 
-@pytest.mark.slow
 def test_what_ray_data_loads_is_learned(a_run: Callable[..., Run]) -> None:
     run = a_run("ray_data", epochs=2)
     assert run.drive() == 0, run.log()
@@ -94,7 +91,6 @@ def test_what_ray_data_loads_is_learned(a_run: Callable[..., Run]) -> None:
     assert run.progress().step == 2 * 12
 
 
-@pytest.mark.slow
 def test_resnet18_reads_idx_files_from_storage(a_run: Callable[..., Run], tmp_path: Path) -> None:
     data = Bucket.open(f"file://{tmp_path}/data")
     random = np.random.default_rng(0)
@@ -122,7 +118,6 @@ def test_a_misspelled_setting_fails_with_the_known_ones(a_run: Callable[..., Run
     assert "has 'stepz'; this example knows steps, lr" in failure.message
 
 
-@pytest.mark.slow
 def test_three_workers_that_resume_end_alike_too(tmp_path: Path) -> None:
     """With two workers a sum has only one order; the order of three must not change on resume."""
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))

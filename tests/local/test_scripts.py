@@ -71,6 +71,7 @@ def test_a_script_that_swallows_the_failure_of_its_training_has_failed(
     assert "ValueError: bad batch" in failure.message
 
 
+@pytest.mark.slow
 def test_a_script_that_swallows_a_suspend_is_suspended(a_script: Callable[[str], Run]) -> None:
     run = a_script(
         """
