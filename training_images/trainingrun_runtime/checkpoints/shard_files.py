@@ -115,6 +115,20 @@ def loaded(file: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
 
 
+def opened(files: RestoredFiles, name: str) -> Any:
+    """What a file of the checkpoint holds, see `loaded`.
+
+    Raises:
+        DamagedShards: it cannot be read.
+    """
+    path = files.path(name)
+    try:
+        return loaded(path)
+    except Exception as error:
+        line = str(error).partition("\n")[0]
+        raise DamagedShards(f"{name} cannot be read: {line}") from error
+
+
 def sources_in(files: RestoredFiles) -> dict[str, list[Source]]:
     """All parts in a checkpoint, by the tensors' keys.
 
@@ -235,12 +249,7 @@ class ShardFiles:
     def _open(self, rank: int) -> Mapping[str, Any]:
         if rank not in self._opened:
             name = shard_file(rank)
-            path = self._files.path(name)
-            try:
-                found = loaded(path)
-            except Exception as error:
-                line = str(error).partition("\n")[0]
-                raise DamagedShards(f"{name} cannot be read: {line}") from error
+            found = opened(self._files, name)
             if not isinstance(found, dict):
                 raise DamagedShards(f"{name} holds a {type(found).__name__} instead of tensors")
             self._opened[rank] = found

@@ -14,7 +14,7 @@ import torch
 from . import state_comparison
 from .encoding import TAG
 from .restored_files import RestoredFiles
-from .shard_files import DamagedShards, loaded
+from .shard_files import DamagedShards, opened
 from .sharded_state import mapped
 
 ELSEWHERE = "elsewhere"
@@ -90,10 +90,10 @@ def whole(name: str, tree: Any, files: RestoredFiles) -> Any:
     Raises:
         DamagedShards: a tensor is not in the file that should have it.
     """
-    opened: dict[int, Any] = {}
+    known: dict[int, Any] = {}
 
     def tensor(place: str, value: Any) -> Any:
-        return _read(place, value, files, opened) if _is_reference(value) else value
+        return _read(place, value, files, known) if _is_reference(value) else value
 
     return mapped(tree, name, tensor, _is_reference)
 
@@ -103,19 +103,15 @@ def _is_reference(value: object) -> bool:
 
 
 def _read(
-    place: str, reference: Mapping[str, Any], files: RestoredFiles, opened: dict[int, Any]
+    place: str, reference: Mapping[str, Any], files: RestoredFiles, known: dict[int, Any]
 ) -> torch.Tensor:
     rank = reference.get("rank")
     name = state_file(rank) if type(rank) is int else ""
     if type(rank) is not int or name not in files.names():
         raise DamagedShards(f"the checkpoint lacks the file with {place}; it was not written whole")
-    if rank not in opened:
-        try:
-            opened[rank] = loaded(files.path(name))
-        except Exception as error:
-            line = str(error).partition("\n")[0]
-            raise DamagedShards(f"{name} cannot be read: {line}") from error
-    content = opened[rank]
+    if rank not in known:
+        known[rank] = opened(files, name)
+    content = known[rank]
     found: Any = content.get(place) if isinstance(content, dict) else None
     if (
         type(found) is not torch.Tensor
