@@ -14,7 +14,7 @@ from ray.train.v2.jax import JaxConfig, JaxTrainer
 from trainingrun.api.contract import ContractStorage, RunContract
 from trainingrun_runtime import backends
 from trainingrun_runtime.backends import Backend
-from trainingrun_runtime.ray_internals import jax_backend
+from trainingrun_runtime.ray_internals import jax_backend, jax_config
 from trainingrun_runtime.ray_internals.jax_backend import OwnGpus
 from trainingrun_runtime.scaling import config_of
 
@@ -129,11 +129,11 @@ def test_jaxs_ranks_join_with_the_devices_of_the_run(
 def test_on_cpus_jaxs_ranks_join_where_the_script_asks_for_it(
     scaling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(backends.JAX_PLATFORMS_ENV, raising=False)
+    monkeypatch.delenv(jax_config.JAX_PLATFORMS_ENV, raising=False)
     found = connected(a_jax_trainer(**scaling), "CPUs")
     # Ray's word for joining; it asks for CUDA only where JAX_PLATFORMS is not set.
     assert found == Backend(JaxConfig(use_gpu=True), {"JAX_PLATFORMS": "cpu"})
-    monkeypatch.setenv(backends.JAX_PLATFORMS_ENV, "cpu,mine")
+    monkeypatch.setenv(jax_config.JAX_PLATFORMS_ENV, "cpu,mine")
     assert connected(a_jax_trainer(**scaling), "CPUs").variables == {"JAX_PLATFORMS": "cpu,mine"}
 
 

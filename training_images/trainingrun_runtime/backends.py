@@ -14,7 +14,6 @@ from . import overruled
 from .ray_internals import jax_config
 
 LEGACY_KERAS_ENV = "TF_USE_LEGACY_KERAS"
-JAX_PLATFORMS_ENV = "JAX_PLATFORMS"
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,11 @@ def _jax(theirs: Any, their_scaling: ScalingConfig, scaling: ScalingConfig) -> B
     said = overruled.by_jax(theirs, ours, by_ray)
     if not joins or scaling.use_gpu or scaling.use_tpu:
         return Backend(ours, overruled=said)
-    platforms = os.environ.get(JAX_PLATFORMS_ENV) or "cpu"
+    platforms = os.environ.get(jax_config.JAX_PLATFORMS_ENV) or "cpu"
     return Backend(
-        jax_config.config(gpu=True, tpu=False), {JAX_PLATFORMS_ENV: platforms}, overruled=said
+        jax_config.config(gpu=True, tpu=False),
+        {jax_config.JAX_PLATFORMS_ENV: platforms},
+        overruled=said,
     )
 
 

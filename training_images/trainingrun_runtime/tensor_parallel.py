@@ -24,7 +24,7 @@ def first_of_group(objects: Iterable[Any], rank: int) -> int:
 
 def _group(model: torch.nn.Module) -> frozenset[int]:
     """The ranks over which a parameter is split, other than by FSDP2; with this one, if any."""
-    of_fsdp = list(_ranks_of_fsdp(model))
+    of_fsdp = set(_ranks_of_fsdp(model))
     found: frozenset[int] = frozenset()
     for parameter in model.parameters():
         if not is_sharded(parameter) or parameter.device_mesh.get_coordinate() is None:

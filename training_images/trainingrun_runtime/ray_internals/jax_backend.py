@@ -12,7 +12,8 @@ import ray
 from ray.train._internal.utils import get_address_and_port
 from ray.train.v2.jax.config import JaxConfig, _JaxBackend
 
-JAX_PLATFORMS_ENV = "JAX_PLATFORMS"
+from .jax_config import JAX_PLATFORMS_ENV
+
 _AMD_ENV = "HIP_VISIBLE_DEVICES"
 """By it Ray tells a process which of AMD's GPUs are its own."""
 

@@ -7,6 +7,8 @@ import sys
 
 from ray.train import BackendConfig
 
+JAX_PLATFORMS_ENV = "JAX_PLATFORMS"
+
 
 def is_jax(backend: BackendConfig) -> bool:
     """Whether it is Ray's JaxConfig itself; a subclass connects the ranks in its own way."""
