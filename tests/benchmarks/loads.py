@@ -37,8 +37,11 @@ class Load:
         self._width = width = settings["width"]
         layers = [nn.Linear(width, width) for _ in range(4)]
         network = nn.Sequential(*layers, nn.ReLU(), nn.Linear(width, 1))
-        for number in range(settings["ballast"] // 4):  # as many tensors as a network has
-            network.register_buffer(f"ballast-{number}", torch.rand(1_000_000))
+        # As many tensors as a network has. The optimizer has them too, as it has its own moments;
+        # that they get no gradient leaves the steps as short as they are.
+        for number in range(settings["ballast"] // 4):
+            ballast = nn.Parameter(torch.rand(1_000_000), requires_grad=False)
+            network.register_parameter(f"ballast-{number}", ballast)
         self.model = DistributedDataParallel(network, broadcast_buffers=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self._killed = Path(f"{settings['times']}.killed")

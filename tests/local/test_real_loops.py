@@ -76,6 +76,22 @@ def test_a_row_that_is_changed_after_the_last_steps_checkpoint_is_saved(
     assert table.weight[6:9, 0].tolist() == [1, 0, 1]
 
 
+def test_a_checkpoint_is_made_again_when_weights_were_changed_while_they_were_copied(
+    a_run: Callable[..., Run],
+) -> None:
+    usual = a_run("changes_what_is_copied", changes=False)
+    assert usual.drive() == 0, usual.log()
+    assert [made.step for made in manifest.committed(usual.bucket)] == [3, 12]
+
+    changing = a_run("changes_what_is_copied", changes=True)
+    assert changing.drive() == 0, changing.log()
+    assert "checkpoint of step 3 is not committed" in changing.log()
+    first, last = [made.step for made in manifest.committed(changing.bucket)]
+    assert first in (4, 5, 6), "after the next step, or once the void one is uploaded"
+    assert last == 12
+    assert changing.metrics()["weights_sha256"] == usual.metrics()["weights_sha256"]
+
+
 def test_what_would_go_wrong_silently_is_refused(a_run: Callable[..., Run], tmp_path: Path) -> None:
     file = tmp_path / "told"
     assert a_run("refused", told=str(file)).drive() == 1

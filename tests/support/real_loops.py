@@ -251,3 +251,26 @@ def refused(config: dict[str, Any]) -> None:
     if ray.train.get_context().get_world_rank() == 0:
         Path(config["told"]).write_text("\n".join(told))
     raise ValueError("all of it was refused")
+
+
+def changes_what_is_copied(config: dict[str, Any]) -> None:
+    """Rank 1 changes what it saves, and changes it back, just after a checkpoint was made."""
+    seed_everything(0)
+    rank = ray.train.get_context().get_world_rank()
+    model = prepare_model(torch.nn.Linear(2048, 2048), parallel_strategy_kwargs=REPEATABLE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    session = Session(seed=0, model=model, optimizer=optimizer)
+    for step in session.steps(12):
+        time.sleep(0.1)  # longer than an upload
+        if rank == 1 and step == 3 and config["changes"]:
+            weight = next(model.parameters())
+            for tensor in (weight, optimizer.state[weight]["momentum_buffer"]):
+                with torch.no_grad():
+                    tensor.mul_(2)
+                    tensor.mul_(0.5)
+        optimizer.zero_grad()
+        model(torch.randn(4, 2048)).square().mean().backward()
+        optimizer.step()
+        if step == 2:
+            session.save()
+    session.finish(weights_sha256=weights_sha256(model))

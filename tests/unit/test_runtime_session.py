@@ -24,7 +24,7 @@ class Worker:
 
     def end(self) -> None:
         """What the real one does of a session at the end of the training function."""
-        self.session.noted_steps.close()
+        self.session.close()
 
 
 class Unsavable:

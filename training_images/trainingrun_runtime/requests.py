@@ -139,9 +139,9 @@ class Requests:
         notice = self._worker.notice or _notice_of_ray()
         if notice is not None and time.time() >= checkpoint_at(notice, self._saving.slowest_s()):
             command = max(command, Command.CHECKPOINT_AND_EXIT)
-        due = self._saving.is_due(due_s)
         # One clock decides: ranks with different clocks would request it twice.
-        return max(command, Command.CHECKPOINT) if due and self._worker.rank == 0 else command
+        due = self._saving.is_due(due_s) if self._worker.rank == 0 else self._saving.late
+        return max(command, Command.CHECKPOINT) if due else command
 
     def _checkpoint_and_exit(self, command: int) -> None:
         """Make a checkpoint, wait for its commit, and end this worker group."""

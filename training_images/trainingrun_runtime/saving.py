@@ -1,7 +1,8 @@
 """What a session saves and restores, and when a checkpoint is due."""
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,11 @@ import ray.train
 import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from .checkpoints import large_tensors, snapshot, state_comparison
+from .checkpoints import large_tensors, late_copies, snapshot, state_comparison
 from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
+from .checkpoints.late_copies import LateCopies
 from .checkpoints.restored_files import files_of
 from .checkpoints.sharded_state import Encoded
 from .checkpoints.snapshot import Position
@@ -25,6 +27,11 @@ from .course import Course
 from .noted_steps import NotedSteps
 from .reports.recorder import ReportRecorder
 from .worker import Worker
+
+log = logging.getLogger(__name__)
+
+LATE_STEP_S = 10.0
+"""Seconds of the longest step beside which a checkpoint is still being copied."""
 
 
 class SavedObjects:
@@ -105,7 +112,12 @@ class Saving:
         self.interval = CheckpointInterval(worker.checkpoints, worker.history)
         """When checkpoints are due, and what they cost."""
         self.late = False
-        """Whether one is made as soon as the former one is uploaded."""
+        """Whether one is made as soon as the former one is uploaded; a rank on which that is void
+        asks for it alone."""
+        self.step_s = 0.0
+        """Seconds that the last step took."""
+        self.settling_s = 0.0
+        """Seconds for which training has waited for copies, outside of `save`."""
         self.saved: Position | None = course.position if worker.restored is not None else None
         """Of the last checkpoint of this run."""
         self._note_saved(objects.states() if self.saved is not None else {})
@@ -113,6 +125,8 @@ class Saving:
         self._save_seconds = 0.0
         self._upload: CheckpointUpload | None = None
         self._staging = Staging()
+        self._copies: LateCopies | None = None
+        self._copies_late = True
         self._tried = False
 
     @property
@@ -130,6 +144,7 @@ class Saving:
         states = self._objects.states()
         return (
             self.unsaved
+            or self.late
             or self._objects.fingerprints(states) != self._fingerprints
             or self._versions.changed(large_tensors.versions(states))
         )
@@ -179,9 +194,11 @@ class Saving:
     def save(self, *, wait: bool) -> None:
         """Make a checkpoint of this step; every rank calls it after the same step.
 
-        Training stops only while the state is copied; files are written and uploaded in the
-        background, unless `wait` is set.
+        Training stops only while the state is copied, in a loop only for what the next step may
+        change before its optimizer does; files are uploaded in the background, unless `wait` is
+        set.
         """
+        self.settle()
         if self._upload is not None:
             self._upload.wait()
             self._save_seconds = self._upload.seconds_so_far
@@ -192,12 +209,26 @@ class Saving:
         self._note_saved(states)
         comparison = self._compare(self._fingerprints)
         self._noted_steps.exclude(comparison.own)
+        later = self._later() if not wait else frozenset()
         files = snapshot.take(
-            states, comparison, position, worker.rank, worker.world_size, self._staging
+            states,
+            comparison,
+            position,
+            worker.rank,
+            worker.world_size,
+            self._staging,
+            lambda source: late_copies.address(source) in later,
         )
+        if self._staging.left:
+            self._copies = LateCopies(self._staging.left, states)
         # The run's table has what was reported before the checkpoint is committed.
         self._upload = CheckpointUpload(
-            files, worker.bucket, worker.rank, worker.storage_retry, self._reports.flush
+            files,
+            worker.bucket,
+            worker.rank,
+            worker.storage_retry,
+            self._copies,
+            self._reports.flush,
         )
         ray.train.report(
             {**self._course.rating, **self._course.metrics, "step": position.step},
@@ -207,13 +238,26 @@ class Saving:
             checkpoint_upload_fn=self._upload,
             delete_local_checkpoint_after_upload=False,
         )
-        self.saved, self._saved_at, self.late = position, time.monotonic(), False
+        self.saved, self._saved_at = position, time.monotonic()
+        self.late = False
         self.interval.cost.saved(self._saved_at - began)
         if wait:
             self._upload.wait()
 
+    def settle(self) -> None:
+        """Wait for what is still being copied: an optimizer, or other code, may change it next."""
+        copies, self._copies = self._copies, None
+        if copies is None:
+            return
+        began = time.monotonic()
+        if not copies.settle():
+            log.info("the checkpoint is void and made again: parameters were changed meanwhile")
+            self.late, self._copies_late = True, False
+        self.settling_s += time.monotonic() - began
+
     def wait_for_upload(self) -> None:
         """Return once no checkpoint is being uploaded."""
+        self.settle()
         if self._upload is not None:
             self._upload.wait()
 
@@ -223,12 +267,23 @@ class Saving:
         That takes long while the store does not answer; a preemption does not wait for it. Every
         rank asks: waiting in a collective for another rank would exceed the timeout.
         """
+        self.settle()
         if self._upload is None:
             return
         wait_s = 0.05
         while not ray.get(self._worker.coordinator.settled.remote(self._upload.name)):
             time.sleep(wait_s)
             wait_s = min(wait_s * 1.2, 1.0)
+
+    def _later(self) -> Collection[int]:
+        """Addresses of the memory that is copied while the next step computes.
+
+        A checkpoint is committed once an optimizer begins that step, so of a step that takes long
+        it would be lost more often; and a copy takes a small part of such a step.
+        """
+        if self._copies_late and self._course.loops.inside and self.step_s <= LATE_STEP_S:
+            return late_copies.memory_of(self._objects.objects.values())
+        return frozenset()
 
     def _note_saved(self, states: Mapping[str, Encoded]) -> None:
         """What a checkpoint of these states is compared with later."""

@@ -15,6 +15,7 @@ checkpoint of its last step is.
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -77,7 +78,9 @@ class Session:
             world_size=worker.world_size,
         )
         """The state after the last step, for a rank that is lost."""
-        worker.register(self)  # which closes what was noted, also where the rest of this raises
+        self._ending = ExitStack()
+        self._ending.callback(self.noted_steps.close)
+        worker.register(self)  # which calls `close`, also where the rest of this raises
         self._consensus = StepConsensus(worker.timeout_s)
         self._final_metrics: dict[str, Any] = {}
         seeded = [f"seed={seed}"] if self._random.seeded else []
@@ -103,6 +106,8 @@ class Session:
             self._gradients,
             self.reports,
         )
+        self._gradients.before_step = self._saving.settle
+        self._ending.callback(self._saving.settle)
         self._data = DrawnBatches(saved.objects)
         self._epochs: int | None = None
         self._total: int | None = None
@@ -258,6 +263,7 @@ class Session:
         except GeneratorExit:  # `break`, or an exception in the loop's body
             if course.loops.number == number:
                 course.loops.inside = False
+            self._saving.settle()  # what follows the loop may change anything
             raise
         self._leave_loop()
 
@@ -310,6 +316,10 @@ class Session:
             self._reporter.close()
             ray.get(self._worker.coordinator.finished.remote(final))
 
+    def close(self) -> None:
+        """The training function has returned or raised; what was noted can still be asked for."""
+        self._ending.close()
+
     def _rate(self, metrics: Mapping[str, Any]) -> None:
         """Remember the metric by which trials of a sweep are compared."""
         if self._rated_by is not None and self._rated_by in metrics:
@@ -338,6 +348,7 @@ class Session:
         if loops.in_step:
             loops.leave()
             self._step_done()
+        self._saving.settle()
         end = loops.end()
         if end is None:
             return
@@ -348,12 +359,15 @@ class Session:
 
     def _step_done(self) -> None:
         course, saving = self._course, self._saving
+        saving.settle()
         course.loops.in_step = False
         self._data.step_done()
         self._gradients.step_done()
         course.step += 1
-        step_s = time.monotonic() - self._step_began
-        course.productive += step_s
+        saving.step_s = step_s = time.monotonic() - self._step_began
+        waited_s, saving.settling_s = saving.settling_s, 0.0
+        course.productive += step_s - waited_s
+        course.stalled += waited_s
         saving.interval.cost.stepped(step_s, saving.uploading)
         self._report_step()
         started = time.monotonic()

@@ -17,7 +17,7 @@ from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .ray_internals import air_session
 from .tracking.on_rank import tracking
-from .worker import begin
+from .worker import Worker, begin
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,14 @@ class TrainingFunction:
             time.sleep(PEER_LOSS_WAIT_S)
             raise PeerLost(remedies.explained(error)) from error
         finally:
-            worker.end()
+            _end(worker)
+
+
+def _end(worker: Worker) -> None:
+    try:
+        worker.end()
+    except Exception:  # it would take the place of the training function's own
+        log.exception("the worker has not ended as it should")
 
 
 def _call(function: Callable[..., Any], config: dict[str, Any]) -> Any:

@@ -55,6 +55,10 @@ class RegisteredSession(Protocol):
         """The training function has returned."""
         ...
 
+    def close(self) -> None:
+        """The training function has returned or raised."""
+        ...
+
 
 class Worker:
     """One rank of the run.
@@ -223,7 +227,7 @@ class Worker:
         if self.fetched is not None:
             self.fetched.close()
         if self.session is not None:
-            self.session.noted_steps.close()
+            self.session.close()
 
     def _handle_notice(self, notice: PreemptionNotice) -> None:
         if self.session is not None:

@@ -94,7 +94,11 @@ class Story:
 
     def go_on(self, seconds: float, crash: int | None = None) -> None:
         """Time passes, and the operator polls and reconciles."""
+        driver = self.world.driver
+        trained = driver is not None and driver.trains
         self.world.pass_time(seconds)
+        if trained:  # perhaps to its end, in a time of hours
+            self.last_trained = self.world.now
         if self.operator.down or self.world.run_deleted:
             return
         self.operator.poll()

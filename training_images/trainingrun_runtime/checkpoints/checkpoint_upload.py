@@ -4,6 +4,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ray.train import Checkpoint
@@ -12,6 +13,7 @@ from ..ray_internals import training
 from . import streamed_files
 from .background import behind_training
 from .bucket import Bucket
+from .late_copies import LateCopies
 from .storage_retry import StorageRetry
 
 
@@ -26,6 +28,7 @@ class CheckpointUpload:
         bucket: the run's folder.
         rank: of this process.
         retry: repeats what the store does not answer.
+        copies: which of them are still being made; void ones are uploaded as such.
         before_end: called once the files are uploaded, before Ray is told so; does not raise.
     """
 
@@ -35,10 +38,11 @@ class CheckpointUpload:
         bucket: Bucket,
         rank: int,
         retry: StorageRetry,
+        copies: LateCopies | None = None,
         before_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._files, self._bucket, self._rank = files, bucket, rank
-        self._retry, self._before_end = retry, before_end
+        self._retry, self._copies, self._before_end = retry, copies, before_end
         # Ray asks for one; what is uploaded is not in it.
         self._empty = tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True)
         self.folder = self._empty.name
@@ -55,11 +59,9 @@ class CheckpointUpload:
         try:
             uploaded = training.stored(name)
             key = self._bucket.key_of(uploaded.path)
-            behind_training(
-                lambda: streamed_files.upload(
-                    self._bucket, key, self._files, self._rank, self._retry
-                )
-            )
+            if self._copies is not None:
+                self._copies.wait()
+            behind_training(partial(self._upload_to, key))
             self._files = {}
             self._empty.cleanup()
             self._before_end()
@@ -68,6 +70,10 @@ class CheckpointUpload:
             self.done = True
             self._finished.set()
         return uploaded
+
+    def _upload_to(self, folder: str) -> None:
+        intact = self._copies.intact if self._copies is not None else lambda: True
+        streamed_files.upload(self._bucket, folder, self._files, self._rank, self._retry, intact)
 
     @property
     def seconds_so_far(self) -> float:

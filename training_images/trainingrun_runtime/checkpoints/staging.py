@@ -11,7 +11,7 @@ which tensors take it, and that memory which cannot be pinned is used as it is.
 import mmap
 import os
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -35,6 +35,10 @@ AT_ONCE = 2**22
 NumPy releases Python's lock meanwhile."""
 
 
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""The place of a copy, and its source."""
+
+
 class Staging:
     """Copies of tensors in host memory; those of one checkpoint are overwritten by the next one's.
 
@@ -45,7 +49,9 @@ class Staging:
     def __init__(self) -> None:
         self._free: dict[Hashable, list[torch.Tensor]] = {}
         self._used: dict[Hashable, list[torch.Tensor]] = {}
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._copies: list[Pair] = []
+        self.left: list[Pair] = []
+        """What `copy` has left to be copied later."""
         self._making: threading.Thread | None = None
         self._wanted = threading.Event()
 
@@ -67,13 +73,17 @@ class Staging:
             return type(value)(self.placed(item) for item in value)
         return value  # the others never change
 
-    def copy(self) -> None:
-        """Copy all tensors that got a place."""
+    def copy(self, later: Callable[[torch.Tensor], bool] = lambda source: False) -> None:
+        """Copy all tensors that got a place, but those that can be copied later."""
         self._free = {}
-        copies, self._copies = self._copies, []
+        copies: list[Pair] = []
+        self.left = []
+        for pair in self._copies:
+            (self.left if later(pair[1]) else copies).append(pair)
+        self._copies = []
         # Ray tells PyTorch to use one thread. A copy from a GPU belongs to this thread's stream.
         threads = min(THREADS, os.cpu_count() or 1) if torch.get_num_threads() == 1 else 1
-        shared: list[tuple[torch.Tensor, torch.Tensor]] = []
+        shared: list[Pair] = []
         for target, source in copies:
             if threads > 1 and source.is_cpu and source.is_contiguous():
                 shared += _pieces(target, source)
@@ -127,12 +137,12 @@ def new_place(source: torch.Tensor, pinned: bool) -> torch.Tensor:
     return torch.empty_like(source, device="cpu")
 
 
-def _pieces(target: torch.Tensor, source: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _pieces(target: torch.Tensor, source: torch.Tensor) -> list[Pair]:
     count = PIECE // source.element_size()
     return list(zip(target.view(-1).split(count), source.view(-1).split(count), strict=True))
 
 
-def _copy(piece: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _copy(piece: Pair) -> None:
     target, source = piece
     target.copy_(source)
 

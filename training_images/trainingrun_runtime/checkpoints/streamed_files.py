@@ -16,7 +16,7 @@ import torch
 
 from .bucket import Bucket
 from .encoding import tensors
-from .manifest import FileDigest, digest_file
+from .manifest import VOID, FileDigest, digest_file
 from .storage_retry import StorageRetry
 
 _PIECE = 2**18
@@ -25,7 +25,12 @@ wait for Python's lock."""
 
 
 def upload(
-    bucket: Bucket, folder: str, files: Mapping[str, Any], rank: int, retry: StorageRetry
+    bucket: Bucket,
+    folder: str,
+    files: Mapping[str, Any],
+    rank: int,
+    retry: StorageRetry,
+    intact: Callable[[], bool] = lambda: True,
 ) -> None:
     """Upload a rank's files of a checkpoint, and then their digests.
 
@@ -35,12 +40,13 @@ def upload(
         files: Bytes, or what `torch.save` writes, by name; nobody changes it meanwhile.
         rank: Of this process.
         retry: Repeats a file that the store does not take.
+        intact: Whether the content is what was meant; else the digests say that it is void.
     """
     found = {}
     for name, content in files.items():
         found[name] = retry(partial(write, bucket, f"{folder}/{name}", content))
-    digests = json.dumps({name: asdict(digest) for name, digest in found.items()}).encode()
-    retry(lambda: bucket.put(f"{folder}/{digest_file(rank)}", digests))
+    digests = {name: asdict(digest) for name, digest in found.items()} if intact() else VOID
+    retry(lambda: bucket.put(f"{folder}/{digest_file(rank)}", json.dumps(digests).encode()))
 
 
 def write(bucket: Bucket, key: str, content: Any) -> FileDigest:

@@ -13,15 +13,12 @@ import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import data_changes
+from . import data_changes, probes
 from .sharded_state import held_tensor, is_sharded
 from .stateful_objects import holds_shards
 
 LARGEST_COPY = 64 * 2**20
 """Bytes of buffers that are copied at the end of a step."""
-PROBES, PROBE = 16, 64
-"""Parameters of which a few elements are copied, and how many: a change through NumPy's view of
-them, or through an older `.data`, changes no version counter."""
 CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
 
 
@@ -62,9 +59,8 @@ class WatchedTensors:
         if sum(buffer.nbytes for buffer, _ in buffers) > LARGEST_COPY:
             raise NotCovered("the model's buffers are too large to be copied after each step")
         self._places = self._current_places()
-        probed = list(self._parameters.values())
-        probed = probed[:: max(1, -(-len(probed) // PROBES))]
-        self._probes = [(view, view.clone()) for view in map(_some, probed)]
+        probed = probes.chosen(list(self._parameters.values()))
+        self._probes = [(view, view.clone()) for view in map(probes.some, probed)]
         self._whole = [not is_sharded(parameter) for parameter in probed]
         self._copies = _by_kind([*buffers, *self._probes])
         self._first = {id(copy): copy.clone() for _, copy in buffers}
@@ -209,15 +205,6 @@ def _copy(state: Any) -> Any:
     copy = OrderedDict(state)
     copy._metadata = getattr(state, "_metadata", None)  # type: ignore[attr-defined]
     return copy
-
-
-def _some(parameter: torch.Tensor) -> torch.Tensor:
-    """A view of a few elements, evenly spread; none where their memory is not in a row."""
-    flat = held_tensor(parameter).detach()
-    if not flat.is_contiguous():
-        return flat.new_empty(0)
-    flat = flat.view(-1)
-    return flat[:: max(1, flat.numel() // PROBE)]
 
 
 def _by_kind(

@@ -1,0 +1,126 @@
+"""Copies of a checkpoint's tensors that are made while the next step computes its gradients.
+
+Between two steps of the optimizers, most training code changes neither parameters nor what the
+optimizers keep for them. So training goes on while these are copied, until an optimizer begins its
+next step. Where something has changed one of them before, the copies are void: their version
+counters show it, and so do a few elements.
+"""
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from . import data_changes, encoding, probes
+from .background import begin_behind_training
+from .sharded_state import Encoded, held_tensor
+from .staging import Pair, is_pinned_for
+
+
+def memory_of(objects: Iterable[Any]) -> set[int]:
+    """Addresses of the memory that only optimizers change: parameters, and their own tensors."""
+    found, others = set(), set()
+    for thing in objects:
+        if isinstance(thing, torch.nn.Module):
+            found |= {address(parameter) for parameter in thing.parameters()}
+            others |= {address(buffer) for buffer in thing.buffers()}
+        elif isinstance(thing, Optimizer):
+            for kept in thing.state.values():
+                if isinstance(kept, Mapping):
+                    found |= {address(v) for v in kept.values() if isinstance(v, torch.Tensor)}
+    return found - others - {0}
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where the memory is in which this rank has the tensor, or its part of it; 0: not plain."""
+    held = held_tensor(tensor)
+    plain = type(held) in (torch.Tensor, torch.nn.Parameter) and held.layout is torch.strided
+    if not plain or held.is_inference() or held.is_quantized:  # of the former, nothing is counted
+        return 0
+    return int(held.untyped_storage().data_ptr())
+
+
+class LateCopies:
+    """Copies that a thread makes beside training.
+
+    Args:
+        pairs: what is to be copied, and where.
+        states: that the sources are taken from.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], states: Mapping[str, Encoded]) -> None:
+        self._pairs = pairs
+        self._watched = _watched(states, {address(source) for _, source in pairs})
+        self._versions = self._current()
+        views = [probes.some(source) for _, source in probes.chosen(pairs)]
+        self._probes = [(view, view.clone()) for view in views]
+        self._made, self._settled = threading.Event(), threading.Event()
+        self._intact = False
+        self._error: BaseException | None = None
+        self._events = []
+        for gpu in {source.device for _, source in pairs if source.is_cuda}:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(gpu))
+            self._events.append((gpu, event))
+        self._thread = begin_behind_training(self._make)
+
+    def settle(self) -> bool:
+        """Whether they are copies of what was there when this was made.
+
+        Called by the thread that trains: an optimizer, or other code, may change the sources next.
+
+        Raises:
+            Exception: why they could not be made.
+        """
+        try:
+            # Before the comparison: what changes a tensor counts as a change only once it is done.
+            self._thread.join()
+            self._intact = self._error is None and self._current() == self._versions
+            self._intact = self._intact and all(torch.equal(*pair) for pair in self._probes)
+        finally:
+            self._pairs, self._watched, self._probes = (), [], []  # their memory may be wanted
+            self._settled.set()
+        if self._error is not None:
+            raise self._error
+        return self._intact
+
+    def wait(self) -> None:
+        """Return once they are made."""
+        self._made.wait()
+
+    def intact(self) -> bool:
+        """What `settle` returned; waits until the thread that trains has called it."""
+        self._settled.wait()
+        return self._intact
+
+    def _make(self) -> None:
+        try:
+            with ExitStack() as stack, torch.no_grad():
+                streams = [torch.cuda.Stream(gpu) for gpu, _ in self._events]
+                for stream, (_, event) in zip(streams, self._events, strict=True):
+                    stream.wait_event(event)
+                    stack.enter_context(torch.cuda.stream(stream))
+                for target, source in self._pairs:
+                    target.copy_(source, non_blocking=is_pinned_for(source))
+                for stream in streams:
+                    stream.synchronize()
+        except BaseException as error:
+            self._error = error
+        self._made.set()
+
+    def _current(self) -> list[int]:
+        return [data_changes.changes(), *(tensor._version for tensor in self._watched)]
+
+
+def _watched(states: Mapping[str, Encoded], addresses: Collection[int]) -> list[torch.Tensor]:
+    """The tensors in that memory; a part may be changed as such, and as a part of the whole."""
+    found = []
+    for state in states.values():
+        for tensor in (*encoding.tensors(state.tree), *state.shards.values()):
+            if address(tensor) in addresses:
+                held = held_tensor(tensor)
+                found += [tensor] if held is tensor else [tensor, held]
+    return found
