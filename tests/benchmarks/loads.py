@@ -58,9 +58,10 @@ class Load:
         with Path(self._settings["times"]).open("a", buffering=1) as times:
             for step in steps:
                 self.optimizer.zero_grad()
-                self.model(torch.rand(BATCH, self._width)).square().mean().backward()
+                loss = self.model(torch.rand(BATCH, self._width)).square().mean()
+                time.sleep(self._settings["wait_seconds"])  # until the accelerator is done
+                loss.backward()
                 self.optimizer.step()
-                time.sleep(self._settings["wait_seconds"])
                 if self._rank == 0:
                     times.write(f"{time.time()}\n")
                 if self._rank == 1 and step == self._settings.get("kill_at"):

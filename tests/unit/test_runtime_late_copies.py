@@ -38,7 +38,7 @@ class Training:
         self.model[0](torch.ones(1, WIDTH)).sum().backward()
         self.optimizer.step()
 
-    def copies(self) -> tuple[LateCopies, dict[str, object]]:
+    def copies(self, *, begun: bool = True) -> tuple[LateCopies, dict[str, object]]:
         """Of what can be copied later, and all files of the checkpoint."""
         objects = {"model": self.model, "optimizer": self.optimizer}
         states, staging = snapshot.encoded(objects, objects), Staging()
@@ -53,7 +53,10 @@ class Training:
             lambda source: address(source) in memory,
         )
         assert staging.left
-        return LateCopies(staging.left, states), files["state.pt"]["objects"]
+        copies = LateCopies(staging.left, states)
+        if begun:
+            copies.begin()
+        return copies, files["state.pt"]["objects"]
 
 
 @pytest.fixture
@@ -133,6 +136,14 @@ def test_why_they_could_not_be_made_is_raised_where_training_waits(
     copies, _ = training.copies()
     with pytest.raises(RuntimeError, match="unspecified launch failure"):
         copies.settle()
+    copies.wait()
+    assert not copies.intact()
+
+
+def test_nobody_waits_for_copies_that_were_not_begun(training: Training) -> None:
+    """Since Ray has not taken the report: the training function ends with that error."""
+    copies, _ = training.copies(begun=False)
+    assert not copies.settle()
     copies.wait()
     assert not copies.intact()
 

@@ -238,6 +238,8 @@ class Saving:
             checkpoint_upload_fn=self._upload,
             delete_local_checkpoint_after_upload=False,
         )
+        if self._copies is not None:
+            self._copies.begin()  # after the report, which it would slow down
         self.saved, self._saved_at = position, time.monotonic()
         self.late = False
         self.interval.cost.saved(self._saved_at - began)

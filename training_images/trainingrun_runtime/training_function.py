@@ -11,7 +11,8 @@ from typing import Any
 from trainingrun.api.contract import RunContract
 
 from . import remedies, stacks, user_code
-from .checkpoints.bucket import Bucket
+from .checkpoints.background import behind_training
+from .checkpoints.bucket import Bucket, start_client
 from .deepspeed_import import leave_out_extension
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
@@ -76,6 +77,7 @@ class TrainingFunction:
         stacks.log_on_signal()
         # In a local run the attempts share a node's environment.
         os.environ.update(self._contract.identity())
+        behind_training(start_client)  # it uploads beside training
         if self._contract.code is not None or self._contract.requirements:
             user_code.enter_on_rank()
         storage = self._contract.storage

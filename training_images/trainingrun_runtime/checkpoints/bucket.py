@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
-from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
+from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
 from .storage_errors import AbsentError, DeniedError, StorageError, UnusableError, explain
 
@@ -59,6 +59,15 @@ _PART, _PARTS_AT_ONCE = 5 * 1024 * 1024, 2
 _PROBE = f".probe-{uuid.uuid4().hex}"
 """One name for all tries of a process, so that one that an outage left is removed by the next."""
 _AZURE = ("az", "abfs", "abfss")
+
+
+def start_client() -> None:
+    """Start the threads of the stores' client, of which a process has one set.
+
+    Its first request starts them, and they keep the priority of the thread that makes it.
+    """
+    with suppress(FileNotFoundError):
+        obstore.head(MemoryStore(), "none")
 
 
 class Entry(NamedTuple):

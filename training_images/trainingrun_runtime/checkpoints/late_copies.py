@@ -65,10 +65,14 @@ class LateCopies:
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(gpu))
             self._events.append((gpu, event))
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Begin to make them; nothing has changed the sources since this object was made."""
         self._thread = begin_behind_training(self._make)
 
     def settle(self) -> bool:
-        """Whether they are copies of what was there when this was made.
+        """Whether they were begun, and are copies of what was there when this object was made.
 
         Called by the thread that trains: an optimizer, or other code, may change the sources next.
 
@@ -76,19 +80,21 @@ class LateCopies:
             Exception: why they could not be made.
         """
         try:
-            # Before the comparison: what changes a tensor counts as a change only once it is done.
-            self._thread.join()
-            self._intact = self._error is None and self._current() == self._versions
-            self._intact = self._intact and all(torch.equal(*pair) for pair in self._probes)
+            if self._thread is not None:
+                # First: what changes a tensor counts as a change only once it is done.
+                self._thread.join()
+                same = self._error is None and self._current() == self._versions
+                self._intact = same and all(torch.equal(*pair) for pair in self._probes)
         finally:
             self._pairs, self._watched, self._probes = (), [], []  # their memory may be wanted
+            self._made.set()  # where they were not begun
             self._settled.set()
         if self._error is not None:
             raise self._error
         return self._intact
 
     def wait(self) -> None:
-        """Return once they are made."""
+        """Return once they are made, or will not be."""
         self._made.wait()
 
     def intact(self) -> bool:
