@@ -26,6 +26,23 @@ os.nice(max(int(sys.argv[1]) - os.nice(0), 0))
 print(json.dumps([priority(), *behind_training(found), priority()]))
 """
 
+CLIENT = """
+import os, sys
+from pathlib import Path
+import obstore
+from obstore.store import MemoryStore
+from trainingrun_runtime.checkpoints.background import behind_training
+from trainingrun_runtime.checkpoints.bucket import start_client
+
+os.nice(max(15 - os.nice(0), 0))
+if sys.argv[1] == "first":
+    behind_training(start_client)
+obstore.put(MemoryStore(), "key", b"")
+threads = [int(path.name) for path in Path("/proc/self/task").iterdir()
+           if (path / "comm").read_text().startswith("tokio")]
+print(len(threads), {os.sched_getscheduler(thread) for thread in threads})
+"""
+
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere all threads of a process have one priority"
 )
@@ -51,3 +68,13 @@ def test_a_niceness_that_leaves_no_room_below_it_makes_the_work_idle() -> None:
     before, work, inner, after = priorities(15)
     assert before == after == [15, os.SCHED_OTHER]
     assert work == inner == [15, os.SCHED_IDLE]
+
+
+@pytest.mark.parametrize(("when", "policy"), [("first", os.SCHED_IDLE), ("not", os.SCHED_OTHER)])
+def test_the_stores_client_is_started_to_give_way_whoever_makes_a_request(
+    when: str, policy: int
+) -> None:
+    command = [sys.executable, "-c", CLIENT, when]
+    threads, policies = subprocess.check_output(command, text=True).split(maxsplit=1)
+    assert int(threads) > 0
+    assert policies.strip() == str({policy})
