@@ -3,18 +3,37 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from support import checkpoints
+from support.sharded_models import (
+    FSDP_TP,
+    HSDP,
+    Layout,
+    a_model,
+    columns,
+    one_rank,
+    rows,
+    same_part,
+    tensors,
+    whole_model,
+)
 from trainingrun_runtime.checkpoints import late_copies, snapshot
 from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.committer import VoidCheckpoint, digests
 from trainingrun_runtime.checkpoints.encoding import decode
-from trainingrun_runtime.checkpoints.late_copies import LateCopies, address, memory_of
+from trainingrun_runtime.checkpoints.late_copies import (
+    LateCopies,
+    address,
+    changed_by_optimizers,
+)
 from trainingrun_runtime.checkpoints.manifest import digest_file
+from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.staging import Staging
 from trainingrun_runtime.checkpoints.state_comparison import Comparison
@@ -40,23 +59,29 @@ class Training:
 
     def copies(self, *, begun: bool = True) -> tuple[LateCopies, dict[str, object]]:
         """Of what can be copied later, and all files of the checkpoint."""
-        objects = {"model": self.model, "optimizer": self.optimizer}
-        states, staging = snapshot.encoded(objects, objects), Staging()
-        memory = memory_of(objects.values())
-        files = snapshot.take(
-            states,
-            Comparison(set(), {}),
-            Position(step=1),
-            0,
-            1,
-            staging,
-            lambda source: address(source) in memory,
-        )
-        assert staging.left
-        copies = LateCopies(staging.left, states)
+        copies, files = late(self.model, self.optimizer)
         if begun:
             copies.begin()
         return copies, files["state.pt"]["objects"]
+
+
+def late(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, rank: int = 0, ranks: int = 1
+) -> tuple[LateCopies, dict[str, Any]]:
+    """Copies of all that can be copied later, not begun, and the rank's files with them."""
+    objects = {"model": model, "optimizer": optimizer}
+    states, staging = snapshot.encoded(objects, objects), Staging()
+    later = changed_by_optimizers(objects.values())
+    files = snapshot.take(
+        states,
+        Comparison(set(), {}),
+        Position(step=1),
+        rank,
+        ranks,
+        staging,
+        lambda source: address(source) in later,
+    )
+    return LateCopies(staging.left, later), files
 
 
 @pytest.fixture
@@ -66,13 +91,14 @@ def training() -> Training:
 
 def test_parameters_and_moments_are_copied_later_and_buffers_at_once(training: Training) -> None:
     moments = training.optimizer.state[training.weight]
-    memory = memory_of([training.model, training.optimizer])
-    assert {address(training.weight.detach()), address(moments["exp_avg"])} <= memory
-    assert address(training.model[1].running_mean) not in memory
+    later = changed_by_optimizers([training.model, training.optimizer])
+    assert {address(training.weight.detach()), address(moments["exp_avg"])} <= later.keys()
+    assert address(training.model[1].running_mean) not in later
 
     # A forward pass may write to a buffer.
     training.model.register_buffer("some_rows", training.weight.detach()[:10])
-    assert address(training.weight) not in memory_of([training.model, training.optimizer])
+    later = changed_by_optimizers([training.model, training.optimizer])
+    assert address(training.weight) not in later
 
 
 def test_they_are_what_was_there_before_the_next_step(training: Training) -> None:
@@ -124,6 +150,43 @@ def test_a_forward_and_a_backward_pass_change_nothing(training: Training) -> Non
     training.model[1].running_mean.add_(1)  # copied at once
     training.model[0](torch.ones(1, WIDTH)).sum().backward()
     assert copies.settle()
+
+
+@pytest.mark.parametrize("layout", [rows(2), columns(2), HSDP, FSDP_TP])
+def test_parts_of_a_sharded_state_are_copied_later_too(tmp_path: Path, layout: Layout) -> None:
+    inputs = 2**16
+    whole = tensors(*whole_model(trained=True, inputs=inputs))
+    late_ones = 0
+    for rank in range(layout.ranks):
+        with one_rank(rank, layout.ranks):
+            model, optimizer = a_model(layout, trained=True, inputs=inputs)
+            copies, files = late(model, optimizer, rank, layout.ranks)
+            late_ones += len(copies.pairs)
+            copies.begin()
+            assert copies.settle()
+            optimizer.step()  # the next one
+            checkpoints.write(files, tmp_path)
+            assert not same_part(tensors(model, optimizer)["weight"], whole["weight"])
+    assert late_ones >= 3, "the weight's parts and those of two moments"
+    with one_rank(1, layout.ranks):
+        model, optimizer = a_model(layout, trained=False, inputs=inputs)
+        objects = {"model": model, "optimizer": optimizer}
+        snapshot.restore(LocalFiles(tmp_path), objects, 1, layout.ranks)
+        restored = tensors(model, optimizer)
+        assert all(same_part(restored[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["its part", "the whole"])
+def test_a_sharded_parameter_that_was_changed_meanwhile_is_void(held: bool) -> None:
+    with one_rank(0, 2):
+        model, optimizer = a_model(rows(2), trained=True, inputs=2**16)
+        copies, _ = late(model, optimizer, 0, 2)
+        copies.begin()
+        with torch.no_grad():
+            weight = model.weight.to_local() if held else model.weight
+            weight.mul_(2)
+            weight.mul_(0.5)
+        assert not copies.settle()
 
 
 def test_why_they_could_not_be_made_is_raised_where_training_waits(

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -209,7 +209,7 @@ class Saving:
         self._note_saved(states)
         comparison = self._compare(self._fingerprints)
         self._noted_steps.exclude(comparison.own)
-        later = self._later() if not wait else frozenset()
+        later = self._later() if not wait else {}
         files = snapshot.take(
             states,
             comparison,
@@ -220,7 +220,7 @@ class Saving:
             lambda source: late_copies.address(source) in later,
         )
         if self._staging.left:
-            self._copies = LateCopies(self._staging.left, states)
+            self._copies = LateCopies(self._staging.left, later)
         # The run's table has what was reported before the checkpoint is committed.
         self._upload = CheckpointUpload(
             files,
@@ -277,15 +277,15 @@ class Saving:
             time.sleep(wait_s)
             wait_s = min(wait_s * 1.2, 1.0)
 
-    def _later(self) -> Collection[int]:
-        """Addresses of the memory that is copied while the next step computes.
+    def _later(self) -> Mapping[int, Sequence[torch.Tensor]]:
+        """What is copied while the next step computes, by its address.
 
         A checkpoint is committed once an optimizer begins that step, so of a step that takes long
         it would be lost more often; and a copy takes a small part of such a step.
         """
         if self._copies_late and self._course.loops.inside and self.step_s <= LATE_STEP_S:
-            return late_copies.memory_of(self._objects.objects.values())
-        return frozenset()
+            return late_copies.changed_by_optimizers(self._objects.objects.values())
+        return {}
 
     def _note_saved(self, states: Mapping[str, Encoded]) -> None:
         """What a checkpoint of these states is compared with later."""

@@ -4,34 +4,42 @@ Between two steps of the optimizers, most training code changes neither paramete
 optimizers keep for them. So training goes on while these are copied, until an optimizer begins its
 next step. Where something has changed one of them before, the copies are void: their version
 counters show it, and so do a few elements.
+
+From a GPU they are made in a stream of their own. The tests run without a GPU, so that has not been
+run.
 """
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import data_changes, encoding, probes
+from . import data_changes, probes
 from .background import begin_behind_training
-from .sharded_state import Encoded, held_tensor
+from .sharded_state import held_tensor, is_sharded
 from .staging import Pair, is_pinned_for
 
 
-def memory_of(objects: Iterable[Any]) -> set[int]:
-    """Addresses of the memory that only optimizers change: parameters, and their own tensors."""
-    found, others = set(), set()
+def changed_by_optimizers(objects: Iterable[Any]) -> dict[int, list[torch.Tensor]]:
+    """What only optimizers change, by `address`: parameters, and what optimizers keep for them."""
+    found: dict[int, list[torch.Tensor]] = {}
+    others = {0}
     for thing in objects:
         if isinstance(thing, torch.nn.Module):
-            found |= {address(parameter) for parameter in thing.parameters()}
+            tensors: Iterable[Any] = thing.parameters()
             others |= {address(buffer) for buffer in thing.buffers()}
         elif isinstance(thing, Optimizer):
-            for kept in thing.state.values():
-                if isinstance(kept, Mapping):
-                    found |= {address(v) for v in kept.values() if isinstance(v, torch.Tensor)}
-    return found - others - {0}
+            kept = (values for values in thing.state.values() if isinstance(values, Mapping))
+            tensors = (v for values in kept for v in values.values())
+        else:
+            continue
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                found.setdefault(address(tensor), []).append(tensor)
+    return {place: tensors for place, tensors in found.items() if place not in others}
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -48,12 +56,18 @@ class LateCopies:
 
     Args:
         pairs: what is to be copied, and where.
-        states: that the sources are taken from.
+        changeable: what `changed_by_optimizers` returned; the sources are among it.
     """
 
-    def __init__(self, pairs: Sequence[Pair], states: Mapping[str, Encoded]) -> None:
-        self._pairs = pairs
-        self._watched = _watched(states, {address(source) for _, source in pairs})
+    def __init__(
+        self, pairs: Sequence[Pair], changeable: Mapping[int, Sequence[torch.Tensor]]
+    ) -> None:
+        self.pairs = pairs
+        """What is to be copied; empty once it is settled."""
+        places = {address(source) for _, source in pairs}
+        watched = [tensor for place in places for tensor in changeable[place]]
+        # A part may be changed as such, and as a part of the whole: each counts by itself.
+        self._watched = [*watched, *(held_tensor(t) for t in watched if is_sharded(t))]
         self._versions = self._current()
         views = [probes.some(source) for _, source in probes.chosen(pairs)]
         self._probes = [(view, view.clone()) for view in views]
@@ -86,7 +100,7 @@ class LateCopies:
                 same = self._error is None and self._current() == self._versions
                 self._intact = same and all(torch.equal(*pair) for pair in self._probes)
         finally:
-            self._pairs, self._watched, self._probes = (), [], []  # their memory may be wanted
+            self.pairs, self._watched, self._probes = (), [], []  # their memory may be wanted
             self._made.set()  # where they were not begun
             self._settled.set()
         if self._error is not None:
@@ -109,7 +123,7 @@ class LateCopies:
                 for stream, (_, event) in zip(streams, self._events, strict=True):
                     stream.wait_event(event)
                     stack.enter_context(torch.cuda.stream(stream))
-                for target, source in self._pairs:
+                for target, source in self.pairs:
                     target.copy_(source, non_blocking=is_pinned_for(source))
                 for stream in streams:
                     stream.synchronize()
@@ -119,14 +133,3 @@ class LateCopies:
 
     def _current(self) -> list[int]:
         return [data_changes.changes(), *(tensor._version for tensor in self._watched)]
-
-
-def _watched(states: Mapping[str, Encoded], addresses: Collection[int]) -> list[torch.Tensor]:
-    """The tensors in that memory; a part may be changed as such, and as a part of the whole."""
-    found = []
-    for state in states.values():
-        for tensor in (*encoding.tensors(state.tree), *state.shards.values()):
-            if address(tensor) in addresses:
-                held = held_tensor(tensor)
-                found += [tensor] if held is tensor else [tensor, held]
-    return found
