@@ -85,6 +85,21 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
 
 
 @pytest.mark.slow
+def test_a_rank_that_dies_while_a_checkpoint_is_still_being_copied_costs_no_step(
+    a_run: Callable[..., Disturbed],
+) -> None:
+    """No optimizer has begun the next step, so that checkpoint cannot be committed."""
+    large = {"seed": SEED, "norm": False, "width": 2**15, "saves": DIES_AT - 1}
+    undisturbed = a_run(**large, undisturbed=True)
+    assert undisturbed.drive() == 0, undisturbed.log()
+    run = a_run(**large, signals={"1": "SIGKILL"})
+    assert run.drive() == 0, run.log()
+    assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
+    assert run.steps() == list(range(20))
+    assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
+
+
+@pytest.mark.slow
 def test_activations_that_are_computed_again_have_the_dropout_that_they_had(
     ray: LocalRay, tmp_path: Path, more_state: dict[str, Any]
 ) -> None:

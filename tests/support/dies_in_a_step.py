@@ -1,7 +1,8 @@
 """Training functions that ranks leave without notice, once; with dropout and BatchNorm, or sharded.
 
 Keys of their config: `folder`, where each step of rank 0 and each signal leaves a trace; `seed` of
-the session; `steps`; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
+the session; `steps`; `width` of the hidden layer; `saves`: the step after which a checkpoint is
+made; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
 the rank that changes its weights then, in a way that is noticed only when they are copied.
 """
 
@@ -26,10 +27,11 @@ DIES_AT = 12
 def train(config: dict[str, Any]) -> None:
     """Ends with the digest of the weights."""
     seed_everything(0)
-    norm = [nn.BatchNorm1d(8)] if config.get("norm", True) else []
-    layers = [nn.Linear(4, 8), *norm, nn.Dropout(0.5), nn.Linear(8, 1)]
+    width = config.get("width", 8)
+    norm = [nn.BatchNorm1d(width)] if config.get("norm", True) else []
+    layers = [nn.Linear(4, width), *norm, nn.Dropout(0.5), nn.Linear(width, 1)]
     model = prepare_model(nn.Sequential(*layers), parallel_strategy_kwargs=REPEATABLE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.4 / width, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
     session = Session(
         seed=config.get("seed"), model=model, optimizer=optimizer, scheduler=scheduler
@@ -75,6 +77,8 @@ def _steps(
         optimizer.step()
         scheduler.step()
         session.report(loss=loss.item())
+        if step == config.get("saves"):
+            session.save()
         step_done(rank, step, config)
     session.finish(weights_sha256=weights_sha256(model))
 

@@ -144,7 +144,10 @@ def test_what_was_changed_meanwhile_is_void(
     assert not copies.intact()
 
 
-def test_a_forward_and_a_backward_pass_change_nothing(training: Training) -> None:
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_a_forward_and_a_backward_pass_change_nothing(training: Training, value: float) -> None:
+    with torch.no_grad():
+        training.weight[0, 0] = value
     copies, _ = training.copies()
     training.optimizer.zero_grad()
     training.model[1].running_mean.add_(1)  # copied at once

@@ -98,7 +98,7 @@ class LateCopies:
                 # First: what changes a tensor counts as a change only once it is done.
                 self._thread.join()
                 same = self._error is None and self._current() == self._versions
-                self._intact = same and all(torch.equal(*pair) for pair in self._probes)
+                self._intact = same and all(probes.same(*pair) for pair in self._probes)
         finally:
             self.pairs, self._watched, self._probes = (), [], []  # their memory may be wanted
             self._made.set()  # where they were not begun

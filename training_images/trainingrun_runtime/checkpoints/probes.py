@@ -28,3 +28,8 @@ def some(tensor: torch.Tensor) -> torch.Tensor:
         return flat.new_empty(0)
     flat = flat.view(-1)
     return flat[:: max(1, flat.numel() // PROBE)]
+
+
+def same(view: torch.Tensor, copy: torch.Tensor) -> bool:
+    """Whether a view that `some` returned has the very bits of its former copy; NaN is NaN then."""
+    return bool(torch.equal(view.contiguous().view(torch.uint8), copy.view(torch.uint8)))
