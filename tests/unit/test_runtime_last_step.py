@@ -194,6 +194,15 @@ def test_a_tensor_that_was_replaced_is_not_taken_for_the_former_one() -> None:
         training.handed_out()
 
 
+def test_a_number_that_is_none_counts_as_no_change() -> None:
+    training = Training(norm=False)
+    training.step(2)
+    with torch.no_grad():
+        next(training.model.parameters())[0, 0] = float("nan")
+    training.note()
+    assert "model" in training.last.take(training.at.step)
+
+
 def test_an_adversarial_attack_on_one_row_by_data_leaves_nothing() -> None:
     """No few elements show it, and the attack ends only after the second backward pass."""
     training, table = Training(norm=False), nn.Embedding(5_000, 16)
