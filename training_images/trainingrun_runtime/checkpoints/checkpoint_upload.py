@@ -4,7 +4,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ray.train import Checkpoint
@@ -61,7 +60,11 @@ class CheckpointUpload:
             key = self._bucket.key_of(uploaded.path)
             if self._copies is not None:
                 self._copies.wait()
-            behind_training(partial(self._upload_to, key))
+            behind_training(
+                lambda: streamed_files.upload(
+                    self._bucket, key, self._files, self._rank, self._retry, self._intact
+                )
+            )
             self._files = {}
             self._empty.cleanup()
             self._before_end()
@@ -71,9 +74,8 @@ class CheckpointUpload:
             self._finished.set()
         return uploaded
 
-    def _upload_to(self, folder: str) -> None:
-        intact = self._copies.intact if self._copies is not None else lambda: True
-        streamed_files.upload(self._bucket, folder, self._files, self._rank, self._retry, intact)
+    def _intact(self) -> bool:
+        return self._copies is None or self._copies.intact()
 
     @property
     def seconds_so_far(self) -> float:

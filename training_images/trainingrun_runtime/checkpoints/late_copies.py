@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import data_changes, probes
+from . import probes
 from .background import begin_behind_training
-from .sharded_state import held_tensor, is_sharded
+from .sharded_state import held_tensor
 from .staging import Pair, is_pinned_for
+from .version_counters import counted, versions
 
 
 def changed_by_optimizers(objects: Iterable[Any]) -> dict[int, list[torch.Tensor]]:
@@ -65,12 +66,9 @@ class LateCopies:
         self.pairs = pairs
         """What is to be copied; empty once it is settled."""
         places = {address(source) for _, source in pairs}
-        watched = [tensor for place in places for tensor in changeable[place]]
-        # A part may be changed as such, and as a part of the whole: each counts by itself.
-        self._watched = [*watched, *(held_tensor(t) for t in watched if is_sharded(t))]
-        self._versions = self._current()
-        views = [probes.some(source) for _, source in probes.chosen(pairs)]
-        self._probes = [(view, view.clone()) for view in views]
+        self._watched = counted([tensor for place in places for tensor in changeable[place]])
+        self._versions = versions(self._watched)
+        self._probes = probes.taken(probes.chosen([source for _, source in pairs]))
         self._made, self._settled = threading.Event(), threading.Event()
         self._intact = False
         self._error: BaseException | None = None
@@ -97,8 +95,8 @@ class LateCopies:
             if self._thread is not None:
                 # First: what changes a tensor counts as a change only once it is done.
                 self._thread.join()
-                same = self._error is None and self._current() == self._versions
-                self._intact = same and all(probes.same(*pair) for pair in self._probes)
+                same = self._error is None and versions(self._watched) == self._versions
+                self._intact = same and probes.same(self._probes)
         finally:
             self.pairs, self._watched, self._probes = (), [], []  # their memory may be wanted
             self._made.set()  # where they were not begun
@@ -130,6 +128,3 @@ class LateCopies:
         except BaseException as error:
             self._error = error
         self._made.set()
-
-    def _current(self) -> list[int]:
-        return [data_changes.changes(), *(tensor._version for tensor in self._watched)]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import data_changes, probes
+from . import probes, version_counters
 from .sharded_state import held_tensor, is_sharded
 from .stateful_objects import holds_shards
 
@@ -60,7 +60,7 @@ class WatchedTensors:
             raise NotCovered("the model's buffers are too large to be copied after each step")
         self._places = self._current_places()
         probed = probes.chosen(list(self._parameters.values()))
-        self._probes = [(view, view.clone()) for view in map(probes.some, probed)]
+        self._probes = probes.taken(probed)
         self._whole = [not is_sharded(parameter) for parameter in probed]
         self._copies = _by_kind([*buffers, *self._probes])
         self._first = {id(copy): copy.clone() for _, copy in buffers}
@@ -80,7 +80,7 @@ class WatchedTensors:
 
     def versions(self) -> list[int]:
         """Each of them is another number once its tensor was changed, the first one for `.data`."""
-        return [data_changes.changes(), *(t._version for t in self._tensors)]
+        return version_counters.versions(self._tensors)
 
     def require_same_data(self) -> None:
         """Make sure that no parameter was changed by assignment to its data.
@@ -88,8 +88,7 @@ class WatchedTensors:
         Raises:
             NotWhole: one was.
         """
-        same = all(probes.same(view, copy) for view, copy in self._probes)
-        if not same or self._current_places() != self._places:
+        if not probes.same(self._probes) or self._current_places() != self._places:
             raise NotWhole("parameters were changed by assignment to their data")
 
     def samples(self) -> list[torch.Tensor]:
@@ -185,8 +184,7 @@ class WatchedTensors:
             ]
             self._kept[name] = {id(tensor) for tensor in kept}
             found += kept
-        # A part may be changed as what it is, and as a part of the whole: each counts by itself.
-        self._tensors = [*found, *(held_tensor(t) for t in found if is_sharded(t))]
+        self._tensors = version_counters.counted(found)
 
     def _current_places(self) -> list[int]:
         return [held_tensor(parameter).data_ptr() for parameter in self._parameters.values()]
