@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from support.sharded_models import laid_out, one_rank, rows
 from trainingrun_runtime.checkpoints import data_changes, large_tensors, snapshot
 from trainingrun_runtime.checkpoints.large_tensors import Versions
 
@@ -26,7 +27,7 @@ class Clones:
 
 def versions(*objects: Any) -> Versions:
     by_name = {str(index): thing for index, thing in enumerate(objects)}
-    return large_tensors.versions(snapshot.encoded(by_name, by_name))
+    return large_tensors.versions(snapshot.encoded(by_name, by_name), objects)
 
 
 def test_nothing_has_changed_where_values_are_only_read() -> None:
@@ -64,6 +65,37 @@ def test_a_change_of_a_row_shows(change: Callable[[nn.Embedding], object]) -> No
     change(table)
     assert then.changed(versions(table))
     assert not versions(table).changed(versions(table))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda t: t.weight.to_local().detach()[7].add_(1), id="a row of the part"),
+        pytest.param(lambda t: t.weight.detach().mul_(2), id="the whole"),
+    ],
+)
+def test_a_change_of_a_sharded_tensor_shows(change: Callable[[nn.Embedding], object]) -> None:
+    with one_rank(1, 2):
+        table = nn.Embedding(10_000, 16)
+        table.weight = nn.Parameter(laid_out(table.weight.detach(), rows(2)))
+        then = versions(table)
+        table.weight.to_local().norm()
+        assert not then.changed(versions(table))
+        change(table)
+        assert then.changed(versions(table))
+        assert not versions(table).changed(versions(table))
+
+
+def test_a_change_of_what_an_optimizer_keeps_for_a_sharded_tensor_shows() -> None:
+    with one_rank(1, 2):
+        weight = nn.Parameter(laid_out(torch.zeros(10_000, 16), rows(2)))
+        optimizer = torch.optim.SGD([weight], momentum=0.9)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        then = versions(optimizer)
+        assert not then.changed(versions(optimizer))
+        optimizer.state[weight]["momentum_buffer"].to_local()[7].zero_()
+        assert then.changed(versions(optimizer))
 
 
 def test_what_data_returned_is_not_kept_longer_than_the_code_has_it() -> None:

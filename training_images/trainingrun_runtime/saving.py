@@ -15,6 +15,7 @@ from .checkpoints import large_tensors, late_copies, snapshot, state_comparison
 from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
+from .checkpoints.large_tensors import Versions
 from .checkpoints.late_copies import LateCopies
 from .checkpoints.restored_files import files_of
 from .checkpoints.sharded_state import Encoded
@@ -60,6 +61,10 @@ class SavedObjects:
         """Short digests of these states."""
         # Ranks that average their weights now and then have parameters of their own in between.
         return state_comparison.fingerprints(states, self.parameters())
+
+    def versions(self, states: Mapping[str, Encoded]) -> Versions:
+        """Those of the large tensors, of which a fingerprint reads some elements alone."""
+        return large_tensors.versions(states, self.objects.values())
 
     def parameters(self) -> dict[str, set[str]]:
         """Names of the parameters of the models in `replicated`, whose buffers are rank 0's."""
@@ -146,7 +151,7 @@ class Saving:
             self.unsaved
             or self.late
             or self._objects.fingerprints(states) != self._fingerprints
-            or self._versions.changed(large_tensors.versions(states))
+            or self._versions.changed(self._objects.versions(states))
         )
 
     def slowest_s(self) -> float:
@@ -289,7 +294,7 @@ class Saving:
     def _note_saved(self, states: Mapping[str, Encoded]) -> None:
         """What a checkpoint of these states is compared with later."""
         self._fingerprints = self._objects.fingerprints(states)
-        self._versions = large_tensors.versions(states)
+        self._versions = self._objects.versions(states)
 
     def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
         names = sorted(fingerprints)

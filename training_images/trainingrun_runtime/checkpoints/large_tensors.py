@@ -1,13 +1,14 @@
 """Whether something has changed large tensors, of which a fingerprint reads some elements alone."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
 from . import data_changes, encoding
 from .fingerprint import WHOLE
-from .sharded_state import Encoded, held_tensor
+from .sharded_state import Encoded, held_tensor, is_sharded
+from .stateful_objects import own_tensors
 
 
 class Versions(NamedTuple):
@@ -26,16 +27,39 @@ class Versions(NamedTuple):
         )
 
 
-def versions(states: Mapping[str, Encoded]) -> Versions:
-    """The versions of now, of these objects' states."""
-    found = {}
+def versions(states: Mapping[str, Encoded], objects: Iterable[Any] = ()) -> Versions:
+    """The versions of now, of these objects' states.
+
+    Args:
+        states: as `snapshot.encoded` returns them.
+        objects: whose states they are.
+    """
+    found: dict[int, int] = {}
     for state in states.values():
         for tensor in (*encoding.tensors(state.tree), *state.shards.values()):
-            held = held_tensor(tensor)
-            if held.numel() > WHOLE and held.layout is torch.strided:
+            if _is_large(tensor):
                 # A part may be changed as what it is, and as a part of the whole.
-                found[held.data_ptr()] = _version(held) + _version(tensor)
+                found[_place(tensor)] = _version(held_tensor(tensor)) + _version(tensor)
+    # A state has detached DTensors, and what these hold counts by itself: a change through
+    # `to_local()` of the objects' own shows in those alone.
+    own = {
+        id(tensor): tensor
+        for thing in objects
+        for tensor in own_tensors(thing)
+        if is_sharded(tensor) and _is_large(tensor)
+    }
+    for tensor in own.values():
+        found[_place(tensor)] = found.get(_place(tensor), 0) + _version(held_tensor(tensor))
     return Versions(data_changes.changes(), found)
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    held = held_tensor(tensor)
+    return held.numel() > WHOLE and held.layout is torch.strided
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return int(held_tensor(tensor).data_ptr())
 
 
 def _version(tensor: torch.Tensor) -> int:

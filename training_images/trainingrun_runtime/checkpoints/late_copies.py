@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch.optim.optimizer import Optimizer
 
 from . import probes
 from .background import begin_behind_training
 from .sharded_state import held_tensor
 from .staging import Pair, is_pinned_for
+from .stateful_objects import own_tensors
 from .version_counters import counted, versions
 
 
@@ -30,16 +30,9 @@ def changed_by_optimizers(objects: Iterable[Any]) -> dict[int, list[torch.Tensor
     others = {0}
     for thing in objects:
         if isinstance(thing, torch.nn.Module):
-            tensors: Iterable[Any] = thing.parameters()
             others |= {address(buffer) for buffer in thing.buffers()}
-        elif isinstance(thing, Optimizer):
-            kept = (values for values in thing.state.values() if isinstance(values, Mapping))
-            tensors = (v for values in kept for v in values.values())
-        else:
-            continue
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor):
-                found.setdefault(address(tensor), []).append(tensor)
+        for tensor in own_tensors(thing):
+            found.setdefault(address(tensor), []).append(tensor)
     return {place: tensors for place, tensors in found.items() if place not in others}
 
 

@@ -95,6 +95,16 @@ def generator_of(thing: Stateful) -> torch.Generator | np.random.Generator | Non
     return thing.generator if isinstance(thing, _TorchGenerator | _NumpyGenerator) else None
 
 
+def own_tensors(thing: Any) -> Iterator[torch.Tensor]:
+    """A model's parameters, or what an optimizer keeps for them; nothing of other objects."""
+    if isinstance(thing, torch.nn.Module):
+        yield from thing.parameters()
+    elif isinstance(thing, torch.optim.Optimizer):
+        for kept in thing.state.values():
+            values = kept.values() if isinstance(kept, Mapping) else ()
+            yield from (value for value in values if isinstance(value, torch.Tensor))
+
+
 def restorable(objects: Mapping[str, Any]) -> dict[str, Stateful]:
     """The objects as a session restores them, without wrappers.
 
