@@ -62,8 +62,9 @@ test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/frameworks \
 	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadgroup
 
+# Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
 test-slow: venv
-	$(BIN)/python -m pytest tests/local -m slow
+	$(BIN)/python -m pytest tests/local -m slow -n $(TEST_PROCESSES) --dist loadfile
 
 test-unit: venv
 	$(BIN)/python -m pytest tests/unit tests/image
@@ -91,11 +92,11 @@ $(FRAMEWORKS_VENV)/.installed: $(VENV)/.installed .ci/frameworks_venv.py .ci/ray
 	@touch $@
 
 # Fifty times the sequences of `make test`, and other ones at each run: a failure prints its sequence. Then
-# an outage of ten minutes at each place where one can hurt.
+# an outage of ten minutes at each place where one can hurt, several at a time.
 test-all: test test-slow test-ray test-frameworks
 	TRAININGRUN_FUZZ_STORIES=5000 TRAININGRUN_FUZZ_RANDOM=1 \
 	  $(BIN)/python -m pytest tests/unit/test_fuzz_reconciling.py
-	TEST_OUTAGE_SECONDS=600 $(BIN)/python -m pytest tests/local/test_storage_outages.py
+	TEST_OUTAGE_SECONDS=600 $(BIN)/python -m pytest tests/local/test_storage_outages.py -n 3
 
 lint: venv
 	$(BIN)/ruff check .
