@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from .story import Story
 
 
-def _pod(story: Story, choice: int, *, workers: bool = False) -> Pod | None:
-    found = [
-        pod
-        for pod in story.world.pods
-        if not pod.terminating and pod.phase == "Running" and not (workers and pod.is_head)
-    ]
+def _pod(story: Story, choice: int) -> Pod | None:
+    """One that the API server lists as running; its machine may be dead."""
+    found = [pod for pod in story.world.pods if not pod.terminating and pod.phase == "Running"]
+    return found[choice % len(found)] if found else None
+
+
+def _live_pods(story: Story) -> list[Pod]:
+    """Those whose containers run: on a dead machine none ends, and no kubelet says so."""
+    return [pod for pod in story.world.pods if not pod.terminating and pod.alive]
+
+
+def _live_pod(story: Story, choice: int) -> Pod | None:
+    found = _live_pods(story)
     return found[choice % len(found)] if found else None
 
 
@@ -52,7 +59,7 @@ def deletes_a_pod_by_force(story: Story, choice: int) -> None:
 
 @fault("pods")
 def evicts_a_pod(story: Story, choice: int) -> None:
-    if pod := _pod(story, choice):
+    if pod := _live_pod(story, choice):
         story.world.lose(_kind(pod, "evicted"), pod)
         pod.object["status"]["reason"] = "Evicted"
         pod.disrupted("TerminationByKubelet")
@@ -69,7 +76,7 @@ def drains_a_pod(story: Story, choice: int) -> None:
 
 @fault("pods")
 def crashes_a_container(story: Story, choice: int) -> None:
-    if pod := _pod(story, choice):
+    if pod := _live_pod(story, choice):
         story.world.lose(_kind(pod, "worker"), pod)
         pod.end(story.world.now, (1, 137, 143, 0)[choice % 4], message="Ray: it broke")
 
@@ -86,21 +93,18 @@ def kills_a_process(story: Story, choice: int) -> None:
 @fault("memory")
 def runs_out_of_memory(story: Story, choice: int) -> None:
     """Workers that do the same need the same: some or all go over the limit in one failure."""
-    workers = [
-        pod
-        for pod in story.world.pods
-        if not pod.is_head and not pod.terminating and pod.phase == "Running"
-    ]
+    workers = [pod for pod in _live_pods(story) if not pod.is_head]
     hit = workers[: 1 + choice % max(len(workers), 1)]
-    story.world.lose("oom", *hit)
+    if hit:
+        story.world.lose("oom", *hit)
     for pod in hit:
         pod.end(story.world.now, 137, "OOMKilled")
 
 
 @fault("memory")
 def head_runs_out_of_memory(story: Story, choice: int) -> None:
-    for pod in story.world.pods:
-        if pod.is_head and not pod.terminating and pod.phase == "Running":
+    for pod in _live_pods(story):
+        if pod.is_head:
             story.world.lose("oom", pod)
             pod.end(story.world.now, 137, "OOMKilled")
 
@@ -108,7 +112,7 @@ def head_runs_out_of_memory(story: Story, choice: int) -> None:
 @fault("sidecars")
 def sidecar_ends(story: Story, choice: int) -> None:
     """Of itself, out of memory, or restarted after an error: none of it is the training's."""
-    if pod := _pod(story, choice):
+    if pod := _live_pod(story, choice):
         ending = {
             "exitCode": (0, 1, 137)[choice % 3],
             "reason": ("Completed", "Error", "OOMKilled")[choice % 3],
