@@ -286,6 +286,23 @@ def test_what_the_driver_records_of_a_queues_suspension_is_the_same_preemption(
     assert counts(again, 100) == {"preemptions": 1}
 
 
+@pytest.mark.parametrize("known", [pods(), ()], ids=["as they were", "none"])
+def test_a_queue_that_takes_everything_back_while_no_pod_can_be_seen_is_one_preemption(
+    training: Observed, known: tuple[Any, ...]
+) -> None:
+    """The queue lets the attempt go on before the watch of pods works again."""
+    blind = then(
+        training,
+        ray_jobs=(a_ray_job(queued=True),),
+        pods=known,
+        stale={"Pod": "pods is forbidden"},
+        progress=records({"kind": "Preempted", "pod": "worker-1"}),
+    )
+    assert counts(blind) == {"preemptions": 1}
+    seen = then(blind, 90, ray_jobs=(a_ray_job(),), pods=(), stale={})
+    assert counts(seen, 95) == {"preemptions": 1}
+
+
 def test_workers_that_end_while_their_heads_node_is_silent_are_no_losses_of_their_own(
     training: Observed,
 ) -> None:

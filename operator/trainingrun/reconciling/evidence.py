@@ -43,12 +43,10 @@ def record_losses(
     """Count what the attempt's pods and the runtime's records newly show."""
     if context.deleted(attempt):
         return Findings()  # its pods go with it, and are no losses of their own
-    if context.unknown("Pod"):
-        return Findings()  # a pod that is missing here may exist; the records stay until later
     losses = Losses(status, bookkeeping, context.now)
     if context.suspended_by_queue(attempt):
         _record_suspension_by_queue(context, bookkeeping, losses, attempt)
-    else:
+    elif not context.unknown("Pod"):  # one that is missing may exist; the records stay until later
         _record_head(context, losses, attempt)
         for pod in context.index(attempt).unwell:
             _record_pod(context, losses, attempt, pod)
@@ -123,9 +121,13 @@ def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> Non
 def _record_suspension_by_queue(
     context: ReconcileContext, bookkeeping: Bookkeeping, losses: Losses, attempt: int
 ) -> None:
-    """A queue suspends the attempt: one preemption, however many pods it costs."""
+    """A queue suspends the attempt: one preemption, however many pods it costs.
+
+    Also where no pod can be seen: once they can again, the queue may have let the attempt go on,
+    and nothing would show why its head is gone.
+    """
     left, head = context.pods(attempt), losses.head
-    if head is not None and left:
+    if head is not None and (left or context.unknown("Pod")):
         message = "The queue took the capacity back"
         losses.count_disruption(f"queue:{head}", LossReason.PREEMPTED, context.now, message)
     for pod in left:
