@@ -30,6 +30,8 @@ class Before:
     trained_well: bool
     running: int | None
     """Number of the attempt that the status calls running."""
+    ending: frozenset[str]
+    """Names of the pods whose deletion was asked for; a healthy training uses none of them."""
 
     @classmethod
     def of(cls, story: Story) -> Before:
@@ -37,7 +39,8 @@ class Before:
         attempts = story.status.get("attempts") or [{}]
         last = attempts[-1]
         running = last.get("number") if last.get("outcome") == "Running" else None
-        return cls(story.status, story.world.trains_well(), running)
+        ending = frozenset(pod.name for pod in story.world.pods if pod.terminating)
+        return cls(story.status, story.world.trains_well(), running, ending)
 
 
 def hold(story: Story, before: Before, made: Plan) -> None:
@@ -76,7 +79,9 @@ def _healthy_goes_on(story: Story, before: Before, made: Plan) -> None:
     deleted = [
         action.ref.name
         for action in made.actions
-        if isinstance(action, Delete) and action.ref.kind != "TrainingRun"
+        if isinstance(action, Delete)
+        and action.ref.kind != "TrainingRun"
+        and not (action.ref.kind == "Pod" and action.ref.name in before.ending)
     ]
     assert not deleted, f"deletes {deleted} of a healthy attempt"
     ended = next(
