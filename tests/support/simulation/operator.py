@@ -304,6 +304,7 @@ class Operator:
         if kind == "TrainingRun":
             world.run_deleted = True
         elif kind == "RayJob":
+            self._forget(kind, uid)  # what is not there: the API server answers 404
             for job in list(world.jobs.values()):
                 if job["metadata"]["uid"] == uid:
                     world.delete_job(job)
@@ -314,6 +315,7 @@ class Operator:
                     world.remove_cluster(cluster)
             self._forget(kind, uid)
         elif kind == "Pod":
+            self._forget(kind, uid)  # likewise
             for pod in list(world.pods):
                 if pod.uid == uid:
                     self._delete_pod(pod, grace_s)
