@@ -286,6 +286,18 @@ def test_what_the_driver_records_of_a_queues_suspension_is_the_same_preemption(
     assert counts(again, 100) == {"preemptions": 1}
 
 
+def test_a_node_that_goes_after_a_queue_took_everything_back_costs_nothing_more(
+    training: Observed,
+) -> None:
+    left = then(
+        training,
+        ray_jobs=(a_ray_job(queued=True),),
+        pods=(a_head(terminating_at=60), a_pod("worker-1", terminating_at=60)),
+    )
+    gone = then(left, 65, nodes=nodes(GONE))
+    assert counts(gone) == {"preemptions": 1}
+
+
 @pytest.mark.parametrize("known", [pods(), ()], ids=["as they were", "none"])
 def test_a_queue_that_takes_everything_back_while_no_pod_can_be_seen_is_one_preemption(
     training: Observed, known: tuple[Any, ...]

@@ -63,8 +63,8 @@ def record_lost_nodes(
     lost: Mapping[str, str],
 ) -> Findings:
     """Count each node once, whatever was on it; `lost` has the signs of each."""
-    if not lost:
-        return Findings()
+    if not lost or context.suspended_by_queue(attempt):
+        return Findings()  # the queue ends what is on it, and that is counted
     losses = Losses(status, bookkeeping, context.now)
     for node, signs in lost.items():
         _lose_node(context, losses, attempt, node, f"Node {node} is lost: {signs}")
