@@ -16,18 +16,24 @@ if TYPE_CHECKING:
 
 def _pod(story: Story, choice: int) -> Pod | None:
     """One that the API server lists as running; its machine may be dead."""
-    found = [pod for pod in story.world.pods if not pod.terminating and pod.phase == "Running"]
-    return found[choice % len(found)] if found else None
+    return _chosen([pod for pod in _pods(story) if pod.phase == "Running"], choice)
 
 
 def _live_pods(story: Story) -> list[Pod]:
     """Those whose containers run: on a dead machine none ends, and no kubelet says so."""
-    return [pod for pod in story.world.pods if not pod.terminating and pod.alive]
+    return [pod for pod in _pods(story) if pod.alive]
 
 
 def _live_pod(story: Story, choice: int) -> Pod | None:
-    found = _live_pods(story)
-    return found[choice % len(found)] if found else None
+    return _chosen(_live_pods(story), choice)
+
+
+def _pods(story: Story) -> list[Pod]:
+    return [pod for pod in story.world.pods if not pod.terminating]
+
+
+def _chosen(pods: list[Pod], choice: int) -> Pod | None:
+    return pods[choice % len(pods)] if pods else None
 
 
 def _node(story: Story, choice: int) -> Node:

@@ -301,10 +301,10 @@ class Operator:
     def _delete(self, kind: str, uid: str | None, grace_s: int | None) -> None:
         world = self.world
         self.writes += 1
+        self._forget(kind, uid)  # also what is not there: the API server answers 404
         if kind == "TrainingRun":
             world.run_deleted = True
         elif kind == "RayJob":
-            self._forget(kind, uid)  # what is not there: the API server answers 404
             for job in list(world.jobs.values()):
                 if job["metadata"]["uid"] == uid:
                     world.delete_job(job)
@@ -313,9 +313,7 @@ class Operator:
             for cluster in list(world.clusters):
                 if cluster.uid == uid:
                     world.remove_cluster(cluster)
-            self._forget(kind, uid)
         elif kind == "Pod":
-            self._forget(kind, uid)  # likewise
             for pod in list(world.pods):
                 if pod.uid == uid:
                     self._delete_pod(pod, grace_s)
@@ -325,7 +323,6 @@ class Operator:
     def _delete_pod(self, pod: Pod, grace_s: int | None) -> None:
         if grace_s == 0:
             self.world.remove_pod(pod)
-            self._forget("Pod", pod.uid)
         else:
             pod.leave(self.world.now)
             self._saw("Pod", pod.uid, pod.object)

@@ -27,7 +27,7 @@ class Versions(NamedTuple):
         )
 
 
-def versions(states: Mapping[str, Encoded], objects: Iterable[Any] = ()) -> Versions:
+def versions(states: Mapping[str, Encoded], objects: Iterable[Any]) -> Versions:
     """The versions of now, of these objects' states.
 
     Args:
@@ -42,14 +42,11 @@ def versions(states: Mapping[str, Encoded], objects: Iterable[Any] = ()) -> Vers
                 found[_place(tensor)] = _version(held_tensor(tensor)) + _version(tensor)
     # A state has detached DTensors, and what these hold counts by itself: a change through
     # `to_local()` of the objects' own shows in those alone.
-    own = {
-        id(tensor): tensor
-        for thing in objects
-        for tensor in own_tensors(thing)
-        if is_sharded(tensor) and _is_large(tensor)
-    }
-    for tensor in own.values():
-        found[_place(tensor)] = found.get(_place(tensor), 0) + _version(held_tensor(tensor))
+    for thing in objects:
+        for tensor in own_tensors(thing):
+            if is_sharded(tensor) and _is_large(tensor):
+                place = _place(tensor)
+                found[place] = found.get(place, 0) + _version(held_tensor(tensor))
     return Versions(data_changes.changes(), found)
 
 
