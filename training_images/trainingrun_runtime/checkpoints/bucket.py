@@ -150,8 +150,10 @@ class Bucket:
     def writing(self, key: str, size: int) -> Iterator[Callable[[bytes], object]]:
         """A function that appends to a new object, for objects too large to have as bytes.
 
-        The object is there once the block has ended without an error. After an error the parts that
-        the store has are deleted, if it answers. A bounded number of parts is in memory.
+        The object is there once the block has ended without an error. After an error the upload is
+        aborted, if the store answers: it deletes the parts that it has, though not one that arrives
+        at the same moment (Amazon S3, `AbortMultipartUpload`). A bounded number of parts is in
+        memory.
 
         Args:
             key: Of the object.
