@@ -298,6 +298,18 @@ def test_a_node_that_goes_after_a_queue_took_everything_back_costs_nothing_more(
     assert counts(gone) == {"preemptions": 1}
 
 
+def test_a_record_that_is_read_after_a_long_silence_is_of_the_pod_that_was_counted(
+    training: Observed,
+) -> None:
+    """The head could not be reached from before the loss until fifteen minutes after it."""
+    killed = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
+    lost = then(training, pods=(HEAD, killed, TWO), progress=a_progress(), progress_age_s=10.0)
+    replaced = then(lost, 60, pods=(HEAD, a_pod("worker-9", created_at=70), TWO))
+    silent = then(replace(replaced, progress_age_s=910.0), 960)
+    heard = records({"kind": "WorkerLost", "pod": "worker-1", "time": unix(55)})
+    assert counts(replace(silent, progress=heard, progress_age_s=0.5), 962) == {"outOfMemory": 1}
+
+
 @pytest.mark.parametrize("known", [pods(), ()], ids=["as they were", "none"])
 def test_a_queue_that_takes_everything_back_while_no_pod_can_be_seen_is_one_preemption(
     training: Observed, known: tuple[Any, ...]

@@ -248,4 +248,5 @@ def _forget(
     recovered = trains(context.live_progress(attempt.number)) and silence.every_pod_runs(
         context, bookkeeping, attempt
     )
-    losses.forget(alive, all_recent=not recovered)
+    silent_s = context.observed.progress_age_s or 0.0
+    losses.forget(alive, silent_s=silent_s, all_recent=not recovered)

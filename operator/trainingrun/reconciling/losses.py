@@ -24,7 +24,8 @@ SAME_LOSS_S = 60.0
 do pods that run out of memory."""
 
 MEMORY_S = 600.0
-"""How long a pod that is gone is remembered: no record about it comes later than that."""
+"""How long a pod that is gone is remembered while the driver's documents are read: no record about
+it is written later than that."""
 
 MOST_COUNTED = 2500
 """Losses remembered at once: each of a thousand workers and its node, and some more."""
@@ -174,16 +175,18 @@ class Losses:
         if known:
             self._put(f"node:{node}/{known.time}", known)
 
-    def forget(self, alive: Set[str], *, all_recent: bool = False) -> None:
+    def forget(self, alive: Set[str], *, silent_s: float, all_recent: bool) -> None:
         """Drop what can be observed no more: what is long gone, and the oldest of too many.
 
         Args:
             alive: What may be observed still.
+            silent_s: Seconds since the driver's document was read: the next one may have a record
+                of each loss since.
             all_recent: Whether nothing counts as long gone.
         """
         if not self._counted:
             return
-        oldest = written(self._now - timedelta(seconds=MEMORY_S))
+        oldest = written(self._now - timedelta(seconds=MEMORY_S + silent_s))
         gone = [
             key
             for key, known in self._counted.items()
