@@ -36,7 +36,8 @@ def _reconcile_job(world: World, number: int, job: dict[str, Any]) -> None:
     if job["spec"].get("suspend"):
         status.update(jobStatus="", jobDeploymentStatus="Suspended")
         if cluster is not None:
-            world.remove_cluster(cluster)
+            for pod in world.remove_cluster(cluster):
+                pod.lost = True  # of the queue's loss, noted when it took the capacity back
         return
     if world.invalid_jobs and not status["jobDeploymentStatus"]:
         status.update(jobDeploymentStatus="ValidationFailed", message="the spec is not valid")

@@ -121,8 +121,6 @@ def queue_takes_back(story: Story, choice: int) -> None:
     job = story.world.jobs.get(story.world.number())
     if job and not job["spec"]["suspend"] and job["status"]["jobDeploymentStatus"] == "Running":
         story.world.lose("queue")
-        for pod in story.world.pods:
-            pod.lost = True
         job["spec"]["suspend"] = True
 
 

@@ -52,6 +52,7 @@ class Story:
     steps: int = 0
     last_fault: float = 0.0
     last_trained: float = 0.0
+    """When a step was done, or a RayJob's state changed."""
     awake_since: float = 0.0
     """Since when the operator has reconciled without dying."""
 
@@ -96,8 +97,10 @@ class Story:
         """Time passes, and the operator polls and reconciles."""
         driver = self.world.driver
         trained = driver is not None and driver.trains
+        states = self.world.states_of_jobs()
         self.world.pass_time(seconds)
-        if trained:  # perhaps to its end, in a time of hours
+        if trained or self.world.states_of_jobs() != states:
+            # Perhaps to its end, in a time of hours: the operator sees it only now.
             self.last_trained = self.world.now
         if self.operator.down or self.world.run_deleted:
             return

@@ -126,12 +126,13 @@ class World:
         if cluster is not None and not cluster.orphaned:
             self.remove_cluster(cluster)
 
-    def remove_cluster(self, cluster: Cluster) -> None:
+    def remove_cluster(self, cluster: Cluster) -> list[Pod]:
         """It is gone, and its pods leave."""
         self.clusters.remove(cluster)
-        for pod in self.pods:
-            if pod.cluster == cluster.uid:
-                pod.leave(self.now)
+        pods = [pod for pod in self.pods if pod.cluster == cluster.uid]
+        for pod in pods:
+            pod.leave(self.now)
+        return pods
 
     def add_cluster(self, number: int, job: dict[str, Any]) -> Cluster:
         """KubeRay makes the RayCluster of a RayJob."""
@@ -179,6 +180,10 @@ class World:
     def number(self) -> int:
         """The attempt that is going on."""
         return max(self.jobs, default=0)
+
+    def states_of_jobs(self) -> dict[int, str]:
+        """What KubeRay says of each RayJob, by the attempt's number."""
+        return {n: job["status"]["jobDeploymentStatus"] for n, job in self.jobs.items()}
 
     def trains_well(self) -> bool:
         """Whether a healthy attempt trains: nothing may end it but its user or its budgets."""
