@@ -124,7 +124,8 @@ def _counts(story: Story, after: dict[str, Any]) -> None:
     assert total + others <= most, f"{total} + {others} losses are counted of {most}"
     assert counted.application_errors <= incidents.get(APPLICATION, 0), f"{counted} {incidents}"
     assert counted.out_of_memory <= incidents.get("oom", 0), f"{counted} {incidents}"
-    assert counted.node_losses <= incidents.get(NODE, 0) + incidents.get("preempted", 0), counted
+    of_nodes = incidents.get(NODE, 0) + story.world.later_causes[NODE]
+    assert counted.node_losses <= of_nodes + incidents.get("preempted", 0), counted
 
 
 def _small(after: dict[str, Any]) -> None:

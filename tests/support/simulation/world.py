@@ -7,6 +7,7 @@ was truly lost, against which the operator's counts are held.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -68,6 +69,8 @@ class World:
     bucket: Bucket = field(default_factory=Bucket)
     driver: Driver | None = None
     losses: list[Loss] = field(default_factory=list)
+    later_causes: Counter[str] = field(default_factory=Counter)
+    """By kind, what happened to pods that were lost already: it may be seen as their cause."""
     created: list[int] = field(default_factory=list)
     created_pods: int = 0
     created_clusters: int = 0
@@ -201,7 +204,8 @@ class World:
         """Note a loss; pods that were lost already are not lost again."""
         fresh = [pod for pod in pods if not pod.lost]
         if pods and not fresh:
-            return  # of an incident that was noted already
+            self.later_causes[kind] += 1
+            return
         for pod in fresh:
             pod.lost = True
         number = attempt or (fresh[0].number if fresh else self.number())
