@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.builders import a_head, a_node, a_progress, a_ray_job, nodes, pods
+from support.builders import a_head, a_node, a_pod, a_progress, a_ray_job, nodes, pods
 from support.reconciled import a_polled_run, condition, reconcile, then, wanting
 from trainingrun.api.status import Phase
 from trainingrun.reconciling import Observed
@@ -149,6 +149,16 @@ def test_stale_leases_are_no_sign_of_a_lost_node(training: Observed) -> None:
     )
     assert reconcile(silent).actions != ()
     assert reconcile(replace(silent, **lost("Lease"))).actions == ()
+
+
+@pytest.mark.parametrize(("silent_s", "failures"), [(None, 2), (2.0, 2), (60.0, 0)])
+def test_workers_that_end_while_their_head_s_node_may_be_dead_are_no_losses_of_their_own(
+    training: Observed, silent_s: float | None, failures: int
+) -> None:
+    """Ray ends a worker a minute after its head; Kubernetes shows that one as running longer."""
+    ended = (pods()[0], a_pod("worker-1", exit_code=1), a_pod("worker-2", exit_code=1))
+    seen = replace(training, pods=ended, progress_failing_s=silent_s, **lost("Node"))
+    assert reconcile(seen, 130).status.disruptions.worker_failures == failures
 
 
 def test_a_ray_job_that_was_seen_to_end_has_ended(training: Observed) -> None:
