@@ -114,7 +114,7 @@ def _counts(story: Story, after: dict[str, Any]) -> None:
         by_kind[loss.kind] = by_kind.get(loss.kind, 0) + max(loss.pods, 1)
         incidents[loss.kind] = incidents.get(loss.kind, 0) + 1
     true = sum(number for kind, number in by_kind.items() if kind not in ("attempt", APPLICATION))
-    if "staleness" in story.groups:
+    if "staleness" in story.groups or "crd" in story.groups:
         # Without news of RayJobs, a whole attempt that goes is seen as the loss of its head.
         true += incidents.get("attempt", 0)
     total = _total(after) - counted.application_errors
