@@ -247,7 +247,7 @@ def kuberay_gives_up(story: Story, choice: int) -> None:
 
 @fault("rayjobs")
 def kuberay_comes_and_goes(story: Story, choice: int) -> None:
-    story.world.kuberay_away = bool(choice % 2)
+    story.world.stop_kuberay(bool(choice % 2))
 
 
 @fault("stuck")
@@ -271,7 +271,7 @@ def raycluster_is_orphaned(story: Story, choice: int) -> None:
 def kuberay_is_uninstalled(story: Story, choice: int) -> None:
     """Its CRD cannot be seen for a while; its objects are as they were."""
     story.operator.kuberay = ("ok", "missing", "too-old")[choice % 3]
-    story.world.kuberay_away = bool(choice % 3)
+    story.world.stop_kuberay(bool(choice % 3))
 
 
 @fault("validation")

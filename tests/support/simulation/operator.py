@@ -50,6 +50,8 @@ class Polls:
     document: Progress | None = None
     fetched_at: float | None = None
     failing_since: float | None = None
+    polled_since: float | None = None
+    """When the head pod that is there now was polled first."""
     pod_uid: str = ""
     followed: bool = False
 
@@ -107,6 +109,7 @@ class Operator:
             progress=polls.document,
             progress_age_s=None if polls.fetched_at is None else now - polls.fetched_at + 0.2,
             progress_failing_s=None if polls.failing_since is None else now - polls.failing_since,
+            progress_polled_s=None if polls.polled_since is None else now - polls.polled_since,
             kuberay=self.kuberay,  # type: ignore[arg-type]
             rejected=self._rejected(),
             stale={kind: reason for kind, (reason, _) in self.stale.items()},
@@ -173,10 +176,11 @@ class Operator:
             return
         head = self._target()
         if head is None or head["metadata"]["uid"] != polls.pod_uid:
-            polls.failing_since = None
+            polls.failing_since = polls.polled_since = None
             polls.pod_uid = head["metadata"]["uid"] if head else ""
         if head is None:
             return
+        polls.polled_since = world.now if polls.polled_since is None else polls.polled_since
         pod = next((pod for pod in world.pods if pod.uid == polls.pod_uid), None)
         if world.polls_fail or pod is None or not pod.alive:
             polls.failing_since = world.now if polls.failing_since is None else polls.failing_since
@@ -236,7 +240,7 @@ class Operator:
             for attempt in made.status.attempts
         )
         if not self.polls.followed:
-            self.polls.failing_since = None
+            self.polls.failing_since = self.polls.polled_since = None
         return made
 
     def _has_ended(self) -> bool:

@@ -211,6 +211,12 @@ class World:
         number = attempt or (fresh[0].number if fresh else self.number())
         self.losses.append(Loss(kind, self.now, number, len(fresh)))
 
+    def stop_kuberay(self, away: bool) -> None:
+        """KubeRay's operator goes, or is there."""
+        if away and not self.kuberay_away and self.driver is None:
+            self.lose("attempt")  # it is given up, if its pods run and nobody submits a driver
+        self.kuberay_away = away
+
     # Time
 
     def pass_time(self, seconds: float) -> None:
