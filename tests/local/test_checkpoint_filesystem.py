@@ -73,10 +73,12 @@ def test_a_restore_waits_for_a_store_that_is_away(s3: S3Server, tmp_path: Path) 
         )  # fmt: skip
         path, filesystem = offered(bucket, committed)
         server.stop()
-        threading.Timer(3.0, server.start).start()
+        late = threading.Timer(3.0, server.start)
+        late.start()
         with RetryingCheckpoint(path, filesystem).as_directory() as folder:
             assert Path(folder, "weights").read_bytes() == content
             assert server.running
+        late.join()
         bucket.put("checkpoints/one/weights", b"another".ljust(len(content)))
         with pytest.raises(StorageError, match="not as committed"):
             RetryingCheckpoint(path, filesystem).to_directory(str(tmp_path / "torn"))

@@ -123,7 +123,8 @@ def _counts(story: Story, after: dict[str, Any]) -> None:
     most = true + incidents.get("attempt", 0) + incidents.get(APPLICATION, 0)
     assert total + others <= most, f"{total} + {others} losses are counted of {most}"
     assert counted.application_errors <= incidents.get(APPLICATION, 0), f"{counted} {incidents}"
-    assert counted.out_of_memory <= incidents.get("oom", 0), f"{counted} {incidents}"
+    of_memory = incidents.get("oom", 0) + story.world.later_causes["oom"]
+    assert counted.out_of_memory <= of_memory, f"{counted} {incidents}"
     of_nodes = incidents.get(NODE, 0) + story.world.later_causes[NODE]
     assert counted.node_losses <= of_nodes + incidents.get("preempted", 0), counted
 
