@@ -93,14 +93,23 @@ class TestCluster:
 
     def kill_container(self, kubectl: Kubectl, pod: str, container: str) -> None:
         """`kill -9` of a container's main process, from its node: nothing inside gets a signal."""
+        node, process = self._main_process(kubectl, pod, container)
+        self.on_node(node, f"kill -9 {process}")
+
+    def kill_raylet(self, kubectl: Kubectl, pod: str) -> None:
+        """`kill -9` of a worker's raylet, of which `ray start`, stopped before, takes no notice."""
+        node, process = self._main_process(kubectl, pod, "ray-worker")
+        self.on_node(node, KILL_RAYLET.replace("MAIN", process))
+
+    def _main_process(self, kubectl: Kubectl, pod: str, container: str) -> tuple[str, str]:
         found = kubectl.get("pod", pod)
         (identity,) = (
             entry["containerID"].partition("://")[2]
             for entry in found["status"]["containerStatuses"]
             if entry["name"] == container
         )
-        process = f"ctr --namespace=k8s.io tasks list | awk '$1 == \"{identity}\" {{print $2}}'"
-        self.on_node(found["spec"]["nodeName"], f"kill -9 $({process})")
+        process = f"$(ctr --namespace=k8s.io tasks list | awk '$1 == \"{identity}\" {{print $2}}')"
+        return found["spec"]["nodeName"], process
 
     def _fit_for_pods(self, node: str) -> bool:
         found = self.kubectl.get("node", node)
@@ -110,6 +119,16 @@ class TestCluster:
         )
         away = {taint["key"] for taint in found["spec"].get("taints", [])}
         return ready and not any(key.startswith("node.kubernetes.io/") for key in away)
+
+
+KILL_RAYLET = """
+main=MAIN
+kill -STOP "$main"
+for child in $(cat /proc/$main/task/*/children); do
+  [ "$(cat /proc/$child/comm)" = raylet ] && kill -9 "$child" && killed=yes
+done
+[ -n "$killed" ]
+"""
 
 
 def journals_of(cluster: str) -> Path:

@@ -25,7 +25,7 @@ _METADATA: Fields = {
     **_whole("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
 }
 _CONDITIONS = _whole("type", "status", "reason", "message", "lastTransitionTime")
-_CONTAINER_STATUSES = _whole("name", "state", "lastState")
+_CONTAINER_STATUSES = _whole("name", "ready", "state", "lastState")
 _POD_GROUP: Fields = {
     "groupName": None,
     # Read to change it: the whole affinity is written back.

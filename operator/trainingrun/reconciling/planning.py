@@ -22,6 +22,7 @@ from . import (
     node_exclusions,
     node_loss,
     progress_status,
+    ray_loss,
     requeue,
     restore_source,
     silence,
@@ -110,6 +111,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     # would wait without end.
     builder.add(node_exclusions.exclude_nodes(context, builder.status, builder.bookkeeping, number))
     builder.add(node_loss.replace_pods(lost))
+    builder.add(ray_loss.replace_pods(context, number))
     builder.add(
         node_loss.replace_workers_of_lost_head(context, builder.status, builder.bookkeeping, number)
     )

@@ -20,6 +20,19 @@ def test_worker_container_killed(scenario: Scenario):
     scenario.went_on(pause, "(c) worker container kill -9", target=None, lost_at_most=0)
 
 
+def test_raylet_killed_in_a_container_that_goes_on(scenario: Scenario):
+    run = scenario.run
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(run.cluster.kill_raylet, run.kubectl, run.trainer())
+    run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    assert pause < 240, "KubeRay's liveness probe ended the pod, after ten minutes"
+    scenario.went_on(
+        pause, "(t) raylet kill -9, container goes on", target=None, lost_at_most=SINCE_CHECKPOINT
+    )
+
+
 def test_newest_checkpoint_truncated(scenario: Scenario):
     run = scenario.run
     scenario.start_and_reach(WELL_UNDER_WAY)
