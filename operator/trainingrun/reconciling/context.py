@@ -158,6 +158,11 @@ class ReconcileContext:
             found = self._lost_by_ray[number] = frozenset(progress.lost_nodes if progress else ())
         return found
 
+    def is_lost_by_ray(self, number: int, node: NodeState) -> bool:
+        """Whether the live driver reports the node as lost, by its name or its hostname."""
+        lost = self.lost_by_ray(number)
+        return node.name in lost or node.hostname in lost
+
     @cached_property
     def _lost_by_ray(self) -> dict[int, frozenset[str]]:
         return {}

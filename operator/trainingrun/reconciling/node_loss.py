@@ -80,8 +80,7 @@ def _will_never_go(context: ReconcileContext, pod: Object) -> bool:
 
 def network_sign(context: ReconcileContext, attempt: int, node: NodeState) -> str | None:
     """The network's sign that the node is lost, as a phrase; None: there is none."""
-    lost = context.lost_by_ray(attempt)
-    if lost and (node.name in lost or node.hostname in lost):
+    if context.is_lost_by_ray(attempt, node):
         return "Ray gets no heartbeat from it"
     here = context.index(attempt).by_node.get(node.name, ())
     failing = context.observed.progress_failing_s

@@ -2,9 +2,9 @@
 
 A raylet ends with its agent (Ray's agent_manager.cc), for example one that the kernel kills for
 memory, and `ray start --block` does not always end with it. The pod stays Running, no worker group
-finds room, and KubeRay's liveness probe ends the pod ten minutes later. Two independent signs are
-enough to replace it before: the driver's, to which Ray reports the node as dead, and the kubelet's,
-whose readiness probe of Ray's agent fails and did not before.
+can be placed, and KubeRay's liveness probe ends the pod ten minutes later. Two independent signs
+are enough to replace it before: the driver's, to which Ray reports the node as dead, and the
+kubelet's, whose readiness probe of Ray's agent fails and did not before.
 """
 
 from datetime import timedelta
@@ -22,8 +22,11 @@ def replace_pods(context: ReconcileContext, attempt: int) -> Findings:
 
     With a grace period they would count as preempted; the driver's record of their loss is counted.
     """
-    lost = context.lost_by_ray(attempt)
-    if not lost or context.unknown("Node", "Pod") or context.suspended_by_queue(attempt):
+    if (
+        not context.lost_by_ray(attempt)
+        or context.unknown("Node", "Pod")
+        or context.suspended_by_queue(attempt)
+    ):
         return Findings()
     left = [
         pod
@@ -31,7 +34,7 @@ def replace_pods(context: ReconcileContext, attempt: int) -> Findings:
         if not pod_status.is_head(pod)
         and _no_longer_ready(pod)
         and (node := context.node(pod_status.node_name(pod))) is not None
-        and (node.name in lost or node.hostname in lost)
+        and context.is_lost_by_ray(attempt, node)
         and not control_sign(context, node)  # else the node itself may be lost
     ]
     return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in left))
