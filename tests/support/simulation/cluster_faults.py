@@ -21,7 +21,7 @@ def _pod(story: Story, choice: int) -> Pod | None:
 
 def _live_pods(story: Story) -> list[Pod]:
     """Those whose containers run: on a dead machine none ends, and no kubelet says so."""
-    return [pod for pod in _pods(story) if pod.alive]
+    return [pod for pod in _pods(story) if pod.container_runs]
 
 
 def _live_pod(story: Story, choice: int) -> Pod | None:
@@ -94,6 +94,14 @@ def kills_a_process(story: Story, choice: int) -> None:
     if driver and driver.trains:
         story.world.lose("process")
         driver.record(story.world.now, RecordKind.WORKER_LOST, None)
+
+
+@fault("pods")
+def ray_ends(story: Story, choice: int) -> None:
+    """In a worker pod, with its agent; the container goes on."""
+    if pod := _chosen([pod for pod in _live_pods(story) if not pod.is_head and pod.alive], choice):
+        story.world.lose("worker", pod)
+        pod.ray_ended_at = story.world.now
 
 
 @fault("memory")

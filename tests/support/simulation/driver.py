@@ -177,7 +177,11 @@ class Driver:
                 "records": self.records[-100:],
                 "seconds": {"productive": float(step)},
                 "lost_nodes": sorted(
-                    {pod.node.name for pod in self.group if pod.node and not pod.node.powered}
+                    {
+                        pod.node.name
+                        for pod in self.group
+                        if pod.node and (not pod.node.powered or pod.ray_ended_at is not None)
+                    }
                 ),
                 "storage_error": (
                     None if self.storage_since is None else "The bucket does not answer"

@@ -19,6 +19,12 @@ TAINT_EVICTION_S = 340.0
 START_S = 4.0
 """From a node's choice until a pod's containers run."""
 
+READINESS_S = 30.0
+"""From the end of Ray until its readiness probe has failed often enough."""
+
+LIVENESS_S = 600.0
+"""The same for the liveness probe, after which the container is ended."""
+
 LEAVING_S = 3.0
 """From a pod's deletion until it is gone, where its node lives."""
 
@@ -90,6 +96,8 @@ class Pod:
     """Something happened to it: the loss is in the list of losses."""
     blocked: str | None = None
     """Why its container cannot start."""
+    ray_ended_at: float | None = None
+    """When Ray ended in its container, which goes on."""
 
     @property
     def uid(self) -> str:
@@ -112,9 +120,14 @@ class Pod:
         return "deletionTimestamp" in self.object["metadata"]
 
     @property
-    def alive(self) -> bool:
-        """Whether its main process runs and can be reached."""
+    def container_runs(self) -> bool:
+        """Whether its main container runs and can be reached."""
         return self.phase == "Running" and self.node is not None and self.node.powered
+
+    @property
+    def alive(self) -> bool:
+        """Whether Ray runs in it and can be reached."""
+        return self.container_runs and self.ray_ended_at is None
 
     @property
     def well(self) -> bool:
@@ -137,6 +150,27 @@ class Pod:
         _condition(status, {"type": "Ready", "status": "True", "lastTransitionTime": at(now)})
         for container in status["containerStatuses"]:
             container.update(state={"running": {"startedAt": at(now)}}, ready=True)
+
+    def probe(self, now: float) -> None:
+        """Its kubelet finds that Ray has ended."""
+        ended = now if self.ray_ended_at is None else self.ray_ended_at
+        if now - ended >= LIVENESS_S:
+            self.end(now, 137)
+        elif now - ended >= READINESS_S and self.ready:
+            self._is_not_ready(now)
+            for container in self.object["status"]["containerStatuses"]:
+                if container["name"] == self.container:
+                    container["ready"] = False
+
+    @property
+    def ready(self) -> bool:
+        """As the API server shows it."""
+        found = {known["type"]: known["status"] for known in self.object["status"]["conditions"]}
+        return found.get("Ready") == "True"
+
+    def _is_not_ready(self, now: float) -> None:
+        condition = {"type": "Ready", "status": "False", "lastTransitionTime": at(now)}
+        _condition(self.object["status"], condition)
 
     def assign(self, node: Node, now: float) -> None:
         """A node was chosen."""
@@ -181,7 +215,7 @@ class Pod:
         ending: dict[str, Any] = {"exitCode": code, "reason": because, "finishedAt": at(now)}
         if message:
             ending["message"] = message
-        _condition(status, {"type": "Ready", "status": "False", "lastTransitionTime": at(now)})
+        self._is_not_ready(now)
         for container in status["containerStatuses"]:
             if container["name"] == self.container:
                 container.update(state={"terminated": ending}, ready=False)

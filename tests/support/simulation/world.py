@@ -278,6 +278,8 @@ class World:
                     self.remove_pod(pod)
             elif pod.phase == "Pending":
                 self._start(pod, heads.get(pod.cluster))
+            elif pod.phase == "Running" and pod.ray_ended_at is not None:
+                pod.probe(self.now)
             elif pod.phase == "Running" and not pod.is_head:
                 self._mourn(pod, heads.get(pod.cluster))
 
