@@ -131,7 +131,7 @@ def torchrun(config: dict[str, Any]) -> None:
         torch.distributed.barrier()
 
     load.train(range(config["steps"]), save)
-    # A rank that leaves while the other one is in its last step aborts at its exit, one in five.
+    # A rank that leaves while the other one is in its last step may abort at its exit.
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
