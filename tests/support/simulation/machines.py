@@ -158,9 +158,6 @@ class Pod:
             self.end(now, 137)
         elif now - ended >= READINESS_S and self.ready:
             self._is_not_ready(now)
-            for container in self.object["status"]["containerStatuses"]:
-                if container["name"] == self.container:
-                    container["ready"] = False
 
     @property
     def ready(self) -> bool:
@@ -168,9 +165,13 @@ class Pod:
         found = {known["type"]: known["status"] for known in self.object["status"]["conditions"]}
         return found.get("Ready") == "True"
 
-    def _is_not_ready(self, now: float) -> None:
-        condition = {"type": "Ready", "status": "False", "lastTransitionTime": at(now)}
-        _condition(self.object["status"], condition)
+    def _is_not_ready(self, now: float, **container_status: Any) -> None:
+        """Its main container has `container_status` besides."""
+        status = self.object["status"]
+        _condition(status, {"type": "Ready", "status": "False", "lastTransitionTime": at(now)})
+        for container in status["containerStatuses"]:
+            if container["name"] == self.container:
+                container.update(**container_status, ready=False)
 
     def assign(self, node: Node, now: float) -> None:
         """A node was chosen."""
@@ -215,10 +216,7 @@ class Pod:
         ending: dict[str, Any] = {"exitCode": code, "reason": because, "finishedAt": at(now)}
         if message:
             ending["message"] = message
-        self._is_not_ready(now)
-        for container in status["containerStatuses"]:
-            if container["name"] == self.container:
-                container.update(state={"terminated": ending}, ready=False)
+        self._is_not_ready(now, state={"terminated": ending})
 
     def disrupted(self, reason: str) -> None:
         """Kubernetes says why it is taken away."""
