@@ -12,7 +12,7 @@ import torch
 
 def derive(seed: int, *place: int | str) -> int:
     """63 bits that follow from the seed and the place."""
-    text = ":".join(str(part) for part in (seed, *place))
+    text = ":".join(map(str, (seed, *place)))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

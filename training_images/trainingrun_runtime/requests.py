@@ -41,6 +41,7 @@ class Requests:
     ) -> None:
         self._worker, self._consensus, self._course = worker, consensus, course
         self._saving, self._gradients, self._reporter = saving, gradients, reporter
+        self._of_ray = training.PreemptionDeadline()
         self._stop_asked = False
         self._exit: Preempted | Suspended | None = None
 
@@ -128,7 +129,7 @@ class Requests:
 
     def _hold(self) -> Hold:
         """Whether this rank wants a checkpoint to be made after a later step."""
-        notice = self._worker.notice or _notice_of_ray()
+        notice = self._notice()
         if notice is not None and time.time() >= hold_until(notice, self._saving.slowest_s()):
             return Hold.NO_TIME
         return Hold.GRADIENTS if self._gradients.hold_checkpoints() else Hold.NO
@@ -136,12 +137,19 @@ class Requests:
     def _command(self, due_s: float) -> Command:
         """The command that this rank requests now."""
         command = self._reporter.command if self._reporter is not None else Command.NONE
-        notice = self._worker.notice or _notice_of_ray()
+        notice = self._notice()
         if notice is not None and time.time() >= checkpoint_at(notice, self._saving.slowest_s()):
             command = max(command, Command.CHECKPOINT_AND_EXIT)
         # One clock decides: ranks with different clocks would request it twice.
         due = self._saving.is_due(due_s) if self._worker.rank == 0 else self._saving.late
         return max(command, Command.CHECKPOINT) if due else command
+
+    def _notice(self) -> PreemptionNotice | None:
+        """This pod's own, or Ray's of a node of the worker group."""
+        own, deadline = self._worker.notice, self._of_ray.read()
+        if own is not None or deadline is None:
+            return own
+        return PreemptionNotice(deadline=deadline, pre_stop=False)
 
     def _checkpoint_and_exit(self, command: int) -> None:
         """Make a checkpoint, wait for its commit, and end this worker group."""
@@ -166,8 +174,3 @@ class Requests:
             preempted = Preempted if notice is None else OwnPodPreempted
             self._exit = preempted(f"a pod is preempted; saved after step {step}")
         raise self._exit
-
-
-def _notice_of_ray() -> PreemptionNotice | None:
-    deadline = training.preemption_deadline()
-    return PreemptionNotice(deadline=deadline, pre_stop=False) if deadline is not None else None

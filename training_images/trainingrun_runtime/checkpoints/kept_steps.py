@@ -7,7 +7,6 @@ trees to the former ones. So the end of a step notes what to ask for, and copies
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from . import small_states
@@ -83,10 +82,10 @@ class KeptSteps:
             NotWhole: it is not known of the steps that are kept.
         """
         kept = self._noted
-        for noted in reversed(kept):
+        for noted in kept[::-1]:
             position = noted.settled()
             if position is not None:
-                return replace(noted, position=position)
+                return noted._replace(position=position)
         if not kept:
             raise NotWhole(self._reason)
         raise NotWhole(f"another rank has not finished step {kept[-1].position.step}")

@@ -10,7 +10,7 @@ other frameworks return their states by themselves: see `kept_steps`.
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +30,7 @@ GPU_S = 1.0
 """Seconds that the GPU may take to finish the step once the ranks have agreed on it."""
 
 
-@dataclass(frozen=True)
-class Noted:
+class Noted(NamedTuple):
     """What the end of a step has noted."""
 
     position: Position
@@ -44,7 +43,7 @@ class Noted:
     """States of the objects that return theirs, encoded."""
     versions: Sequence[int] = ()
     begun: int = 0
-    groups: Mapping[str, Groups] = field(default_factory=dict)
+    groups: Mapping[str, Groups] = MappingProxyType({})
     event: Any = None
 
 
@@ -166,7 +165,7 @@ class LastStep:
         position = noted.settled()
         if position is None:
             raise NotWhole(f"another rank has not finished step {noted.position.step}")
-        return replace(noted, position=position)
+        return noted._replace(position=position)
 
     def fingerprint(self, noted: Noted) -> int:
         """A digest of what is small: survivors whose digests differ do not hold the same state."""

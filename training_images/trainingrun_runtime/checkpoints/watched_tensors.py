@@ -73,9 +73,8 @@ class WatchedTensors:
     def note(self) -> list[int]:
         """Copy what is copied; the versions of everything else."""
         self._update_tensors()
-        with torch.no_grad():
-            for copies, originals in self._copies:
-                torch._foreach_copy_(copies, originals)
+        for copies, originals in self._copies:  # detached, all of them
+            torch._foreach_copy_(copies, originals)
         return self.versions()
 
     def versions(self) -> list[int]:

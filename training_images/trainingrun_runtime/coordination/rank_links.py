@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from socket import socket
 
 _HEADER = struct.Struct("!II")
-_READ_AT_ONCE = 1 << 16
+_READ_AT_ONCE = 1 << 12
 _LOOK_AGAIN_S = 0.05
 
 

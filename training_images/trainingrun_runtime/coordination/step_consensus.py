@@ -1,8 +1,8 @@
 """What all ranks agree on at each step, without a rank waiting for another."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum, auto
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -49,8 +49,7 @@ class RanksDisagree(RuntimeError):
     """The ranks of a run are at different places of the training function."""
 
 
-@dataclass(frozen=True)
-class StepValues:
+class StepValues(NamedTuple):
     """What a rank contributes, and the result: the largest of all ranks' values."""
 
     command: int = 0
@@ -178,14 +177,22 @@ class StepConsensus:
 
 def _apart(every: Sequence[Sequence[int]]) -> tuple[int, int] | None:
     """The ranks with the fewest and with the most steps done; None: all are at one place."""
+    if _alike(every):
+        return None
     places = [tuple(each[:2]) for each in every]
     behind, ahead = min(places), max(places)
     return None if behind == ahead else (places.index(behind), places.index(ahead))
 
 
+def _alike(every: Sequence[Sequence[int]]) -> bool:
+    """Whether all ranks have the same numbers, as after nearly all steps."""
+    return every.count(every[0]) == len(every)
+
+
 def _largest(every: Sequence[Sequence[int]]) -> StepValues:
     """Of each value, where all ranks are at one place."""
-    step, _, command, busy, stop, changed, hold = map(max, zip(*every, strict=True))
+    largest = every[0] if _alike(every) else map(max, zip(*every, strict=True))
+    step, _, command, busy, stop, changed, hold = largest
     return StepValues(command, bool(busy), bool(stop), bool(changed), step, Hold(hold))
 
 

@@ -47,7 +47,8 @@ class StepReporter:
     def report(self, report: StepReport) -> None:
         """A step was done."""
         self._latest = report
-        self._changed.set()
+        if not self._changed.is_set():
+            self._changed.set()
 
     def rate(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Metrics were reported; the newest ones that trials are compared by are sent."""

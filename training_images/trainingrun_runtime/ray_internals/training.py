@@ -173,17 +173,22 @@ def _is_local(checkpoint: ray.train.Checkpoint) -> bool:
     return isinstance(checkpoint.filesystem, pyarrow.fs.LocalFileSystem)
 
 
-def preemption_deadline() -> float | None:
-    """Unix time in seconds at which Ray says that a node of this group goes away; None: none does.
+class PreemptionDeadline:
+    """When a node of this worker group goes away, as Ray's watcher stores it in this worker.
 
-    Reads what Ray's watcher stored in this worker: unlike `ray.train.get_preemption_info()` it is
-    no collective, so a rank may ask alone.
+    Unlike `ray.train.get_preemption_info()` it is no collective, so a rank may ask alone.
     """
-    info = train_context().preemption_context.preemption_info
-    if info is None:
-        return None
-    # Ray gives no deadline for some drains and then waits 120 s.
-    return info.deadline_ms / 1000 if info.deadline_ms else time.time() + 120
+
+    def __init__(self) -> None:
+        self._context = train_context().preemption_context  # one for each worker group
+
+    def read(self) -> float | None:
+        """Unix time in seconds; None: no node goes away."""
+        info = self._context.preemption_info
+        if info is None:
+            return None
+        # Ray gives no deadline for some drains and then waits 120 s.
+        return info.deadline_ms / 1000 if info.deadline_ms else time.time() + 120
 
 
 @dataclass
