@@ -147,7 +147,7 @@ class Bucket:
         )
 
     @contextmanager
-    def writing(self, key: str, size: int) -> Iterator[Callable[[bytes], object]]:
+    def writing(self, key: str, size: int) -> Iterator[Callable[[bytes | memoryview], object]]:
         """A function that appends to a new object, for objects too large to have as bytes.
 
         The object is there once the block has ended without an error. After an error the upload is
