@@ -4,7 +4,7 @@ import time
 
 SHARE = 0.003
 """Of the training's time that the notes may take; beyond it a step is not noted. A note of a small
-model takes 0.2 ms between steps of 100 ms, twice as much as in a tight loop: caches are cold."""
+model takes 0.1 ms between steps of 100 ms, where caches are cold."""
 ADVANCE_S = 0.02
 """Seconds that they may take before that."""
 TOO_LONG = "notes of each step would take more than 0.3 % of the time"

@@ -113,9 +113,7 @@ def _copied(content: memoryview) -> memoryview:
     This thread gives way to others. Where it did so in the middle of a copy that holds the lock,
     the thread that trains would wait until both have run.
     """
-    copy = np.empty(len(content), np.uint8)
-    np.copyto(copy, np.frombuffer(content, np.uint8))
-    return copy.data
+    return np.frombuffer(content, np.uint8).copy().data
 
 
 def _save(content: Any, file: _DigestedFile) -> None:

@@ -47,7 +47,7 @@ class StepReporter:
     def report(self, report: StepReport) -> None:
         """A step was done."""
         self._latest = report
-        if not self._changed.is_set():
+        if not self._changed.is_set():  # to set it again takes its lock all the same
             self._changed.set()
 
     def rate(self, step: int, metrics: Mapping[str, Any]) -> None:
