@@ -117,16 +117,10 @@ class StepConsensus:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             every = pending.wait()
-            apart = _apart(every)
-            if apart is not None:
-                behind, ahead = apart
-                raise RanksDisagree(
-                    "the ranks are at different places of the training function: "
-                    f"{_said(behind, every)}, and {_said(ahead, every)}; every rank must do the "
-                    "same steps and call session.save() at the same place, and session.stop() "
-                    "ends the loop of all of them"
-                )
-            self._last = _largest(every)
+            largest = _largest(every)
+            if largest is None:
+                raise RanksDisagree(_disagreement(every))
+            self._last = largest
         return self._last
 
     def under_way(self) -> Callable[[], StepValues | None]:
@@ -140,7 +134,7 @@ class StepConsensus:
             if pending is None:
                 return last
             every = pending.known()
-            return None if every is None or _apart(every) is not None else _largest(every)
+            return None if every is None else _largest(every)
 
         return result
 
@@ -175,23 +169,14 @@ class StepConsensus:
         self._pending = self._exchange.start([mine.step, place, *values])
 
 
-def _apart(every: Sequence[Sequence[int]]) -> tuple[int, int] | None:
-    """The ranks with the fewest and with the most steps done; None: all are at one place."""
-    if _alike(every):
+def _largest(every: Sequence[Sequence[int]]) -> StepValues | None:
+    """The largest of each value; None: the ranks are at different places, or after other steps."""
+    if every.count(every[0]) == len(every):  # as after nearly all steps
+        largest: Iterable[int] = every[0]
+    elif len({tuple(each[:2]) for each in every}) == 1:
+        largest = map(max, zip(*every, strict=True))
+    else:
         return None
-    places = [tuple(each[:2]) for each in every]
-    behind, ahead = min(places), max(places)
-    return None if behind == ahead else (places.index(behind), places.index(ahead))
-
-
-def _alike(every: Sequence[Sequence[int]]) -> bool:
-    """Whether all ranks have the same numbers, as after nearly all steps."""
-    return every.count(every[0]) == len(every)
-
-
-def _largest(every: Sequence[Sequence[int]]) -> StepValues:
-    """Of each value, where all ranks are at one place."""
-    largest = every[0] if _alike(every) else map(max, zip(*every, strict=True))
     step, _, command, busy, stop, changed, hold = largest
     return StepValues(command, bool(busy), bool(stop), bool(changed), step, Hold(hold))
 
@@ -206,6 +191,15 @@ _PLACES = {
 }
 
 
-def _said(rank: int, every: Sequence[Sequence[int]]) -> str:
-    step, place = every[rank][:2]
-    return f"rank {rank} is {_PLACES[Place(place)]} with {step} steps done"
+def _disagreement(every: Sequence[Sequence[int]]) -> str:
+    """Where the ranks with the fewest and with the most steps done are."""
+    places = [tuple(each[:2]) for each in every]
+    behind, ahead = (
+        f"rank {places.index(place)} is {_PLACES[Place(place[1])]} with {place[0]} steps done"
+        for place in (min(places), max(places))
+    )
+    return (
+        f"the ranks are at different places of the training function: {behind}, and {ahead}; "
+        "every rank must do the same steps and call session.save() at the same place, and "
+        "session.stop() ends the loop of all of them"
+    )
