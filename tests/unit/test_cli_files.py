@@ -50,49 +50,49 @@ def test_other_documents_beside_a_run_are_left_alone(file: Path) -> None:
     [
         pytest.param(
             "spec: [1, 2",
-            "is not YAML: line 1: expected ',' or ']', but got '<stream end>'",
+            "1: is not YAML: expected ',' or ']', but got '<stream end>'",
             id="no YAML",
         ),
-        pytest.param("", "holds no TrainingRun; one document needs kind: TrainingRun", id="empty"),
+        pytest.param("", " holds no TrainingRun; one document needs kind: TrainingRun", id="empty"),
         pytest.param(
             CONFIG_MAP,
-            "holds no TrainingRun; one document needs kind: TrainingRun",
+            " holds no TrainingRun; one document needs kind: TrainingRun",
             id="another kind alone",
         ),
         pytest.param(
             "just a sentence",
-            "this is no TrainingRun; write a mapping with kind: TrainingRun",
+            "1: this is no TrainingRun; write a mapping with kind: TrainingRun",
             id="a sentence",
         ),
         pytest.param(
             "{spec: {}}",
-            "apiVersion is missing; write apiVersion: trainingrun.dev/v1alpha1",
+            "1: apiVersion is missing; write apiVersion: trainingrun.dev/v1alpha1",
             id="no apiVersion",
         ),
         pytest.param(
             RUN.replace("storage:", "storages:"),
-            "spec.storages is not a field; did you mean storage?",
+            "7: spec.storages is not a field; did you mean storage?",
             id="misspelled field",
         ),
         pytest.param(
             RUN + "  workers: {count: 0}",
-            "spec.workers.count is 0; write at least 1",
+            "8: spec.workers.count is 0; write at least 1",
             id="below the minimum",
         ),
         pytest.param(
             RUN + "  workers: {count: many}",
-            'spec.workers.count is "many"; write a whole number',
+            '8: spec.workers.count is "many"; write a whole number',
             id="wrong type",
         ),
     ],
 )
-def test_each_mistake_gets_a_sentence_with_the_files_name(
+def test_each_mistake_gets_a_sentence_with_the_files_name_and_line(
     file: Path, text: str, sentence: str
 ) -> None:
     file.write_text(text)
     code, output, errors = call("validate", file)
     assert (code, output) == (1, "")
-    assert errors.splitlines()[0] == f"{file}: {sentence}"
+    assert errors.splitlines()[0] == f"{file}:{sentence}"
 
 
 def test_several_mistakes_are_all_reported_a_line_each(file: Path) -> None:
@@ -100,7 +100,7 @@ def test_several_mistakes_are_all_reported_a_line_each(file: Path) -> None:
     code, _, errors = call("validate", file)
     assert code == 1
     assert len(errors.splitlines()) == 2
-    assert all(line.startswith(f"{file}: spec.") for line in errors.splitlines())
+    assert [line.split(" ")[0] for line in errors.splitlines()] == [f"{file}:8:", f"{file}:9:"]
 
 
 def test_one_bad_file_among_good_ones_is_enough_to_fail(file: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_render_of_a_bad_file_prints_no_manifest(file: Path) -> None:
     assert call("render", file) == (
         1,
         "",
-        f"{file}: spec.workers.count is 0; write at least 1\n",
+        f"{file}:8: spec.workers.count is 0; write at least 1\n",
     )
 
 

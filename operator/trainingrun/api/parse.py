@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -31,17 +31,26 @@ _SHOWN_CHARACTERS = 80
 Location = Sequence[int | str]
 
 
+class Problem(NamedTuple):
+    """One thing that is wrong with a manifest."""
+
+    sentence: str
+    """What is wrong, and what to write."""
+    location: Location = ()
+    """Where: the keys and indexes that lead to it, from the top of the manifest."""
+
+
 class InvalidRunError(ValueError):
     """A manifest that is not a TrainingRun. Its text is one sentence for the user.
 
     Attributes:
-        problems: A sentence for each thing that is wrong, the likeliest cause first.
+        problems: Each thing that is wrong, the likeliest cause first.
     """
 
-    def __init__(self, problems: Sequence[str]):
+    def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
         more = len(self.problems) - 1
-        super().__init__(self.problems[0] + (f" (and {more} more)" if more else ""))
+        super().__init__(self.problems[0].sentence + (f" (and {more} more)" if more else ""))
 
 
 def parse(manifest: Any) -> TrainingRun:
@@ -51,22 +60,31 @@ def parse(manifest: Any) -> TrainingRun:
         InvalidRunError: it describes none. No secret in it is repeated in the text.
     """
     if not isinstance(manifest, Mapping):
-        raise InvalidRunError([f"this is no TrainingRun; write a mapping with kind: {KIND}"])
+        sentence = f"this is no TrainingRun; write a mapping with kind: {KIND}"
+        raise InvalidRunError([Problem(sentence)])
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if manifest.get(field) != wanted:
             found = f"is {_shown(manifest[field])}" if field in manifest else "is missing"
-            raise InvalidRunError([f"{field} {found}; write {field}: {wanted}"])
+            sentence = f"{field} {found}; write {field}: {wanted}"
+            raise InvalidRunError([Problem(sentence, (field,))])
     try:
         return TrainingRun.model_validate(manifest, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidRunError(explain(error)) from None
 
 
-def explain(error: ValidationError) -> list[str]:
-    """A sentence for each problem in what was validated as a TrainingRun, the cause first."""
+def explain(error: ValidationError) -> list[Problem]:
+    """Each problem in what was validated as a TrainingRun, the cause first."""
     # A misspelt field is usually also a missing one: the unknown name is the thing to repair.
     found = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-    return [_sentence(detail) for detail in found]
+    return [Problem(_sentence(detail), _location(detail)) for detail in found]
+
+
+def _location(detail: ErrorDetails) -> Location:
+    """Where a problem is, down to the field that a rule names."""
+    broken = detail.get("ctx", {}).get("error")
+    path = broken.rule.path if isinstance(broken, BrokenRuleError) else ""
+    return (*detail["loc"], *path.split(".")) if path else detail["loc"]
 
 
 def _sentence(detail: ErrorDetails) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
 from ..api.status import Phase
 from ..local import LocalError, local_ranks, local_sweeps
@@ -21,6 +20,7 @@ from . import (
     submitting,
     sweep_view,
     watch_view,
+    yaml_text,
 )
 from .consoles import wide_console
 from .errors import CliError, one_sentence
@@ -93,7 +93,7 @@ def get(
         found = connect(context, namespace).run(name)
     if output is Output.YAML:
         found["metadata"].pop("managedFields", None)
-        typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
+        typer.echo(yaml_text.dump(found), nl=False)
     else:
         wide_console().print(run_views.details(found))
 
@@ -255,7 +255,7 @@ def retry(
             new_name = retried_run.free_name(name, taken)
         manifest = retried_run.retried(former, new_name, step, settings or [])
         if dry_run:
-            typer.echo(yaml.safe_dump(manifest, sort_keys=False), nl=False)
+            typer.echo(yaml_text.dump(manifest), nl=False)
             return
         kube.create(manifest)
     typer.echo(f"{new_name} created; it begins {retried_run.begins(manifest)}")

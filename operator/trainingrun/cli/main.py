@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from .. import rendering
 from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
-from . import cluster_commands, durations, manifest_files, result_commands
+from . import cluster_commands, durations, manifest_files, result_commands, yaml_text
 from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
 from .options import File
@@ -116,7 +115,7 @@ def validate(
     for file in files:
         found = manifest_files.read(file)
         for problem in found.problems:
-            print_error(f"{found.name}: {problem}")
+            print_error(problem)
         wrong = wrong or bool(found.problems)
         if not found.problems:
             names = ", ".join(each.metadata.name for each in found.runs)
@@ -144,7 +143,7 @@ def render(
             *rendering.support_objects(found, settings),
             rendering.attempt(found, attempt, settings),
         ]
-    typer.echo(yaml.safe_dump_all(manifests, sort_keys=False), nl=False)
+    typer.echo(yaml_text.dump(*manifests), nl=False)
 
 
 cluster_commands.add_to(app)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import KIND, TrainingRun
+from . import yaml_text
 from .errors import CliError
 
 
@@ -26,7 +25,7 @@ class Documents:
     config_maps: dict[str, dict[str, str]] = field(default_factory=dict)
     """Data of the ConfigMaps, by name."""
     problems: list[str] = field(default_factory=list)
-    """A sentence for each error."""
+    """A sentence for each error, after the file's name and line."""
 
     def only_run(self) -> TrainingRun:
         """The file's one TrainingRun.
@@ -35,11 +34,15 @@ class Documents:
             CliError: Something in the file is wrong, or there are several.
         """
         if self.problems:
-            raise CliError("\n".join(f"{self.name}: {problem}" for problem in self.problems))
+            raise CliError("\n".join(self.problems))
         if len(self.runs) > 1:
             names = ", ".join(run.metadata.name for run in self.runs)
             raise CliError(f"{self.name}: holds several TrainingRuns ({names}); give each its file")
         return self.runs[0]
+
+    def add_problem(self, sentence: str, line: int | None = None) -> None:
+        """Add what is wrong in a line, or in the file as a whole."""
+        self.problems.append(f"{self.name}:{'' if line is None else f'{line}:'} {sentence}")
 
 
 def read(path: Path) -> Documents:
@@ -47,36 +50,32 @@ def read(path: Path) -> Documents:
     found = Documents(str(path))
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+        documents = list(yaml_text.documents(text))
     except OSError as error:
-        found.problems.append(f"cannot be read: {error.strerror}")
+        found.add_problem(f"cannot be read: {error.strerror}")
     except UnicodeDecodeError:
-        found.problems.append("is not UTF-8 text")
-    except yaml.YAMLError as error:
-        found.problems.append(f"is not YAML: {_yaml_problem(error)}")
+        found.add_problem("is not UTF-8 text")
+    except yaml_text.NotYamlError as error:
+        found.add_problem(str(error), error.line)
     else:
         for document in documents:
             _add(document, found)
         if not found.runs and not found.problems:
-            found.problems.append(f"holds no {KIND}; one document needs kind: {KIND}")
+            found.add_problem(f"holds no {KIND}; one document needs kind: {KIND}")
     return found
 
 
-def _add(document: Any, found: Documents) -> None:
-    kind = document.get("kind") if isinstance(document, Mapping) else None
+def _add(document: yaml_text.Document, found: Documents) -> None:
+    manifest = document.value
+    kind = manifest.get("kind") if isinstance(manifest, Mapping) else None
     if kind == "ConfigMap":
-        name, data = document.get("metadata", {}).get("name"), document.get("data") or {}
+        name, data = manifest.get("metadata", {}).get("name"), manifest.get("data") or {}
         found.config_maps[str(name)] = {str(key): str(value) for key, value in data.items()}
     # Another kind with an apiVersion is another object of the cluster, which is not checked.
-    elif kind in (None, KIND) or "apiVersion" not in document:
+    elif kind in (None, KIND) or "apiVersion" not in manifest:
         try:
-            found.runs.append(parse(document))
-            found.manifests.append(dict(document))
+            found.runs.append(parse(manifest))
+            found.manifests.append(dict(manifest))
         except InvalidRunError as error:
-            found.problems.extend(error.problems)
-
-
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return f"line {error.problem_mark.line + 1}: {error.problem}"
-    return " ".join(str(error).split())
+            for problem in error.problems:
+                found.add_problem(problem.sentence, document.line(problem.location))

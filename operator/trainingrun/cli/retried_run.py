@@ -1,16 +1,14 @@
 """The TrainingRun that `retry` makes of another one. Pure."""
 
 import copy
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import API_VERSION, KIND, MAX_NAME_LENGTH
 from ..rendering import names
+from . import yaml_text
 from .errors import CliError
 
 _SUFFIX = re.compile(r"-retry-[0-9]+$")
@@ -119,7 +117,7 @@ def _set(spec: dict[str, Any], setting: str) -> None:
         raise CliError(f"--set {setting} is no setting; write one such as training.config.lr=0.01")
     try:
         value = _value(text)
-    except yaml.YAMLError:
+    except yaml_text.NotYamlError:
         raise CliError(f"--set {path}: {text} is not YAML; quote it if it is a text") from None
     place: Any = spec
     for depth, part in enumerate(parts[:-1]):
@@ -139,10 +137,7 @@ def _set(spec: dict[str, Any], setting: str) -> None:
 
 
 def _value(text: str) -> Any:
-    try:
-        return json.loads(text)  # YAML 1.1, which PyYAML reads, takes 1e-3 for a text
-    except ValueError:
-        value = yaml.safe_load(text)
+    value = yaml_text.value(text)
     # Nothing, or a comment, is null in YAML, and here a text.
     return text if value is None and text.strip().lower() not in ("null", "~") else value
 
