@@ -326,7 +326,7 @@ TEXTS: list[tuple[str, BaseException]] = [
         RuntimeError("Expected to have finished reduction in the prior iteration before starting"),
     ),
     ("object-store-full", ray.exceptions.ObjectStoreFullError("Failed to put object 00ff")),
-    ("object-store-full", ray.exceptions.OutOfDiskError("Local disk is full")),
+    ("disk-full", ray.exceptions.OutOfDiskError("Local disk is full")),
     (
         "ray-out-of-memory",
         ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory."),

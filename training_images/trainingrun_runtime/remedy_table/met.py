@@ -25,8 +25,14 @@ MET: tuple[Remedy, ...] = (
         "`insufficient shared memory`, else workers.resources.memory, or lower num_workers",
     ),
     Remedy(
+        "disk-full",
+        r"OutOfDiskError",
+        "the node's disk is full, onto which Ray's object store spills: free it, give the pods "
+        "more ephemeral-storage in podTemplate, or release what is not needed",
+    ),
+    Remedy(
         "object-store-full",
-        r"ObjectStoreFullError|OutOfDiskError|object store (memory )?is full",
+        r"ObjectStoreFullError|object store (memory )?is full",
         "Ray's object store is full: pass large data by ray.data or files and not by ray.put, "
         "release what is not needed, or raise workers.resources.sharedMemory, which it uses",
     ),
