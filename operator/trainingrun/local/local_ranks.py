@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..api.progress import Progress, RunState
+from ..api.quantities import amount
 from .local_error import LocalError
 
 FILE = "ranks.json"
@@ -21,6 +22,22 @@ def remember(root: Path, progress: Progress) -> None:
     part = root / f".{FILE}"
     part.write_text(json.dumps(kept))
     part.replace(root / FILE)
+
+
+def beyond_memory(progress: Progress, memory: str) -> dict[int, str]:
+    """The ranks that a cluster would end, and a sentence for each.
+
+    Args:
+        progress: what the ranks report; one in a container that has a limit tells what all of its
+            processes use, and is left out.
+        memory: workers.resources.memory.
+    """
+    return {
+        row.rank: f"rank {row.rank} uses {row.used_bytes / 2**30:.1f} GiB of {memory}, "
+        "workers.resources.memory, at which a cluster would end it"
+        for row in progress.ranks
+        if row.limit_bytes is None and row.used_bytes and row.used_bytes > amount(memory)
+    }
 
 
 def latest(root: Path) -> dict[str, Any]:

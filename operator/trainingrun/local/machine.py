@@ -37,6 +37,11 @@ def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...
     return tuple(str(number) for number in range(count))
 
 
+def memory_bytes() -> int:
+    """The machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, str]:
     """The run's environment variables; those from a Secret or the like come from this shell.
 

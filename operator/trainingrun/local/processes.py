@@ -69,18 +69,20 @@ class Reaper:
         self._shell.communicate()
 
 
-def kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process of `start` and all its descendants at once, and wait until they are gone.
+def kill(*processes: "subprocess.Popen[bytes]") -> None:
+    """Kill processes of `start` and all their descendants at once, and wait until they are gone.
 
     With SIGKILL, as when a machine is lost: no process can clean up.
     """
-    family = {process.pid}
+    leaders = {process.pid for process in processes}
+    family = set(leaders)
     deadline = time.monotonic() + _END_DEADLINE_S
     while time.monotonic() < deadline:
-        family |= _descendants(family, process.pid)
-        # The process first: a shell whose child is killed runs its next command.
-        alive = [pid for pid in sorted(family, key=lambda pid: pid != process.pid) if _kill(pid)]
-        process.poll()  # reaps it: an unreaped child would count as alive for ever
+        family |= _descendants(family, leaders)
+        # The leaders first: a shell whose child is killed runs its next command.
+        alive = [pid for pid in sorted(family, key=lambda pid: pid not in leaders) if _kill(pid)]
+        for process in processes:
+            process.poll()  # reaps it: an unreaped child would count as alive for ever
         if not alive:
             return
         time.sleep(0.05)
@@ -93,15 +95,15 @@ def _kill(pid: int) -> bool:
     return False
 
 
-def _descendants(family: set[int], group: int) -> set[int]:
-    """The living processes of the group, and those below any of the family."""
+def _descendants(family: set[int], groups: set[int]) -> set[int]:
+    """The living processes of the groups, and those below any of the family."""
     living = []
     for process in psutil.process_iter(["ppid", "status"]):
         if process.info["status"] == psutil.STATUS_ZOMBIE:
             continue
         with contextlib.suppress(ProcessLookupError, PermissionError):
             living.append((process.pid, process.info["ppid"], os.getpgid(process.pid)))
-    found = {pid for pid, _, pgid in living if pgid == group}
+    found = {pid for pid, _, pgid in living if pgid in groups}
     grew = True
     while grew:
         below = {pid for pid, ppid, _ in living if ppid in found | family} - found

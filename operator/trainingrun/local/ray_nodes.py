@@ -46,6 +46,9 @@ _SETTINGS = {
     # longer timeouts delay nothing, and shorter ones end nodes that only wait for a CPU.
     "RAY_health_check_timeout_ms": "20000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "60",
+    # Each node's monitor would watch the whole machine: one large rank, and Ray ends processes of
+    # all nodes, its own too.
+    "RAY_memory_monitor_refresh_ms": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_RAY_CLUSTERS": "1",  # Ray refuses several nodes on macOS without it
 }
@@ -255,11 +258,10 @@ class LocalRay:
 
     def stop(self) -> None:
         """Kill every node; the cluster can be started again."""
-        for process in self._head_processes:
-            processes.kill(process)
+        nodes = [*self._workers, *([self._head] if self._head else [])]
+        processes.kill(*self._head_processes, *(node.process for node in nodes))
         self._head_processes = []
-        for node in [*self._workers, *([self._head] if self._head else [])]:
-            processes.kill(node.process)
+        for node in nodes:
             self._free_devices += node.devices
             shutil.rmtree(self._home / node.name, ignore_errors=True)
         self._workers, self._head = [], None
@@ -279,6 +281,8 @@ class LocalRay:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *arguments]
         command += ["--node-ip-address=127.0.0.1", f"--node-name={name}", f"--temp-dir={home}"]
         command += [f"--object-store-memory={_OBJECT_STORE_BYTES}"]
+        # 0: any free port. An agent retries Ray's default for 3 s where another node has it.
+        command += ["--dashboard-agent-listen-port=0"]
         # 0: any free port. Ray's fixed range would be the same for all nodes of the machine.
         command += ["--min-worker-port=0", "--max-worker-port=0"]
         process = processes.start(command, environment, self._logs / f"{name}.log")
