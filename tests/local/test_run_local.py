@@ -152,6 +152,20 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
 
 
 @pytest.mark.slow
+def test_of_a_function_that_reports_nothing_the_summary_claims_no_number_of_lost_steps(
+    folder: Path,
+) -> None:
+    (folder / "silent.py").write_text("import time\ndef train(config):\n    time.sleep(75)\n")
+    command = start(folder, a_run("silent:train"), "--preempt-after", "2s")
+    assert command.wait() == 0, command.output
+    assert "the training function has reported nothing for 30 s" in command.output
+    assert "node local-2 preempted; training again after" in command.output
+    assert "it begins again, since no checkpoint was reported" in command.output
+    assert command.result()["interruptions"] == "1"
+    assert command.result()["steps lost"].startswith("not known")
+
+
+@pytest.mark.slow
 def test_code_and_requirements_of_the_file_are_used_as_on_a_cluster(folder: Path) -> None:
     train = (
         "import tinything, torch\n"

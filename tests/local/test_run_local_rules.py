@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trainingrun.api.progress import Failure, Progress, Record, RecordKind
+from trainingrun.api.progress import Failure, Progress, RankRow, Record, RecordKind, RunState
 from trainingrun.api.v1alpha1 import Failures, TrainingRun
-from trainingrun.local import LocalError, machine
+from trainingrun.local import LocalError, local_ranks, machine
 from trainingrun.local.display import Display
 from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions
+from trainingrun.local.local_sweeps import Losses
 from trainingrun.local.retries import GiveUp, Retry, Tally, after_failure
 from trainingrun.rendering import RenderSettings, contract
 
@@ -146,6 +147,71 @@ def test_an_interruption_says_why_steps_are_done_again() -> None:
     found.record(Progress(attempt=1, step=7, step_time=10.0))
     found.record(Progress(attempt=1, step=5, step_time=10.0, records=[restored]))
     assert found.record(Progress(attempt=1, step=6, step_time=12.0)) == Interruption(7, 5, 2.0, why)
+
+
+LOST = Record(number=1, kind=RecordKind.WORKER_LOST, time=50.0, message="rank 1 died")
+
+
+def restored(step: int) -> Record:
+    return Record(number=2, kind=RecordKind.RESTORED, time=58.0, step=step)
+
+
+def test_of_a_script_without_a_session_no_number_of_lost_steps_is_claimed() -> None:
+    found = Interruptions()
+    before = Progress(attempt=1, step=20, step_time=45.0, has_session=False)
+    assert found.record(before) is None
+    after = before.model_copy(update={"records": [LOST, restored(20)]})
+    over = found.record(after)
+    assert over is not None
+    assert (over.steps_lost, over.seconds) == (None, 8.0)
+    assert (
+        "continues from the report at step 20, and what was done since is done again" in over.cost
+    )
+    assert found.record(after) is None, "it is counted once"
+
+
+def test_an_interruption_of_a_function_that_reports_nothing_is_counted_by_its_end() -> None:
+    found = Interruptions()
+    found.record(Progress(attempt=1, state=RunState.STARTING))
+    lost = Progress(attempt=1, state=RunState.RECOVERING, records=[LOST, restored(0)])
+    assert found.record(lost) is None, "it may have a session that does its first step"
+    over = found.record(lost.model_copy(update={"state": RunState.SUCCEEDED, "has_session": False}))
+    assert over is not None
+    assert (over.steps_lost, over.cost) == (
+        None,
+        "it begins again, since no checkpoint was reported",
+    )
+
+
+def test_a_function_that_reports_nothing_counts_as_training_once_that_is_known() -> None:
+    found = Interruptions()
+    found.record(Progress(attempt=1, state=RunState.TRAINING, time=90.0, has_session=False))
+    assert found.first_step_time == 90.0
+
+
+def test_a_loss_of_a_trial_is_shown_and_that_a_trial_begins_is_not() -> None:
+    records = [
+        Record(number=1, kind=RecordKind.RESTORED, time=1, message="trial 1: resumed from step 0"),
+        Record(number=2, kind=RecordKind.RESTORED, time=2, message="trial 2: resumed from step 0"),
+        Record(number=3, kind=RecordKind.WORKER_LOST, time=9, message="trial 2: rank 0 died"),
+        Record(number=4, kind=RecordKind.RESTORED, time=15, message="trial 2: resumed from step 8"),
+    ]
+    losses = Losses()
+    assert losses.record(Progress(attempt=1, records=records[:3])) == ["trial 2: rank 0 died"]
+    assert losses.record(Progress(attempt=1, records=records)) == ["trial 2: resumed from step 8"]
+    assert losses.count == 1
+
+
+def test_a_rank_that_a_cluster_would_end_for_its_memory_is_named() -> None:
+    rows = [
+        RankRow(rank=0, used_bytes=2**29),
+        RankRow(rank=1, used_bytes=5 * 2**29),
+        RankRow(rank=2, used_bytes=2**40, limit_bytes=2**41),  # of a whole container
+    ]
+    found = local_ranks.beyond_memory(Progress(attempt=1, ranks=rows), "512Mi")
+    assert found == {
+        1: "rank 1 uses 2.5 GiB of 512Mi, workers.resources.memory, at which a cluster would end it"
+    }
 
 
 def test_a_second_restore_before_any_step_belongs_to_the_same_interruption() -> None:

@@ -6,7 +6,30 @@ import pytest
 from rich.console import Console
 
 from trainingrun.api.progress import Progress, ProgressResult, RunState
+from trainingrun.api.sweep_table import SweepTable, TrialRow
 from trainingrun.local.display import Display, summary
+
+
+def test_a_sweep_ends_with_its_losses_and_its_best_config() -> None:
+    out = io.StringIO()
+    rows = [TrialRow(number=1, config={"lr": 0.1}), TrialRow(number=2, config={"lr": 0.01})]
+    table = SweepTable(metric="loss", best=2, trials=rows)
+    Console(file=out, width=80).print(summary(ProgressResult(sweep=table), [], 3, 1.0, "folder"))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "interruptions 3" in lines
+    assert 'best config {"lr": 0.01}' in lines
+
+
+def test_the_line_of_a_start_changes_while_nothing_else_does() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=80), "digits")
+    display.starting(2)
+    display.show(Progress(attempt=1), 1, 0)
+    assert out.getvalue().splitlines() == [
+        "digits: starting Ray for 2 workers",
+        "digits: starting · 0 s · attempt 1",
+    ]
+
 
 HOSTILE = "\x1b]0;title\x07\x1b[31mred [/x]\n[bold]b[/bold] \u202eevil"
 HARMLESS = "red [/x] [bold]b[/bold] evil"
@@ -22,11 +45,10 @@ def test_metrics_and_messages_are_neither_control_sequences_nor_markup(terminal:
         attempt=1, state=RunState.TRAINING, time=1.0, step=1, metrics={"loss": HOSTILE}
     )
     with Display(console, "digits") as display:
-        display.waiting(HOSTILE)
         display.note(f"attempt 1 failed: {HOSTILE}", "red")
         display.show(progress, 1, 0)
     result = ProgressResult(metrics={HOSTILE: HOSTILE}, checkpoint_uri=f"file:///{HOSTILE}")
-    console.print(summary(result, [], 1.0, "folder"))
+    console.print(summary(result, [], 0, 1.0, "folder"))
     said = out.getvalue()
     for character in "\x07\u202e":
         assert character not in said

@@ -330,3 +330,21 @@ def test_the_ranks_are_compared_with_the_nodes_that_they_are_on(
     coordinator.group_started(2, 0, [])
     assert coordinator.document().slowest_rank is None, "of the former group"
     assert coordinator.document().ranks == []
+
+
+def test_a_function_that_reports_nothing_is_told_how_until_it_does(coordinator: Coordinator):
+    group = coordinator.group_started(2, 0, [])
+    coordinator.reports_nothing(group, "use a Session")
+    document = coordinator.document()
+    assert (document.warnings, document.state) == (["use a Session"], RunState.TRAINING)
+    coordinator.session_began(group)
+    assert coordinator.document().warnings == []
+    coordinator.reports_nothing(group, "use a Session")  # it was under way
+    assert coordinator.document().warnings == []
+
+
+def test_a_script_that_has_reported_is_not_told_to(coordinator: Coordinator):
+    group = coordinator.group_started(2, 0, [])
+    coordinator.reported(5, {"loss": 0.5})
+    coordinator.reports_nothing(group, "use a Session")
+    assert coordinator.document().warnings == []

@@ -125,7 +125,9 @@ def test_an_application_failure_is_on_record_and_an_infrastructure_one_is_not(ac
 
 def test_success_carries_the_result_and_the_checkpoint(accounting):
     accounting.committed(LastCheckpoint(uri="s3://b/c", step=30, time=1060.0))
-    accounting.succeeded(ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri="s3://b/c"))
+    accounting.succeeded(
+        1090.0, ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri="s3://b/c")
+    )
     document = accounting.document(1061.0)
     assert document.state is RunState.SUCCEEDED
     assert document.metrics == {"accuracy": 0.9}
@@ -217,3 +219,66 @@ def test_waits_for_data_are_those_of_the_worker_group_that_trains(accounting):
     accounting.waited_for_data(0, 2, 0.0)
     document = accounting.document(1067.0)
     assert (document.data_wait_share, document.data_wait_rank) == (0.0, 0)
+
+
+@pytest.fixture
+def scripted() -> TimeAccounting:
+    """A driver whose script reports every 20 s since 1020, and has no session."""
+    accounting = TimeAccounting(attempt=1, fencing_token=1, now=1000.0)
+    accounting.group_started(1020.0, world_size=2, resumed_step=0)
+    for step, now in ((10, 1040.0), (20, 1060.0)):
+        accounting.reported(now, step, {"loss": 0.5})
+    return accounting
+
+
+def test_what_a_script_did_after_its_last_report_is_not_claimed_to_be_none(scripted):
+    scripted.disrupted(1075.0, RecordKind.WORKER_LOST, "rank 1 died")
+    scripted.group_started(1080.0, world_size=2, resumed_step=20)
+    document = scripted.document(1080.0)
+    assert document.records[-1].message == (
+        "continues from the report at step 20; what was done since is done again"
+    )
+    assert document.has_session is False
+    assert (document.seconds.productive, document.seconds.lost_work) == (40.0, 15.0)
+
+
+def test_a_script_without_a_checkpoint_begins_again(scripted):
+    scripted.disrupted(1075.0, RecordKind.WORKER_LOST, "rank 1 died")
+    scripted.group_started(1080.0, world_size=2, resumed_step=0)
+    document = scripted.document(1080.0)
+    assert document.records[-1].message == (
+        "begins again, since no checkpoint was reported; what was done is done again"
+    )
+    assert (document.seconds.productive, document.seconds.lost_work) == (0.0, 55.0)
+
+
+def test_a_script_trains_as_soon_as_its_next_group_runs(scripted):
+    """One that has saved on a notice may not report again until its end."""
+    scripted.disrupted(1061.0, RecordKind.PREEMPTED, "rank 1 is preempted")
+    assert scripted.document(1062.0).state is RunState.RECOVERING
+    scripted.group_started(1070.0, world_size=2, resumed_step=20)
+    assert scripted.document(1071.0).state is RunState.TRAINING
+    scripted.succeeded(1100.0, ProgressResult())
+    seconds = scripted.document(1100.0).seconds
+    assert (seconds.productive, seconds.lost_work) == (70.0, 1.0)
+
+
+def test_the_recovery_of_a_script_begins_with_the_loss(scripted):
+    scripted.disrupted(1075.0, RecordKind.WORKER_LOST, "rank 1 died")
+    scripted.group_started(1080.0, world_size=2, resumed_step=20)
+    scripted.reported(1090.0, 30, {})
+    seconds = scripted.document(1090.0).seconds
+    assert (seconds.startup, seconds.recovery, seconds.productive) == (20.0, 5.0, 50.0)
+
+
+def test_a_function_that_reports_nothing_trains_all_the_same():
+    silent = TimeAccounting(attempt=1, fencing_token=1, now=1000.0)
+    silent.group_started(1020.0, world_size=2, resumed_step=0)
+    assert silent.document(1049.0).state is RunState.STARTING
+    silent.runs_unmeasured()
+    assert silent.document(1051.0).state is RunState.TRAINING
+    silent.disrupted(1070.0, RecordKind.WORKER_LOST, "rank 1 died")
+    silent.group_started(1080.0, world_size=2, resumed_step=0)
+    silent.succeeded(1180.0, ProgressResult())
+    seconds = silent.document(1180.0).seconds
+    assert (seconds.productive, seconds.lost_work) == (100.0, 50.0)

@@ -1,6 +1,7 @@
 """One rank of a run: what it begins from, and what it does on a preemption notice."""
 
 import os
+import sys
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
-from . import begin_from, prestarted_worker
+from . import begin_from, prestarted_worker, silence
 from .checkpoints import checkpoint_files, manifest
 from .checkpoints.background import behind_training
 from .checkpoints.bucket import Bucket
@@ -103,6 +104,7 @@ class Worker:
         """Handles preemption notices, once the training function has made one."""
         self._watcher = PreemptionNoticeWatcher(self._handle_notice)
         self._prestart: threading.Timer | None = None
+        self._silence: threading.Timer | None = None
         self._standstill: StandstillWatcher | None = None
         self._use: UseReporter | None = None
 
@@ -204,6 +206,8 @@ class Worker:
         training.keep_checkpoints_apart(self.group, lambda: self.waiting(Spot.REPORT))
         self._watcher.start()
         self._prestart = prestarted_worker.schedule()
+        if self.rank == 0:
+            self._silence = silence.schedule(self._report_silence)
 
     def waiting(self, spot: Spot, where: str = "", steps: int = 0) -> AbstractContextManager[None]:
         """Meanwhile this rank waits for others; see `Stand`."""
@@ -222,12 +226,17 @@ class Worker:
             self._standstill.close()
         if self._use is not None:
             self._use.close()
-        if self._prestart is not None:
-            self._prestart.cancel()
+        for timer in (self._prestart, self._silence):
+            if timer is not None:
+                timer.cancel()
         if self.fetched is not None:
             self.fetched.close()
         if self.session is not None:
             self.session.close()
+
+    def _report_silence(self) -> None:
+        if self.session is None:  # the coordinator knows whether there was a report
+            self.coordinator.reports_nothing.remote(self.group, silence.sentence(sys.modules))
 
     def _handle_notice(self, notice: PreemptionNotice) -> None:
         if self.session is not None:

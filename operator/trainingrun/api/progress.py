@@ -220,6 +220,10 @@ class Progress(Wire):
     """Steps done."""
     step_time: UnixTime | None = None
     """Unix time at which that step was done."""
+    has_session: bool | None = None
+    """Whether the training code has a session, which reports each step; false: what it has done
+    since its last `ray.train.report` is not known, and done again after a loss; none: it has
+    reported nothing yet."""
     total_steps: Count | None = None
     """Steps of the whole training."""
     seconds_left: Duration | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ..api.sweep_table import TrialState
 from ..local.plain import cell
 
 Trial = Mapping[str, Any]
@@ -43,8 +44,13 @@ def of_best(found: Sequence[Trial], best: int | None) -> Table:
     for trial in found:
         if trial["number"] == best:
             table.add_row("best config", cell(json.dumps(trial.get("config") or {})))
-            table.add_row("checkpoint", cell(trial.get("checkpointUri") or "none yet"))
+            table.add_row("checkpoint", cell(trial.get("checkpointUri") or _none(trial)))
     return table
+
+
+def _none(trial: Trial) -> str:
+    over = trial.get("state") in [state for state in TrialState if state.final]
+    return "none" if over else "none yet"
 
 
 def failures(found: Sequence[Trial]) -> list[str]:

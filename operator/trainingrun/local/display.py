@@ -1,5 +1,6 @@
 """What a local run shows: a live bar in a terminal, plain lines elsewhere, and the summary."""
 
+import json
 import re
 import time
 from collections import deque
@@ -30,6 +31,7 @@ class Display:
         self._console = console
         self._name = name
         self._samples: deque[tuple[float, int]] = deque()
+        self._began = time.monotonic()
         self._line_at = 0.0
         self._line = ""
         self._warned: set[str] = set()
@@ -41,7 +43,7 @@ class Display:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task: TaskID = self._bar.add_task(name, total=None, line="starting Ray")
+        self._task: TaskID = self._bar.add_task(name, total=None, line="")
 
     def note(self, line: str, style: str = "") -> None:
         """Print a line that stays."""
@@ -61,14 +63,21 @@ class Display:
                 self._warned.add(kind)
                 self.note(warning, style="yellow")
 
-    def waiting(self, line: str) -> None:
-        """Show what the run waits for while there is no progress."""
-        self._bar.update(self._task, line=plain(line))
+    def starting(self, workers: int) -> None:
+        """Say that the local Ray starts: there is no progress for some seconds."""
+        line = f"starting Ray for {workers} {'worker' if workers == 1 else 'workers'}"
+        self._bar.update(self._task, line=line)
+        if not self._console.is_terminal:
+            self.note(f"{self._name}: {line}")
 
     def show(self, progress: documents.Progress, attempt: int, restarts: int) -> None:
         """Show the progress of the training."""
         rate = self._rate(progress)
         parts = [progress.state.value.lower()]
+        if (
+            progress.state is documents.RunState.STARTING
+        ):  # the line changes while nothing else does
+            parts.append(f"{time.monotonic() - self._began:.0f} s")
         if progress.total_steps:
             parts.append(f"step {progress.step}/{progress.total_steps}")
         elif progress.step:
@@ -121,6 +130,7 @@ class Display:
 def summary(
     result: documents.ProgressResult,
     interruptions: Sequence[Interruption],
+    losses: int,
     elapsed_s: float,
     folder: str,
 ) -> Table:
@@ -129,6 +139,7 @@ def summary(
     Args:
         result: The result of the training.
         interruptions: Each time that it stopped and continued.
+        losses: Of a sweep, how often a trial was interrupted.
         elapsed_s: Seconds from the command to the result.
         folder: The run's own folder, shown where there is no checkpoint.
     """
@@ -136,9 +147,14 @@ def summary(
     # Accuracy first: it is the metric of most interest.
     for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
         table.add_row(cell(name), cell(_short(result.metrics[name])))
-    if result.sweep is None:  # else a loss stops one trial, and the others go on
+    if result.sweep is not None:  # a loss stops one trial, and the others go on
+        table.add_row("interruptions", str(losses))
+        best = next((t for t in result.sweep.trials if t.number == result.sweep.best), None)
+        if best is not None:
+            table.add_row("best config", cell(json.dumps(best.config)))
+    else:
         table.add_row("interruptions", str(len(interruptions)))
-        table.add_row("steps lost", str(sum(each.steps_lost for each in interruptions)))
+        table.add_row("steps lost", _steps_lost(interruptions))
         without = sum(each.seconds for each in interruptions)
         table.add_row("seconds without training", f"{without:.1f}")
     table.add_row("seconds in all", f"{elapsed_s:.1f}")
@@ -146,6 +162,14 @@ def summary(
     if result.best_checkpoint_uri:
         table.add_row("best checkpoint", cell(result.best_checkpoint_uri))
     return table
+
+
+def _steps_lost(interruptions: Sequence[Interruption]) -> str:
+    lost = [each.steps_lost for each in interruptions]
+    known = [steps for steps in lost if steps is not None]
+    if len(known) < len(lost):
+        return "not known; without a session, all since the last report with a checkpoint"
+    return str(sum(known))
 
 
 def _short(value: object) -> str:

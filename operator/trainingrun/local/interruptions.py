@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from ..api.progress import Progress, RecordKind
+from ..api.progress import Progress, Record, RecordKind, RunState
+
+_LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,18 +12,35 @@ class Interruption:
     """One time that training stopped and continued."""
 
     stopped_step: int
-    """The last step before it."""
+    """The last step that was reported before it."""
     restored_step: int
-    """The step of the checkpoint from which training continued."""
+    """The step of the checkpoint from which training continued; 0: from the start."""
     seconds: float
-    """From the last step before it to the first one after it."""
+    """From the last step before it to the first one after it; of training without a session from
+    the loss to the restore."""
     reason: str | None = None
     """Why the ranks that were left saved no later step, where that is known."""
+    measured: bool = True
+    """Whether a session reported each step; else nobody knows what was done after the last one."""
 
     @property
-    def steps_lost(self) -> int:
-        """Steps that were done twice."""
-        return max(self.stopped_step - self.restored_step, 0)
+    def steps_lost(self) -> int | None:
+        """Steps that were done twice; None: not known."""
+        return max(self.stopped_step - self.restored_step, 0) if self.measured else None
+
+    @property
+    def cost(self) -> str:
+        """What is done again, in words."""
+        lost = self.steps_lost
+        if lost is not None:
+            since = f", since {self.reason}" if lost and self.reason else ""
+            return f"{lost} {'step' if lost == 1 else 'steps'} lost{since}"
+        if self.restored_step:
+            return (
+                f"it continues from the report at step {self.restored_step}, and what was done "
+                "since is done again"
+            )
+        return "it begins again, since no checkpoint was reported"
 
 
 @dataclass(slots=True)
@@ -31,11 +50,11 @@ class Interruptions:
     ended: list[Interruption] = field(default_factory=list)
     """Those after which training continued, oldest first."""
     first_step_time: float | None = None
-    """Unix time at which the first step was seen."""
+    """Unix time at which the first step was seen, or that training runs without reporting any."""
     _last_step: int = 0
     _last_time: float = 0.0
-    _restored: int | None = None
-    _reason: str | None = None
+    _lost_time: float | None = None
+    _restored: Record | None = None
     _records: tuple[int, int, int] = (0, 0, 0)
 
     def record(self, progress: Progress) -> Interruption | None:
@@ -45,19 +64,36 @@ class Interruptions:
             if number <= self._records:
                 continue
             self._records = number
-            if record.kind is RecordKind.RESTORED and self.first_step_time is not None:
+            if record.kind in _LOSSES and self._lost_time is None:
+                self._lost_time = record.time
+            trained = self.first_step_time is not None or self._lost_time is not None
+            if record.kind is RecordKind.RESTORED and trained:
                 # Restored again before any step was done: the former restored step is obsolete.
-                self._restored, self._reason = record.step or 0, record.reason
-        done = progress.step_time
-        if done is None or done <= self._last_time:
-            return None
-        over = None
-        if self._restored is not None:
-            seconds = done - self._last_time
-            over = Interruption(self._last_step, self._restored, seconds, self._reason)
+                self._restored = record
+        done = progress.step_time or 0.0
+        stepped = done > self._last_time
+        over = self._over(progress, done if stepped else None)
+        if over is not None:
             self.ended.append(over)
-            self._restored = None
+            self._restored = self._lost_time = None
         if self.first_step_time is None:
-            self.first_step_time = done
-        self._last_step, self._last_time = progress.step, done
+            if stepped:
+                self.first_step_time = done
+            elif progress.state is RunState.TRAINING:
+                self.first_step_time = progress.time
+        if stepped:
+            self._last_step, self._last_time = progress.step, done
         return over
+
+    def _over(self, progress: Progress, done: float | None) -> Interruption | None:
+        """The interruption that is over; `done`: when a step was, if it is a new one."""
+        restored = self._restored
+        measured = progress.has_session is not False
+        if restored is None or (measured and done is None):
+            return None
+        if measured:
+            began, ended = self._last_time or self._lost_time, done
+        else:
+            began, ended = self._lost_time or self._last_time, restored.time
+        seconds = max((ended or 0.0) - (began or 0.0), 0.0) if began else 0.0
+        return Interruption(self._last_step, restored.step or 0, seconds, restored.reason, measured)

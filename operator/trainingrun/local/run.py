@@ -31,6 +31,7 @@ from .preemption import Preemption
 from .ray_nodes import LocalRay
 from .retries import GiveUp, Retry, Tally, after_failure
 
+_GIB = 1 << 30
 _POLL_S = 0.2
 _SUSPEND_S = 15.0
 """How long Ctrl-C waits for a checkpoint; a second one does not wait."""
@@ -96,13 +97,25 @@ def run_locally(
         workers_per_node=workers.per_pod,
         data_cpus=workers.resources.data_cpus,
     )
-    with _terminable(), Display(console, run.metadata.name) as display, ray:
-        loop = _Loop(folder, base, ray, display, options)
-        final = loop.run_attempts()
+    with _terminable(), ray:
+        with Display(console, run.metadata.name) as display:
+            display.starting(workers.count)
+            loop = _Loop(folder, base, ray, display, options)
+            final = loop.run_attempts()
+        # Before the nodes are ended, which takes seconds.
+        return _show_end(run, loop, final, time.monotonic() - began, console)
+
+
+def _show_end(
+    run: TrainingRun, loop: "_Loop", final: Progress | str, elapsed: float, console: Console
+) -> bool:
+    """Print the result, or the reason for the failure; whether the run has succeeded."""
+    folder, options = loop.folder, loop.options
     if isinstance(final, Progress) and final.result is not None:
-        elapsed = time.monotonic() - began
         console.print(f"{run.metadata.name} succeeded", style="green", highlight=False)
-        console.print(summary(final.result, loop.interruptions.ended, elapsed, folder.uri))
+        interruptions = loop.interruptions.ended
+        losses = loop.sweep_losses.count
+        console.print(summary(final.result, interruptions, losses, elapsed, folder.uri))
         if final.result.sweep is not None:
             found = final.result.sweep
             name = run.metadata.name
@@ -116,6 +129,13 @@ def run_locally(
             )
         return True
     console.print(cell(f"{run.metadata.name} failed: {final}"), style="red", soft_wrap=True)
+    if "workers.resources.memory" in str(final):
+        total = machine.memory_bytes() / _GIB
+        console.print(
+            f"workers.resources.memory limits nothing in a local run: this machine has "
+            f"{total:.1f} GiB for all ranks",
+            soft_wrap=True,
+        )
     console.print(cell(f"output of the workers: {folder.logs}/local-*/worker-*"), soft_wrap=True)
     console.print(cell(f"log: {loop.log}"), soft_wrap=True)
     return False
@@ -133,10 +153,14 @@ class _Loop:
     options: Options
     interruptions: Interruptions = field(default_factory=Interruptions)
     tally: Tally = field(default_factory=Tally)
+    sweep_losses: local_sweeps.Losses = field(default_factory=local_sweeps.Losses)
     preemption: Preemption | None = None
     log: Path = field(default_factory=Path)
     restored: bool = False
     """Whether it was shown what another run's checkpoint this run began from."""
+
+    large: set[int] = field(default_factory=set)
+    """Ranks of which it was shown that they use more memory than the run gives them."""
 
     def run_attempts(self) -> Progress | str:
         """The final progress document of a success, or a sentence about the failure."""
@@ -211,18 +235,23 @@ class _Loop:
         local_sweeps.remember(self.folder.root, progress)
         local_ranks.remember(self.folder.root, progress)
         self.display.warn(progress)
+        memory = self.folder.run.spec.workers.resources.memory
+        for rank, sentence in local_ranks.beyond_memory(progress, memory).items():
+            if rank not in self.large:
+                self.large.add(rank)
+                self.display.note(sentence, style="yellow")
         self.display.show(progress, number, self.tally.restarts)
+        if progress.sweep is not None:  # the other trials go on
+            for line in self.sweep_losses.record(progress):
+                self.display.note(line)
         over = self.interruptions.record(progress)
-        if over is None or progress.sweep is not None:  # of a sweep the other trials go on
+        if over is None or progress.sweep is not None:
             return
         what = "training stopped"
         if self.preemption is not None and self.preemption.node is not None:
             what = f"node {self.preemption.node.name} preempted"
-        self.display.note(
-            f"{what} at step {over.stopped_step}; training again after {over.seconds:.1f} s; "
-            f"{over.steps_lost} {'step' if over.steps_lost == 1 else 'steps'} lost"
-            + (f", since {over.reason}" if over.steps_lost and over.reason else "")
-        )
+        where = f" at step {over.stopped_step}" if over.measured else ""
+        self.display.note(f"{what}{where}; training again after {over.seconds:.1f} s; {over.cost}")
 
 
 @dataclass(frozen=True)

@@ -174,12 +174,21 @@ class Coordinator:
     def session_began(self, group: int) -> None:
         """Rank 0: the training code has a session, whose reports are the ones that count."""
         with self._lock:
-            self._group.has_session = self._group.has_session or group == self._group.number
+            if group == self._group.number:
+                self._group.has_session, self._group.silence = True, ""
+                self._accounting.session_began()
+
+    def reports_nothing(self, group: int, sentence: str) -> None:
+        """Rank 0: its function runs for a while without a session; what to do, in a sentence."""
+        with self._lock:
+            if group == self._group.number and not self._group.reports:
+                self._group.silence = sentence
+                self._accounting.runs_unmeasured()
 
     def stepped(self, report: StepReport) -> Command:
         """Rank 0: steps were done; returns the command that applies now."""
         with self._lock:
-            self._group.has_session = True
+            self._group.has_session, self._group.silence = True, ""
             self._accounting.stepped(report)
         return self._command
 
@@ -193,18 +202,8 @@ class Coordinator:
             now = time.time()
             own = printable_metrics(metrics)
             self._inbox.add(group.number, [Row(step, now, own)])
-            self._accounting.stepped(
-                StepReport(
-                    group=group.number,
-                    step=step,
-                    total=None,
-                    begun=group.began,
-                    done=now,
-                    productive=now - group.began,
-                    checkpoint=0.0,
-                    metrics=own,
-                )
-            )
+            group.has_reported, group.silence = True, ""
+            self._accounting.reported(now, step, own)
 
     def last_step(self) -> int:
         """Steps done."""
@@ -325,7 +324,7 @@ class Coordinator:
     def interrupted(self) -> None:
         """Ray's controller: a worker group ended because of the store; no worker was lost."""
         with self._lock:
-            self._accounting.interrupted()
+            self._accounting.interrupted(time.time())
 
     def loss_history(self) -> LossHistory:
         """The losses of the run until now."""
@@ -428,7 +427,7 @@ class Coordinator:
     def succeeded(self, result: ProgressResult) -> None:
         """Training is done, and the result is in the bucket."""
         with self._lock:
-            self._accounting.succeeded(result)
+            self._accounting.succeeded(time.time(), result)
         self.write()
 
     # The progress document.

@@ -47,6 +47,10 @@ class WorkerGroup:
         self.resumed_step = resumed_step
         self.has_session = False
         """Whether the training code has a session, whose reports are the ones that count."""
+        self.has_reported = False
+        """Whether the training code has called `ray.train.report`."""
+        self.silence = ""
+        """What to do where it does neither for long, in a sentence."""
         self.actors: dict[int, Any] = {}
         """Ray Train's workers, by rank, that can save the last step alone."""
         self.random_files: dict[int, str] = {}
@@ -56,6 +60,11 @@ class WorkerGroup:
         self.comparison = RankComparison(world_size)
         """What the ranks measure."""
         self._stands: dict[int, Stand] = {}
+
+    @property
+    def reports(self) -> bool:
+        """Whether it is known what the training code has done."""
+        return self.has_session or self.has_reported
 
     def stands(self, rank: int, stand: Stand | None) -> None:
         """Where a rank has been for a while; None: it moves again."""
@@ -75,4 +84,7 @@ class WorkerGroup:
             now: Unix time in seconds.
         """
         stuck = standstill.sentence(self._stands, self.world_size, now)
-        return {"standstill": stuck, **self.comparison.findings(nodes, pods, now)}
+        found = self.comparison.findings(nodes, pods, now)
+        if self.silence:
+            found["warnings"] = [self.silence, *found.get("warnings", ())]
+        return {"standstill": stuck, **found}

@@ -70,7 +70,10 @@ class TimeAccounting:
         self._attempt, self._fencing_token, self._started = attempt, fencing_token, now
         self._state = RunState.STARTING
         self._group = 0
+        self._group_began = now
         self._broken_group = -1
+        self._has_session: bool | None = None
+        self._broken_at: float | None = None  # of a group without a session
         self._world_size = 0
         self._resumed_from: int | None = None
         self._restored_from: str | None = None
@@ -122,8 +125,10 @@ class TimeAccounting:
         """
         self._settle_group()
         again = max(self._step - resumed_step, 0)
-        # A checkpoint that was made on a notice, or by another rank, holds the last step.
-        self._losses += again > 0
+        unmeasured = self._has_session is False and self._group > 0
+        # A checkpoint that was made on a notice, or by another rank, holds the last step. What
+        # code without a session did after its last report is done again, and nobody has seen it.
+        self._losses += again > 0 or unmeasured
         productive = self._seconds.productive
         kept = self._productive_up_to(resumed_step) if self._samples else 0.0
         if self._resumed_from is None:
@@ -136,6 +141,9 @@ class TimeAccounting:
         )
         self._samples = [s for s in self._samples if s[0] < resumed_step] + [(resumed_step, kept)]
         self._group += 1
+        self._group_began = now
+        if unmeasured:  # its function begins, and no step will be seen
+            self._state = RunState.TRAINING
         self._last = None
         self._data_waits = {}
         self._world_size = world_size
@@ -145,22 +153,62 @@ class TimeAccounting:
             message = f"restored step {resumed_step} of another run, from {restored_from}"
         if saved_by:
             message += f", which {in_words(saved_by)} saved after the loss"
-        if again:
+        if unmeasured and resumed_step:
+            message = (
+                f"continues from the report at step {resumed_step}; what was done since is done "
+                "again"
+            )
+        elif unmeasured:
+            message = "begins again, since no checkpoint was reported; what was done is done again"
+        elif again:
             message += f"; {again} {'step is' if again == 1 else 'steps are'} done again"
             message += f", since {not_saved}" if not_saved else ""
         reason = not_saved if again else None
         self._add_record(now, RecordKind.RESTORED, message, step=resumed_step, reason=reason)
         return self._group
 
+    def session_began(self) -> None:
+        """The training code has a session, which reports each step."""
+        self._has_session = True
+
+    def runs_unmeasured(self) -> None:
+        """The training function runs without a session, and has reported nothing."""
+        self._has_session = False
+        if self._group != self._broken_group and not self._state.final:
+            self._state = RunState.TRAINING
+
+    def reported(self, now: float, step: int, metrics: dict[str, Any]) -> None:
+        """Code without a session has called `ray.train.report`."""
+        self._has_session = False
+        self._stepped(
+            StepReport(
+                group=self._group,
+                step=step,
+                total=None,
+                begun=self._group_began,
+                done=now,
+                productive=now - self._group_began,
+                checkpoint=0.0,
+                metrics=metrics,
+            )
+        )
+
     def stepped(self, report: StepReport) -> None:
         """Rank 0 did some steps."""
+        if report.group == self._group:
+            self._has_session = True
+        self._stepped(report)
+
+    def _stepped(self, report: StepReport) -> None:
         if report.group != self._group or self._state.final:
             return  # a late report of a group that was replaced
         if self._last is None:
-            since = self._last_done if self._last_done is not None else self._started
-            cause = "recovery" if self._last_done is not None else "startup"
-            waited = getattr(self._seconds, cause) + max(report.begun - since, 0.0)
-            self._seconds = self._seconds.model_copy(update={cause: waited})
+            since, cause = self._started, "startup"
+            if self._broken_at is not None:
+                since, cause, self._broken_at = self._broken_at, "recovery", None
+            elif self._last_done is not None:
+                since, cause = self._last_done, "recovery"
+            self._spend(**{cause: max(report.begun - since, 0.0)})
             self._resumed_productive = self._seconds.productive
         if self._group != self._broken_group:  # else a rank that has not noticed yet
             self._state = RunState.TRAINING
@@ -222,11 +270,15 @@ class TimeAccounting:
         pod: str | None = None,
     ) -> None:
         """A worker was lost; training is interrupted until the next step."""
-        self.interrupted()
+        self.interrupted(now)
         self._add_record(now, kind, message, node=node, pod=pod, step=self._step)
 
-    def interrupted(self) -> None:
+    def interrupted(self, now: float) -> None:
         """The worker group ended; training is interrupted until the next group's first step."""
+        if self._has_session is False and self._group != self._broken_group:
+            # What was done since the last report is in no checkpoint.
+            self._spend(lost_work=self._since_last_report(now))
+            self._broken_at = now
         self._broken_group = self._group
         if not self._state.final:
             self._state = RunState.RECOVERING
@@ -251,8 +303,20 @@ class TimeAccounting:
         """The driver ends because of a suspend request, after a checkpoint."""
         self._state = RunState.SUSPENDED
 
-    def succeeded(self, result: ProgressResult) -> None:
+    def _since_last_report(self, now: float) -> float:
+        """Seconds in which code without a session has trained and not yet reported it."""
+        since = self._last.done if self._last is not None else self._group_began
+        return max(now - since, 0.0)
+
+    def _spend(self, **seconds: float) -> None:
+        added = {name: getattr(self._seconds, name) + value for name, value in seconds.items()}
+        self._seconds = self._seconds.model_copy(update=added)
+
+    def succeeded(self, now: float, result: ProgressResult) -> None:
         """Training is done."""
+        self._has_session = bool(self._has_session)
+        if not self._has_session and self._state is not RunState.SUCCEEDED:
+            self._spend(productive=self._since_last_report(now))
         self._state, self._result = RunState.SUCCEEDED, result
         self._metrics = result.metrics or self._metrics
 
@@ -285,6 +349,7 @@ class TimeAccounting:
             restored_from=self._restored_from,
             step=self._step,
             step_time=self._last_done,
+            has_session=self._has_session,
             total_steps=self._total,
             seconds_left=self._seconds_left(),
             checkpoint_interval_seconds=self._interval,
