@@ -43,8 +43,8 @@ async def test_a_second_attempt_never_begins_beside_one_that_cannot_be_seen(
     def status() -> dict:
         return apiserver.get(API_VERSION, KIND, "digits", namespace).get("status", {})
 
-    def stalled() -> dict:
-        return next(c for c in status()["conditions"] if c["type"] == "Stalled")
+    def waiting() -> dict:
+        return next(c for c in status()["conditions"] if c["type"] == "Waiting")
 
     async with PlaysHead().listening() as head:
         configuration = await configuration_of(apiserver, proxy.port)
@@ -62,12 +62,12 @@ async def test_a_second_attempt_never_begins_beside_one_that_cannot_be_seen(
             revoke()
             await proxy.down()
             await proxy.up()
-            await eventually(lambda: stalled()["reason"] == "ApiAccessLost")
-            assert "does not let the operator watch" in stalled()["message"]
+            await eventually(lambda: waiting()["reason"] == "ApiAccessLost")
+            assert "does not let the operator watch" in waiting()["message"]
             head.document |= {"step": 8}
             await eventually(lambda: status()["progress"]["step"] == 8)
             grant(RUN_RULES, namespace)
-            await eventually(lambda: stalled()["status"] == "False")
+            await eventually(lambda: waiting()["status"] == "False")
             assert status()["attempt"] == 1
             assert status()["attempts"][0]["outcome"] == "Running"
             assert kuberay.jobs() == ["digits-1"]

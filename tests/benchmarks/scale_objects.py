@@ -95,6 +95,7 @@ def ended_run(namespace: str, name: str) -> Manifest:
         "conditions": [
             _condition("Accepted", "True", "Accepted"),
             _condition("Ready", "False", "Succeeded"),
+            _condition("Waiting", "False", "NothingIsMissing"),
             _condition("Stalled", "False", "NothingIsMissing"),
             _condition("Succeeded", "True", "Succeeded"),
         ],

@@ -70,11 +70,11 @@ class LongRun:
             f"step {now + 1} of {self.run.name} in its status", reported, timeout, self._instead
         )
 
-    def no_longer_stalled(self) -> None:
+    def no_longer_waits(self) -> None:
         """Wait until its status reports no problem."""
         wait_for(
-            f"{self.run.name} is not Stalled",
-            lambda: not self.run.holds("Stalled"),
+            f"{self.run.name} is neither Waiting nor Stalled",
+            lambda: not self.run.holds("Waiting") and not self.run.holds("Stalled"),
             timeout=60,
             instead=self.run.sentence,
         )

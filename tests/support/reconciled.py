@@ -75,3 +75,9 @@ def a_polled_run(**spec: Any) -> Observed:
 def condition(planned: Plan, type_: str) -> Condition:
     """One condition of the next status."""
     return next(known for known in planned.status.conditions if known.type == type_)
+
+
+def in_the_way(planned: Plan) -> Condition:
+    """Condition Waiting where it holds, else Stalled: what is in the run's way, if anything is."""
+    waiting = condition(planned, "Waiting")
+    return waiting if waiting.status == "True" else condition(planned, "Stalled")

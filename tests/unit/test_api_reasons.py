@@ -47,7 +47,7 @@ def test_no_condition_is_listed_twice():
 
 
 def test_a_reason_of_another_condition_is_not_documented():
-    assert documented("Stalled", "True", "QuotaExceeded")
+    assert documented("Waiting", "True", "QuotaExceeded")
     assert not documented("Ready", "True", "QuotaExceeded")
 
 

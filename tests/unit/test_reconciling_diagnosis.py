@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.builders import T0, a_head, a_pod, a_progress, a_ray_cluster, a_run, pods
-from support.reconciled import a_training_run, condition, reconcile, then, wanting
+from support.reconciled import a_training_run, condition, in_the_way, reconcile, then, wanting
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
 from trainingrun.reconciling.model import Apply, Delete, EnsureToken, Rejection
 from trainingrun.rendering import RenderSettings
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_said_and_the_attempt_goes_on(
     training: Observed, changes: dict[str, Any], reason: str, expected: list[str]
 ) -> None:
     plan = reconcile(replace(training, **changes))
-    found = condition(plan, "Stalled")
+    found = in_the_way(plan)
     assert (found.status, found.reason) == ("True", reason)
     assert [word for word in expected if word not in found.message] == []
     assert plan.status.attempts[-1].outcome == "Running"
@@ -111,7 +111,7 @@ def test_what_is_wrong_is_said_and_the_attempt_goes_on(
 
 def test_once_it_is_mended_nothing_is_stalled(training: Observed) -> None:
     stalled = then(replace(training, pods=(config_error('secret "x" not found'), HEAD)), 60)
-    repaired = condition(reconcile(replace(stalled, pods=pods())), "Stalled")
+    repaired = in_the_way(reconcile(replace(stalled, pods=pods())))
     assert (repaired.status, repaired.message) == ("False", "")
 
 
@@ -120,8 +120,8 @@ def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_lo
     creating = a_head(waiting=("ContainerCreating", ""))
     begun = then(Observed(a_run(training=script)), 0)
     seen = replace(begun, ray_jobs=a_training_run().ray_jobs, pods=(creating,))
-    assert condition(reconcile(seen, 20), "Stalled").status == "False"
-    found = condition(reconcile(seen, 40), "Stalled")
+    assert in_the_way(reconcile(seen, 20)).status == "False"
+    found = in_the_way(reconcile(seen, 40))
     assert found.reason == "ScriptNotMounted"
     assert "my-code" in found.message
     assert "fit.py" in found.message
@@ -131,7 +131,7 @@ def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_lo
 def test_without_kuberay_nothing_is_created_and_it_is_checked_again(kuberay: Any) -> None:
     plan = reconcile(Observed(a_run(), kuberay=kuberay))
     assert (plan.actions, plan.requeue_after_s, plan.status.phase) == ((), 30.0, "Pending")
-    assert condition(plan, "Stalled").status == "True"
+    assert in_the_way(plan).status == "True"
     begins = reconcile(then(Observed(a_run(), kuberay=kuberay), 0, kuberay="ok"))
     assert isinstance(begins.actions[-1], Apply)
 
@@ -148,7 +148,7 @@ def test_a_rejected_ray_job_is_not_accepted_and_not_tried_in_a_loop() -> None:
 def test_a_rejected_ray_job_is_said_beside_a_lost_access_to_the_api_server() -> None:
     rejected = Rejection("RayJob", "digits-1", "RayJob.ray.io is invalid: spec.x: must be y")
     plan = reconcile(Observed(a_run(), rejected=rejected, stale={"Node": "403: forbidden"}))
-    found = [condition(plan, "Accepted"), condition(plan, "Stalled")]
+    found = [condition(plan, "Accepted"), in_the_way(plan)]
     assert [(known.status, known.reason) for known in found] == [
         ("False", "Rejected"),
         ("True", "ApiAccessLost"),
@@ -165,7 +165,7 @@ def test_a_quota_that_refuses_the_ray_job_stalls_an_accepted_run() -> None:
         )
     )
     assert condition(plan, "Accepted").status == "True"
-    assert condition(plan, "Stalled").reason == "QuotaExceeded"
+    assert in_the_way(plan).reason == "QuotaExceeded"
 
 
 def test_an_invalid_spec_is_not_accepted_and_whatever_runs_is_left_alone(
@@ -240,7 +240,7 @@ def test_an_object_that_is_refused_in_mid_run_does_not_keep_the_status_from_bein
     refused = Rejection("Secret", own, "secrets is forbidden: exceeded quota: secrets")
     plan = reconcile(replace(training, rejected=refused), 5)
     assert plan.actions == ()
-    found = condition(plan, "Stalled")
+    found = in_the_way(plan)
     assert (found.status, found.reason) == ("True", "QuotaExceeded")
     assert own in found.message
     assert plan.status.attempts[-1].outcome == "Running"
@@ -250,11 +250,11 @@ def test_ranks_that_wait_for_others_are_said_while_they_do(training: Observed) -
     reported = "rank 0 waits in ray.train.report for over 30 s for rank 1, which is elsewhere"
     observed = replace(training, progress=a_progress(standstill=reported))
     plan = reconcile(observed)
-    found = condition(plan, "Stalled")
+    found = in_the_way(plan)
     assert (found.status, found.reason, found.message) == ("True", "RanksWait", reported)
     assert (plan.status.attempts[-1].outcome, plan.actions) == ("Running", ())
     moving = replace(observed, progress=a_progress())
-    assert condition(reconcile(moving), "Stalled").status == "False"
+    assert in_the_way(reconcile(moving)).status == "False"
 
 
 def test_storage_that_does_not_answer_is_said_while_the_attempt_runs(training: Observed) -> None:
@@ -263,13 +263,11 @@ def test_storage_that_does_not_answer_is_said_while_the_attempt_runs(training: O
         training, progress=a_progress(storage_error=reported, storage_error_since=1.0)
     )
     plan = reconcile(observed)
-    found = condition(plan, "Stalled")
+    found = in_the_way(plan)
     assert (found.status, found.reason) == ("True", "StorageUnavailable")
     assert reported in found.message
     assert (plan.status.attempts[-1].outcome, plan.status.phase) == ("Running", "Running")
-    assert (
-        condition(reconcile(replace(observed, progress=a_progress())), "Stalled").status == "False"
-    )
+    assert in_the_way(reconcile(replace(observed, progress=a_progress()))).status == "False"
 
 
 def test_a_deletion_that_is_refused_is_said_and_tried_again_later(training: Observed) -> None:
@@ -279,7 +277,7 @@ def test_a_deletion_that_is_refused_is_said_and_tried_again_later(training: Obse
     refused = Rejection("RayJob", job, "admission webhook denied the request: keep it")
     plan = reconcile(replace(left, rejected=refused), 62)
     assert plan.actions == ()
-    found = condition(plan, "Stalled")
+    found = in_the_way(plan)
     assert (found.status, found.reason) == ("True", "Rejected")
     assert "keep it" in found.message
     assert [type(action) for action in reconcile(left, 92).actions] == [Delete]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.builders import UID, a_progress, a_ray_job, a_run, pods
-from support.reconciled import condition, reconcile, then
+from support.reconciled import in_the_way, reconcile, then
 from trainingrun.api.contract import CONTRACT_ENV, RunContract
 from trainingrun.api.status import RestoredFrom, RunStatus
 from trainingrun.reconciling import Observed, Plan
@@ -73,14 +73,14 @@ def test_the_wanted_step_is_in_the_contract() -> None:
 def test_a_source_that_is_missing_is_awaited_in_a_sentence() -> None:
     plan = reconcile(restoring(run="teacher"))
     assert (plan.actions, plan.status.phase, plan.status.attempts) == ((), "Pending", [])
-    stalled = condition(plan, "Stalled")
+    stalled = in_the_way(plan)
     assert stalled.reason == "RestoreSourceMissing"
     assert "restoreFrom.run is teacher, and namespace" in stalled.message
     assert plan.requeue_after_s is not None
     there = replace(then(restoring(run="teacher")), restore_source=OTHER)
     found = reconcile(there)
     assert found.status.restored_from == RestoredFrom(uri=FOLDER)
-    assert condition(found, "Stalled").status == "False"
+    assert in_the_way(found).status == "False"
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_a_folder_that_was_found_is_kept_whatever_becomes_of_the_other_run(now: 
 
 def test_nothing_is_decided_on_a_source_that_cannot_be_seen() -> None:
     blind = replace(restoring(run="teacher"), stale={"TrainingRun": "it answers 403"})
-    assert condition(reconcile(blind), "Stalled").reason == "ApiAccessLost"
+    assert in_the_way(reconcile(blind)).reason == "ApiAccessLost"
 
 
 def test_a_suspended_run_looks_for_no_source() -> None:
     resting = a_run(suspend=True, storage={"uri": "s3://runs/a", "restoreFrom": {"run": "teacher"}})
-    assert condition(reconcile(Observed(resting)), "Stalled").status == "False"
+    assert in_the_way(reconcile(Observed(resting))).status == "False"
 
 
 def test_the_status_shows_the_step_that_was_restored_and_the_event_from_where() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_node, a_pod, pods
-from support.reconciled import a_polled_run, condition, reconcile, then
+from support.reconciled import a_polled_run, in_the_way, reconcile, then
 from trainingrun.api.status import LossReason
 from trainingrun.reconciling import Observed, pod_status
 from trainingrun.reconciling.pod_loss import why_pod_ended
@@ -48,7 +48,7 @@ def test_a_sidecar_that_ended_is_no_loss(
     plan = reconcile(replace(training, pods=shown), 90)
     assert plan.actions == ()
     assert not any(plan.status.disruptions.to_dict().values())
-    assert (plan.status.phase, condition(plan, "Stalled").status) == ("Running", "False")
+    assert (plan.status.phase, in_the_way(plan).status) == ("Running", "False")
 
 
 def test_ray_s_container_that_ended_beside_a_living_sidecar_is_a_loss(training: Observed) -> None:

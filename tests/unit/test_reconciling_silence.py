@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, pods
-from support.reconciled import a_polled_run, a_training_run, condition, reconcile, then
+from support.reconciled import a_polled_run, a_training_run, condition, in_the_way, reconcile, then
 from trainingrun.api.status import LossReason, Phase
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import RequestSuspend
@@ -49,23 +49,23 @@ def test_a_head_that_cannot_be_read_is_said_with_the_reason_and_what_to_do(
     training: Observed,
 ) -> None:
     hesitant = replace(training, progress_failing_s=30.0, progress_polled_s=30.0)
-    assert condition(reconcile(hesitant, 700), "Stalled").status == "False"
+    assert in_the_way(reconcile(hesitant, 700)).status == "False"
     reported = "it answers 401: it has the token of another key"
     failing = replace(hesitant, progress_failing_s=61.0, progress_error=reported)
-    stalled = condition(reconcile(failing, 700), "Stalled")
+    stalled = in_the_way(reconcile(failing, 700))
     assert (stalled.status, stalled.reason) == ("True", "DriverSilent")
     for word in (reported, "nothing is ended", "NetworkPolicy", "8484", "token"):
         assert word in stalled.message
     observed = then(failing, 700, progress=a_progress(), progress_failing_s=None)
-    assert condition(reconcile(observed, 702), "Stalled").status == "False"
+    assert in_the_way(reconcile(observed, 702)).status == "False"
 
 
 def test_a_driver_that_reports_nothing_while_its_head_answers_is_shown_too(
     training: Observed,
 ) -> None:
     waiting = replace(training, progress_polled_s=599.0)
-    assert condition(reconcile(waiting, 9000), "Stalled").status == "False"
-    stalled = condition(reconcile(replace(training, progress_polled_s=601.0), 9000), "Stalled")
+    assert in_the_way(reconcile(waiting, 9000)).status == "False"
+    stalled = in_the_way(reconcile(replace(training, progress_polled_s=601.0), 9000))
     assert (stalled.status, stalled.reason) == ("True", "DriverSilent")
     assert "digits-1-head" in stalled.message
 
@@ -117,7 +117,7 @@ def test_a_driver_that_kuberay_lost_is_asked_for_a_checkpoint_first(
     plan = reconcile(observed, 400)
     assert plan.status.attempts[-1].outcome == "Running"
     assert plan.actions == (RequestSuspend(1),)
-    assert condition(plan, "Stalled").reason == "KubeRayGaveUp"
+    assert in_the_way(plan).reason == "KubeRayGaveUp"
     asked = then(observed, 400)
     ended = reconcile(replace(asked, progress=a_progress(state="Suspended", step=40)), 410)
     last = ended.status.attempts[-1]

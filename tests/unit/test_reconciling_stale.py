@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, a_ray_job, nodes, pods
-from support.reconciled import a_polled_run, condition, reconcile, then, wanting
+from support.reconciled import a_polled_run, condition, in_the_way, reconcile, then, wanting
 from trainingrun.api.status import Phase
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Delete, RequestSuspend
@@ -58,7 +58,7 @@ def test_an_attempt_of_which_something_is_unknown_goes_on_and_the_status_says_so
         assert (plan.actions, plan.events) == ((), ())
         assert plan.status.attempts[-1].outcome == "Running"
         assert plan.status.disruptions == before.disruptions
-        stalled = condition(plan, "Stalled")
+        stalled = in_the_way(plan)
         assert (stalled.status, stalled.reason) == ("True", "ApiAccessLost")
         assert WHY in stalled.message
         assert plan.status.phase is Phase.RUNNING
@@ -68,7 +68,7 @@ def test_an_attempt_of_which_something_is_unknown_goes_on_and_the_status_says_so
     again = then(seen, 64)
     assert reconcile(again, 66).status == again.run.status, "and it does not flap"
     fresh = reconcile(replace(again, **{**vars_of(training), "stale": {}}), 70)
-    assert condition(fresh, "Stalled").status == "False"
+    assert in_the_way(fresh).status == "False"
     assert fresh.status.disruptions == before.disruptions
 
 
@@ -93,7 +93,7 @@ def test_no_attempt_begins_while_something_of_the_former_may_be_there(
     unseen = replace(ended, ray_clusters=(), pods=(), **lost(kind))
     plan = reconcile(unseen, HOUR)
     assert (plan.actions, plan.status.attempt) == ((), 1)
-    assert condition(plan, "Stalled").reason == "ApiAccessLost"
+    assert in_the_way(plan).reason == "ApiAccessLost"
     assert reconcile(replace(unseen, stale={}), HOUR).status.attempt == 2
 
 

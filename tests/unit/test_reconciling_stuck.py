@@ -15,7 +15,7 @@ from support.builders import (
     at,
     pods,
 )
-from support.reconciled import a_polled_run, a_training_run, condition, reconcile, then
+from support.reconciled import a_polled_run, a_training_run, in_the_way, reconcile, then
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Delete, Plan
 
@@ -40,7 +40,7 @@ def deletions(plan: Plan) -> list[tuple[str, str, int | None]]:
 
 
 def stalled(plan: Plan) -> str | None:
-    found = condition(plan, "Stalled")
+    found = in_the_way(plan)
     return found.reason if found.status == "True" else None
 
 
@@ -51,7 +51,7 @@ def test_kuberay_that_makes_no_pods_at_all_is_said(training: Observed) -> None:
     assert stalled(reconcile(seen, 150)) is None
     plan = reconcile(seen, 161)
     assert stalled(plan) == "KubeRaySilent"
-    assert "3 missing pods of RayJob digits-1" in condition(plan, "Stalled").message
+    assert "3 missing pods of RayJob digits-1" in in_the_way(plan).message
     assert plan.status.attempts[-1].outcome == "Running"
     back = then(seen, 161, pods=pods(), ray_clusters=(a_ray_cluster(),))
     assert stalled(reconcile(back, 170)) is None
@@ -77,7 +77,7 @@ def test_a_pod_that_outstays_its_grace_on_a_node_that_is_well_is_said(training: 
     assert stalled(reconcile(seen, 194)) is None
     plan = reconcile(seen, 195)
     assert stalled(plan) == "PodTerminating"
-    message = condition(plan, "Stalled").message
+    message = in_the_way(plan).message
     assert "worker-1" in message
     assert "spot-1" in message
     assert "kubectl delete pod worker-1 -n team-a --force" in message
@@ -118,7 +118,7 @@ def test_a_ray_job_whose_finalizer_nobody_removes_is_said_and_its_machines_are_f
     assert (stalled(reconcile(hanging, 130)), deletions(reconcile(hanging, 130))) == (None, [])
     plan = reconcile(hanging, 131)
     assert stalled(plan) == "DeletionHangs"
-    message = condition(plan, "Stalled").message
+    message = in_the_way(plan).message
     for word in ("digits-1", "ray.io/rayjob-finalizer", "kubectl patch rayjob digits-1 -n team-a"):
         assert word in message
     assert deletions(plan) == [("RayCluster", "digits-1-abcde", None)]
@@ -139,7 +139,7 @@ def test_an_orphaned_ray_cluster_is_deleted(ended: Observed) -> None:
     plan = reconcile(replace(orphan, ray_clusters=(foreign,)), 101)
     assert deletions(plan) == []
     assert stalled(plan) == "ForeignObject"
-    assert "Deployment mine" in condition(plan, "Stalled").message
+    assert "Deployment mine" in in_the_way(plan).message
 
 
 def test_orphaned_pods_are_deleted(ended: Observed) -> None:
@@ -160,7 +160,7 @@ def test_an_ended_run_says_what_keeps_its_machines_and_changes_nothing_else(
     hanging = replace(done, ray_jobs=(held(a_ray_job(), 71),))
     plan = reconcile(hanging, 140)
     assert stalled(plan) == "DeletionHangs"
-    others = [known for known in plan.status.conditions if known.type != "Stalled"]
-    assert others == [known for known in done.run.status.conditions if known.type != "Stalled"]
+    others = [known for known in plan.status.conditions if known.type != "Waiting"]
+    assert others == [known for known in done.run.status.conditions if known.type != "Waiting"]
     gone = then(hanging, 140, ray_jobs=(), ray_clusters=(), pods=())
     assert stalled(reconcile(gone, 150)) is None

@@ -7,7 +7,7 @@ import pytest
 
 from support.builders import a_progress, a_run
 from support.goldens import rendered
-from support.reconciled import a_polled_run, condition, reconcile
+from support.reconciled import a_polled_run, condition, in_the_way, reconcile
 from trainingrun.api.contract import ContractSweep
 from trainingrun.api.progress import Progress, ProgressResult, RunState
 from trainingrun.api.sweep_table import SweepTable, TrialRow, TrialState
@@ -87,7 +87,7 @@ def test_ranks_of_a_trial_that_wait_for_others_are_said_while_the_other_trials_t
     settings = ContractSweep(metric="loss", mode="min", concurrency=2, space=[])
     whole = Summary(settings, trials).progress(trials, documents, a_progress())
     plan = reconcile(replace(training, progress=whole))
-    stalled = condition(plan, "Stalled")
+    stalled = in_the_way(plan)
     assert (stalled.status, stalled.reason) == ("True", "RanksWait")
     assert stalled.message == f"trial 2: {waits}"
     assert plan.status.attempts[-1].outcome == "Running"

@@ -42,6 +42,7 @@ class ConditionReason(StrEnum):
     SCRIPT_NOT_MOUNTED = "ScriptNotMounted"
     QUOTA_EXCEEDED = "QuotaExceeded"
     PODS_REFUSED = "PodsRefused"
+    PODS_CRASH = "PodsCrash"
     UNSCHEDULABLE = "Unschedulable"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     RANKS_WAIT = "RanksWait"
@@ -57,6 +58,7 @@ class ConditionReason(StrEnum):
     PREEMPTIONS_EXHAUSTED = "PreemptionsExhausted"
     NO_PROGRESS = "NoProgress"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
+    DELETING = "Deleting"
 
 
 class EventReason(StrEnum):
@@ -132,10 +134,24 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionType.READY,
         "False",
         ConditionReason.NOT_TRAINING,
-        "The run starts, waits, recovers or is suspended.",
-        "See `phase` and condition Stalled.",
+        "The run starts, waits, recovers or is being suspended.",
+        "See `phase` and the conditions Waiting and Stalled.",
     ),
-    ConditionRow(ConditionType.READY, "False", ConditionReason.ENDED, "The run has ended."),
+    ConditionRow(
+        ConditionType.READY,
+        "True",
+        ConditionReason.SUSPENDED,
+        "The run is suspended, as its spec says.",
+    ),
+    ConditionRow(ConditionType.READY, "True", ConditionReason.SUCCEEDED, "The run has succeeded."),
+    ConditionRow(ConditionType.READY, "False", ConditionReason.FAILED, "The run has failed."),
+    ConditionRow(
+        ConditionType.READY,
+        "False",
+        ConditionReason.DELETING,
+        "The TrainingRun is deleted and its pods are freed; finalizers of others hold the object.",
+        "Have whoever set the finalizers remove them.",
+    ),
     ConditionRow(
         ConditionType.SUSPENDED,
         "True",
@@ -154,17 +170,141 @@ CONDITIONS: tuple[ConditionRow, ...] = (
     ),
     ConditionRow(ConditionType.SUSPENDED, "False", ConditionReason.ENDED, "The run has ended."),
     ConditionRow(
-        ConditionType.STALLED,
+        ConditionType.WAITING,
         "False",
         ConditionReason.NOTHING_IS_MISSING,
-        "The operator has found nothing that keeps the run from continuing.",
+        "The operator has found nothing that the run waits for.",
     ),
     ConditionRow(
-        ConditionType.STALLED,
+        ConditionType.WAITING,
         "True",
         ConditionReason.API_ACCESS_LOST,
         "The operator cannot list or watch some kind of object. What runs continues.",
         "Check the operator's RBAC and its connection to the API server.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.KUBERAY_SILENT,
+        "Pods of the RayJob are missing for over a minute and KubeRay creates none.",
+        "Check that KubeRay's operator runs, watches the namespace and keeps up.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.KUBERAY_GAVE_UP,
+        "KubeRay marked the RayJob as failed although its driver answers. The operator requests "
+        "a checkpoint, and the next attempt continues from it.",
+        "Check that KubeRay's operator can reach port 8265 of the head pod.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.NAME_TAKEN,
+        "A RayJob of the next attempt's name belongs to another owner, such as a deleted run of "
+        "the same name.",
+        "Delete that RayJob, or wait until it is gone.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.RESTORE_SOURCE_MISSING,
+        "The namespace has no TrainingRun of the name in `storage.restoreFrom.run`.",
+        "Create it, or create this run again with the right name or with `restoreFrom.uri`.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.QUOTA_EXCEEDED,
+        _QUOTA,
+        "Raise the quota, or request less.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.UNSCHEDULABLE,
+        "The scheduler finds no node for a pod.",
+        "Add nodes, request less, or correct the node selection; the message says what is short.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.STORAGE_UNAVAILABLE,
+        "The bucket does not answer the driver. Training continues; uploads and commits wait.",
+        "Check the bucket, its credentials and the network.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.RANKS_WAIT,
+        "Ranks wait for others for over 30 s: these do not call `ray.train.report`, work for long "
+        "before they do, or do fewer or more steps. Nothing is ended for that.",
+        "Have every rank do the same steps and call `ray.train.report` equally often. Wait where a "
+        "rank evaluates or saves before its call.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.DRIVER_SILENT,
+        "The operator cannot read the driver's progress although KubeRay calls the job running. "
+        "Nothing is ended for that.",
+        "Let the operator reach port 8484 of the head pod, and read the driver's log.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.POD_TERMINATING,
+        "A pod is still there over a minute after its grace period although its node is ready.",
+        "Check the node's kubelet, or delete the pod with `--force`.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.DELETION_HANGS,
+        "The deletion of an object waits for a finalizer for over a minute.",
+        "Check that KubeRay's operator runs, or remove the finalizers.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.FOREIGN_OBJECT,
+        "An object has the run's labels but another owner.",
+        "Delete it or remove the labels.",
+    ),
+    ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.PODS_CRASH,
+        "Pods of the head or of the workers have ended by themselves twice or more since the last "
+        "new step. The attempt ends when they go on so.",
+        "Read the container's message; correct the image or a `podTemplate` if that is the cause.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "False",
+        ConditionReason.NOTHING_IS_MISSING,
+        "The operator has found nothing that somebody has to correct.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.FAILED,
+        "The run has failed; condition Failed says why.",
+        "See condition Failed.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.INVALID_SPEC,
+        "As in condition Accepted, and no attempt runs.",
+        "See condition Accepted.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.IN_OPERATOR_NAMESPACE,
+        "As in condition Accepted.",
+        "See condition Accepted.",
     ),
     ConditionRow(
         ConditionType.STALLED,
@@ -179,36 +319,6 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionReason.KUBERAY_TOO_OLD,
         "The RayJob resource has no submissionMode HTTPMode.",
         "Upgrade KubeRay and its CRDs to 1.6 or later.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.KUBERAY_SILENT,
-        "Pods of the RayJob are missing for over a minute and KubeRay creates none.",
-        "Check that KubeRay's operator runs, watches the namespace and keeps up.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.KUBERAY_GAVE_UP,
-        "KubeRay marked the RayJob as failed although its driver answers. The operator requests "
-        "a checkpoint, and the next attempt continues from it.",
-        "Check that KubeRay's operator can reach port 8265 of the head pod.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.NAME_TAKEN,
-        "A RayJob of the next attempt's name belongs to another owner, such as a deleted run of "
-        "the same name.",
-        "Delete that RayJob, or wait until it is gone.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.RESTORE_SOURCE_MISSING,
-        "The namespace has no TrainingRun of the name in `storage.restoreFrom.run`.",
-        "Create it, or create this run again with the right name or with `restoreFrom.uri`.",
     ),
     ConditionRow(
         ConditionType.STALLED,
@@ -262,13 +372,6 @@ CONDITIONS: tuple[ConditionRow, ...] = (
     ConditionRow(
         ConditionType.STALLED,
         "True",
-        ConditionReason.QUOTA_EXCEEDED,
-        _QUOTA,
-        "Raise the quota, or request less.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
         ConditionReason.REJECTED,
         _REJECTED,
         _CORRECT_REJECTED,
@@ -277,60 +380,8 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionType.STALLED,
         "True",
         ConditionReason.PODS_REFUSED,
-        "KubeRay cannot create a pod.",
+        "KubeRay cannot create a pod, or a node's kubelet refuses one.",
         "Correct what the message names.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.UNSCHEDULABLE,
-        "The scheduler finds no node for a pod.",
-        "Add nodes, request less, or correct the node selection; the message says what is short.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.STORAGE_UNAVAILABLE,
-        "The bucket does not answer the driver. Training continues; uploads and commits wait.",
-        "Check the bucket, its credentials and the network.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.RANKS_WAIT,
-        "Ranks wait for others for over 30 s: these do not call `ray.train.report`, work for long "
-        "before they do, or do fewer or more steps. Nothing is ended for that.",
-        "Have every rank do the same steps and call `ray.train.report` equally often. Wait where a "
-        "rank evaluates or saves before its call.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.DRIVER_SILENT,
-        "The operator cannot read the driver's progress although KubeRay calls the job running. "
-        "Nothing is ended for that.",
-        "Let the operator reach port 8484 of the head pod, and read the driver's log.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.POD_TERMINATING,
-        "A pod is still there over a minute after its grace period although its node is ready.",
-        "Check the node's kubelet, or delete the pod with `--force`.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.DELETION_HANGS,
-        "The deletion of an object waits for a finalizer for over a minute.",
-        "Check that KubeRay's operator runs, or remove the finalizers.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.FOREIGN_OBJECT,
-        "An object has the run's labels but another owner.",
-        "Delete it or remove the labels.",
     ),
     ConditionRow(
         ConditionType.SUCCEEDED, "True", ConditionReason.DONE, "The training is complete."
@@ -409,6 +460,13 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Warning", EventReason.MANY_EVENTS, "More events at once than are emitted, by count."),
 )
 """Every event that the operator emits about a run."""
+
+
+WAITS = frozenset(
+    row.reason for row in CONDITIONS if row.type is ConditionType.WAITING and row.status == "True"
+)
+"""Reasons of what may pass by itself, or stops nothing: condition Waiting, where every other reason
+of what is in a run's way is of condition Stalled."""
 
 
 def documented(type_: str, status: str, reason: str) -> bool:

@@ -23,6 +23,7 @@ class Phase(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    DELETING = "Deleting"
 
 
 Budget = Literal["application", "infrastructure", "none"]
@@ -58,6 +59,7 @@ class ConditionType(StrEnum):
     ACCEPTED = "Accepted"
     READY = "Ready"
     SUSPENDED = "Suspended"
+    WAITING = "Waiting"
     STALLED = "Stalled"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -67,7 +69,7 @@ class Condition(StatusModel):
     """A standard Kubernetes condition."""
 
     type: ConditionType
-    """Accepted, Ready, Suspended, Stalled, Succeeded or Failed."""
+    """Accepted, Ready, Suspended, Waiting, Stalled, Succeeded or Failed."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: str
@@ -316,7 +318,7 @@ class RunStatus(StatusModel):
             "x-kubernetes-list-map-keys": ["type"],
         },
     )
-    """Accepted, Ready, Suspended, Stalled, Succeeded, Failed."""
+    """Accepted, Ready, Suspended, Waiting, Stalled, Succeeded, Failed."""
     attempt: int = 0
     """Number of the current or last attempt."""
     attempts: list[Attempt] = Field(

@@ -214,6 +214,8 @@ class ObjectMeta(Model):
     """RFC 3339 time of creation."""
     deletion_timestamp: str | None = None
     """RFC 3339 time at which deletion was requested."""
+    finalizers: list[str] = Field(default_factory=list)
+    """Who keeps the object after that; the operator sets none."""
 
 
 class TrainingRun(Model):

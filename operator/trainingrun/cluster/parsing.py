@@ -41,6 +41,7 @@ def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
                 resource_version=metadata["resourceVersion"],
                 creation_timestamp=metadata.get("creationTimestamp"),
                 deletion_timestamp=metadata.get("deletionTimestamp"),
+                finalizers=metadata.get("finalizers") or [],
             ),
             spec=_spec(raw.get("spec")),
             status=status,

@@ -4,10 +4,10 @@ Policies find facts; only here do they become conditions.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..api.progress import Progress
-from ..api.reasons import ConditionReason, Truth
+from ..api.reasons import WAITS, ConditionReason, Truth
 from ..api.status import Attempt, Condition, ConditionType, Phase, RunStatus
 from . import attempts, lifetime, pod_status, progress_status, silence
 from .bookkeeping import Bookkeeping
@@ -32,11 +32,45 @@ class NewCondition(NamedTuple):
 def settle_after_the_end(
     context: ReconcileContext, status: RunStatus, blocker: Blocker | None
 ) -> Findings:
-    """Condition Stalled of an ended run; nothing else in its status changes any more."""
-    former = _former(status, ConditionType.STALLED)
-    if blocker or (former is not None and former.status == "True"):
-        return Findings(status={"conditions": _merged(context, status, [_stalled(blocker)])})
-    return Findings()
+    """What keeps the leftovers of an ended run; nothing else in its status changes any more, but
+    the generation that it describes.
+    """
+    generation = context.run.metadata.generation
+    changes: dict[str, Any] = (
+        {} if status.observed_generation == generation else {"observed_generation": generation}
+    )
+    waiting, stalled = (
+        _former(status, kind) for kind in (ConditionType.WAITING, ConditionType.STALLED)
+    )
+    blocked = any(
+        known is not None and known.status == "True" and known.reason != ConditionReason.FAILED
+        for known in (waiting, stalled)
+    )
+    if blocker or blocked:
+        failed = _former(status, ConditionType.FAILED)
+        failure = failed and failed.status == "True" and _of_failure(failed.message)
+        found = [_waiting(blocker), _stalled(blocker, failure or None)]
+        changes["conditions"] = _merged(context, status, found)
+    return Findings(status=changes)
+
+
+def settle_while_deleted(
+    context: ReconcileContext, status: RunStatus, blocker: Blocker | None
+) -> Findings:
+    """The phase and the conditions of a deleted run, which finalizers of others hold."""
+    message = (
+        "The TrainingRun is deleted and its pods are freed; it is gone once its finalizers "
+        f"({', '.join(context.run.metadata.finalizers)}) are removed"
+    )
+    ready = NewCondition(ConditionType.READY, "False", ConditionReason.DELETING, message)
+    return Findings(
+        status={
+            "conditions": _merged(context, status, [ready, _waiting(blocker), _stalled(blocker)]),
+            "phase": Phase.DELETING,
+            "next_attempt_time": None,
+            "observed_generation": context.run.metadata.generation,
+        }
+    )
 
 
 def settle(
@@ -59,12 +93,14 @@ def settle(
     """
     attempt = attempts.running(status)
     progress = context.live_progress(attempt.number) if attempt else None
+    blocker = None if lifetime.has_ended(status) else blocker
     kept = attempt is not None and _not_read_yet(context, status, bookkeeping, attempt)
     found = [
         _accepted(refused),
-        *([] if kept else [_ready(context, status, bookkeeping, progress)]),
+        *([] if kept else [_ready(context, status, bookkeeping, progress, run_failure)]),
         _suspended(context, status, bookkeeping),
-        _stalled(None if lifetime.has_ended(status) else blocker),
+        _waiting(blocker),
+        _stalled(blocker, _ending(status, refused, run_failure)),
         *_ended(status, run_failure),
     ]
     phase = _phase(context, status, bookkeeping, attempt, progress, run_failure)
@@ -85,10 +121,36 @@ def _accepted(refused: Blocker | None) -> NewCondition:
     )
 
 
-def _stalled(blocker: Blocker | None) -> NewCondition:
-    if blocker:
-        return NewCondition(ConditionType.STALLED, "True", blocker.reason, blocker.message)
+def _waiting(blocker: Blocker | None) -> NewCondition:
+    """What may pass by itself, or stops nothing: tools that read conditions do not take it for a
+    failure, as they do Stalled.
+    """
+    if blocker and blocker.reason in WAITS:
+        return NewCondition(ConditionType.WAITING, "True", blocker.reason, blocker.message)
+    return NewCondition(ConditionType.WAITING, "False", ConditionReason.NOTHING_IS_MISSING)
+
+
+def _stalled(*blockers: Blocker | None) -> NewCondition:
+    """What somebody has to correct: the first of these that is no mere wait."""
+    for blocker in blockers:
+        if blocker and blocker.reason not in WAITS:
+            return NewCondition(ConditionType.STALLED, "True", blocker.reason, blocker.message)
     return NewCondition(ConditionType.STALLED, "False", ConditionReason.NOTHING_IS_MISSING)
+
+
+def _ending(
+    status: RunStatus, refused: Blocker | None, run_failure: RunFailure | None
+) -> Blocker | None:
+    """The run's failure, or why no attempt of it begins."""
+    if run_failure:
+        return _of_failure(_why(status, run_failure))
+    if attempts.running(status) or lifetime.has_ended(status):
+        return None  # what runs goes on
+    return refused
+
+
+def _of_failure(message: str) -> Blocker:
+    return Blocker(ConditionReason.FAILED, message)
 
 
 def _not_read_yet(
@@ -122,7 +184,9 @@ def _ready(
     status: RunStatus,
     bookkeeping: Bookkeeping,
     progress: Progress | None,
+    run_failure: RunFailure | None,
 ) -> NewCondition:
+    """Whether the run is where its spec wants it: it trains, is suspended, or has succeeded."""
     wanted = silence.wanted_workers(context, bookkeeping)
     if progress is not None and progress.sweep is not None:
         # At a sweep's end fewer trials are left than could be trained at once.
@@ -132,8 +196,12 @@ def _ready(
     if progress and progress_status.trains(progress) and progress.world_size >= wanted:
         message = "; ".join([f"{wanted} workers train", *progress.warnings])
         return NewCondition(kind, "True", ConditionReason.TRAINING, message)
+    if run_failure:
+        return NewCondition(kind, "False", ConditionReason.FAILED)
     if lifetime.has_ended(status):
-        return NewCondition(kind, "False", ConditionReason.ENDED)
+        return NewCondition(kind, "True", ConditionReason.SUCCEEDED)
+    if context.run.spec.suspend and bookkeeping.suspended_since is not None:
+        return NewCondition(kind, "True", ConditionReason.SUSPENDED)
     until = status.next_attempt_time
     waits = attempts.running(status) is None and bookkeeping.suspended_since is None
     message = f"The next attempt begins at {until}" if waits and until else ""

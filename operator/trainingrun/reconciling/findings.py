@@ -12,7 +12,7 @@ NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 
 class Blocker(NamedTuple):
-    """What keeps the run from continuing, and what to do about it."""
+    """What is in the run's way, and what to do about it."""
 
     reason: ConditionReason
     message: str
@@ -41,7 +41,7 @@ class Findings(NamedTuple):
     run_failure: RunFailure | None = None
     """Why the whole run has failed; None: it continues."""
     blocker: Blocker | None = None
-    """What keeps the run from continuing: condition Stalled."""
+    """What is in the run's way: condition Waiting where it may pass, Stalled where not."""
     refused: Blocker | None = None
     """Why the spec cannot be used: condition Accepted=False."""
     status: Mapping[str, Any] = NO_CHANGES

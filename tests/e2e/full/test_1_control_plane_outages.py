@@ -23,10 +23,10 @@ def test_the_operator_may_not_see_the_run_for_a_while(long_run: LongRun):
         others = ("trainingruns", "trainingruns/status", "secrets", "networkpolicies", "events")
         with outages.permissions_deleted(cluster, but=others) as outage:
             outages.replace_operator(cluster)
-            said = long_run.run.wait_for_condition("Stalled", timeout=60)["message"]
+            said = long_run.run.wait_for_condition("Waiting", timeout=60)["message"]
             outage.last(ABSENT_S / 2)
         long_run.reports_again()
-        long_run.no_longer_stalled()
+        long_run.no_longer_waits()
     assert "RayJobs" in said, said
     long_run.measure(
         "(l) operator may not see pods and RayJobs", outage.began, f"for {ABSENT_S / 2:.0f} s"
@@ -41,7 +41,7 @@ def test_the_operator_has_no_permissions_for_a_while(long_run: LongRun):
             long_run.train_on(12)
             outage.last(ABSENT_S)
         long_run.reports_again()
-        long_run.no_longer_stalled()
+        long_run.no_longer_waits()
     long_run.measure("(m) operator without RBAC binding", outage.began, f"for {ABSENT_S} s")
 
 
@@ -51,7 +51,7 @@ def test_the_api_server_is_paused(long_run: LongRun):
             long_run.train_on(12)
             outage.last(ABSENT_S)
         long_run.reports_again()
-        long_run.no_longer_stalled()
+        long_run.no_longer_waits()
     long_run.measure("(n) API server paused", outage.began, f"for {ABSENT_S} s")
 
 

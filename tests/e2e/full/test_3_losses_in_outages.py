@@ -40,12 +40,12 @@ def test_a_worker_is_deleted_without_kuberay(long_run: LongRun):
     with outages.deployment_away(kuberay, "kuberay-operator") as outage:
         run.kubectl.delete("pod", run.trainer())
         # A minute after the pod has gone: KubeRay takes seconds, and is given more.
-        said = run.wait_for_condition("Stalled", timeout=2 * ABSENT_S)["message"]
+        said = run.wait_for_condition("Waiting", timeout=2 * ABSENT_S)["message"]
         outage.last(ABSENT_S)
         lasted = time.time() - outage.began
     long_run.train_on(5)
     status = long_run.reports_again()
-    long_run.no_longer_stalled()
+    long_run.no_longer_waits()
     long_run.measure("(p) worker pod deleted, no KubeRay", outage.began, f"for {lasted:.0f} s")
     assert "KubeRay" in said, said
     assert status["attempt"] == 1, status["attempts"]

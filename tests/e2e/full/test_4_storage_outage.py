@@ -20,7 +20,7 @@ UNREACHABLE_S = 120
 TO_ITS_END = 0.4
 """Seconds per step with which a run reaches its last step before the bucket is back."""
 SAYS = "cannot be reached"
-"""What Stalled says while the bucket is away, of the endpoint or of the bucket."""
+"""What Waiting says while the bucket is away, of the endpoint or of the bucket."""
 
 pytestmark = pytest.mark.usefixtures("rows")
 
@@ -32,7 +32,7 @@ class Outage:
     began: float
     ended: float
     said: dict[str, str]
-    """What each run's condition Stalled said meanwhile; "" if it was not True."""
+    """What each run's condition Waiting said meanwhile; "" if it was not True."""
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +62,17 @@ def outage(operated: TestCluster, runs: dict[str, LongRun]) -> Outage:
         begins.apply(specification())
         loses_worker.run.kubectl.delete("pod", loses_worker.run.trainer())
         outage.last(UNREACHABLE_S - 30)
-        said = {name: stalled(one.run) for name, one in runs.items()}
+        said = {name: waiting(one.run) for name, one in runs.items()}
         outage.last(UNREACHABLE_S)
         ended = time.time()
     return Outage(outage.began, ended, said)
 
 
-def stalled(run: Run) -> str:
-    """What Stalled says, once it is about the bucket; else what it says instead."""
+def waiting(run: Run) -> str:
+    """What Waiting says, once it is about the bucket; else what it says instead."""
 
     def sentence() -> str:
-        found = run.conditions().get("Stalled", {})
+        found = run.conditions().get("Waiting", {})
         return found.get("message", "") if found.get("status") == "True" else ""
 
     try:
