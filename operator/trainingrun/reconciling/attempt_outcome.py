@@ -1,22 +1,24 @@
 """How an attempt ends, by the first of these that applies: the driver's final progress, a deleted
-RayJob, an exhausted budget, the RayJob's status, pods that end before training, and a driver that
-was never submitted.
+RayJob, an exhausted budget, the RayJob's status, pods that end by themselves again and again, and a
+driver that was never submitted.
 """
 
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from ..api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 from ..api.progress import Failure, Progress, RunState
 from ..api.reasons import ConditionReason
 from ..api.status import Attempt, Budget, LossReason, RunStatus
 from . import pod_status, retry_policy, silence
-from .bookkeeping import Bookkeeping, CountedDisruption
+from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import AttemptEnd, Blocker, Findings, RunFailure
 from .loss_texts import last_without_memory
-from .losses import is_false_start
+from .losses import ended_by_itself
 from .model import Object, RequestSuspend
+from .progress_status import trains
 from .timestamps import seconds_since, written
 
 INFRASTRUCTURE_REASONS = frozenset(
@@ -29,8 +31,9 @@ INFRASTRUCTURE_REASONS = frozenset(
 )
 """KubeRay's reasons that say nothing about the training code: it did not reach the cluster."""
 
-FALSE_STARTS = 3
-"""Pods in the same place that end before any training, after which the attempt is given up."""
+MOST_FALLS = 3
+"""Pods in the same place that end by themselves without a new step in between, after which the
+attempt is given up."""
 
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 """In RayJob's status.message: KubeRay reports the driver's exit code nowhere else."""
@@ -72,9 +75,9 @@ def ended(
     found = _by_ray_job(context, bookkeeping, attempt, job)
     if found.end:
         return found
-    false_starts = _by_false_starts(context, bookkeeping, attempt)
-    if false_starts:
-        return found._replace(end=false_starts)
+    crash_loop = _by_crash_loop(context, bookkeeping, attempt)
+    if crash_loop:
+        return found._replace(end=crash_loop)
     hung_since = silence.hung_since(context, bookkeeping, attempt, job)
     changes = dict(found.bookkeeping)
     if hung_since != bookkeeping.hung_since:
@@ -207,33 +210,61 @@ def _unexplained(
     return AttemptEnd("Failed", LossReason.APPLICATION_ERROR, message)
 
 
-def _by_false_starts(
+class _Falls(NamedTuple):
+    """Pods in one place that ended by themselves since the last new step."""
+
+    where: str
+    """`head` or `workers`."""
+    number: int
+    most: int
+    """So many end the attempt."""
+    message: str
+    """How the last one's container ended."""
+
+    def said(self, attempt: Attempt) -> str:
+        """The same as a phrase."""
+        step = attempt.last_step or attempt.resumed_from_step
+        since = "before the training began" if step is None else f"by themselves since step {step}"
+        last = self.message or "no message"
+        return f"{self.number} pods of spec.{self.where} ended {since}, the last one with {last}"
+
+
+def _falls(context: ReconcileContext, bookkeeping: Bookkeeping) -> Iterator[_Falls]:
+    pods = silence.wanted_pods(context, bookkeeping) - 1
+    for where, reason, gone, most in (
+        ("head", LossReason.HEAD_LOST, bookkeeping.false_heads, MOST_FALLS),
+        ("workers", LossReason.WORKER_LOST, bookkeeping.false_workers, MOST_FALLS * pods),
+    ):
+        fallen = [one for one in bookkeeping.counted.values() if ended_by_itself(one, reason)]
+        message = fallen[-1].termination_message if fallen else ""
+        yield _Falls(where, len(fallen) + gone, most, message)
+
+
+def _by_crash_loop(
     context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt
 ) -> AttemptEnd | None:
-    """Pods that end by themselves before any training: KubeRay would replace them for ever."""
-    if attempt.resumed_from_step is not None:
-        return None
-    heads = _fallen(bookkeeping, LossReason.HEAD_LOST)
-    workers = _fallen(bookkeeping, LossReason.WORKER_LOST)
-    if (count := len(heads) + bookkeeping.false_heads) >= FALSE_STARTS:
-        where, fallen = "head", heads
-    elif (count := len(workers) + bookkeeping.false_workers) >= FALSE_STARTS * (
-        silence.wanted_pods(context, bookkeeping) - 1
-    ):
-        where, fallen = "workers", workers
-    else:
-        return None
-    return AttemptEnd(
-        "Lost",
-        LossReason.INFRASTRUCTURE_ERROR,
-        f"{count} pods of spec.{where} ended before the training began, the last one with "
-        f"{fallen[-1].termination_message if fallen else 'no message'}; correct spec.image or "
-        f"spec.{where}.podTemplate if that is the cause",
-    )
+    """Pods that end by themselves again and again: KubeRay would replace them for ever."""
+    for falls in _falls(context, bookkeeping):
+        if falls.number >= falls.most:
+            message = (
+                f"{falls.said(attempt)}; correct spec.image or spec.{falls.where}.podTemplate if "
+                "that is the cause"
+            )
+            return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
+    return None
 
 
-def _fallen(bookkeeping: Bookkeeping, reason: LossReason) -> list[CountedDisruption]:
-    return [known for known in bookkeeping.counted.values() if is_false_start(known, reason)]
+def crashing(
+    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt
+) -> Blocker | None:
+    """What the status says while pods end by themselves again and again."""
+    if trains(context.live_progress(attempt.number)):
+        return None
+    for falls in _falls(context, bookkeeping):
+        if falls.number > 1:
+            message = f"{falls.said(attempt)}; after {falls.most} the attempt ends"
+            return Blocker(ConditionReason.PODS_CRASH, message)
+    return None
 
 
 def _by_silence(context: ReconcileContext, hung_since: str | None) -> AttemptEnd | None:

@@ -40,7 +40,8 @@ class CountedDisruption(Model):
     pod: str | None = None
     """Name of the pod, as in the runtime's records."""
     termination_message: str = _formerly("words", "terminationMessage", "")
-    """How its container ended: its exit code and the last line of its log."""
+    """How its container ended: its exit code and the last line of its log; "" once the training
+    has done a new step since."""
     collateral: bool = False
     """True: it is known, and explained by another loss that carries the count."""
     ended: str | None = None
@@ -72,7 +73,7 @@ class Bookkeeping(Model):
     hostnames: dict[str, str] = Field(default_factory=dict)
     """Their label kubernetes.io/hostname, where it is not the node's name."""
     false_heads: int = 0
-    """Heads of the current attempt that ended by themselves and are no longer in `counted`."""
+    """Heads that ended by themselves since the last new step and are no longer in `counted`."""
     false_workers: int = 0
     """Likewise workers."""
     workers: int = 0

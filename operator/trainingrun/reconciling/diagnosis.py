@@ -12,6 +12,7 @@ from . import pod_status
 from .context import ReconcileContext
 from .findings import Blocker
 from .model import Object
+from .pod_loss import NEVER_RAN
 from .texts import short
 
 MOUNT_PATIENCE_S = 30.0
@@ -117,7 +118,7 @@ def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
         key=lambda pod: (not pod_status.is_head(pod), pod_status.name(pod)),
     )
     for pod in found:
-        blocker = _of_containers(context, pod)
+        blocker = _of_refusal(pod) or _of_containers(context, pod)
         if blocker:
             return blocker
     for cluster in context.clusters(attempt.number):
@@ -129,6 +130,18 @@ def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
         if blocker:
             return blocker
     return None
+
+
+def _of_refusal(pod: Object) -> Blocker | None:
+    """A pod that the kubelet of its node does not take."""
+    status = pod.get("status", {})
+    if pod_status.phase(pod) != "Failed" or status.get("reason") not in NEVER_RAN:
+        return None
+    return Blocker(
+        ConditionReason.PODS_REFUSED,
+        f"Node {pod_status.node_name(pod)} refuses pod {pod_status.name(pod)} "
+        f"({status['reason']}): {_brief(str(status.get('message', '')))}",
+    )
 
 
 def _of_containers(context: ReconcileContext, pod: Object) -> Blocker | None:

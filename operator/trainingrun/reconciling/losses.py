@@ -211,8 +211,8 @@ class Losses:
         false_heads, false_workers = 0, 0
         for key in self._dropped:
             known = self._counted.pop(key)
-            false_heads += is_false_start(known, LossReason.HEAD_LOST)
-            false_workers += is_false_start(known, LossReason.WORKER_LOST)
+            false_heads += ended_by_itself(known, LossReason.HEAD_LOST)
+            false_workers += ended_by_itself(known, LossReason.WORKER_LOST)
         changes = dict(self.changes)
         if self._changed or self._dropped:
             changes |= {
@@ -276,12 +276,27 @@ class Losses:
             self._pod_times.add(entry.time)
 
 
-def is_false_start(known: CountedDisruption, reason: LossReason) -> bool:
+def ended_by_itself(known: CountedDisruption, reason: LossReason) -> bool:
     """Whether a head or worker was seen to end by itself, for that reason.
 
     Only those that were seen to end count: one that is deleted with notice leaves no message.
     """
     return bool(known.termination_message) and not known.collateral and known.reason is reason
+
+
+def after_new_step(bookkeeping: Bookkeeping) -> dict[str, Any]:
+    """Changes once a step is done that was not done before: what ended by itself until then says
+    nothing about the pods that are there now.
+    """
+    changes: dict[str, Any] = {}
+    if bookkeeping.false_heads or bookkeeping.false_workers:
+        changes |= {"false_heads": 0, "false_workers": 0}
+    if any(known.termination_message for known in bookkeeping.counted.values()):
+        changes["counted"] = {
+            key: known.model_copy(update={"termination_message": ""})
+            for key, known in bookkeeping.counted.items()
+        }
+    return changes
 
 
 def memory_failures(counted: Iterable[CountedDisruption]) -> int:

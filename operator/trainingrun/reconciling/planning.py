@@ -6,6 +6,7 @@ added to the plan: a policy reads the status and the bookkeeping with what those
 
 from datetime import datetime
 
+from ..api.status import LossReason
 from ..api.v1alpha1 import KIND
 from ..rendering.render_settings import RenderSettings
 from . import (
@@ -47,7 +48,8 @@ def plan(
     context = ReconcileContext(observed, render, settings, now)
     builder = PlanBuilder.of(observed.run.status)
     if observed.run.metadata.deletion_timestamp:
-        return Plan((), observed.run.status)  # owner references collect what it owns
+        _while_deleted(context, builder)
+        return builder.plan()
     if lifetime.has_ended(builder.status):
         _after_the_end(context, builder)
         _leave_out_rejected(context, builder)
@@ -120,6 +122,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     blocker = (
         diagnosis.of_access(context)
         or diagnosis.of_kuberay(context)
+        or attempt_outcome.crashing(context, builder.bookkeeping, attempt)
         or diagnosis.of_pods(context, attempt)
         or diagnosis.of_storage(context.live_progress(number))
         or diagnosis.of_ranks(context.live_progress(number))
@@ -187,6 +190,21 @@ def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
     _clean_up(context, builder)
     gone = cleanup.nothing_left(context)
     builder.add(lifetime.delete_after_ttl(context, builder.status, gone))
+
+
+def _while_deleted(context: ReconcileContext, builder: PlanBuilder) -> None:
+    """Finalizers of others hold a deleted run: its pods are freed, and no attempt follows."""
+    if lifetime.left_to_the_garbage_collector(context):
+        return
+    if attempts.running(builder.status):
+        end = AttemptEnd("Suspended", LossReason.SUSPENDED, "The TrainingRun was deleted")
+        builder.add(attempt_end.record(context, builder.status, builder.bookkeeping, end))
+    _clean_up(context, builder)
+    _leave_out_rejected(context, builder)
+    if lifetime.has_ended(builder.status):
+        builder.add(conditions.settle_after_the_end(context, builder.status, builder.blocker))
+    else:
+        builder.add(conditions.settle_while_deleted(context, builder.status, builder.blocker))
 
 
 def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> None:

@@ -16,7 +16,7 @@ from ..api.status import (
 )
 from ..api.sweep_spec import Sweep
 from ..api.sweep_table import SweepTable, TrialState
-from . import rank_status
+from . import losses, rank_status
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
 from .findings import Findings
@@ -75,8 +75,10 @@ def record_progress(
         one.model_copy(update=steps) if one.number == attempt.number else one
         for one in status.attempts
     ]
-    newer = progress.checkpoint is not None and progress.checkpoint.step > bookkeeping.best_step
-    return Findings(status=changes, bookkeeping=_newer(progress) if newer else {})
+    seen = _newer(progress) if _has_newer_checkpoint(progress, bookkeeping) else {}
+    if progress.step > max(attempt.last_step or 0, steps["resumed_from_step"] or 0):
+        seen |= losses.after_new_step(bookkeeping)
+    return Findings(status=changes, bookkeeping=seen)
 
 
 def trains(progress: Progress | None) -> bool:
@@ -199,6 +201,10 @@ def _progress(progress: Progress, former: RunProgress | None) -> RunProgress:
         metrics=metrics(progress.metrics),
         update_time=written(from_unix(progress.step_time)) if progress.step_time else None,
     )
+
+
+def _has_newer_checkpoint(progress: Progress, bookkeeping: Bookkeeping) -> bool:
+    return progress.checkpoint is not None and progress.checkpoint.step > bookkeeping.best_step
 
 
 def _newer(progress: Progress) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def of_attempt(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Att
     leaving = [pod for pod in index.unwell if pod_status.terminating(pod)]
     gone = sum(1 for pod in index.unwell if pod_status.terminating(pod) or pod_status.ended(pod))
     missing = wanted_pods(context, bookkeeping) - (len(index.all) - gone)
-    if missing <= 0 or leaving:
+    if missing <= 0 or leaving or _made_lately(context, index.unwell):
         return complete
     since = bookkeeping.incomplete_since or written(context.now)
     changes = {} if bookkeeping.incomplete_since else {"incomplete_since": since}
@@ -61,6 +61,15 @@ def of_attempt(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Att
         f"{context.run.metadata.namespace} and keeps up"
     )
     return Findings(blocker=Blocker(ConditionReason.KUBERAY_SILENT, message), bookkeeping=changes)
+
+
+def _made_lately(context: ReconcileContext, pods: Sequence[Object]) -> bool:
+    """Whether KubeRay has made one of these pods within the time that it may take."""
+    return any(
+        (context.now - created_at).total_seconds() < KUBERAY_SILENT_S
+        for pod in pods
+        if (created_at := pod_status.created(pod)) is not None
+    )
 
 
 def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
