@@ -26,6 +26,12 @@ def has_ended(status: RunStatus) -> bool:
     return status.completion_time is not None
 
 
+def left_to_the_garbage_collector(context: ReconcileContext) -> bool:
+    """Whether a deleted run is about to go, or what it owns is to stay (`--cascade=orphan`)."""
+    finalizers = context.run.metadata.finalizers
+    return not finalizers or "orphan" in finalizers
+
+
 def deadline(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
     """The run fails, and with it a running attempt, once activeDeadlineSeconds have passed.
 

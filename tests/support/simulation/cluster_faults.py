@@ -215,7 +215,7 @@ def node_is_taken_away(story: Story, choice: int) -> None:
 def kubelet_stops(story: Story, choice: int) -> None:
     """One sign, and one alone: what runs there goes on."""
     node = _node(story, choice)
-    if node.well and any(pod.node is node for pod in story.world.pods):
+    if node.reachable and any(pod.node is node for pod in story.world.pods):
         # Once a pod there outstays its grace period, that is the second sign: a lost node.
         story.world.lose("node")
     node.kubelet = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainingrun.api.reasons import documented
 from trainingrun.api.status import RunStatus
 from trainingrun.reconciling import Plan
-from trainingrun.reconciling.model import Delete
+from trainingrun.reconciling.model import Apply, Delete
 
 if TYPE_CHECKING:
     from .story import Story
@@ -18,6 +18,14 @@ MOST_STATUS_BYTES = 32_000
 
 STUCK_S = 3600.0
 """Without training for so long, though nothing happens and all is well, needs a sentence."""
+
+EXPLAINING = (
+    ("Waiting", "True"),
+    ("Stalled", "True"),
+    ("Accepted", "False"),
+    ("Suspended", "True"),
+)
+"""Conditions of which one says why nothing moves."""
 
 NODE, APPLICATION = "node", "application"
 
@@ -49,6 +57,7 @@ def hold(story: Story, before: Before, made: Plan) -> None:
     _one_attempt(after)
     _terminal_stays(before.status, after)
     _healthy_goes_on(story, before, made)
+    _deleted_trains_no_more(story, made)
     _counts(story, after)
     _small(after)
     _explained(story, after)
@@ -100,6 +109,16 @@ def _healthy_goes_on(story: Story, before: Before, made: Plan) -> None:
     raise AssertionError(f"ends a healthy attempt: {ended.outcome} {ended.message}")
 
 
+def _deleted_trains_no_more(story: Story, made: Plan) -> None:
+    if not story.operator.deleted:
+        return
+    begun = [action for action in made.actions if isinstance(action, Apply)]
+    assert not begun, f"begins an attempt of a deleted run: {begun}"
+    running = [known.number for known in made.status.attempts if known.outcome == "Running"]
+    assert not running, f"attempts {running} of a deleted run are shown as running"
+    assert made.status.phase in ("Deleting", "Succeeded", "Failed"), made.status.phase
+
+
 def _total(status: dict[str, Any]) -> int:
     return sum(status.get("disruptions", {}).values())
 
@@ -139,12 +158,13 @@ def _explained(story: Story, after: dict[str, Any]) -> None:
     if operator.stale or not all(node.well for node in world.nodes.values()):
         return
     quiet = world.now - max(story.last_fault, story.last_trained, story.awake_since)
-    if quiet < STUCK_S or "completionTime" in after or operator.spec.get("suspend"):
+    over = "completionTime" in after or operator.deleted
+    if quiet < STUCK_S or over or operator.spec.get("suspend"):
         return
     conditions = {c["type"]: c for c in after.get("conditions") or ()}
     said = [
         c.get("message")
-        for type_, status in (("Stalled", "True"), ("Accepted", "False"), ("Suspended", "True"))
+        for type_, status in EXPLAINING
         if (c := conditions.get(type_)) and c["status"] == status
     ]
     waits = after.get("nextAttemptTime", "") > story.stamp()

@@ -33,6 +33,9 @@ from .world import World
 
 RENDER, SETTINGS = RenderSettings(), ReconcileSettings()
 
+FOREIGN = "example.org/someone-else"
+"""The finalizer that holds a deleted run."""
+
 RETRY_REFUSED_S = SETTINGS.kuberay_retry_s * 0.9
 
 Objects = dict[str, dict[str, Any]]
@@ -67,6 +70,7 @@ class Operator:
     generation: int = 1
     broken_spec: bool = False
     deleted: bool = False
+    """The run was deleted, and a finalizer of someone else holds it."""
     polls: Polls = field(default_factory=Polls)
     stale: dict[str, tuple[str, Objects]] = field(default_factory=dict)
     """Kinds of which watches fail: the reason, and what was known last."""
@@ -120,11 +124,8 @@ class Operator:
         key = (self.generation, self.deleted)
         if self._run is None or self._run[0] != key:
             made = a_run(deleted=self.deleted, **self.spec)
-            made = made.model_copy(
-                update={
-                    "metadata": made.metadata.model_copy(update={"generation": self.generation})
-                }
-            )
+            held = {"generation": self.generation, "finalizers": [FOREIGN] if self.deleted else []}
+            made = made.model_copy(update={"metadata": made.metadata.model_copy(update=held)})
             invalid = None
             if self.broken_spec:
                 raw = made.model_dump(by_alias=True, mode="json")

@@ -168,6 +168,19 @@ def spec_becomes_invalid(story: Story, choice: int) -> None:
     story.operator.generation += 1
 
 
+@fault("finalizer")
+def run_is_deleted_and_held(story: Story, choice: int) -> None:
+    """Someone else's finalizer is on the run when its user deletes it."""
+    if choice % 4 == 0:
+        story.operator.deleted = True
+
+
+@fault("finalizer")
+def finalizer_of_someone_else_is_removed(story: Story, choice: int) -> None:
+    if story.operator.deleted and choice % 4 == 0:
+        story.world.run_deleted = True
+
+
 @fault("end")
 def training_is_nearly_done(story: Story, choice: int) -> None:
     story.finish_soon()
