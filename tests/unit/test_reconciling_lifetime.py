@@ -116,6 +116,37 @@ def test_the_deadline_ends_the_run_wherever_it_is(training: Observed) -> None:
     assert reconcile(emptied(waiting), 51).status.phase == "Failed"
 
 
+def test_the_wait_for_kueue_is_left_out_of_the_deadline() -> None:
+    queued = then(Observed(a_run(activeDeadlineSeconds=100)), 0, ray_jobs=(a_ray_job(queued=True),))
+    waiting = then(queued, 2)
+    assert reconcile(waiting, 5000).status.phase == "Queued"
+    admitted = then(replace(waiting, ray_jobs=(a_ray_job(),), pods=pods()), 5002)
+    assert admitted.run.status.queued_seconds == 5000
+    assert reconcile(admitted, 5090).status.phase != "Failed"
+    assert condition(reconcile(admitted, 5101), "Failed").reason == "DeadlineExceeded"
+
+
+def test_the_deadline_stands_still_again_while_kueue_has_taken_the_capacity_back(
+    training: Observed,
+) -> None:
+    limited = then(wanting(training, activeDeadlineSeconds=100), 60)
+    back = then(replace(limited, ray_jobs=(a_ray_job(queued=True),), pods=()), 70)
+    unseen = replace(back, ray_jobs=(), stale={"RayJob": "forbidden"})
+    assert reconcile(then(unseen, 3000), 4000).status.phase != "Failed"
+    again = then(replace(back, ray_jobs=(a_ray_job(),), pods=pods(created_at=5070)), 5070)
+    assert again.run.status.queued_seconds == 5000
+    assert reconcile(again, 5095).status.phase != "Failed"
+    assert condition(reconcile(again, 5101), "Failed").reason == "DeadlineExceeded"
+
+
+def test_an_attempt_that_ends_in_the_queue_ends_its_wait() -> None:
+    queued = then(Observed(a_run(activeDeadlineSeconds=100)), 0, ray_jobs=(a_ray_job(queued=True),))
+    waiting = then(queued, 10)
+    gone = then(emptied(waiting), 60)
+    assert gone.run.status.queued_seconds == 50
+    assert "queuedSince" not in gone.run.status.seen
+
+
 def test_the_end_is_cleared_away_until_nothing_is_left_and_stays_as_it_was_written(
     training: Observed,
 ) -> None:

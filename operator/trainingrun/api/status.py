@@ -339,6 +339,8 @@ class RunStatus(StatusModel):
     """When the backoff before the next attempt ends."""
     suspended_seconds: float = 0
     """Time spent suspended before now, which no deadline counts."""
+    queued_seconds: float = 0
+    """Time that Kueue kept the run waiting before now, which no deadline counts."""
     progress: RunProgress | None = None
     """How far the training is."""
     checkpoint: CheckpointStatus | None = None

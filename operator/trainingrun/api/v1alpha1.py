@@ -122,7 +122,8 @@ class RunSpec(Model):
     suspend: Switch = False
     """True: checkpoint, then free every pod; false again: go on from that step."""
     active_deadline_seconds: Whole | None = Field(default=None, ge=1, le=31536000)
-    """Seconds from acceptance, suspended time left out, after which the run fails."""
+    """Seconds from acceptance after which the run fails. The time in which it is suspended, or
+    waits for Kueue to admit it, does not count."""
     ttl_seconds_after_finished: Whole | None = Field(default=None, ge=0, le=31536000)
     """Seconds after its end until the TrainingRun is deleted. Default: it stays."""
 

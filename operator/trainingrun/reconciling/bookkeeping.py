@@ -114,6 +114,8 @@ class Bookkeeping(Model):
     """When /suspend was first posted to the runtime."""
     suspended_since: str | None = None
     """Since when every pod is gone because of `suspend: true`."""
+    queued_since: str | None = None
+    """Since when Kueue keeps the run waiting."""
 
     @classmethod
     def read(cls, seen: dict[str, Any]) -> "Bookkeeping":

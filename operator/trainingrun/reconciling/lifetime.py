@@ -38,9 +38,12 @@ def deadline(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeep
     Before that, they are the longest time until the next reconcile.
     """
     limit = context.run.spec.active_deadline_seconds
-    if limit is None or status.start_time is None or bookkeeping.suspended_since is not None:
+    if limit is None or status.start_time is None:
         return Findings()
-    left = limit - (seconds_since(status.start_time, context.now) - status.suspended_seconds)
+    if bookkeeping.suspended_since is not None or bookkeeping.queued_since is not None:
+        return Findings()  # its clock stands still
+    inactive_s = status.suspended_seconds + status.queued_seconds
+    left = limit - (seconds_since(status.start_time, context.now) - inactive_s)
     if left > 0:
         return Findings(requeue_within_s=left)
     message = f"The run was active for longer than activeDeadlineSeconds, which is {limit}"

@@ -23,6 +23,7 @@ from . import (
     node_exclusions,
     node_loss,
     progress_status,
+    queue_wait,
     ray_loss,
     requeue,
     restore_source,
@@ -85,6 +86,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     number = attempt.number
     # An attempt that was adopted after a crash has ended the suspended time too.
     builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
+    builder.add(queue_wait.record(context, builder.status, builder.bookkeeping, number))
     builder.add(goodput.record_seconds(context, builder.status, builder.bookkeeping, number))
     builder.add(
         progress_status.record_progress(context, builder.status, builder.bookkeeping, attempt)
@@ -150,6 +152,7 @@ def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEn
 
 def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
     """No attempt runs: fail, clean up, stay suspended, wait, or begin the next attempt."""
+    builder.add(queue_wait.record(context, builder.status, builder.bookkeeping, None))
     builder.add(lifetime.deadline(context, builder.status, builder.bookkeeping))
     if builder.run_failure:
         return
