@@ -83,6 +83,63 @@ def test_the_same_manifest_can_be_applied_again(apiserver: ApiServer, namespace:
     assert apiserver.apply(run)["metadata"]["generation"] == first["metadata"]["generation"]
 
 
+@pytest.mark.parametrize(
+    ("field", "before", "after"),
+    [
+        ("workers", {"resources": {"cpu": 4}}, {"resources": {"cpu": "4"}}),
+        ("workers", {"resources": {"cpu": "500m"}}, {"resources": {"cpu": "0.5"}}),
+        ("workers", {"resources": {"memory": "2Gi"}}, {"resources": {"memory": "2048Mi"}}),
+        ("head", {"resources": {"cpu": "2", "memory": "4Gi"}}, {"resources": {"cpu": 2}}),
+        (
+            "workers",
+            {"resources": {"memory": "2Gi", "sharedMemory": "1Gi"}},
+            {"resources": {"memory": "2Gi", "sharedMemory": "1024Mi"}},
+        ),
+    ],
+    ids=str,
+)
+def test_the_same_quantity_written_otherwise_is_no_change(
+    apiserver: ApiServer,
+    namespace: str,
+    field: str,
+    before: dict[str, Any],
+    after: dict[str, Any],
+):
+    run = apiserver.create(minimal_run(namespace, **{field: before}))
+    run["spec"][field] = minimal_run(namespace, **{field: after})["spec"][field]
+    apiserver.replace(run)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"resources": {"cpu": 4}}, {"resources": {"cpu": "4m"}}),
+        ({"resources": {"cpu": 4}}, {"resources": {"cpu": 5}}),
+        ({"resources": {"memory": "2Gi"}}, {"resources": {"memory": "2G"}}),
+        ({"resources": {"memory": "2Gi", "sharedMemory": "1Gi"}}, {"resources": {}}),
+        ({"resources": {"dataCpus": 1}}, {"resources": {"dataCpus": 2}}),
+        ({"placement": "Pack"}, {"placement": "Spread"}),
+        ({"capacity": {"type": "Spot"}}, {"capacity": {"type": "PreferSpot"}}),
+        ({"podTemplate": {"spec": {"nodeName": "a"}}}, {}),
+    ],
+    ids=str,
+)
+def test_another_value_of_a_worker_is_a_change(
+    apiserver: ApiServer, namespace: str, before: dict[str, Any], after: dict[str, Any]
+):
+    run = apiserver.create(minimal_run(namespace, workers=before))
+    run["spec"]["workers"] = after
+    with pytest.raises(ApiError, match="workers cannot change after creation"):
+        apiserver.replace(run)
+
+
+def test_a_malformed_quantity_gets_its_own_sentence(apiserver: ApiServer, namespace: str):
+    run = apiserver.create(minimal_run(namespace, workers={"resources": {"cpu": 4}}))
+    run["spec"]["workers"]["resources"]["cpu"] = "four"
+    with pytest.raises(ApiError, match="must be a quantity of cores"):
+        apiserver.replace(run)
+
+
 def test_every_field_is_known_to_be_frozen_or_free():
     tried = {field for field, _ in FROZEN + FREE}
     assert tried == {field.alias for field in RunSpec.model_fields.values()}

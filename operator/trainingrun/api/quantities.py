@@ -2,13 +2,14 @@
 
 import re
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import WithJsonSchema
 
-from .base import Rule
+from .base import Model, Rule
 
 PATTERN = r"[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
 MAX_LENGTH = 32
@@ -26,18 +27,15 @@ def _from_integer(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-Quantity = Annotated[
-    str,
-    Field(max_length=MAX_LENGTH),
-    BeforeValidator(_from_integer),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "x-kubernetes-int-or-string": True,
-            "maxLength": MAX_LENGTH,
-        }
-    ),
-]
+_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "x-kubernetes-int-or-string": True,
+        "maxLength": MAX_LENGTH,
+    }
+)
+
+Quantity = Annotated[str, Field(max_length=MAX_LENGTH), BeforeValidator(_from_integer), _SCHEMA]
 """A positive Kubernetes quantity, such as `500m`, `4` or `16Gi`."""
 
 
@@ -77,6 +75,46 @@ def more_cores(cores: str, number: int) -> str:
 def _plain(number: Decimal) -> str:
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def unchanged(annotation: Any, path: str) -> str:
+    """CEL: whether what is at `path` is as it was, with quantities compared by their values.
+
+    `cpu: "4"` is `cpu: 4`, whichever of the two a client writes.
+
+    Args:
+        annotation: The type of the field.
+        path: Where it is below `self` and `oldSelf`.
+    """
+    one, other = f"self.{path}", f"oldSelf.{path}"
+    if _is_quantity(annotation):
+        same = (
+            f"({one} == {other} || (isQuantity(string({one})) && isQuantity(string({other})) && "
+            f"quantity(string({one})).compareTo(quantity(string({other}))) == 0))"
+        )
+    elif _has_quantities(annotation):
+        fields = annotation.model_fields.values()
+        same = f"({' && '.join(unchanged(_typed(f), f'{path}.{f.alias}') for f in fields)})"
+    else:
+        same = f"{one} == {other}"
+    return f"has({one}) == has({other}) && (!has({one}) || {same})"
+
+
+def _typed(field: FieldInfo) -> Any:
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _is_quantity(annotation: Any) -> bool:
+    return _SCHEMA in getattr(annotation, "__metadata__", ()) or any(
+        _SCHEMA in getattr(one, "__metadata__", ()) for one in get_args(annotation)
+    )
+
+
+def _has_quantities(annotation: Any) -> bool:
+    if not isinstance(annotation, type) or not issubclass(annotation, Model):
+        return False
+    fields = map(_typed, annotation.model_fields.values())
+    return any(_is_quantity(field) or _has_quantities(field) for field in fields)
 
 
 def at_least(field: str, least: str, message: str) -> Rule:

@@ -4,13 +4,14 @@ Each section of the spec is in a `…_spec.py`, the status that the operator wri
 """
 
 import re
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
 from .base import Model, Rule, matching
 from .failures_spec import Backoff, Failures
 from .pods_spec import Accelerator, Capacity, Head, HeadResources, WorkerResources, Workers
+from .quantities import unchanged
 from .scheduling_spec import Queue, Scheduling
 from .spec_fields import Freeform, Switch, Whole
 from .status import RunStatus
@@ -66,6 +67,9 @@ PLURAL = "trainingruns"
 MAX_NAME_LENGTH = 41
 """KubeRay takes RayJob names of up to 47 characters; an attempt's is `<run>-<number>`."""
 
+_OF_QUANTITIES = {"workers": Workers, "head": Head}
+"""Of the fields that cannot change, those with quantities, which are compared by value."""
+
 IMMUTABLE = (
     "image",
     "training",
@@ -80,10 +84,9 @@ IMMUTABLE = (
 """Fields of the spec that cannot change: checkpoints already made, or curves, depend on them."""
 
 
-def _immutable(field: str) -> Rule:
+def _immutable(field: str, annotation: Any = None) -> Rule:
     return Rule(
-        f"has(self.{field}) == has(oldSelf.{field}) && "
-        f"(!has(self.{field}) || self.{field} == oldSelf.{field})",
+        unchanged(annotation, field),
         f"{field} cannot change after creation; delete this TrainingRun and create a new one",
         field=field,
     )
@@ -175,7 +178,7 @@ class RunSpec(Model):
             lambda spec: spec.total_workers <= 1000,
             "sweep.concurrency",
         ),
-        *(_immutable(field) for field in IMMUTABLE),
+        *(_immutable(field, _OF_QUANTITIES.get(field)) for field in IMMUTABLE),
     )
 
     @property
