@@ -116,6 +116,29 @@ def test_the_deadline_ends_the_run_wherever_it_is(training: Observed) -> None:
     assert reconcile(emptied(waiting), 51).status.phase == "Failed"
 
 
+def test_edited_checkpoints_are_said_to_apply_from_the_next_attempt_on(training: Observed) -> None:
+    edited = then(wanting(training, checkpoints={"everySeconds": 60}), 60)
+    accepted = condition(reconcile(edited, 62), "Accepted")
+    assert (accepted.status, accepted.reason) == ("True", "FromNextAttempt")
+    assert "from the next attempt on" in accepted.message
+    back = condition(reconcile(wanting(edited), 64), "Accepted")
+    assert (back.reason, back.message) == ("Valid", "The spec can be used")
+    lost = then(replace(edited, ray_jobs=()), 66)
+    second = then(emptied(lost), 68, ray_jobs=(a_ray_job(2),), pods=pods(2, created_at=68))
+    assert second.run.status.attempt == 2
+    assert condition(reconcile(second, 70), "Accepted").reason == "Valid"
+
+
+def test_nothing_is_said_of_an_attempt_of_an_operator_that_did_not_note_its_checkpoints(
+    training: Observed,
+) -> None:
+    status = training.run.status
+    seen = {name: value for name, value in status.seen.items() if name != "checkpoints"}
+    run = training.run.model_copy(update={"status": status.model_copy(update={"seen": seen})})
+    edited = wanting(replace(training, run=run), checkpoints={"everySeconds": 60})
+    assert condition(reconcile(edited, 62), "Accepted").reason == "Valid"
+
+
 def test_the_wait_for_kueue_is_left_out_of_the_deadline() -> None:
     queued = then(Observed(a_run(activeDeadlineSeconds=100)), 0, ray_jobs=(a_ray_job(queued=True),))
     waiting = then(queued, 2)

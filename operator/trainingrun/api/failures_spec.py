@@ -38,6 +38,6 @@ class Failures(Model):
     max_preemptions: Whole = Field(default=-1, ge=-1, le=100000)
     """Losses of infrastructure that are survived; -1: as many as there are."""
     backoff: Backoff = Field(default_factory=Backoff)
-    """The wait before the next attempt."""
+    """The wait before the next attempt. A wait that has begun stays as long as it is."""
     max_attempts_without_progress: Whole = Field(default=3, ge=1, le=1000)
     """Attempts in a row that may end without a newer checkpoint, whatever ended them."""

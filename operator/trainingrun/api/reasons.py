@@ -16,6 +16,7 @@ class ConditionReason(StrEnum):
     """`reason` of a condition of a TrainingRun."""
 
     VALID = "Valid"
+    FROM_NEXT_ATTEMPT = "FromNextAttempt"
     INVALID_SPEC = "InvalidSpec"
     IN_OPERATOR_NAMESPACE = "InOperatorNamespace"
     REJECTED = "Rejected"
@@ -111,6 +112,13 @@ _CORRECT_REJECTED = "Correct the field that the message names; the operator trie
 CONDITIONS: tuple[ConditionRow, ...] = (
     ConditionRow(
         ConditionType.ACCEPTED, "True", ConditionReason.VALID, "The operator can use the spec."
+    ),
+    ConditionRow(
+        ConditionType.ACCEPTED,
+        "True",
+        ConditionReason.FROM_NEXT_ATTEMPT,
+        "The operator can use the spec; an edit of `checkpoints` applies from the next attempt on.",
+        "Set `suspend: true` and then false to begin the next attempt now.",
     ),
     ConditionRow(
         ConditionType.ACCEPTED,

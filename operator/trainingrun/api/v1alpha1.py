@@ -117,7 +117,7 @@ class RunSpec(Model):
     """Ray Tune trains the function several times, with other values in its config each time.
     Default: it is trained once."""
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
-    """When checkpoints are made and which are kept."""
+    """When checkpoints are made and which are kept. An edit applies from the next attempt on."""
     failures: Failures = Field(default_factory=Failures)
     """How often, and how soon, a run is tried again."""
     scheduling: Scheduling = Field(default_factory=Scheduling)

@@ -102,6 +102,7 @@ def _begun(
         bookkeeping={
             **OF_ONE_ATTEMPT,
             "workers": context.run.spec.total_workers,
+            "checkpoints": context.run.spec.checkpoints.to_dict(),
             "attempts_without_progress": bookkeeping.attempts_without_progress + 1,
         },
         events=(event,),

@@ -78,6 +78,8 @@ class Bookkeeping(Model):
     """Likewise workers."""
     workers: int = 0
     """Workers of the current attempt, as it was rendered; 0: not known, the spec counts."""
+    checkpoints: dict[str, Any] = Field(default_factory=dict)
+    """spec.checkpoints as the current attempt was rendered with it; empty: not known."""
     hung_since: str | None = None
     """Since when every pod runs and KubeRay has submitted no driver."""
     incomplete_since: str | None = None

@@ -96,7 +96,7 @@ def settle(
     blocker = None if lifetime.has_ended(status) else blocker
     kept = attempt is not None and _not_read_yet(context, status, bookkeeping, attempt)
     found = [
-        _accepted(refused),
+        _accepted(context, bookkeeping, refused, attempt),
         *([] if kept else [_ready(context, status, bookkeeping, progress, run_failure)]),
         _suspended(context, status, bookkeeping),
         _waiting(blocker),
@@ -113,9 +113,24 @@ def settle(
     )
 
 
-def _accepted(refused: Blocker | None) -> NewCondition:
+def _accepted(
+    context: ReconcileContext,
+    bookkeeping: Bookkeeping,
+    refused: Blocker | None,
+    attempt: Attempt | None,
+) -> NewCondition:
     if refused:
         return NewCondition(ConditionType.ACCEPTED, "False", refused.reason, refused.message)
+    rendered = bookkeeping.checkpoints
+    if attempt and rendered and rendered != context.run.spec.checkpoints.to_dict():
+        return NewCondition(
+            ConditionType.ACCEPTED,
+            "True",
+            ConditionReason.FROM_NEXT_ATTEMPT,
+            f"The spec can be used; attempt {attempt.number} goes on with the checkpoints that it "
+            "began with, and the edited ones apply from the next attempt on; suspend: true, then "
+            "false, begins it",
+        )
     return NewCondition(
         ConditionType.ACCEPTED, "True", ConditionReason.VALID, "The spec can be used"
     )
