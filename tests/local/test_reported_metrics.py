@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from support.local_runs import Run
+from support.many_metrics import CLASSES
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_runtime.checkpoints import manifest, retention
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.reports import history
 
@@ -54,6 +56,28 @@ def test_no_row_is_missing_where_another_rank_saves_the_last_step_of_rank_0(
     found = table(run.bucket)
     assert [row["step"] for row in found] == list(range(1, 21))
     assert all(isinstance(row["loss"], float) for row in found)
+
+
+def test_a_run_that_reports_many_metrics_loses_neither_a_step_nor_a_metric(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    run = Run(ray, tmp_path, "support.many_metrics:train", {"step_seconds": 0.1})
+    last = f"iou/{CLASSES - 1:02d}"
+    best = run.contract.checkpoints.model_copy(update={"best_metric": last})
+    run.contract = run.contract.model_copy(update={"checkpoints": best})
+    assert run.drive(suspend_at=8) == SUSPEND_EXIT_CODE, run.log()
+    stopped_at = run.progress().step
+    assert run.progress().metrics[last] == stopped_at - 1
+    assert run.drive() == 0, run.log()
+    assert run.progress().resumed_from_step == stopped_at
+    kept = manifest.committed(run.bucket)
+    assert kept[-1].step == 16
+    assert kept[-1].metrics["step"] == 1500, "what the training calls a step is its own"
+    assert retention.best_of(kept, (last, "max")) == kept[-1]
+    found = table(run.bucket)
+    assert [row["step"] for row in found] == list(range(1, 17))
+    assert [row["reported_step"] for row in found] == [100 * step for step in range(16)]
+    assert [row[last] for row in found] == list(range(16))
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ import pytest
 
 from support.builders import a_pod, pods
 from support.reconciled import a_polled_run, reconcile, then
-from trainingrun.api.contract import ContractStorage, RunContract
+from trainingrun.api.contract import ContractCheckpoints, ContractStorage, RunContract
 from trainingrun.api.progress import ProgressResult, RecordKind, RunState
 from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
 from trainingrun_runtime.checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.progress import document as progress_document
+from trainingrun_runtime.progress.document import SHOWN
 from trainingrun_runtime.progress.memory_use import MemoryUse
 from trainingrun_runtime.progress.rank_comparison import PATIENCE_S
 from trainingrun_runtime.progress.rank_times import RankTimes
@@ -111,6 +112,25 @@ def test_the_reason_why_no_rank_saved_the_last_step_is_said_once(coordinator: Co
         "resumed from step 0; 12 steps are done again, since rank 0 did not answer in time",
         "resumed from step 0; 12 steps are done again",
     ]
+
+
+def test_the_document_has_few_metrics_and_the_result_all_of_them(tmp_path: Path) -> None:
+    best = ContractCheckpoints(best_metric="iou/58")
+    contract = CONTRACT.model_copy(update={"checkpoints": best})
+    coordinator = Coordinator(contract, 3, 1000.0, tmp_path / "progress.json", None)
+    many: dict[str, float] = {f"iou/{number}": 0.5 for number in range(60)}
+    report = a_report(coordinator.group_started(2, 0, []), step=12)
+    coordinator.stepped(replace(report, metrics=many))
+    shown = coordinator.document().metrics
+    assert "iou/58" in shown
+    assert len(shown) == SHOWN
+    done = coordinator.complete(ProgressResult(), 10)
+    assert done.metrics == many
+    coordinator.succeeded(done)
+    result = coordinator.document().result
+    assert result is not None
+    assert len(result.metrics) == SHOWN
+    coordinator.close()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from trainingrun.api.progress import Progress, RunState
-from trainingrun_runtime.progress.document import printable_metrics, read, write
+from trainingrun_runtime.progress.document import (
+    MOST,
+    SHOWN,
+    printable_metrics,
+    read,
+    shown_metrics,
+    write,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +61,21 @@ def test_no_metric_can_break_the_progress() -> None:
 
 
 def test_metrics_are_bounded() -> None:
-    printed = printable_metrics({f"{n:03d}" + "k" * 500: "x" * 10_000 for n in range(100)})
-    assert len(printed) == 50
+    printed = printable_metrics({f"{n:04d}" + "k" * 500: "x" * 10_000 for n in range(MOST + 50)})
+    assert len(printed) == MOST
     assert max(len(name) for name in printed) == 200
     assert max(len(value) for value in printed.values()) == 200
+    assert len(shown_metrics(printed)) == SHOWN
+
+
+@pytest.mark.parametrize("few", [printable_metrics, shown_metrics])
+def test_a_metric_that_something_depends_on_is_kept_however_late_it_is_reported(few: Any) -> None:
+    many = {f"iou/{n}": n for n in range(MOST + 50)} | {"loss": 0.5, "accuracy": 0.9}
+    kept = few(many, ("accuracy", "not reported", "iou/3"))
+    assert kept["accuracy"] == 0.9
+    assert len(kept) in (MOST, SHOWN)
+    assert "loss" not in kept
+    assert "not reported" not in kept
 
 
 def test_the_document_is_read_as_it_was_written(tmp_path: Path) -> None:

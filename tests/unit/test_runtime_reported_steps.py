@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainingrun.api.contract import ContractStorage, RunContract
@@ -55,6 +56,20 @@ def test_every_report_has_a_step_of_its_own_and_the_same_one_after_a_loss(
     for done in range(1, len(numbers)):
         begin(steps, coordinator, numbers[done - 1])
         assert [steps.of(metrics) for metrics in reports[done:]] == numbers[done:]
+
+
+def test_a_step_that_is_reported_after_many_metrics_is_found(coordinator: Coordinator) -> None:
+    steps = ReportedSteps(coordinator.resumed_step)
+    begin(steps, coordinator, 0)
+    many = {f"iou/{number}": 0.5 for number in range(2000)}
+    assert steps.of({**many, "step": np.int64(4000)}) == 4000
+
+
+def test_the_step_of_a_session_is_not_what_its_training_reports(coordinator: Coordinator) -> None:
+    steps = ReportedSteps(coordinator.resumed_step)
+    begin(steps, coordinator, 0)
+    assert steps.of({"step": 7}, known=12) == 12
+    assert steps.of({"loss": 0.5}) == 13, "a report of its own comes after it"
 
 
 def test_a_run_whose_epochs_were_its_steps_goes_on_with_them(coordinator: Coordinator) -> None:

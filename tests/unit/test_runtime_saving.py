@@ -20,7 +20,7 @@ def test_the_upload_in_the_background_counts_as_time_of_the_checkpoint(
     saving._save_seconds, saving._upload = 7.0, None
     assert saving.slowest_s() == 7
     saving._upload = CheckpointUpload(
-        {}, Bucket.open(tmp_path.as_uri()), 0, StorageRetry(lambda message: None)
+        12, {}, Bucket.open(tmp_path.as_uri()), 0, StorageRetry(lambda message: None)
     )
     now[0] = 105
     assert saving.slowest_s() == 7

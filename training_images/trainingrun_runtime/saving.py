@@ -228,6 +228,7 @@ class Saving:
             self._copies = LateCopies(self._staging.left, later)
         # The run's table has what was reported before the checkpoint is committed.
         self._upload = CheckpointUpload(
+            position.step,
             files,
             worker.bucket,
             worker.rank,
@@ -236,7 +237,7 @@ class Saving:
             self._reports.flush,
         )
         ray.train.report(
-            {**self._course.rating, **self._course.metrics, "step": position.step},
+            {**self._course.rating, **self._course.metrics},
             checkpoint=Checkpoint.from_directory(self._upload.folder),
             checkpoint_dir_name=f"step-{position.step:010d}",
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,

@@ -153,7 +153,7 @@ class Session:
         them too where it was made before, without another upload.
         """
         course = self._course
-        course.metrics = printable_metrics(metrics)
+        course.metrics = self._printable(metrics)
         self._rate(course.metrics)
         done = self.step + course.loops.in_step
         self.reports.record(done, course.metrics)
@@ -166,7 +166,7 @@ class Session:
 
         The last checkpoint has them as well.
         """
-        self._final_metrics = {**self._final_metrics, **printable_metrics(metrics)}
+        self._final_metrics = self._printable({**self._final_metrics, **metrics})
 
     def save(self) -> None:
         """Make a checkpoint; every rank calls it at the same place.
@@ -303,7 +303,7 @@ class Session:
         self._requests.raise_exit()
         self._leave_loop()
         changed = self._saving.changed() or self._save_after is not None
-        final = {**self._course.metrics, **self._final_metrics}
+        final = self._printable({**self._course.metrics, **self._final_metrics})
         if self._requests.agree(Place.DONE, changed=changed).changed:
             self._course.metrics = final
             self._saving.save(wait=True)
@@ -319,6 +319,9 @@ class Session:
     def close(self) -> None:
         """The training function has returned or raised; what was noted can still be asked for."""
         self._ending.close()
+
+    def _printable(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        return printable_metrics(metrics, self._worker.needed_metrics)
 
     def _rate(self, metrics: Mapping[str, Any]) -> None:
         """Remember the metric by which trials of a sweep are compared."""

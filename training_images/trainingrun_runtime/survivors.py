@@ -299,7 +299,7 @@ def save(step: int, trial: int, random_states: Mapping[int, bytes] | None) -> Up
     path = training.stored(f"step-{step:010d}-{worker.group}.alone-{trial}").path
     streamed_files.upload(worker.bucket, worker.bucket.key_of(path), files, worker.rank, retry)
     # Rank 0's metrics are those of a checkpoint.
-    metrics = {**noted.metrics, "step": step} if worker.rank == 0 else {"step": step}
+    metrics = dict(noted.metrics) if worker.rank == 0 else {}
     session = worker.session
     rows = session.reports.recent(step) if session is not None else ()
     return UploadedCheckpoint(path, step, worker.world_size, metrics, rows=rows)

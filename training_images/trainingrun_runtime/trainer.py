@@ -142,7 +142,7 @@ class Trainers:
             failure_config=overruled.ray_failures(),
             callbacks=[
                 *(theirs.callbacks or []),
-                CoordinatorReports(self._coordinator),
+                CoordinatorReports(self._coordinator, self._contract.needed_metrics),
             ],
             worker_runtime_env=self._worker_environment(
                 theirs.worker_runtime_env or {}, variables or {}

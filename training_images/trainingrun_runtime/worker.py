@@ -93,6 +93,8 @@ class Worker:
         """What this rank has downloaded of the checkpoint that is restored."""
         self.trial = contract.trial
         """Which trial of a sweep this is, if it is one."""
+        self.needed_metrics = contract.needed_metrics
+        """Metrics by which checkpoints or trials are compared."""
         self._restore_from = contract.restore_from
         tracked = contract.tracking
         self._has_event_files = bool(tracked and tracked.tensorboard_every_seconds)

@@ -228,6 +228,12 @@ class RunContract(Wire):
     trial: ContractTrial | None = None
     """Which trial of a sweep this is; none: a run, or the sweep itself."""
 
+    @property
+    def needed_metrics(self) -> tuple[str, ...]:
+        """Metrics by which checkpoints or trials are compared."""
+        named = (self.checkpoints.best_metric, self.trial.metric if self.trial else None)
+        return tuple(name for name in named if name is not None)
+
     def identity(self) -> dict[str, str]:
         """Environment variables that name the run and the attempt."""
         return identity(self.name, self.namespace, self.uid, self.attempt)

@@ -9,6 +9,7 @@ from typing import Any
 from ray.train import Checkpoint
 
 from ..ray_internals import training
+from ..ray_internals.filesystem import SessionCheckpoint
 from . import streamed_files
 from .background import behind_training
 from .bucket import Bucket
@@ -23,6 +24,7 @@ class CheckpointUpload:
     goes on meanwhile and makes no other checkpoint: one copy waits at most.
 
     Args:
+        step: steps done when it was made.
         files: bytes, or what `torch.save` writes, by name; nobody changes it meanwhile.
         bucket: the run's folder.
         rank: of this process.
@@ -33,6 +35,7 @@ class CheckpointUpload:
 
     def __init__(
         self,
+        step: int,
         files: dict[str, Any],
         bucket: Bucket,
         rank: int,
@@ -40,7 +43,7 @@ class CheckpointUpload:
         copies: LateCopies | None = None,
         before_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._files, self._bucket, self._rank = files, bucket, rank
+        self._step, self._files, self._bucket, self._rank = step, files, bucket, rank
         self._retry, self._copies, self._before_end = retry, copies, before_end
         # Ray asks for one; what is uploaded is not in it.
         self._empty = tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True)
@@ -72,7 +75,7 @@ class CheckpointUpload:
             self.seconds = time.monotonic() - self._began
             self.done = True
             self._finished.set()
-        return uploaded
+        return SessionCheckpoint(uploaded.path, uploaded.filesystem, self._step)
 
     def _intact(self) -> bool:
         return self._copies is None or self._copies.intact()

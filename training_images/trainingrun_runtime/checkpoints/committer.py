@@ -17,6 +17,7 @@ import ray
 from trainingrun.api.contract import RunContract
 
 from ..coordination.lease import Lease
+from ..progress.document import printable_metrics
 from ..reports.writer import ReportWriter
 from . import late_metrics, manifest, retention
 from .bucket import Bucket
@@ -179,7 +180,7 @@ class Committer:
             attempt=self._contract.attempt,
             fencing_token=self._lease.fencing_token,
             index=self._index,
-            metrics=upload.metrics,
+            metrics=printable_metrics(upload.metrics, self._contract.needed_metrics),
             files=digests(self._bucket, path),
             time=time.time(),
             group=upload.group,

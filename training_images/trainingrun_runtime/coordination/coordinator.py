@@ -25,7 +25,7 @@ from ..checkpoints.manifest import Manifest
 from ..checkpoints.shared_files import SharedFile
 from ..checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from ..progress.accelerator_use import AcceleratorUse
-from ..progress.document import printable_metrics
+from ..progress.document import printable_metrics, shown_metrics
 from ..progress.memory_use import MemoryUse
 from ..progress.rank_times import RankTimes
 from ..progress.time_accounting import StepReport, TimeAccounting
@@ -78,6 +78,7 @@ class Coordinator:
         self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
         self._not_saved_alone: str | None = None  # why the ranks that were left did not
         self._final_metrics: dict[str, Any] = {}
+        self._needed = contract.needed_metrics
         self._rating = TrialRating(contract.trial.metric if contract.trial else None)
         if checkpoint is not None:
             self._accounting.committed(checkpoint)
@@ -200,7 +201,7 @@ class Coordinator:
                 return  # its own reports are earlier and have the duration of the steps
             self._rating.rate_by(step, metrics)
             now = time.time()
-            own = printable_metrics(metrics)
+            own = printable_metrics(metrics, self._needed)
             self._inbox.add(group.number, [Row(step, now, own)])
             group.has_reported, group.silence = True, ""
             self._accounting.reported(now, step, own)
@@ -422,7 +423,7 @@ class Coordinator:
             last = self._accounting.step
             reported = self._accounting.metrics_of(last) if last > step else {}
         metrics = {**(reported or result.metrics), **self._final_metrics}
-        return result.model_copy(update={"metrics": metrics})
+        return result.model_copy(update={"metrics": printable_metrics(metrics, self._needed)})
 
     def succeeded(self, result: ProgressResult) -> None:
         """Training is done, and the result is in the bucket."""
@@ -437,10 +438,14 @@ class Coordinator:
         with self._lock:
             now = time.time()
             document = self._accounting.document(now, self._places.lost_nodes)
-            update: dict[str, Any] = {}
+            shown = shown_metrics(document.metrics, self._needed)
+            update: dict[str, Any] = {"metrics": shown}
+            if (result := document.result) is not None:
+                few = shown_metrics(result.metrics, self._needed)
+                update["result"] = result.model_copy(update={"metrics": few})
             if document.state in (RunState.STARTING, RunState.TRAINING):
                 update |= self._group.findings(self._places.nodes(), self._places.pods(), now)
-            update |= self._rating.fields(document.metrics)
+            update |= self._rating.fields(shown)
             waits = self._store.oldest
             if waits is not None and document.state is not RunState.SUCCEEDED:
                 update |= dict(zip(("storage_error", "storage_error_since"), waits, strict=True))

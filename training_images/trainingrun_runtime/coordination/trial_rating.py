@@ -42,5 +42,6 @@ class TrialRating:
         """
         if self._paused_at is None or self._metric is None or self.latest is None:
             return {}
-        rated = {**metrics, self._metric: self.latest[1]}
+        rated = {self._metric: self.latest[1]}
+        rated |= {name: value for name, value in metrics.items() if name != self._metric}
         return {"paused_at_step": self._paused_at, "metrics": rated}

@@ -1,15 +1,23 @@
 """The progress document: a JSON file that the driver replaces and the server serves."""
 
 import json
+import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from trainingrun.api.progress import Progress
 
-_ENTRIES = 50
+log = logging.getLogger(__name__)
+
+MOST = 1000
+"""Metrics of a report that are kept, in checkpoints and in the run's table."""
+SHOWN = 50
+"""Metrics of a report that a progress document has."""
 _CHARACTERS = 200
 
 
@@ -30,18 +38,46 @@ def read(path: str | Path) -> Progress | None:
         return None
 
 
-def printable_metrics(metrics: Mapping[Any, Any]) -> dict[str, Any]:
-    """Metrics as JSON can carry them and a status can hold them; never raises.
+def printable_metrics(metrics: Mapping[Any, Any], needed: Collection[str] = ()) -> dict[str, Any]:
+    """Metrics as JSON can carry them; never raises.
+
+    At most `MOST` of them and 200 characters each are kept, so that a report with a metric for each
+    sample leaves no manifest that is too large to be read.
+
+    Args:
+        metrics: what was reported.
+        needed: names of metrics that something else depends on: they are kept in any case.
+    """
+    if len(metrics) > MOST:
+        _say_that_they_are_too_many()
+    kept = islice(_first(needed, metrics).items(), MOST)
+    return {str(name)[:_CHARACTERS]: printable(value) for name, value in kept}
+
+
+def shown_metrics(metrics: Mapping[str, Any], needed: Collection[str] = ()) -> dict[str, Any]:
+    """What of them a document has: at most `SHOWN`, the needed ones first.
+
+    A status that grows with what users report ends in an object that the API server refuses.
+    """
+    return dict(islice(_first(needed, metrics).items(), SHOWN))
+
+
+@cache
+def _say_that_they_are_too_many() -> None:
+    """Once in a process: code that reports so many does it in each step."""
+    log.warning("more than %d metrics are reported at once; the others are not kept", MOST)
+
+
+def _first(needed: Collection[str], metrics: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    return {**{name: metrics[name] for name in needed if name in metrics}, **metrics}
+
+
+def printable(value: Any) -> Any:
+    """A metric as JSON can carry it; never raises.
 
     Numbers of any library become Python numbers, NaN and infinity the strings "NaN", "Infinity" and
-    "-Infinity", anything else its `repr`. At most 50 entries and 200 characters each are kept: a
-    status that grows with what users report ends in an object that the API server refuses.
+    "-Infinity", anything else its `repr`.
     """
-    entries = list(metrics.items())[:_ENTRIES]
-    return {str(name)[:_CHARACTERS]: _printable(value) for name, value in entries}
-
-
-def _printable(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

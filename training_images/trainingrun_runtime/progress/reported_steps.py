@@ -1,7 +1,9 @@
 """Which step a `ray.train.report` of code without a session is of; pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from .document import printable
 
 
 class ReportedSteps:
@@ -23,18 +25,21 @@ class ReportedSteps:
         """A worker group begins anew from a checkpoint."""
         self._last = None
 
-    def of(self, metrics: dict[str, Any]) -> int:
+    def of(self, metrics: Mapping[str, Any], known: int | None = None) -> int:
         """The step of the next report.
 
         Args:
             metrics: what rank 0 has reported.
+            known: its step, where a session has made the report.
         """
-        last = self._resumed_step() if self._last is None else self._last
-        self._last = step_of(metrics, last)
-        return self._last
+        if known is None:
+            last = self._resumed_step() if self._last is None else self._last
+            known = step_of(metrics, last)
+        self._last = known
+        return known
 
 
-def step_of(metrics: dict[str, Any], last: int) -> int:
+def step_of(metrics: Mapping[str, Any], last: int) -> int:
     """The step that is reported, else the next one.
 
     An epoch is taken for the step where it is beyond the last one. Else the reports are counted:
@@ -45,12 +50,13 @@ def step_of(metrics: dict[str, Any], last: int) -> int:
         last: step of the report before, or of the checkpoint that the worker group began from.
     """
     for name in ("step", "global_step", "training_iteration"):
-        value = _whole(metrics.get(name))
+        value = _whole(metrics, name)
         if value is not None:
             return value
-    epoch = _whole(metrics.get("epoch"))
+    epoch = _whole(metrics, "epoch")
     return epoch if epoch is not None and epoch > last else last + 1
 
 
-def _whole(value: Any) -> int | None:
+def _whole(metrics: Mapping[str, Any], name: str) -> int | None:
+    value = printable(metrics.get(name))  # of any library
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -68,6 +68,18 @@ class RetryingCheckpoint(Checkpoint):
         return StorageError(f"the checkpoint {self.path} is gone; another one is used")
 
 
+class SessionCheckpoint(RetryingCheckpoint):
+    """One that a session has made: it carries its step to Ray's controller.
+
+    Metrics are the user's: one of them may be called `step`, too.
+    """
+
+    def __init__(self, path: str, filesystem: fs.FileSystem, step: int) -> None:
+        super().__init__(path, filesystem)
+        self.step = step
+        """Steps done when it was made."""
+
+
 class _CheckpointsOnly(fs.FileSystemHandler):
     """Passes all calls on, except those for Ray's own files, which are not stored."""
 
