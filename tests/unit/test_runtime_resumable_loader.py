@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, WeightedRandomSampler
 
 from trainingrun_runtime import ResumableDataLoader
 from trainingrun_runtime.checkpoints.encoding import decode, encode
@@ -236,6 +236,27 @@ class Stream(IterableDataset):
         return iter(range(4))
 
 
+class WithoutLength:
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_default_device_of_the_training_changes_no_batch(workers: int) -> None:
+    samples = [torch.full((2,), float(number)) for number in range(8)]
+
+    def batches() -> list[Any]:
+        options = {"batch_size": 2, "rank": 0, "world_size": 1, "seed": 3, "num_workers": workers}
+        return [batch.tolist() for batch in ResumableDataLoader(samples, **options)]
+
+    expected = batches()
+    torch.set_default_device("meta")  # as "cuda", on any machine
+    try:
+        assert batches() == expected
+    finally:
+        torch.set_default_device(None)
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "said"),
     [
@@ -264,6 +285,33 @@ class Stream(IterableDataset):
             id="fewer samples than a step takes",
         ),
         pytest.param(lambda: a_loader(batch_size=0), ValueError, "batch_size is 0", id="no size"),
+        pytest.param(
+            lambda: a_loader(batch_size=None),
+            ValueError,
+            r"batch_size is None; it takes a whole number of 1 or more, and collate_fn=",
+            id="no batches",
+        ),
+        pytest.param(
+            lambda: a_loader(batch_size=4.0), ValueError, "batch_size is 4.0", id="no whole size"
+        ),
+        pytest.param(
+            lambda: a_loader(sampler=WeightedRandomSampler([0.1] * 20, 20)),
+            ValueError,
+            "sampler chooses samples in an order that no checkpoint can repeat; leave it out",
+            id="a sampler",
+        ),
+        pytest.param(
+            lambda: a_loader(batch_sampler=BatchSampler(range(20), 4, drop_last=False)),
+            ValueError,
+            "batch_sampler chooses samples in an order",
+            id="a sampler of batches",
+        ),
+        pytest.param(
+            lambda: ResumableDataLoader(WithoutLength()),
+            TypeError,
+            "WithoutLength has no __len__",
+            id="no length",
+        ),
         pytest.param(
             lambda: a_loader(21, a_loader(20).state_dict()),
             ValueError,

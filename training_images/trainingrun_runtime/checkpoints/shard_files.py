@@ -201,7 +201,7 @@ def require_whole(key: str, several: list[Source]) -> None:
     cells = [len(each) - 1 for each in edges]
     if math.prod(cells) > LARGEST_GRID:
         raise DamagedShards(f"the parts of {key} are not arranged in a grid")
-    covered = torch.zeros(cells, dtype=torch.int32)
+    covered = torch.zeros(cells, dtype=torch.int32, device="cpu")
     for part in parts:
         covered[
             tuple(

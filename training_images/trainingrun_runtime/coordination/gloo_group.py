@@ -27,7 +27,7 @@ class GlooGroup:
             numbers: signed integers of 64 bits.
         """
         # One more: gloo gathers nothing where there is nothing, and the ranks do not wait.
-        mine = torch.tensor([*numbers, 0], dtype=torch.int64)
+        mine = torch.tensor([*numbers, 0], dtype=torch.int64, device="cpu")
         every = [torch.empty_like(mine) for _ in range(self._world_size)]
         return GlooRound(dist.all_gather(every, mine, self._group, async_op=True), every)
 

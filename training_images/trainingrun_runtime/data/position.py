@@ -95,12 +95,22 @@ class ResumableLoader(SmallState):
         rank: int | None,
         world_size: int | None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; it takes 1 or more")
+        if not hasattr(batch_size, "__index__") or batch_size < 1:
+            raise ValueError(
+                f"batch_size is {batch_size}; it takes a whole number of 1 or more, and "
+                "collate_fn=lambda batch: batch[0] hands out a single sample as it is"
+            )
+        if not hasattr(dataset, "__len__"):
+            raise TypeError(
+                f"{type(dataset).__name__} has no __len__, so the end of an epoch is not known; "
+                "give it one"
+            )
         distributed = dist.is_available() and dist.is_initialized()
         own_rank, ranks = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
         self._rank = own_rank if rank is None else rank
-        self._dealing = Dealing(batch_size, ranks if world_size is None else world_size, drop_last)
+        self._dealing = Dealing(
+            int(batch_size), ranks if world_size is None else world_size, drop_last
+        )
         self._position = Position(int(seed), bool(shuffle), len(dataset))
         self.drawn = 0
         """Batches that this object has handed out."""

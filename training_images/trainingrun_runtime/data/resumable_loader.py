@@ -40,7 +40,7 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
         options: everything else that a `DataLoader` takes, such as `num_workers`.
 
     Raises:
-        TypeError: the data set has no indices.
+        TypeError: the data set has no indices, or no length.
         ValueError: there are fewer samples than ranks, or an option would change the order.
     """
 
@@ -62,6 +62,13 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
                 "continue at; use one with __getitem__ and __len__, or torchdata's "
                 "StatefulDataLoader with a data set that has state_dict and load_state_dict"
             )
+        for name in ("sampler", "batch_sampler"):
+            if options.pop(name, None) is not None:
+                raise ValueError(
+                    f"{name} chooses samples in an order that no checkpoint can repeat; leave it "
+                    "out, as each rank gets its share by itself, and choose samples by "
+                    "torch.utils.data.Subset(dataset, indices)"
+                )
         if not options.get("in_order", True):
             raise ValueError(
                 "in_order=False hands out batches in an order that no checkpoint can repeat; leave "
@@ -72,7 +79,7 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
         )
         # Otherwise the loader draws a number from the training's own random numbers per epoch.
         number = random_numbers.derive(int(seed), "workers")
-        options.setdefault("generator", torch.Generator().manual_seed(number))
+        options.setdefault("generator", torch.Generator("cpu").manual_seed(number))
         theirs = options.pop("worker_init_fn", None)
         DataLoader.__init__(
             self,
@@ -84,7 +91,9 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
 
     def _batches_from(self, position: Position) -> Iterator[Any]:
         del position  # the sampler begins there
-        yield from DataLoader.__iter__(self)
+        with torch.device("cpu"):  # PyTorch draws there, whatever the default device is
+            batches = DataLoader.__iter__(self)
+        yield from batches
 
     def _batches_to_load(self, position: Position) -> Iterator[Batch]:
         """This rank's batches from a position on; worker processes load them in advance."""
