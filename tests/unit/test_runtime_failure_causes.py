@@ -27,12 +27,16 @@ from trainingrun_runtime.failure_causes import (
     first_line,
     is_collective_error,
 )
-from trainingrun_runtime.ray_internals.controller import WorkerHealthCheckFailedError
+from trainingrun_runtime.ray_internals.controller import (
+    WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
+)
 from trainingrun_runtime.remedies import explained
 
 DIED = WorkerHealthCheckFailedError("worker died", failure=ActorDiedError())
 BUG = ValueError("bad batch")
 PEER = PeerLost("Connection reset by peer")
+STOPPED = WorkerHealthCheckTimeoutError("A worker health check has been hanging for 60 seconds.")
 OUTAGE = OSError(
     "When uploading part for key 'x' in bucket 'runs': AWS Error NETWORK_CONNECTION during "
     "UploadPart operation: curlCode: 28, Timeout was reached"
@@ -50,6 +54,8 @@ FULL = OSError(28, "No space left on device")
         pytest.param({0: PEER, 1: DIED}, FailureCause.WORKER_LOST, id="peer and a death"),
         pytest.param({0: BUG, 1: DIED}, FailureCause.WORKER_LOST, id="bug and a death"),
         pytest.param({0: ActorDiedError()}, FailureCause.WORKER_LOST, id="actor died"),
+        pytest.param({0: STOPPED, 1: STOPPED}, FailureCause.WORKER_LOST, id="processes stopped"),
+        pytest.param({0: BUG, 1: STOPPED}, FailureCause.WORKER_LOST, id="bug and a stopped one"),
         pytest.param({0: OUTAGE}, FailureCause.STORAGE, id="outage"),
         pytest.param({0: FULL}, FailureCause.STORAGE, id="disk full"),
         pytest.param(

@@ -17,6 +17,7 @@ from .ray_internals.controller import (
     ControllerError,
     PreemptionError,
     WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
 )
 from .remedies import advised, explained, find
 
@@ -81,6 +82,8 @@ _OF_THE_CODE = re.compile(r"NCCL built in|only supported with GPUs|Duplicate GPU
 """Errors of NCCL that each start meets again."""
 _COLLECTIVES = ("torch.distributed.", f"{__package__}.coordination.")
 """Packages of what ranks say to each other."""
+_LOST = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
+"""Of ranks that do not answer: their process has ended, or was stopped."""
 _OF_TREES = re.compile(
     r"src[/\\]collective[/\\]|another worker|socket (recv|send) error|by peer", re.IGNORECASE
 )
@@ -139,11 +142,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
     if not isinstance(error, WorkerGroupError):
         return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
     failures: Mapping[int, Exception] = error.worker_failures
-    lost = {
-        rank: reason
-        for rank, reason in failures.items()
-        if isinstance(reason, RayActorError | WorkerHealthCheckFailedError)
-    }
+    lost = {rank: reason for rank, reason in failures.items() if isinstance(reason, _LOST)}
     for kind, cause in ((Suspended, FailureCause.SUSPENDED), (Preempted, FailureCause.PREEMPTED)):
         marked = [rank for rank, reason in failures.items() if isinstance(reason, kind)]
         if marked:
@@ -156,7 +155,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         preempted = isinstance(reason, RayActorError) and reason.preempted
         return ClassifiedFailure(
             FailureCause.PREEMPTED if preempted else FailureCause.WORKER_LOST,
-            f"rank {rank} died: {explained(reason)}",
+            f"rank {rank} {_end_of(reason)}: {explained(reason)}",
             tuple(lost),
             lost=tuple(lost),
             remedied=find(reason) is not None,
@@ -179,3 +178,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         f"rank {rank} raised {type(reason).__name__}: {explained(reason)}",
         tuple(own),
     )
+
+def _end_of(reason: Exception) -> str:
+    stopped = isinstance(reason, WorkerHealthCheckTimeoutError)
+    return "does not answer" if stopped else "died"

@@ -5,7 +5,10 @@ Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/callback.py` (`ReportC
 """
 
 from ray.train import ControllerError, PreemptionError
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.exceptions import (
+    WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
+)
 from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 
@@ -17,4 +20,5 @@ __all__ = [
     "ReportCallback",
     "WorkerGroupCallback",
     "WorkerHealthCheckFailedError",
+    "WorkerHealthCheckTimeoutError",
 ]
