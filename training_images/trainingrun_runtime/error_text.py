@@ -6,9 +6,17 @@ _NAMED = 5
 """Ranks that a sentence names."""
 
 
+def text_of(error: BaseException) -> str:
+    """An error's text; none where it cannot tell it."""
+    try:
+        return str(error).strip()
+    except Exception:
+        return ""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, at most 500 characters; its type where it has no text."""
-    lines = str(error).strip().splitlines()
+    lines = text_of(error).splitlines()
     return (lines[0] if lines else type(error).__name__)[:500]
 
 

@@ -12,7 +12,7 @@ from ray.train import TrainingFailedError, WorkerGroupError
 
 from .checkpoints.storage_errors import StorageError, recognize
 from .coordination.rank_links import RankUnreachable
-from .error_text import first_line
+from .error_text import first_line, text_of
 from .ray_internals.controller import (
     ControllerError,
     PreemptionError,
@@ -40,6 +40,26 @@ class PeerLost(Exception):
 
 class DataLost(Exception):
     """What Ray Data had loaded is lost, as it is on the other ranks when rank 0 is lost."""
+
+
+class RaisedOnRank(Exception):
+    """What training code has raised, as text: its own type may not be known elsewhere.
+
+    Args:
+        kind: name of its type.
+        text: its own.
+        place: file and line of the user's code, such as `train.py:31`; None: it has passed none.
+        trace: its traceback, with those of its causes.
+    """
+
+    def __init__(self, kind: str, text: str, place: str | None, trace: str) -> None:
+        super().__init__(kind, text, place, trace)
+        self.kind, self.text, self.place, self.trace = kind, text, place, trace
+
+    def __str__(self) -> str:
+        first, _, others = self.text.partition("\n")
+        where = f" ({self.place})" if self.place else ""
+        return f"{first or self.kind}{where}\n{others}".rstrip("\n")
 
 
 class FailureCause(Enum):
@@ -70,6 +90,8 @@ class ClassifiedFailure:
     """Those of `ranks` that no longer answer."""
     remedied: bool = False
     """Whether the sentence of a loss says what to do about it."""
+    traceback: str = ""
+    """Of an error of the application."""
 
 
 _COLLECTIVE = re.compile(
@@ -95,16 +117,16 @@ def is_collective_error(error: BaseException) -> bool:
     if isinstance(error, DataLost | RankUnreachable):
         return True
     kind = type(error).__name__
-    if _OF_THE_CODE.search(str(error)):
+    if _OF_THE_CODE.search(text_of(error)):
         return False
     if kind in ("DistBackendError", "DistNetworkError", "DistStoreError"):
         return True
     if kind in ("XGBoostError", "LightGBMError"):
-        return bool(_OF_TREES.search(str(error)))
+        return bool(_OF_TREES.search(text_of(error)))
     if isinstance(error, ConnectionError) and not _may_be_of_a_collective(error):
         return False
     return isinstance(error, RuntimeError | ConnectionError) and bool(
-        _COLLECTIVE.search(str(error))
+        _COLLECTIVE.search(text_of(error))
     )
 
 
@@ -113,7 +135,7 @@ def _may_be_of_a_collective(error: ConnectionError) -> bool:
 
     Sockets raise the same error for all of them: the module that used the socket decides.
     """
-    if _OF_A_GROUP.search(str(error)):
+    if _OF_A_GROUP.search(text_of(error)):
         return True
     modules = [
         str(frame.f_globals.get("__name__"))
@@ -165,7 +187,11 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         rank, reason = next(iter(failures.items()))
         message = f"rank {rank} lost a peer: {first_line(reason)}"
         return ClassifiedFailure(FailureCause.WORKER_LOST, message, remedied=advised(message))
-    bugs = {rank: reason for rank, reason in own.items() if recognize(reason) is None}
+    bugs = {
+        rank: reason
+        for rank, reason in own.items()
+        if isinstance(reason, RaisedOnRank) or recognize(reason) is None
+    }
     if not bugs:
         rank, reason = next(iter(own.items()))
         storage = recognize(reason)
@@ -173,11 +199,15 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
             FailureCause.STORAGE, f"rank {rank}: {storage}", tuple(own), storage
         )
     rank, reason = next(iter(bugs.items()))
+    raised = reason if isinstance(reason, RaisedOnRank) else None
     return ClassifiedFailure(
         FailureCause.APPLICATION,
-        f"rank {rank} raised {type(reason).__name__}: {explained(reason)}",
+        f"rank {rank} raised {raised.kind if raised else type(reason).__name__}: "
+        f"{explained(reason)}",
         tuple(own),
+        traceback=raised.trace if raised else "",
     )
+
 
 def _end_of(reason: Exception) -> str:
     stopped = isinstance(reason, WorkerHealthCheckTimeoutError)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from .error_text import first_line
+from .error_text import first_line, text_of
 from .remedy_table import REMEDIES, Remedy
 
 _SHOWN = 200
@@ -16,7 +16,7 @@ _CAUSES = 5
 def find(error: BaseException) -> Remedy | None:
     """What to do about an error, or about what caused it; None: it is not in the table."""
     known = _notes(error)
-    texts = [f"{type(one).__name__}: {str(one)[:_SEARCHED]}" for one in _with_causes(error)]
+    texts = [f"{type(one).__name__}: {text_of(one)[:_SEARCHED]}" for one in _with_causes(error)]
     for remedy in REMEDIES:
         if remedy.advice in known or any(remedy.matches(text) for text in texts):
             return remedy

@@ -11,7 +11,7 @@ from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
 from trainingrun.api.contract import RunContract
 
-from . import backends, overruled, prestarted_worker
+from . import backends, leaving_a_rank, overruled, prestarted_worker
 from .backends import Backend
 from .checkpoints import manifest, retention
 from .checkpoints.bucket import Bucket
@@ -85,6 +85,7 @@ class Trainers:
         wanted = self._contract.checkpoints
         expired = retention.expired(committed, wanted.keep, retention.wanted(wanted))
         kept = {each.path for each in committed if each not in expired}
+        result.return_value = leaving_a_rank.unpacked(result.return_value)
         result.best_checkpoints = [
             (checkpoint, metrics)
             for checkpoint, metrics in result.best_checkpoints or ()

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import ray.train
+
 from trainingrun.api.contract import RunContract
 
-from . import remedies, stacks, user_code
+from . import leaving_a_rank, remedies, stacks, user_code
 from .checkpoints.background import behind_training
 from .checkpoints.bucket import Bucket, start_client
 from .deepspeed_import import leave_out_extension
@@ -52,7 +54,7 @@ def load_training_function(function: str) -> Callable[..., Any]:
             f"training.function {function!r} cannot be imported: module {module!r} has no "
             f"{name!r}; correct the name"
         ) from error
-    if not callable(found):
+    if not callable(found) or inspect.isclass(found):
         raise FunctionError(f"training.function {function!r} is not a function; correct the name")
     return found  # type: ignore[no-any-return]
 
@@ -72,8 +74,24 @@ class TrainingFunction:
         self._coordinator, self._contract, self._function = coordinator, contract, function
         self.__name__ = "train"
 
-    def __call__(self, config: dict[str, Any]) -> Any:
-        """Train; returns what the user's function returns."""
+    def __call__(self, config: dict[str, Any]) -> bytes | None:
+        """Train.
+
+        Returns:
+            What a script's function has returned, for `leaving_a_rank.unpacked`. Of another one
+            nobody asks for it.
+        """
+        try:
+            returned = self._train(config)
+        except BaseException as error:
+            told = leaving_a_rank.as_text(error)
+            if told is error:
+                raise
+            raise told from error
+        asked = self._function is not None and ray.train.get_context().get_world_rank() == 0
+        return leaving_a_rank.packed(returned) if asked else None
+
+    def _train(self, config: dict[str, Any]) -> Any:
         stacks.log_on_signal()
         # In a local run the attempts share a node's environment.
         os.environ.update(self._contract.identity())
@@ -92,12 +110,13 @@ class TrainingFunction:
                 returned = _call(function, config)
                 if worker.session is not None:
                     worker.session.conclude()
+                else:
+                    _refuse_unrun(function, returned)
             worker.returned()
             return returned
         except (Preempted, Suspended):
             raise
         except Exception as error:
-            remedies.note(error)
             if not is_collective_error(error):
                 raise
             log.warning("a collective broke: %s", first_line(error))
@@ -123,3 +142,26 @@ def _call(function: Callable[..., Any], config: dict[str, Any]) -> Any:
     # A default is no reason to withhold it; several of them are settings of another caller.
     wanted = len(places) == 1 or any(p.default is p.empty or p.name == "config" for p in places[:1])
     return function(config) if wanted else function()
+
+
+def _refuse_unrun(function: Callable[..., Any], returned: Any) -> None:
+    """Refuse a function of whose body nothing has run.
+
+    Raises:
+        FunctionError: with one sentence.
+    """
+    if inspect.iscoroutine(returned):
+        returned.close()  # else Python warns of it
+        raise FunctionError(
+            f"the training function {_name(function)} is an `async def`, so nothing of it has run; "
+            "make it a plain function, and call asyncio.run in it where it has to await"
+        )
+    if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        raise FunctionError(
+            f"the training function {_name(function)} has a `yield`, so nothing of it has run; "
+            "take it out, or move it into a function of its own"
+        )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))

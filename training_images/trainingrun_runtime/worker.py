@@ -15,7 +15,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
-from . import begin_from, prestarted_worker, silence
+from . import begin_from, leaving_a_rank, prestarted_worker, silence
 from .checkpoints import checkpoint_files, manifest
 from .checkpoints.background import behind_training
 from .checkpoints.bucket import Bucket
@@ -205,6 +205,7 @@ class Worker:
         training.attach_checksums(_digest, self.storage_retry)
         self._standstill = StandstillWatcher(self.coordinator, self.rank, self.group)
         self._use = UseReporter(self.coordinator, self.rank, self.group)
+        training.change_reports(leaving_a_rank.report)
         training.keep_checkpoints_apart(self.group, lambda: self.waiting(Spot.REPORT))
         self._watcher.start()
         self._prestart = prestarted_worker.schedule()

@@ -7,6 +7,8 @@ the HTTP status are taken from it, so that no secret is written to a status or a
 import errno
 import re
 
+from ..error_text import text_of
+
 
 class StorageError(Exception):
     """A request failed; the state of the bucket is unknown."""
@@ -136,7 +138,7 @@ def recognize(error: BaseException) -> StorageError | None:
     """
     if isinstance(error, StorageError):
         return error
-    text = str(error)
+    text = text_of(error)
     if not isinstance(error, Exception) or isinstance(error, FileNotFoundError):
         return None
     if _is_full(error, text):

@@ -1,7 +1,6 @@
 """Tells the coordinator where this rank stands, once it has not moved for some seconds."""
 
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -10,20 +9,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..user_frames import is_of_the_user
 from .standstill import Spot, Stand
 
 CHECK_EVERY_S = 1.0
 TOLD_AFTER_S = 10.0
 """Seconds after which a standstill is told: a rank that moves causes no calls."""
-
-_RUNTIME = Path(__file__).parents[1]
-_OTHERS = (
-    sysconfig.get_path("stdlib"),
-    *(str(path) for path in _RUNTIME.iterdir() if path.name != "examples"),
-    "<",  # of no file
-)
-_PACKAGES = ("/site-packages/", "/dist-packages/", "/.trainingrun-packages/")
-"""Where code is that the user has not written, beside `_OTHERS`."""
 
 
 class StandstillWatcher:
@@ -83,7 +74,7 @@ class StandstillWatcher:
     def _line(self) -> Stand | None:
         """The line of the user's code on which the training thread is."""
         frame: FrameType | None = sys._current_frames().get(self._training)
-        while frame is not None and not _is_of_the_user(frame.f_code.co_filename):
+        while frame is not None and not is_of_the_user(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is None:
             return None
@@ -93,7 +84,3 @@ class StandstillWatcher:
 
     def _tell(self, stand: Stand | None, stood_s: float) -> None:
         self._coordinator.stands.remote(self._rank, self._group, stand, stood_s)
-
-
-def _is_of_the_user(file: str) -> bool:
-    return not file.startswith(_OTHERS) and not any(folder in file for folder in _PACKAGES)

@@ -108,6 +108,7 @@ NAMES: dict[tuple[str, str], frozenset[str]] = {
     (f"{_EXECUTION}.failure_handling", "FailureDecision"): frozenset({"RETRY", "RAISE"}),
     ("ray.train.v2._internal.exceptions", "WorkerHealthCheckFailedError"): frozenset(),
     ("ray.train.v2._internal.exceptions", "WorkerHealthCheckTimeoutError"): frozenset(),
+    (f"{_EXECUTION}.context", "TrainContext"): frozenset({"report"}),
     ("ray.train.v2._internal.constants", "CHECKPOINT_MANAGER_SNAPSHOT_FILENAME"): frozenset(),
     ("ray.train.v2._internal.constants", "VALIDATE_STORAGE_MARKER_FILENAME"): frozenset(),
     ("ray.train.v2._internal.constants", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR"): frozenset(),

@@ -161,6 +161,21 @@ def keep_checkpoints_apart(
     context._sync_checkpoint_dir_name_across_ranks = agree_on_a_new_one
 
 
+def change_reports(change: Callable[[Mapping[Any, Any]], dict[Any, Any]]) -> None:
+    """From now on have what this worker reports changed before it leaves the process.
+
+    Args:
+        change: of the metrics of a report.
+    """
+    context = train_context()
+    report = context.report
+
+    def changed(metrics: Mapping[Any, Any], *others: Any, **options: Any) -> None:
+        report(change(metrics) if isinstance(metrics, dict) else metrics, *others, **options)
+
+    context.report = changed
+
+
 def write_file(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
     """Write one small file, its folder included."""
     if isinstance(filesystem, pyarrow.fs.LocalFileSystem):  # an object store has no folders to make

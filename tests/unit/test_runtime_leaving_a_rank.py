@@ -1,0 +1,201 @@
+"""What of the user's leaves a rank can be read by every other process."""
+
+import datetime
+import decimal
+import json
+import math
+import pickle
+import subprocess
+import threading
+import urllib.error
+from collections.abc import Callable
+from email.message import Message
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+import pytest
+import torch
+from ray.exceptions import ActorDiedError
+from ray.train import WorkerGroupError
+
+from support import cannot_travel
+from support.cannot_travel import NeedsTwo
+from trainingrun_runtime import leaving_a_rank
+from trainingrun_runtime.checkpoints.storage_errors import CredentialsError, StorageError
+from trainingrun_runtime.failure_causes import (
+    FailureCause,
+    PeerLost,
+    Preempted,
+    RaisedOnRank,
+    Suspended,
+    classify,
+)
+
+
+class HasLock(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("it is locked")
+        self.lock = threading.Lock()
+
+
+class Hostile(Exception):
+    """Has no text, and says so by another error."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Lr(pydantic.BaseModel):
+    lr: float
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def group() -> None:
+    raise ExceptionGroup("two", [ValueError("a"), NeedsTwo(1, "b")])
+
+
+def caused() -> None:
+    try:
+        fail(NeedsTwo(7, "no column y"))
+    except NeedsTwo as error:
+        raise HasLock from error
+
+
+def on_rank(call: Callable[[], object]) -> BaseException:
+    """What a rank raises in place of what the call raises."""
+    try:
+        call()
+    except BaseException as error:
+        return leaving_a_rank.as_text(error)
+    raise AssertionError("it raised nothing")
+
+
+REFUSED = urllib.error.HTTPError("http://host/x", 404, "Not Found", Message(), None)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        pytest.param(lambda: fail(NeedsTwo(7, "no y")), "NeedsTwo: 7: no y", id="two arguments"),
+        pytest.param(lambda: fail(HasLock()), "HasLock: it is locked", id="lock"),
+        pytest.param(lambda: fail(REFUSED), "HTTPError: HTTP Error 404: Not Found", id="download"),
+        pytest.param(lambda: fail(Hostile()), "Hostile: raise error", id="no text"),
+        pytest.param(
+            lambda: cannot_travel.asserts({"column": "x"}),
+            'AssertionError: assert config["column"] == "y"',
+            id="bare assert",
+        ),
+        pytest.param(group, "ExceptionGroup: two (2 sub-exceptions)", id="group"),
+        pytest.param(caused, "HasLock: it is locked", id="with a cause"),
+        pytest.param(lambda: fail(SystemExit("it is NaN")), "SystemExit: it is NaN", id="exit"),
+        pytest.param(lambda: {}["x"], "KeyError: 'x'", id="key"),
+        pytest.param(lambda: Lr(lr="x"), "ValidationError: 1 validation error", id="pydantic"),
+        pytest.param(
+            lambda: subprocess.run(["false"], check=True),
+            "CalledProcessError: Command '['false']' returned non-zero exit status 1.",
+            id="subprocess",
+        ),
+        pytest.param(
+            lambda: torch.zeros(2) @ torch.zeros(3),
+            "RuntimeError: inconsistent tensor size, expected tensor [2] and src [3]",
+            id="PyTorch",
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_travels_as_text_with_its_line_and_traceback(
+    call: Callable[[], object], said: str
+) -> None:
+    travelled = pickle.loads(pickle.dumps(on_rank(call)))
+    found = classify(WorkerGroupError("it failed", {1: travelled}))
+    assert found.cause is FailureCause.APPLICATION
+    assert found.message.startswith(f"rank 1 raised {said}")
+    assert isinstance(travelled, RaisedOnRank)
+    assert f"({travelled.place})" in found.message
+    assert travelled.place is not None
+    file, line = travelled.place.split(":")
+    assert file in (Path(__file__).name, "cannot_travel.py")
+    assert 'File "' in found.traceback
+    assert f"line {line}, in " in found.traceback
+    assert travelled.kind in found.traceback
+
+
+def test_the_traceback_has_the_causes() -> None:
+    told = on_rank(caused)
+    assert isinstance(told, RaisedOnRank)
+    assert "no column y" in told.trace
+
+
+def test_what_is_known_of_an_error_or_its_cause_travels_with_it() -> None:
+    def loads() -> None:
+        try:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        except RuntimeError as error:
+            raise NeedsTwo(1, "a step failed") from error
+
+    travelled = pickle.loads(pickle.dumps(on_rank(loads)))
+    message = classify(WorkerGroupError("it failed", {0: travelled})).message
+    assert "a step failed (test_runtime_leaving_a_rank.py:" in message
+    assert "make the batch smaller" in message
+
+
+@pytest.mark.parametrize("kind", [Preempted, Suspended, PeerLost, CredentialsError])
+def test_what_the_runtime_raises_itself_stays_what_it_is(kind: type[Exception]) -> None:
+    error = kind("saved")
+    assert on_rank(lambda: fail(error)) is error
+
+
+def test_an_error_of_the_store_travels_as_one() -> None:
+    full = on_rank(lambda: fail(OSError(28, "No space left on device")))
+    assert isinstance(full, StorageError)
+    missing = FileNotFoundError("No space left on device.txt")
+    told = on_rank(lambda: fail(missing))
+    found = classify(WorkerGroupError("it failed", {0: told}))  # type: ignore[dict-item]
+    assert found.cause is FailureCause.APPLICATION
+
+
+def test_an_actor_that_died_is_a_lost_peer_of_the_rank_that_asked_it() -> None:
+    assert isinstance(on_rank(lambda: fail(ActorDiedError())), PeerLost)
+
+
+class Color(Enum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1, 0.5, True, None, "text", math.nan, [1, [2]], {"a": {"b": 0.5}}, (1, 2), b"x",
+        np.float32(0.5), np.ones(3), decimal.Decimal("0.1"), datetime.date(2026, 1, 1), Path("/a"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_every_process_knows_is_reported_as_it_is(value: Any) -> None:
+    found = leaving_a_rank.report({"value": value})["value"]
+    assert found is value
+
+
+@pytest.mark.parametrize(
+    "value", [threading.Lock(), lambda: 1, Color.RED, Lr(lr=1), HasLock()], ids=repr
+)
+def test_what_another_process_may_not_know_is_reported_as_text(value: Any) -> None:
+    found = leaving_a_rank.report({"value": value, "list": [1, value], "tree": {"a": value}})
+    json.dumps(found)
+    assert found == {"value": repr(value), "list": [1, repr(value)], "tree": {"a": repr(value)}}
+
+
+def test_what_a_function_returns_travels_or_is_left_out() -> None:
+    returned = {"loss": 0.5, "rule": lambda: 1}
+    found = leaving_a_rank.unpacked(leaving_a_rank.packed(returned))
+    assert found["loss"] == 0.5
+    assert found["rule"]() == 1
+    assert leaving_a_rank.packed(None) is None
+    assert leaving_a_rank.packed((torch.nn.Linear(1, 1), threading.Lock())) is None
+    assert leaving_a_rank.unpacked(b"of a module that is not here") is None

@@ -1,0 +1,39 @@
+"""Which lines of a stack are the user's own; pure."""
+
+import sysconfig
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+
+_RUNTIME = Path(__file__).parent
+_OTHERS = (
+    sysconfig.get_path("stdlib"),
+    *(str(path) for path in _RUNTIME.iterdir() if path.name != "examples"),
+    "<",  # of no file
+)
+_PACKAGES = ("/site-packages/", "/dist-packages/", "/.trainingrun-packages/")
+"""Where code is that the user has not written, beside `_OTHERS`."""
+
+
+def is_of_the_user(file: str) -> bool:
+    """Whether code in this file is the user's own."""
+    return not file.startswith(_OTHERS) and not _is_of_a_package(file)
+
+
+def own_line(raised: TracebackType | None) -> tuple[str, int] | None:
+    """File and line of the user's own code that an error has passed last.
+
+    None: it has passed none.
+    """
+    passed = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(raised)
+        if _is_of_a_package(frame.f_code.co_filename) or is_of_the_user(frame.f_code.co_filename)
+    ]
+    own = [place for place in passed if is_of_the_user(place[0])]
+    # A training that is a package of the image has no other lines; it was called first.
+    return own[-1] if own else next(iter(passed), None)
+
+
+def _is_of_a_package(file: str) -> bool:
+    return any(folder in file for folder in _PACKAGES)
