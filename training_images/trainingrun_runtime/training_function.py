@@ -5,7 +5,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray.train
@@ -107,7 +107,7 @@ class TrainingFunction:
         worker.start()
         try:
             with tracking(worker.rank, self._contract, bucket):
-                returned = _call(function, config)
+                returned = _call(function, config, in_script=self._function is not None)
                 if worker.session is not None:
                     worker.session.conclude()
                 else:
@@ -133,15 +133,63 @@ def _end(worker: Worker) -> None:
         log.exception("the worker has not ended as it should")
 
 
-def _call(function: Callable[..., Any], config: dict[str, Any]) -> Any:
-    """Call the training function with the config, unless it takes none."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.name == "config" and p.kind is p.KEYWORD_ONLY for p in parameters):
-        return function(config=config)
+def _call(function: Callable[..., Any], config: dict[str, Any], *, in_script: bool = False) -> Any:
+    """Call the training function with the config: as a whole, or its keys by name.
+
+    Args:
+        function: the user's.
+        config: `training.config`, or the `train_loop_config` of a script.
+        in_script: Ray itself would call it: a function that takes no argument is called without,
+            and one that needs one argument gets all of the config.
+
+    Raises:
+        FunctionError: the function cannot take the config.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a callable that is not written in Python
+        return function(config)
+    parameters = signature.parameters.values()
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    # A default is no reason to withhold it; several of them are settings of another caller.
-    wanted = len(places) == 1 or any(p.default is p.empty or p.name == "config" for p in places[:1])
-    return function(config) if wanted else function()
+    if places and places[0].name == "config":
+        return function(config)
+    if any(p.name == "config" and p.kind not in _VARIABLE for p in parameters):
+        return function(config=config)
+    needed = [p for p in places if p.default is p.empty]
+    alone = len(needed) == 1 or (not places and any(p.kind is p.VAR_POSITIONAL for p in parameters))
+    if not config:
+        return function(config) if len(needed) == 1 else function()
+    if alone and (in_script or not needed):  # such as the wrapper of a decorator
+        return function(config)
+    if _fits(signature, config):
+        return function(**config)
+    if alone or (len(places) == 1 and isinstance(places[0].default, Mapping | None)):
+        return function(config)
+    if not in_script:
+        raise FunctionError(_misfit(function, signature, config))
+    log.warning("%s", _misfit(function, signature, config))
+    return function()
+
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _fits(signature: inspect.Signature, config: Mapping[str, Any]) -> bool:
+    """Whether the keys of the config are names of the function's parameters, and all it needs."""
+    try:
+        signature.bind(**config)
+    except TypeError:
+        return False
+    return True
+
+
+def _misfit(
+    function: Callable[..., Any], signature: inspect.Signature, config: Mapping[str, Any]
+) -> str:
+    return (
+        f"the training function {_name(function)}{signature} does not take the config, whose keys "
+        f"are {', '.join(config)}; give it the argument `config`, or one for each key"
+    )
 
 
 def _refuse_unrun(function: Callable[..., Any], returned: Any) -> None:
