@@ -17,7 +17,7 @@ FROZEN: list[tuple[str, dict[str, Any]]] = [
         {"training": {"function": "examples.digits:train", "code": {"uri": "s3://runs/a.zip"}}},
     ),
     ("workers", {"workers": {"count": 2}}),
-    ("workers", {"workers": {"podTemplate": {"spec": {"nodeName": "b"}}}}),
+    ("workers", {"workers": {"podTemplate": {"spec": {"hostname": "b"}}}}),
     ("head", {"head": {"resources": {"cpu": "2"}}}),
     ("podTemplate", {"podTemplate": {"spec": {"serviceAccountName": "trainer"}}}),
     ("storage", {"storage": {"uri": "s3://elsewhere"}}),

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from support.goldens import a_run
 from support.processes import wait_for
+from trainingrun.rendering import RenderSettings, attempt
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "training_images" / "bin" / "trainingrun-node"
@@ -118,6 +120,29 @@ def test_the_hook_waits_while_one_of_the_pods_workers_is_left(
     assert ends(hook) == ""
 
 
+def test_a_users_own_hook_runs_once_the_checkpoint_is_saved(
+    tmp_path: Path, watcher: "subprocess.Popen[bytes]"
+) -> None:
+    """As it is rendered for a podTemplate with a preStop hook."""
+    own = {"preStop": {"exec": {"command": ["touch", str(tmp_path / "own hook")]}}}
+    containers = [{"name": "ray-worker", "lifecycle": own}]
+    run = a_run(workers={"podTemplate": {"spec": {"containers": containers}}})
+    cluster = attempt(run, 1, RenderSettings())["spec"]["rayClusterSpec"]
+    (container,) = cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"]
+    with subprocess.Popen(
+        container["lifecycle"]["preStop"]["exec"]["command"],
+        env={
+            "PATH": f"{PRESTOP.parent}{os.pathsep}{os.environ['PATH']}",
+            "TRAININGRUN_STATE_DIRECTORY": str(tmp_path),
+        },
+    ) as hooks:
+        wait_for((tmp_path / "notice").exists)
+        assert not (tmp_path / "own hook").exists()
+        (tmp_path / "saved").touch()
+        assert hooks.wait(30) == 0
+    assert (tmp_path / "own hook").exists()
+
+
 def node(*arguments: str, state: Path, **environment: str) -> "subprocess.Popen[str]":
     inherited = {k: v for k, v in os.environ.items() if k != "KUBERAY_GEN_RAY_START_CMD"}
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
@@ -167,6 +192,28 @@ def test_the_ray_process_takes_the_scripts_place_and_its_signals(tmp_path: Path)
         assert argument == '--resources={"a b": 1}'
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 42
+
+
+@pytest.mark.parametrize(
+    ("pod", "found"),
+    [
+        pytest.param({"LD_LIBRARY_PATH": "/a:/b"}, "/a:/b:/cuda:/torch", id="both"),
+        pytest.param({"LD_LIBRARY_PATH": ""}, "/cuda:/torch", id="of the base"),
+        pytest.param({"LD_LIBRARY_PATH": "/a:/cuda:/torch"}, "/a:/cuda:/torch", id="already there"),
+    ],
+)
+def test_a_pods_search_path_comes_before_the_base_images(
+    tmp_path: Path, pod: dict[str, str], found: str
+) -> None:
+    process = node(
+        "worker",
+        state=tmp_path,
+        KUBERAY_GEN_RAY_START_CMD="printenv LD_LIBRARY_PATH",
+        TRAININGRUN_BASE_LD_LIBRARY_PATH="/cuda:/torch",
+        TRAININGRUN_BASE_PYTHONPATH="",
+        **pod,
+    )
+    assert process.communicate(timeout=30) == (f"{found}\n", "")
 
 
 def test_a_restarted_container_forgets_the_former_ones_notice(tmp_path: Path) -> None:

@@ -314,6 +314,19 @@ def test_variables_from_a_secret_come_from_the_shell() -> None:
         machine.variables(spec, {})
 
 
+def test_a_search_path_of_the_run_joins_those_of_its_script_and_of_the_shell() -> None:
+    variables = {"PYTHONPATH": "/opt/libs", "LD_LIBRARY_PATH": "/opt/lib"}
+    shell = {"PYTHONPATH": "/shell", "LD_LIBRARY_PATH": "/usr/lib/cuda"}
+    found = machine.search_paths(Path("/code/train.py"), variables, shell)
+    places = found["PYTHONPATH"].split(":")
+    assert places[:3] == ["/code", "/opt/libs", str(Path.cwd())]
+    assert places[-1] == "/shell"
+    assert found["LD_LIBRARY_PATH"] == "/opt/lib:/usr/lib/cuda"
+    plain = machine.search_paths(None, {}, {})
+    assert "" not in plain["PYTHONPATH"].split(":"), "that would be the working directory"
+    assert "LD_LIBRARY_PATH" not in plain
+
+
 def restoring(
     tmp_path: Path, root: str = "student", **source: object
 ) -> tuple[Folder, TrainingRun]:

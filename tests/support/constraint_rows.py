@@ -38,6 +38,84 @@ def _variable(name: str, **more: Any) -> list[dict[str, Any]]:
     return [{"name": name, **(more or {"value": "1"})}]
 
 
+def _of_pod_template(path: str) -> list[Row]:
+    """Of a field that holds a podTemplate."""
+    spec = f"{path}.spec"
+
+    def hook(container: str, **kind: Any) -> list[dict[str, Any]]:
+        return [{"name": container, "lifecycle": {"preStop": kind}}]
+
+    def variables(container: str, *names: str) -> list[dict[str, Any]]:
+        return [{"name": container, "env": [{"name": name, "value": "1"} for name in names]}]
+
+    def many(number: int) -> list[dict[str, Any]]:
+        return [{"name": f"a-{index}"} for index in range(number)]
+
+    longest = "a" * 253
+    hundreds = [f"A{index}" for index in range(201)]
+    return [
+        *by_rule(f"{spec}.restartPolicy", "must be Never, or left out", ["Never"], ["Always", ""]),
+        *by_rule(
+            f"{spec}.terminationGracePeriodSeconds",
+            "must be 10 to 86400: Ray takes up to 5 s to end, and the checkpoint of a preemption",
+            [10, 86400],
+            [9, 86401],
+        ),
+        *by_rule(
+            f"{spec}.activeDeadlineSeconds",
+            "must not be set: a pod that it ends is replaced again and again; set",
+            [{}],
+            [{"activeDeadlineSeconds": 60}],
+            spec,
+        ),
+        *by_rule(
+            f"{spec}.nodeName",
+            "must not be set: it passes by the scheduler, and pods for a node that does not exist",
+            [{"nodeSelector": {"kubernetes.io/hostname": "n"}}],
+            [{"nodeName": "n"}],
+            spec,
+        ),
+        *by_rule(
+            f"{spec}.volumes[].name",
+            "must not be script, shared-memory or tokens, the operator's own volumes; choose",
+            ["scripts", "data", "shm"],
+            ["script", "tokens", "shared-memory"],
+        ),
+        *by_rule(
+            f"{spec}.containers[].env",
+            "no variable of Ray's container may be one that the operator or KubeRay sets",
+            [variables("proxy", "POD_NAME"), variables("ray-head", "NCCL_DEBUG")],
+            [variables("ray-head", "A", "POD_NAME"), variables("ray-worker", "TRAININGRUN_NAME")],
+            f"{spec}.containers",
+        ),
+        *by_rule(
+            f"{spec}.containers[].lifecycle.preStop",
+            "must be exec or sleep in Ray's container, where it begins once the checkpoint of a",
+            [hook("ray-worker", sleep={"seconds": 1}), hook("proxy", httpGet={"port": 80})],
+            [hook("ray-worker", httpGet={"port": 80}), hook("ray-head", tcpSocket={"port": 80})],
+            f"{spec}.containers",
+        ),
+        Row(f"{spec}.volumes", "maxItems", many(200), many(201), "must have at most 200 items"),
+        Row(f"{spec}.containers", "maxItems", many(50), many(51), "must have at most 50 items"),
+        Row(
+            f"{spec}.containers[].env",
+            "maxItems",
+            variables("a", *hundreds[:200]),
+            variables("a", *hundreds),
+            "must have at most 200 items",
+            f"{spec}.containers",
+        ),
+        Row(
+            f"{spec}.containers[].env[].name",
+            "maxLength",
+            variables("a", longest),
+            variables("a", longest + "a"),
+            "may not be more than 253 bytes",
+            f"{spec}.containers",
+        ),
+    ]
+
+
 ROWS: list[Row] = [
     *by_rule(
         "metadata.name",
@@ -70,8 +148,11 @@ ROWS: list[Row] = [
     *by_rule(
         "spec.training.script.path",
         "must be the path of a file, absolute in the image, such as /app/train.py, or relative to",
-        [{"path": "/train.py"}, {"path": "/opt/my-app/main"}],
-        [{"path": ""}, {"path": "/app/"}, {"path": "/two words.py"}, {"path": "a//b"}],
+        [{"path": "/train.py"}, {"path": "/opt/my-app/..main"}],
+        [
+            *({"path": path} for path in ("", "/app/", "/two words.py", "a//b")),
+            *({"path": path} for path in ("..", "/app/../a.py", "/.", "/a/...")),
+        ],
         "spec.training.script",
     ),
     *by_rule(
@@ -147,6 +228,19 @@ ROWS: list[Row] = [
         "must have at most 100 items",
         "spec.training.script",
     ),
+    *by_rule(
+        "spec.training.script.args",
+        "must have at most 32768 characters in all; put larger things into a file",
+        [{"path": "/a", "args": ["a" * 4096] * 8}, {"path": "/a", "args": ["é" * 4096] * 8}],
+        [{"path": "/a", "args": [*["a" * 4096] * 8, "a"]}],
+        "spec.training.script",
+    ),
+    *by_rule(
+        "spec.training.requirements",
+        "must have at most 32768 characters in all; put the packages into the image",
+        [["a" * 2048] * 16],
+        [[*["a" * 2048] * 16, "a"]],
+    ),
     Row(
         "spec.training.script.args[]",
         "maxLength",
@@ -162,13 +256,18 @@ ROWS: list[Row] = [
         ["train", "train.main", "a/b:c", "a..b:c", "a b:c", ":c", "a:", "a:b.c", "1a:b", ""],
     ),
     max_length("spec.training.function", 253, "a:"),
-    *by_rule("spec.training.script.configMap", OBJECT_NAME, ["code.v1"], ["Code", "", "-a", "a/b"]),
+    *by_rule(
+        "spec.training.script.configMap",
+        OBJECT_NAME,
+        ["code.v1", "a-b.c-d"],
+        ["Code", "", "-a", "a/b", "a..b", "a-.b", "a."],
+    ),
     max_length("spec.training.script.configMap", 253),
     *by_rule(
         "spec.training.script.file",
         "must be a key of the ConfigMap, such as train.py",
-        ["main.py", "a-b_c"],
-        ["../main.py", "a/b.py", "", "a b"],
+        ["main.py", "a-b_c", ".a", "a..b"],
+        ["../main.py", "a/b.py", "", "a b", "..", ".", "..a"],
     ),
     max_length("spec.training.script.file", 253),
     *one_of("spec.training.torch.backend", "mpi", "auto", "gloo", "nccl")[:2],
@@ -192,6 +291,13 @@ ROWS: list[Row] = [
     ),
     _env(
         "spec.training.env",
+        "rule",
+        [{"name": f"A{number}", "value": "é" * 16384} for number in range(16)],
+        [{"name": f"A{number}", "value": "a" * 15500} for number in range(17)],
+        "must have at most 262144 characters in all values; put larger things into a ConfigMap",
+    ),
+    _env(
+        "spec.training.env",
         "unique",
         _variable("A") + _variable("B"),
         _variable("A") + _variable("A", value="2"),
@@ -210,13 +316,22 @@ ROWS: list[Row] = [
     ),
     _env("spec.training.env[].name", "rule", _variable("_a1"), _variable("1A"), ENV_NAME),
     _env("spec.training.env[].name", "rule", _variable("NCCL_DEBUG"), _variable("A-B"), ENV_NAME),
-    _env(
-        "spec.training.env[].name",
-        "rule",
-        _variable("MY_TRAININGRUN_X"),
-        _variable("TRAININGRUN_TOKEN"),
-        "names that begin with TRAININGRUN_ are the operator's own; choose another name",
-    ),
+    *[
+        _env(
+            "spec.training.env[].name",
+            "rule",
+            _variable(good),
+            _variable(bad),
+            "is set by the operator or by KubeRay in every pod; choose another name",
+        )
+        for good, bad in (
+            ("MY_TRAININGRUN_X", "TRAININGRUN_TOKEN"),
+            ("MY_POD_NAME", "POD_NAME"),
+            ("NODE", "NODE_NAME"),
+            ("RAY_DATA_X", "RAY_ADDRESS"),
+            ("RAY_TRAIN_X", "KUBERAY_GEN_RAY_START_CMD"),
+        )
+    ],
     max_length("spec.training.env[].name", 253),
     max_length("spec.training.env[].value", 16384),
     *in_range("spec.workers.count", 1, 1000),
@@ -323,7 +438,9 @@ ROWS: list[Row] = [
     max_length("spec.storage.endpoint", 1024, "http://"),
     *by_rule("spec.storage.region", "such as eu-west-1", ["eu-west-1"], ["eu west", ""]),
     max_length("spec.storage.region", 63),
-    *by_rule("spec.storage.credentialsSecret", OBJECT_NAME, ["s3.keys-1"], ["S3", "", "a/b", "a-"]),
+    *by_rule(
+        "spec.storage.credentialsSecret", OBJECT_NAME, ["s3.keys-1"], ["S3", "", "a/b", "a..b"]
+    ),
     max_length("spec.storage.credentialsSecret", 253),
     *by_rule(
         "spec.storage.restoreFrom",
@@ -429,13 +546,28 @@ ROWS: list[Row] = [
         "spec.failures.backoff",
     ),
     *in_range("spec.failures.maxAttemptsWithoutProgress", 1, 1000),
-    *by_rule("spec.scheduling.priorityClassName", OBJECT_NAME, ["high"], ["High", ""]),
+    *by_rule("spec.scheduling.priorityClassName", OBJECT_NAME, ["high"], ["High", "", "a..b"]),
+    *by_rule(
+        "spec.scheduling.priorityClassName",
+        "must have at most 63 characters with a Volcano queue, which reads it from a label",
+        [
+            {"queue": {"kind": "Volcano", "name": "a"}, "priorityClassName": "p" * 63},
+            {"queue": {"kind": "KAI", "name": "a"}, "priorityClassName": "p" * 64},
+        ],
+        [{"queue": {"kind": "Volcano", "name": "a"}, "priorityClassName": "p" * 64}],
+        "spec.scheduling",
+    ),
     max_length("spec.scheduling.priorityClassName", 253),
     required("spec.scheduling.queue.kind", "Kueue"),
     required("spec.scheduling.queue.name", "team-a"),
     *one_of("spec.scheduling.queue.kind", "kueue", "Kueue", "Volcano", "YuniKorn", "KAI"),
     *by_rule("spec.scheduling.queue.name", OBJECT_NAME, ["team-a", "root.a"], ["Team A", ""]),
     max_length("spec.scheduling.queue.name", 63),
+    *[
+        row
+        for path in ("spec.podTemplate", "spec.head.podTemplate", "spec.workers.podTemplate")
+        for row in _of_pod_template(path)
+    ],
     *in_range("spec.activeDeadlineSeconds", 1, 31536000),
     *in_range("spec.ttlSecondsAfterFinished", 0, 31536000),
 ]

@@ -127,6 +127,18 @@ def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_lo
     assert "fit.py" in found.message
 
 
+def test_a_scheduler_that_does_not_exist_is_said(training: Observed) -> None:
+    """Such a pod has no condition, and no event tells that nobody looks at it."""
+    created_at = (training_age := 3600) - 30
+    pending = a_pod("worker-1", node=None, phase="Pending", created_at=created_at)
+    pending["status"]["conditions"] = []
+    seen = replace(training, pods=(HEAD, pending, TWO))
+    assert condition(reconcile(seen, training_age), "Stalled").status == "False"
+    found = condition(reconcile(seen, training_age + 31), "Stalled")
+    assert found.reason == "Unschedulable"
+    assert "No scheduler has looked at pod worker-1" in found.message
+
+
 @pytest.mark.parametrize("kuberay", ["missing", "too-old"])
 def test_without_kuberay_nothing_is_created_and_it_is_checked_again(kuberay: Any) -> None:
     plan = reconcile(Observed(a_run(), kuberay=kuberay))

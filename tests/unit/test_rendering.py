@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from support.goldens import UID, a_run, rendered
 from trainingrun import rendering
 from trainingrun.api.contract import ContractCode, RunContract
+from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.rendering import names, platforms, whole_quantities
 
 
@@ -289,6 +291,41 @@ def test_code_is_read_with_the_endpoint_of_the_storage_and_ray_finds_its_script(
     assert (told.script, told.requirements) == ("src/train.py", ["einops"])
     for pod in pods_of(found):
         assert "PYTHONPATH" not in {entry["name"] for entry in pod["spec"]["containers"][0]["env"]}
+
+
+def test_the_contract_of_the_largest_run_is_a_variable_that_linux_takes():
+    """It refuses one of 128 KiB, name and terminator included, and the container cannot start."""
+    long = "\U00010000" * 1010  # four bytes each
+
+    def a_large_run(config_characters: int) -> TrainingRun:
+        script = {"path": "/" + "a" * 1023, "args": ["é" * 4096] * 8}
+        return a_run(
+            name="a" * 41,
+            training={
+                "script": script,
+                "code": {"uri": f"s3://{long}/.zip"},
+                "config": {"a": "x" * config_characters},
+            },
+            storage={
+                "uri": f"s3://{long}",
+                "endpoint": f"https://{long}",
+                "region": "a" * 63,
+                "restoreFrom": {"uri": f"s3://{long}"},
+            },
+            checkpoints={"best": {"metric": "\U00010000" * 253}},
+        )
+
+    with pytest.raises(ValidationError, match="must have at most 102400 bytes together, as JSON"):
+        a_large_run(37000)
+    variables = pods_of(cluster_of(a_large_run(36000)))[0]["spec"]["containers"][0]["env"]
+    for variable in variables:
+        as_execve_takes_it = f"{variable['name']}={variable.get('value', '')}\0".encode()
+        assert len(as_execve_takes_it) < 128 * 1024
+
+
+def cluster_of(run: TrainingRun) -> dict[str, Any]:
+    found: dict[str, Any] = rendered(run)[-1]["spec"]["rayClusterSpec"]
+    return found
 
 
 def pods_of(found: dict[str, Any]) -> list[Any]:

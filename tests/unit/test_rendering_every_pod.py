@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from support.goldens import UID, a_run, rendered
 from trainingrun.api.contract import ContractTracking
 from trainingrun.rendering import RenderSettings, contract, names
@@ -127,3 +129,89 @@ def test_pods_get_their_runs_labels_and_annotations_but_not_those_of_tools():
         assert annotations["notkubernetes.io/a"] == "b"
         assert "argocd.argoproj.io/tracking-id" not in annotations
         assert annotations["ray.io/overwrite-container-cmd"] == "true"
+
+
+def ray_of(pod: Any) -> Any:
+    """Ray's container."""
+    return pod["spec"]["containers"][0]
+
+
+def env_of(pod: Any) -> dict[str, Any]:
+    found = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in env_list(pod)}
+    assert len(found) == len(env_list(pod)), "the API server refuses two variables of one name"
+    return found
+
+
+def env_list(pod: Any) -> list[Any]:
+    found: list[Any] = ray_of(pod)["env"]
+    return found
+
+
+@pytest.mark.parametrize(("grace_s", "notice"), [(600, "595"), (10, "5")])
+def test_the_training_is_told_the_grace_period_that_its_pod_really_has(grace_s: int, notice: str):
+    for pod in pods(podTemplate={"spec": {"terminationGracePeriodSeconds": grace_s}}):
+        assert pod["spec"]["terminationGracePeriodSeconds"] == grace_s
+        assert env_of(pod)["TRAININGRUN_NOTICE_SECONDS"] == notice
+
+
+BOTH_HOOKS = ["bash", "-c", 'trainingrun-prestop; exec "$@"', "preStop"]
+
+
+@pytest.mark.parametrize(
+    ("own", "command"),
+    [
+        pytest.param({"exec": {"command": ["curl", "quit"]}}, ["curl", "quit"], id="exec"),
+        pytest.param({"sleep": {"seconds": 7}}, ["sleep", "7"], id="sleep"),
+    ],
+)
+def test_a_users_own_pre_stop_hook_runs_after_that_of_the_checkpoint(own: Any, command: list[str]):
+    containers = [
+        {"name": name, "lifecycle": {"preStop": own, "postStart": {"exec": {"command": ["a"]}}}}
+        for name in ("ray-head", "ray-worker")
+    ]
+    for pod in pods(podTemplate={"spec": {"containers": containers}}):
+        assert ray_of(pod)["lifecycle"] == {
+            "preStop": {"exec": {"command": [*BOTH_HOOKS, *command]}},
+            "postStart": {"exec": {"command": ["a"]}},
+        }
+
+
+def test_a_sidecar_keeps_its_own_hook():
+    sidecar = {"name": "proxy", "image": "a", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}
+    for pod in pods(podTemplate={"spec": {"containers": [sidecar]}}):
+        assert pod["spec"]["containers"][1] == sidecar
+        assert ray_of(pod)["lifecycle"]["preStop"] == {"exec": {"command": ["trainingrun-prestop"]}}
+
+
+SCRIPT = {"script": {"configMap": "code"}}
+
+
+def test_a_users_search_path_follows_the_scripts_own_folder():
+    variable = {"name": "PYTHONPATH", "value": "/opt/libs:/opt/more"}
+    containers = [{"name": name, "env": [variable]} for name in ("ray-head", "ray-worker")]
+    for found in (
+        pods(training={**SCRIPT, "env": [variable]}),
+        pods(training=SCRIPT, podTemplate={"spec": {"containers": containers}}),
+    ):
+        for pod in found:
+            assert env_of(pod)["PYTHONPATH"] == f"{names.SCRIPT_FOLDER}:/opt/libs:/opt/more"
+    for pod in pods(training={**SCRIPT, "env": [{"name": "PYTHONPATH", "value": ""}]}):
+        assert env_of(pod)["PYTHONPATH"] == names.SCRIPT_FOLDER
+
+
+def test_a_search_path_from_a_config_map_follows_it_too():
+    source = {"configMapKeyRef": {"name": "paths", "key": "python"}}
+    training = {**SCRIPT, "env": [{"name": "PYTHONPATH", "valueFrom": source}]}
+    for pod in pods(training=training):
+        env = env_of(pod)
+        assert env["PYTHONPATH"] == f"{names.SCRIPT_FOLDER}:$(TRAININGRUN_USERS_PYTHONPATH)"
+        assert env["TRAININGRUN_USERS_PYTHONPATH"] == source
+        order = [entry["name"] for entry in env_list(pod)]
+        # The kubelet knows only what stands before.
+        assert order.index("TRAININGRUN_USERS_PYTHONPATH") < order.index("PYTHONPATH")
+
+
+def test_a_pod_template_cannot_have_kuberay_replace_the_images_entry():
+    annotations = {"ray.io/overwrite-container-cmd": "false"}
+    for pod in pods(podTemplate={"metadata": {"annotations": annotations}}):
+        assert pod["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] == "true"

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from support.goldens import a_run, rendered
 from trainingrun.rendering import RenderSettings, attempt
@@ -19,6 +20,9 @@ NAMES = st.sampled_from(
         "spec",
         "labels",
         "containers",
+        "lifecycle",
+        "preStop",
+        "exec",
         "env",
         "volumes",
         "tolerations",
@@ -71,10 +75,16 @@ def test_an_empty_overlay_changes_nothing(base: dict[str, Any]):
 @unhurried
 @given(OBJECTS)
 @example({"containers": [{"name": []}]})
-def test_any_pod_template_renders(overlay: dict[str, Any]):
+@example({"spec": {"containers": [{"name": "ray-worker", "lifecycle": {"preStop": {"exec": 1}}}]}})
+@example({"spec": {"containers": [{"name": "ray-worker", "env": [{"name": "PYTHONPATH"}]}]}})
+def test_any_pod_template_that_is_accepted_renders(overlay: dict[str, Any]):
     """What is wrong with it the API server says; rendering must not crash over it."""
-    found = rendered(a_run(podTemplate=overlay, workers={"podTemplate": overlay}))
-    assert found[-1]["kind"] == "RayJob"
+    script = {"script": {"configMap": "code"}}
+    try:
+        run = a_run(training=script, podTemplate=overlay, workers={"podTemplate": overlay})
+    except ValidationError:
+        return
+    assert rendered(run)[-1]["kind"] == "RayJob"
 
 
 @unhurried

@@ -1,12 +1,13 @@
 """spec.workers and spec.head: the pods."""
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from .base import Model, Rule, matching
+from .pod_template import PodTemplate
 from .quantities import Quantity, at_least, not_more
-from .spec_fields import Freeform, Whole
+from .spec_fields import Whole, without_default
 
 _CPU = at_least("cpu", "1m", "must be a quantity of cores of at least 1m, such as 500m or 4")
 _MEMORY = at_least(
@@ -15,10 +16,6 @@ _MEMORY = at_least(
 
 TPU_CHIPS = (1, 2, 4, 8)
 """How many chips Ray gives to a worker."""
-
-
-def _without_default(schema: dict[str, Any]) -> None:
-    schema.pop("default", None)
 
 
 class WorkerResources(Model):
@@ -101,7 +98,7 @@ class Workers(Model):
     """Number of workers: the world size."""
     # Without a default in the CRD: an earlier operator, which does not know the field, would refuse
     # every run from the upgrade of the CRD to its own.
-    per_pod: Whole = Field(default=1, ge=1, le=64, json_schema_extra=_without_default)
+    per_pod: Whole = Field(default=1, ge=1, le=64, json_schema_extra=without_default)
     """Workers in each pod, which is one node of Ray; it divides count. GPUs use NVLink and CUDA IPC
     only within a pod. Default: 1.
     """
@@ -113,7 +110,7 @@ class Workers(Model):
     """Whether worker pods share nodes: prefer, avoid, require or forbid it."""
     capacity: Capacity = Field(default_factory=Capacity)
     """Which kind of node the workers run on."""
-    pod_template: Freeform = Field(default_factory=dict)
+    pod_template: PodTemplate = Field(default_factory=dict)
     """A PodTemplateSpec merged last over the rendered one; containers and env merge by name."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -145,5 +142,5 @@ class Head(Model):
 
     resources: HeadResources = Field(default_factory=HeadResources)
     """What the head pod requests and is limited to."""
-    pod_template: Freeform = Field(default_factory=dict)
+    pod_template: PodTemplate = Field(default_factory=dict)
     """A PodTemplateSpec merged last over the rendered one; containers and env merge by name."""

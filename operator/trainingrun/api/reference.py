@@ -36,7 +36,7 @@ def _objects(path: str, node: Schema) -> Iterator[tuple[str, Schema]]:
     yield path, node
     for name, child in node["properties"].items():
         inner, suffix = (child["items"], "[]") if "items" in child else (child, "")
-        if "properties" in inner:
+        if "properties" in inner and "x-kubernetes-preserve-unknown-fields" not in inner:
             yield from _objects(f"{path}.{name}{suffix}", inner)
 
 

@@ -27,4 +27,17 @@ class Scheduling(Model):
     priority_class_name: str | None = Field(default=None, max_length=253)
     """PriorityClass of every pod. Default: the cluster's."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (object_name("priority_class_name", "PriorityClass"),)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        object_name("priority_class_name", "PriorityClass"),
+        Rule(
+            "!has(self.queue) || self.queue.kind != 'Volcano' || !has(self.priorityClassName) || "
+            "size(self.priorityClassName) <= 63",
+            "must have at most 63 characters with a Volcano queue, which reads it from a label",
+            lambda scheduling: (
+                scheduling.queue is None
+                or scheduling.queue.kind != "Volcano"
+                or len(scheduling.priority_class_name or "") <= 63
+            ),
+            "priority_class_name",
+        ),
+    )

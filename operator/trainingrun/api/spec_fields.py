@@ -37,7 +37,25 @@ NumberOrAuto = Annotated[
 Freeform = dict[str, Any]
 """Any JSON object; the CRD keeps its fields as they are."""
 
-_OBJECT_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_OBJECT_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+
+OWN_VARIABLES = (
+    "POD_NAME",
+    "NODE_NAME",
+    "RAY_ADDRESS",
+    "RAY_IP",
+    "RAY_PORT",
+    "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN",
+    "RAY_CLOUD_INSTANCE_ID",
+    "RAY_CLUSTER_NAME",
+    "RAY_NODE_TYPE_NAME",
+    "RAY_REDIS_ADDRESS",
+    "FQ_RAY_IP",
+)
+OWN_PREFIXES = ("TRAININGRUN_", "KUBERAY_")
+"""Environment variables of Ray's containers that the operator or KubeRay sets; with another value
+the node does not start, or is taken for another one."""
 
 
 def object_name(field: str, what: str) -> Rule:
@@ -47,3 +65,19 @@ def object_name(field: str, what: str) -> Rule:
         _OBJECT_NAME,
         f"must be the name of a {what}: lower-case letters, digits, hyphens and dots",
     )
+
+
+def is_own_variable(name: str) -> bool:
+    """Whether users cannot set the environment variable of that name."""
+    return name in OWN_VARIABLES or name.startswith(OWN_PREFIXES)
+
+
+def own_variable_cel(name: str) -> str:
+    """`is_own_variable` in CEL, of the expression `name`."""
+    prefixes = (f"{name}.startsWith('{prefix}')" for prefix in OWN_PREFIXES)
+    return " || ".join((f"{name} in {list(OWN_VARIABLES)}", *prefixes))
+
+
+def without_default(schema: dict[str, Any]) -> None:
+    """For `json_schema_extra`: the CRD has no default."""
+    schema.pop("default", None)

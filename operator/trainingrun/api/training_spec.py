@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from .base import Model, Rule, matching
-from .spec_fields import Freeform, Whole, object_name
+from .spec_fields import Freeform, Whole, is_own_variable, object_name, own_variable_cel
 
 MAX_CONFIG_CHARACTERS = 65536
 """Linux takes no environment variable of 128 KiB, and the config is in one."""
-
-
-MAX_REQUIREMENTS_CHARACTERS = 32768
-"""They are in an environment variable of the head as well."""
+MAX_REQUIREMENTS_CHARACTERS = MAX_ARGS_CHARACTERS = 32768
+"""They are in an environment variable of the head as well: `v1alpha1.MAX_CONTRACT_BYTES`."""
+MAX_ENV_CHARACTERS = 262144
+"""Head and workers have them alike, and etcd takes no object of 1.5 MiB."""
 
 
 Argument = Annotated[str, Field(max_length=4096)]
@@ -55,14 +55,22 @@ class ScriptSource(Model):
         object_name("config_map", "ConfigMap in the run's namespace"),
         matching(
             "path",
-            r"/?[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*",
+            # No part of it consists of dots alone: it would leave the folder.
+            r"/?[.]*[A-Za-z0-9_-][A-Za-z0-9._-]*(/[.]*[A-Za-z0-9_-][A-Za-z0-9._-]*)*",
             "must be the path of a file, absolute in the image, such as /app/train.py, or relative "
             "to training.code, such as train.py",
         ),
         matching(
             "file",
-            r"[A-Za-z0-9._-]+",
+            r"[.]?[A-Za-z0-9_-][A-Za-z0-9._-]*",
             "must be a key of the ConfigMap, such as train.py: letters, digits, '.', '_' and '-'",
+        ),
+        Rule(
+            f"!has(self.args) || self.args.map(a, size(a)).sum() <= {MAX_ARGS_CHARACTERS}",
+            f"must have at most {MAX_ARGS_CHARACTERS} characters in all; put larger things into a "
+            "file",
+            lambda script: sum(map(len, script.args)) <= MAX_ARGS_CHARACTERS,
+            "args",
         ),
     )
 
@@ -117,9 +125,9 @@ class EnvVar(Model):
             lambda env: (env.value is None) != (env.value_from is None),
         ),
         Rule(
-            "!self.name.startsWith('TRAININGRUN_')",
-            "names that begin with TRAININGRUN_ are the operator's own; choose another name",
-            lambda env: not env.name.startswith("TRAININGRUN_"),
+            f"!({own_variable_cel('self.name')})",
+            "is set by the operator or by KubeRay in every pod; choose another name",
+            lambda env: not is_own_variable(env.name),
             "name",
         ),
     )
@@ -198,7 +206,8 @@ class Training(Model):
             "requirements",
         ),
         Rule(
-            None,
+            "!has(self.requirements) || "
+            f"self.requirements.map(r, size(r)).sum() <= {MAX_REQUIREMENTS_CHARACTERS}",
             f"must have at most {MAX_REQUIREMENTS_CHARACTERS} characters in all; put the packages "
             "into the image",
             lambda training: (
@@ -212,6 +221,16 @@ class Training(Model):
             "put larger things into the image or the bucket",
             lambda training: _is_small_json(training.config),
             "config",
+        ),
+        Rule(
+            f"!has(self.env) || self.env.map(e, has(e.value) ? size(e.value) : 0).sum() <= "
+            f"{MAX_ENV_CHARACTERS}",
+            f"must have at most {MAX_ENV_CHARACTERS} characters in all values; put larger things "
+            "into a ConfigMap or a Secret and use valueFrom, or into a file",
+            lambda training: (
+                sum(len(variable.value or "") for variable in training.env) <= MAX_ENV_CHARACTERS
+            ),
+            "env",
         ),
         Rule(
             None,  # the list's map type says it at the API server

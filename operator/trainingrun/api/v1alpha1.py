@@ -3,6 +3,7 @@
 Each section of the spec is in a `…_spec.py`, the status that the operator writes in `status.py`.
 """
 
+import json
 import re
 from typing import Any, ClassVar, Literal
 
@@ -10,10 +11,11 @@ from pydantic import ConfigDict, Field
 
 from .base import Model, Rule, matching
 from .failures_spec import Backoff, Failures
+from .pod_template import PodTemplate
 from .pods_spec import Accelerator, Capacity, Head, HeadResources, WorkerResources, Workers
 from .quantities import unchanged
 from .scheduling_spec import Queue, Scheduling
-from .spec_fields import Freeform, Switch, Whole
+from .spec_fields import Switch, Whole
 from .status import RunStatus
 from .storage_spec import BestCheckpoint, Checkpoints, RestoreFrom, Storage
 from .sweep_spec import Sweep, SweepParameter
@@ -84,6 +86,19 @@ IMMUTABLE = (
 """Fields of the spec that cannot change: checkpoints already made, or curves, depend on them."""
 
 
+MAX_CONTRACT_BYTES = 100 * 1024
+"""Most bytes, as JSON, of what users pass to the runtime. It is in one environment variable, of
+which Linux takes no 128 KiB; what else is in it needs less than the rest."""
+
+
+def _contract_fits(spec: "RunSpec") -> bool:
+    training, sweep = spec.training, spec.sweep
+    args = training.script.args if training.script else []
+    told = [training.config, training.requirements, args, sweep.to_dict() if sweep else None]
+    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode(errors="replace")) <= MAX_CONTRACT_BYTES
+
+
 def _immutable(field: str, annotation: Any = None) -> Rule:
     return Rule(
         unchanged(annotation, field),
@@ -105,7 +120,7 @@ class RunSpec(Model):
     """The workers, each of them one rank of the training, and their pods."""
     head: Head = Field(default_factory=Head)
     """The head: Ray's control store and the driver."""
-    pod_template: Freeform = Field(default_factory=dict)
+    pod_template: PodTemplate = Field(default_factory=dict)
     """A PodTemplateSpec merged over those of head and workers alike, before their own. Of the
     containers ray-head and ray-worker, each is merged in its own pods alone."""
     storage: Storage
@@ -177,6 +192,14 @@ class RunSpec(Model):
             "must be at most 1000 workers in all, workers.count for each trial; lower one of them",
             lambda spec: spec.total_workers <= 1000,
             "sweep.concurrency",
+        ),
+        Rule(
+            None,  # CEL does not see config and the sweep's values
+            f"config, requirements, script.args and spec.sweep must have at most "
+            f"{MAX_CONTRACT_BYTES} bytes together, as JSON; put larger things into a file of "
+            "training.code or of the image",
+            _contract_fits,
+            "training",
         ),
         *(_immutable(field, _OF_QUANTITIES.get(field)) for field in IMMUTABLE),
     )

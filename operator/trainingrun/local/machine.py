@@ -1,5 +1,6 @@
 """What this machine provides: accelerators, and values of the run's environment variables."""
 
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -65,3 +66,34 @@ def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, 
                 f"export {variable.name} in this shell"
             )
     return found
+
+
+def search_paths(
+    script: Path | None, variables: Mapping[str, str], own: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """$PYTHONPATH and $LD_LIBRARY_PATH of the run: where it finds modules and libraries.
+
+    Modules: the folder of the script, what training.env says, the working directory, this project,
+    what the shell says. As in a pod, where what is the image's own comes last.
+
+    Args:
+        script: The run's script, if it has one; a relative one is found by Ray.
+        variables: The run's own environment variables.
+        own: The shell's variables; default: this process's.
+    """
+    own = os.environ if own is None else own
+    roots = [str(script.parent)] if script and script.is_absolute() else []
+    roots += [variables.get("PYTHONPATH", ""), str(Path.cwd())]
+    for module in ("trainingrun", "trainingrun_runtime"):
+        found = importlib.util.find_spec(module)
+        if found is not None and found.submodule_search_locations:
+            roots.append(str(Path(found.submodule_search_locations[0]).parent))
+    libraries = [paths.get("LD_LIBRARY_PATH", "") for paths in (variables, own)]
+    return {
+        "PYTHONPATH": _joined(*roots, own.get("PYTHONPATH", "")),
+        **({"LD_LIBRARY_PATH": _joined(*libraries)} if any(libraries) else {}),
+    }
+
+
+def _joined(*places: str) -> str:
+    return os.pathsep.join(filter(None, places))

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import os
 import signal
 import threading
 import time
@@ -85,7 +84,7 @@ def run_locally(
         **environments.tracking(folder.run),
         **variables,
         **base.identity(),
-        "PYTHONPATH": _import_path(script),
+        **machine.search_paths(script, variables),
         CONFIG_ENV: json.dumps(run.spec.training.config),
     }
     workers = run.spec.workers
@@ -274,18 +273,6 @@ def _outcome(code: int, progress: Progress | None) -> Progress | str | _FailedAt
             kind="Infrastructure", message=f"the driver ended with exit code {code}, unexplained"
         )
     return _FailedAttempt(failure, bool(progress and progress.checkpoint))
-
-
-def _import_path(script: Path | None) -> str:
-    """$PYTHONPATH of the run: its script's folder, the working directory, and this project."""
-    roots = [str(script.parent)] if script and script.is_absolute() else []
-    roots.append(str(Path.cwd()))
-    for module in ("trainingrun", "trainingrun_runtime"):
-        found = importlib.util.find_spec(module)
-        if found is not None and found.submodule_search_locations:
-            roots.append(str(Path(found.submodule_search_locations[0]).parent))
-    inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([*roots, *([inherited] if inherited else [])])
 
 
 @contextlib.contextmanager

@@ -19,6 +19,9 @@ MOUNT_PATIENCE_S = 30.0
 """A container that is being created for longer waits for a volume; Kubernetes reports that only in
 events."""
 
+SCHEDULER_PATIENCE_S = 60.0
+"""How long a pod may wait for its scheduler's first word before the status reports it."""
+
 IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 )
@@ -126,7 +129,7 @@ def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
         if blocker:
             return blocker
     for pod in found:
-        blocker = _of_scheduling(pod)
+        blocker = _of_scheduling(context, pod)
         if blocker:
             return blocker
     return None
@@ -216,9 +219,11 @@ def _of_cluster(cluster: Object) -> Blocker | None:
     )
 
 
-def _of_scheduling(pod: Object) -> Blocker | None:
+def _of_scheduling(context: ReconcileContext, pod: Object) -> Blocker | None:
     found = pod_status.condition(pod, "PodScheduled")
-    if found is None or not pod_status.unschedulable(pod):
+    if found is None:
+        return _of_scheduler(context, pod)
+    if not pod_status.unschedulable(pod):
         return None
     message = str(found.get("message", ""))
     scarce = sorted(set(_INSUFFICIENT.findall(message)))
@@ -232,6 +237,20 @@ def _of_scheduling(pod: Object) -> Blocker | None:
         ConditionReason.UNSCHEDULABLE,
         f"Pod {pod_status.name(pod)} cannot be scheduled: {what}; the scheduler says: "
         f"{_brief(message)}",
+    )
+
+
+def _of_scheduler(context: ReconcileContext, pod: Object) -> Blocker | None:
+    created = pod_status.created(pod)
+    if pod_status.node_name(pod) is not None or created is None:
+        return None
+    if (context.now - created).total_seconds() < SCHEDULER_PATIENCE_S:
+        return None
+    return Blocker(
+        ConditionReason.UNSCHEDULABLE,
+        f"No scheduler has looked at pod {pod_status.name(pod)} for over "
+        f"{round(SCHEDULER_PATIENCE_S)} s; check that the one runs that scheduling.queue or "
+        "podTemplate's schedulerName names",
     )
 
 

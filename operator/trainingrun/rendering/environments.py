@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from ..api.contract import CONFIG_ENV, CONTRACT_ENV, NOTICE_ENV, identity
+from ..api.contract import CONFIG_ENV, CONTRACT_ENV, identity
 from ..api.v1alpha1 import TrainingRun
-from .contracts import contract, script_path
-from .platforms import Platform
+from .contracts import contract
 from .render_settings import RenderSettings
 
 RAY_TUNING = {
@@ -30,23 +29,19 @@ version, and a head that requires a token refuses workers that have none. With a
 the mode and the token on every pod itself."""
 
 
-def head(
-    run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
-) -> list[dict[str, Any]]:
+def head(run: TrainingRun, number: int, settings: RenderSettings) -> list[dict[str, Any]]:
     """The head's variables: the contract, and what all pods have."""
     document = contract(run, number, settings).model_dump_json(by_alias=True, exclude_none=True)
     own: list[dict[str, Any]] = [
         {"name": CONTRACT_ENV, "value": literal(document)},
         {"name": CONFIG_ENV, "value": literal(json.dumps(run.spec.training.config))},
     ]
-    return _together(own, _common(run, number, settings, platform), _users(run))
+    return _together(own, _common(run, number, settings), _users(run))
 
 
-def worker(
-    run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
-) -> list[dict[str, Any]]:
+def worker(run: TrainingRun, number: int, settings: RenderSettings) -> list[dict[str, Any]]:
     """A worker's variables, of which none is secret."""
-    return _together(_common(run, number, settings, platform), _users(run))
+    return _together(_common(run, number, settings), _users(run))
 
 
 def credentials(run: TrainingRun) -> list[dict[str, Any]]:
@@ -80,23 +75,16 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _common(
-    run: TrainingRun, number: int, settings: RenderSettings, platform: Platform
-) -> list[dict[str, Any]]:
+def _common(run: TrainingRun, number: int, settings: RenderSettings) -> list[dict[str, Any]]:
     metadata = run.metadata
     variables = {
         **identity(metadata.name, metadata.namespace, metadata.uid, number),
-        NOTICE_ENV: str(platform.pre_stop_s),
         **RAY_TUNING,
         **_storage(run),
         **{name: literal(value) for name, value in tracking(run).items()},
     }
     if settings.ray_auth == "disabled":
         variables |= NO_RAY_TOKEN
-    script = run.spec.training.script
-    if script and script_path(script).is_absolute():  # else Ray sets it, where the code is unpacked
-        # Whatever the script imports lies beside it, and workers unpickle by import.
-        variables["PYTHONPATH"] = str(script_path(script).parent)
     return [
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},

@@ -1,4 +1,6 @@
-"""The pod templates of head and workers: `templates/pod.yaml.j2`, then the user's podTemplate."""
+"""The pod templates of head and workers: `templates/pod.yaml.j2`, then the user's podTemplate, then
+what is derived from both.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,9 +8,9 @@ from typing import Any
 
 from ..api.contract import PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
 from ..api.quantities import more_cores, times
-from ..api.v1alpha1 import TrainingRun
-from . import affinities, environments, names, platforms, whole_quantities
-from .contracts import node_cpus, ray_devices, worker_cpus
+from ..api.v1alpha1 import ScriptSource, TrainingRun
+from . import affinities, derived, environments, names, platforms, whole_quantities
+from .contracts import node_cpus, ray_devices, script_path, worker_cpus
 from .merge import merge, merge_pod_template
 from .queues import queueing
 from .render_settings import RenderSettings
@@ -35,7 +37,7 @@ def head(
         container=names.HEAD_CONTAINER,
         annotations=platform.head_annotations,
         ports={"gcs-server": 6379, "dashboard": 8265, "progress": PROGRESS_PORT, "metrics": 8080},
-        env=environments.head(run, number, settings, platform),
+        env=environments.head(run, number, settings),
         tokens={
             "folder": TOKEN_FOLDER,
             "key": names.TOKEN_KEY,
@@ -82,7 +84,7 @@ def worker(
         container=names.WORKER_CONTAINER,
         annotations={},
         ports={"metrics": 8080},
-        env=environments.worker(run, number, settings, platform),
+        env=environments.worker(run, number, settings),
         tokens=None,
         own_labels={},
         resources=resources,
@@ -144,6 +146,7 @@ def _pod(
     settings: RenderSettings,
     *,
     role: str,
+    container: str,
     overlay: Mapping[str, Any],
     own_labels: Mapping[str, str],
     **values: Any,
@@ -154,6 +157,7 @@ def _pod(
     rendered = render(
         "pod",
         role=role,
+        container=container,
         labels={**labels, **queue.pod_labels},
         image=run.spec.image or settings.image,
         image_pull_policy=settings.image_pull_policy,
@@ -169,9 +173,19 @@ def _pod(
     merged = merge_pod_template(rendered, names.inherited_metadata(run))
     for template in (_common(run, role), overlay):
         merged = merge_pod_template(merged, template)
-    # Not even the user's podTemplate changes these: by them the operator finds the pod, and the
-    # NetworkPolicy guards it.
-    return merge(merged, {"metadata": {"labels": labels}})
+    # Not even the user's podTemplate changes these: by the labels the operator finds the pod and
+    # the NetworkPolicy guards it, and without the annotation KubeRay replaces the image's entry.
+    own = {"labels": labels, "annotations": {"ray.io/overwrite-container-cmd": "true"}}
+    merged = merge(merged, {"metadata": own})
+    derived.complete(merged, container, _import_folder(script))
+    return merged
+
+
+def _import_folder(script: ScriptSource | None) -> str | None:
+    """Where the modules beside a script are; None where Ray sets it, as it unpacks the code."""
+    path = script_path(script) if script else None
+    # Whatever the script imports lies beside it, and workers unpickle by import.
+    return str(path.parent) if path and path.is_absolute() else None
 
 
 def _common(run: TrainingRun, role: str) -> Mapping[str, Any]:

@@ -52,11 +52,6 @@ class Platform:
     devices: dict[str, Device]
     """Accelerators, by the API's kind."""
 
-    @property
-    def pre_stop_s(self) -> int:
-        """Seconds that the preStop hook may wait for a checkpoint."""
-        return self.termination_grace_period_s - EXIT_SECONDS
-
 
 def known_name(text: str) -> PlatformName:
     """The text as the name of a platform.
