@@ -45,11 +45,11 @@ def test_each_rank_has_a_line_and_warnings_follow(server: Server) -> None:
     code, output, errors = call("ranks", "digits")
     heads, first, second, warning = (line.rstrip() for line in output.splitlines())
     assert (code, errors) == (0, "")
-    assert " ".join(heads.split()) == "RANK NODE POD STEP OWN DATA% COMM% MEMORY LIMIT GROWTH/H"
+    assert " ".join(heads.split()) == "RANK STEP OWN DATA% COMM% MEMORY LIMIT GROWTH/H NODE POD"
     assert " ".join(first.split()) == (
-        "0 a digits-1-w-0 0.4 s 0.1 s 2% 75% 3.0 GiB 8.0 GiB 0.5 GiB"
+        "0 0.4 s 0.1 s 2% 75% 3.0 GiB 8.0 GiB 0.5 GiB a digits-1-w-0"
     )
-    assert " ".join(second.split()) == "1 b 1.0 GiB"
+    assert " ".join(second.split()) == "1 1.0 GiB b"
     assert warning == "rank 0 on node a is slow"
 
 
@@ -57,7 +57,7 @@ def test_the_use_of_gpus_has_a_column_where_a_rank_measures_it(server: Server) -
     ranks = [{"rank": 0, "acceleratorShare": 0.07}, {"rank": 1}]
     answer(server, {"workers": {"count": 2}}, phase="Running", progress={"ranks": ranks})
     heads, first, second = (line.split() for line in call("ranks", "digits")[1].splitlines())
-    assert heads[-1] == "GPU%"
+    assert heads[-3:] == ["GPU%", "NODE", "POD"]
     assert (first, second) == (["0", "7%"], ["1"])
 
 
@@ -130,7 +130,7 @@ def test_the_ranks_of_a_local_run_are_shown_as_they_last_reported(tmp_path: Path
     code, output, errors = call("ranks", "digits", "--local", "--folder", str(tmp_path))
     _, first, warning = (line.rstrip() for line in output.splitlines())
     assert (code, errors) == (0, "")
-    assert first.split() == ["0", "local-1", "0.25", "s"]
+    assert first.split() == ["0", "0.25", "s", "local-1"]
     assert warning == "rank 0 on node local-1 is slow"
 
 

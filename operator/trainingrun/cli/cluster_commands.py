@@ -25,6 +25,7 @@ from . import (
 from .consoles import wide_console
 from .errors import CliError, one_sentence
 from .options import Context, Endpoint, File, Folder, Local, Name, Namespace
+from .tables import terminal_width
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -79,7 +80,7 @@ def list_runs(
         where = "any namespace" if everywhere else f"namespace {kube.namespace}"
         typer.echo(f"No TrainingRuns found in {where}.", err=True)  # as kubectl: stdout stays empty
         return
-    wide_console().print(run_views.listing(found, datetime.now(UTC), everywhere))
+    typer.echo(run_views.listing(found, datetime.now(UTC), everywhere, terminal_width()))
 
 
 def get(
@@ -95,7 +96,7 @@ def get(
         found["metadata"].pop("managedFields", None)
         typer.echo(yaml_text.dump(found), nl=False)
     else:
-        wide_console().print(run_views.details(found))
+        typer.echo(run_views.details(found))
 
 
 def ranks(
@@ -120,10 +121,9 @@ def ranks(
     if run is not None and not found:
         typer.echo(rank_view.why_none(run), err=True)
         return
-    console = wide_console()
-    console.print(rank_view.ranks(found))
+    typer.echo(rank_view.ranks(found, terminal_width()))
     for warning in progress.get("warnings") or []:
-        console.print(cell(warning), style="yellow", soft_wrap=True)
+        wide_console().print(cell(warning), style="yellow", soft_wrap=True)
     if run is not None and (rest := rank_view.left_out(found, run["spec"])) is not None:
         typer.echo(rest, err=True)
 
@@ -148,15 +148,14 @@ def sweep(
                 raise CliError(f"TrainingRun {name} has no spec.sweep; `get` shows its status")
             status = (run.get("status") or {}).get("sweep") or {}
             metric, found, best = settings["metric"], status.get("trials", []), status.get("best")
-    console = wide_console()
     if not found:
         typer.echo(f"No trial of {name} has begun.", err=True)
         return
-    console.print(sweep_view.trials(found, best, metric))
+    typer.echo(sweep_view.trials(found, best, metric, terminal_width()))
     for line in sweep_view.failures(found):
-        console.print(cell(line), style="red", soft_wrap=True)
-    if best is not None:
-        console.print(sweep_view.of_best(found, best))
+        wide_console().print(cell(line), style="red", soft_wrap=True)
+    if any(trial["number"] == best for trial in found):
+        typer.echo(sweep_view.of_best(found, best))
 
 
 def logs(

@@ -3,33 +3,33 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from ..api.progress import MOST_RANKS
 from ..api.status import Phase
-from ..local.plain import cell
+from . import tables
 
 Rank = Mapping[str, Any]
 
 _GIB = 2**30
-HEADS = ("RANK", "NODE", "POD", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
+HEADS = ("RANK", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
 """Seconds of a step; those without the wait for other ranks; the shares of it that go into waiting
 for data and for gradients of other ranks; memory."""
+PLACE = ("NODE", "POD")
+"""Last, since their names are long: the numbers of a rank stay on one line."""
 GPU = "GPU%"
 """Share of the last minutes in which the GPUs of a rank computed, where one measures it."""
 
 
-def ranks(found: Sequence[Rank]) -> Table:
-    """One line per rank, as in status.progress.ranks; what is not known is left empty."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
-    has_gpus = any("acceleratorShare" in rank for rank in found)
-    for head in (*HEADS, GPU) if has_gpus else HEADS:
-        table.add_column(head, no_wrap=True)
-    for rank in found:
-        cells = (
-            str(rank["rank"]),
-            rank.get("node") or "",
-            rank.get("pod") or "",
+def ranks(found: Sequence[Rank], width: int | None) -> str:
+    """One line per rank, as in status.progress.ranks; what is not known is left empty.
+
+    Args:
+        found: The ranks.
+        width: Columns of the terminal; None: no limit.
+    """
+    gpus = (GPU,) if any("acceleratorShare" in rank for rank in found) else ()
+    rows = [
+        (
+            rank["rank"],
             _seconds(rank.get("stepSeconds")),
             _seconds(_own(rank)),
             _percent(rank.get("dataWaitShare")),
@@ -37,10 +37,13 @@ def ranks(found: Sequence[Rank]) -> Table:
             _gib(rank.get("usedBytes")),
             _gib(rank.get("limitBytes")),
             _gib(rank.get("bytesPerHour")),
-            *([_percent(rank.get("acceleratorShare"))] if has_gpus else []),
+            *(_percent(rank.get("acceleratorShare")) for _ in gpus),
+            rank.get("node") or "",
+            rank.get("pod") or "",
         )
-        table.add_row(*(cell(each) for each in cells))
-    return table
+        for rank in found
+    ]
+    return tables.table((*HEADS, *gpus, *PLACE), rows, width)
 
 
 def left_out(found: Sequence[Rank], spec: Mapping[str, Any]) -> str | None:

@@ -13,9 +13,9 @@ import typer
 from ..local.plain import plain, plain_lines
 from . import result_views, run_folders
 from .cluster_commands import connect
-from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
 from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Step, Trial
+from .tables import terminal_width
 
 if TYPE_CHECKING:
     from trainingrun_runtime.checkpoints.bucket import Bucket
@@ -82,7 +82,8 @@ def metrics(
             typer.echo(f"No metrics in {bucket.root} yet.", err=True)
         else:
             rows = table.slice(max(len(table) - tail, 0)).to_pylist()
-            wide_console().print(result_views.metrics_table(rows, table.column_names))
+            width = terminal_width()
+            typer.echo(result_views.metrics_table(rows, table.column_names, width))
             if len(table) > tail:
                 typer.echo(f"The last {tail} of {len(table)} rows; --csv prints all.", err=True)
 
@@ -119,8 +120,8 @@ def list_checkpoints(
             typer.echo(f"No checkpoints in {bucket.root}.", err=True)
             return
         best = retention.best_of(committed, retention.wanted_by(committed))
-        now = datetime.now(UTC)
-        wide_console().print(result_views.checkpoints_table(committed, best, now, bucket.root))
+        now, width = datetime.now(UTC), terminal_width()
+        typer.echo(result_views.checkpoints_table(committed, best, now, bucket.root, width))
 
 
 @checkpoints.command()

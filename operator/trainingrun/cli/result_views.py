@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from ..local.plain import cell
+from . import tables
 from .durations import short
 
 if TYPE_CHECKING:
@@ -16,26 +14,28 @@ _NUMBER = 6
 """Digits of a number in a table."""
 
 
-def metrics_table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Table:
-    """Rows of the table of reports."""
-    table = _table(columns)
-    for row in rows:
-        table.add_row(*(cell(_value(row[name])) for name in columns))
-    return table
+def metrics_table(rows: Sequence[dict[str, Any]], columns: Sequence[str], width: int | None) -> str:
+    """Rows of the table of reports; `width` is the terminal's, None: no limit."""
+    return tables.table(columns, [[_value(row[name]) for name in columns] for row in rows], width)
 
 
 def checkpoints_table(
-    committed: Sequence["Manifest"], best: "Manifest | None", now: datetime, root: str
-) -> Table:
-    """One line per checkpoint, the newest last."""
-    table = _table(["STEP", "AGE", "SIZE", "WORKERS", "ATTEMPT", "NOTE", "METRICS", "URI"])
+    committed: Sequence["Manifest"],
+    best: "Manifest | None",
+    now: datetime,
+    root: str,
+    width: int | None,
+) -> str:
+    """One line per checkpoint, the newest last; `width` is the terminal's, None: no limit."""
+    rows = []
     for one in committed:
         notes = ["newest"] if one is committed[-1] else []
         notes += ["best"] if best is not None and one.key == best.key else []
         shown = " ".join(f"{name}={_value(value)}" for name, value in one.metrics.items())
         row = [one.step, _age(one, now), size_of(one), one.world_size, one.attempt]
-        table.add_row(*map(cell, [*row, ", ".join(notes), shown, f"{root}/{one.path}"]))
-    return table
+        rows.append([*row, ", ".join(notes), shown, f"{root}/{one.path}"])
+    heads = ("STEP", "AGE", "SIZE", "WORKERS", "ATTEMPT", "NOTE", "METRICS", "URI")
+    return tables.table(heads, rows, width)
 
 
 def name_of(root: str) -> str:
@@ -70,10 +70,3 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.{_NUMBER}g}"
     return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
-
-
-def _table(heads: Sequence[str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
-    for head in heads:
-        table.add_column(cell(head), no_wrap=True)
-    return table

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from ..local.plain import cell, plain
+from ..local.plain import plain
+from . import tables
 from .durations import short
 
 Run = Mapping[str, Any]
@@ -16,10 +14,17 @@ TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
 """Counts in status.sweep, as `get` prints them."""
 
 
-def listing(runs: Sequence[Run], now: datetime, with_namespace: bool) -> Table:
-    """One line per run, as kubectl shows them."""
+def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int | None) -> str:
+    """One line per run, as kubectl shows them.
+
+    Args:
+        runs: As the API server gives them.
+        now: The time.
+        with_namespace: Whether a column says in which namespace each one is.
+        width: Columns of the terminal; None: no limit.
+    """
     heads = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
-    table = _table(["NAMESPACE", *heads] if with_namespace else heads)
+    rows = []
     for run in runs:
         status, metadata = run.get("status") or {}, run["metadata"]
         cells = [
@@ -32,19 +37,20 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool) -> Table:
             _percent((status.get("goodput") or {}).get("percent")),
             _age(metadata.get("creationTimestamp"), now),
         ]
-        row = [metadata["namespace"], *cells] if with_namespace else cells
-        table.add_row(*(cell(each) for each in row))
-    return table
+        rows.append([metadata["namespace"], *cells] if with_namespace else cells)
+    if with_namespace:
+        return tables.table(["NAMESPACE", *heads], rows, width, keys=2)
+    return tables.table(heads, rows, width)
 
 
-def details(run: Run) -> Table:
+def details(run: Run) -> str:
     """The whole status of one run, in two columns."""
     status = run.get("status") or {}
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows: list[tuple[str, object]] = []
 
     def row(name: str, value: object, indent: str = "") -> None:
         if value not in (None, "", {}):
-            table.add_row(Text(indent + plain(name)), cell(value))
+            rows.append((indent + plain(name), value))
 
     row("name", f"{run['metadata']['namespace']}/{run['metadata']['name']}")
     row("phase", status.get("phase", "not seen by the operator yet"))
@@ -97,7 +103,7 @@ def details(run: Run) -> Table:
         row("best trial", sweep.get("best"))
     result = status.get("result") or {}
     row("result", result.get("checkpointUri"))
-    return table
+    return tables.pairs(rows)
 
 
 def step(status: Mapping[str, Any]) -> str:
@@ -132,10 +138,3 @@ def _age(created: str | None, now: datetime) -> str:
     if not created:
         return ""
     return short((now - datetime.fromisoformat(created).astimezone(UTC)).total_seconds())
-
-
-def _table(heads: list[str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
-    for head in heads:
-        table.add_column(head, no_wrap=True)
-    return table

@@ -4,48 +4,43 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from ..api.sweep_table import TrialState
-from ..local.plain import cell
+from . import tables
 
 Trial = Mapping[str, Any]
 
 
-def trials(found: Sequence[Trial], best: int | None, metric: str) -> Table:
+def trials(found: Sequence[Trial], best: int | None, metric: str, width: int | None) -> str:
     """One line per trial, as they are numbered.
 
     Args:
         found: as in status.sweep.trials.
         best: number of the best one.
         metric: heads the column of values.
+        width: columns of the terminal; None: no limit.
     """
     names = list(dict.fromkeys(name for trial in found for name in trial.get("config") or {}))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
-    for head in ("TRIAL", "STATE", "STEP", metric, *names, "BEST"):
-        table.add_column(cell(head), no_wrap=True)
-    for trial in found:
-        config = trial.get("config") or {}
-        cells = [
-            str(trial["number"]),
+    rows = [
+        (
+            trial["number"],
             trial.get("state", ""),
-            str(trial.get("step", 0)),
+            trial.get("step", 0),
             _shown(trial.get("value")),
-            *(_shown(config.get(name)) for name in names),
+            *(_shown((trial.get("config") or {}).get(name)) for name in names),
             "*" if trial["number"] == best else "",
-        ]
-        table.add_row(*(cell(each) for each in cells))
-    return table
+        )
+        for trial in found
+    ]
+    return tables.table(("TRIAL", "STATE", "STEP", metric, *names, "BEST"), rows, width)
 
 
-def of_best(found: Sequence[Trial], best: int | None) -> Table:
+def of_best(found: Sequence[Trial], best: int | None) -> str:
     """The best trial's config, as JSON for `training.config`, and its checkpoint."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for trial in found:
-        if trial["number"] == best:
-            table.add_row("best config", cell(json.dumps(trial.get("config") or {})))
-            table.add_row("checkpoint", cell(trial.get("checkpointUri") or _none(trial)))
-    return table
+    trial = next(trial for trial in found if trial["number"] == best)
+    config, checkpoint = trial.get("config") or {}, trial.get("checkpointUri")
+    return tables.pairs(
+        [("best config", json.dumps(config)), ("checkpoint", checkpoint or _none(trial))]
+    )
 
 
 def _none(trial: Trial) -> str:

@@ -1,0 +1,226 @@
+"""Tables at the widths of terminals, and in a pipe: every name and every number is whole."""
+
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+
+from support.cli_server import RUNS, Server, call, running_server
+from trainingrun.cli import rank_view, result_views, run_views, sweep_view, tables
+
+GIB = 2**30
+NODE = "gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2"
+POD = "digits-large-batch-2-gpu-workers-worker-9vxkq"
+RANKS = [
+    {
+        "rank": rank,
+        "node": NODE,
+        "pod": POD,
+        "stepSeconds": 1.0123,
+        "dataWaitShare": 0.02,
+        "communicationWaitShare": 0.75,
+        "usedBytes": 103 * GIB,
+        "limitBytes": 128 * GIB,
+        "bytesPerHour": GIB // 2,
+        "acceleratorShare": 0.97,
+    }
+    for rank in (7, 1023)
+]
+RUN = {
+    "metadata": {
+        "name": "digits-with-a-large-batch-and-a-long-name",
+        "namespace": "machine-learning-team",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    },
+    "status": {
+        "phase": "Recovering",
+        "attempt": 12,
+        "progress": {"step": 148000, "totalSteps": 1200000, "percent": 12},
+        "disruptions": {"preemptions": 104},
+        "goodput": {"percent": 91},
+    },
+}
+TRIALS = [
+    {
+        "number": number,
+        "state": "Succeeded",
+        "config": {"learning_rate": 0.0178343, "weight_decay": 0.000123, "momentum": 0.9},
+        "step": 44000,
+        "value": 0.9611,
+    }
+    for number in (1, 200)
+]
+
+
+def of_ranks(width: int | None) -> str:
+    return rank_view.ranks(RANKS, width)
+
+
+def of_runs(width: int | None) -> str:
+    return run_views.listing([RUN], datetime(2026, 1, 4, tzinfo=UTC), False, width)
+
+
+def of_runs_everywhere(width: int | None) -> str:
+    return run_views.listing([RUN], datetime(2026, 1, 4, tzinfo=UTC), True, width)
+
+
+def of_trials(width: int | None) -> str:
+    return sweep_view.trials(TRIALS, 200, "validation_accuracy", width)
+
+
+def of_metrics(width: int | None) -> str:
+    columns = ["step", *(f"validation/loss_of_task_{n}" for n in range(12))]
+    return result_views.metrics_table([dict.fromkeys(columns, 1.23456789)], columns, width)
+
+
+SNAPSHOTS = {
+    (of_ranks, 60): """\
+RANK  STEP    OWN      DATA%  COMM%  MEMORY     LIMIT
+7     1.01 s  0.253 s  2%     75%    103.0 GiB  128.0 GiB
+1023  1.01 s  0.253 s  2%     75%    103.0 GiB  128.0 GiB
+
+RANK  GROWTH/H  GPU%
+7     0.5 GiB   97%
+1023  0.5 GiB   97%
+
+RANK  NODE
+7     gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2
+1023  gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2
+
+RANK  POD
+7     digits-large-batch-2-gpu-workers-worker-9vxkq
+1023  digits-large-batch-2-gpu-workers-worker-9vxkq""",
+    (of_ranks, 80): """\
+RANK  STEP    OWN      DATA%  COMM%  MEMORY     LIMIT      GROWTH/H  GPU%
+7     1.01 s  0.253 s  2%     75%    103.0 GiB  128.0 GiB  0.5 GiB   97%
+1023  1.01 s  0.253 s  2%     75%    103.0 GiB  128.0 GiB  0.5 GiB   97%
+
+RANK  NODE
+7     gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2
+1023  gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2
+
+RANK  POD
+7     digits-large-batch-2-gpu-workers-worker-9vxkq
+1023  digits-large-batch-2-gpu-workers-worker-9vxkq""",
+    (of_ranks, 120): """\
+RANK  STEP    OWN      DATA%  COMM%  MEMORY     LIMIT      GROWTH/H  GPU%  NODE
+7     1.01 s  0.253 s  2%     75%    103.0 GiB  128.0 GiB  0.5 GiB   97%   gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2
+1023  1.01 s  0.253 s  2%     75%    103.0 GiB  128.0 GiB  0.5 GiB   97%   gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2
+
+RANK  POD
+7     digits-large-batch-2-gpu-workers-worker-9vxkq
+1023  digits-large-batch-2-gpu-workers-worker-9vxkq""",  # noqa: E501
+    (of_runs, 60): """\
+NAME                                       PHASE
+digits-with-a-large-batch-and-a-long-name  Recovering
+
+NAME                                       PROGRESS
+digits-with-a-large-batch-and-a-long-name  12%
+
+NAME                                       STEP
+digits-with-a-large-batch-and-a-long-name  148000/1200000
+
+NAME                                       ATTEMPT
+digits-with-a-large-batch-and-a-long-name  12
+
+NAME                                       PREEMPTIONS
+digits-with-a-large-batch-and-a-long-name  104
+
+NAME                                       GOODPUT  AGE
+digits-with-a-large-batch-and-a-long-name  91%      3d""",
+    (of_runs, 80): """\
+NAME                                       PHASE       PROGRESS  STEP
+digits-with-a-large-batch-and-a-long-name  Recovering  12%       148000/1200000
+
+NAME                                       ATTEMPT  PREEMPTIONS  GOODPUT  AGE
+digits-with-a-large-batch-and-a-long-name  12       104          91%      3d""",
+    (of_trials, 80): """\
+TRIAL  STATE      STEP   validation_accuracy  learning_rate  weight_decay
+1      Succeeded  44000  0.9611               0.0178343      0.000123
+200    Succeeded  44000  0.9611               0.0178343      0.000123
+
+TRIAL  momentum  BEST
+1      0.9
+200    0.9       *""",
+}
+
+
+@pytest.mark.parametrize(
+    ("view", "width"), SNAPSHOTS, ids=[f"{view.__name__}-{width}" for view, width in SNAPSHOTS]
+)
+def test_a_table_at_this_width(view: Callable[[int | None], str], width: int) -> None:
+    assert view(width) == SNAPSHOTS[view, width]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("view", [of_ranks, of_runs, of_runs_everywhere, of_trials, of_metrics])
+def test_every_name_and_number_is_whole(view: Callable[[int | None], str], width: int) -> None:
+    in_one = view(None)
+    assert set(view(width).split()) == set(in_one.split())
+    if (view, width) != (of_runs_everywhere, 60):  # the two names alone take 66
+        assert max(map(len, view(width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [None, 60, 80, 120])
+@pytest.mark.parametrize("view", [of_ranks, of_runs, of_runs_everywhere, of_trials, of_metrics])
+def test_no_line_ends_in_spaces(view: Callable[[int | None], str], width: int | None) -> None:
+    assert [line for line in view(width).splitlines() if line != line.rstrip()] == []
+
+
+def test_wide_characters_take_two_columns() -> None:
+    text = tables.table(["NAME", "LOSS"], [["損失", 1], ["a", 2]], None)
+    assert text.splitlines() == ["NAME  LOSS", "損失  1", "a     2"]
+
+
+def test_what_a_run_reports_cannot_control_the_terminal() -> None:
+    assert "\x1b" not in tables.table(["a\x1b[31m"], [["\x1b]0;title\x07b"]], 80)
+    assert "\x1b" not in tables.pairs([("a", "\x1b[31mb")])
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with running_server(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def a_run() -> dict[str, Any]:
+    progress = {"step": 1, "ranks": RANKS}
+    return {**RUN, "spec": {"workers": {"count": 2}}, "status": {"progress": progress}}
+
+
+def test_a_pipe_gets_all_columns_in_one_table(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run())]
+    assert call("ranks", "digits")[1] == of_ranks(None) + "\n"
+
+
+def test_a_terminal_gets_what_fits_into_it(server: Server, tmp_path: Path) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run())]
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
+    environment.pop("COLUMNS", None)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "trainingrun", "ranks", "digits"]
+    with Popen(command, stdout=theirs, env=environment, stdin=theirs) as process:
+        os.close(theirs)
+        output = b""
+        while piece := _read(ours):
+            output += piece
+    os.close(ours)
+    assert process.returncode == 0
+    assert output.decode().replace("\r\n", "\n") == of_ranks(80) + "\n"
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux ends a terminal by an error
+        return b""
