@@ -1,8 +1,11 @@
 """`validate` and `render`: what a user is told about a file, without a cluster."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
@@ -168,6 +171,41 @@ def test_a_wrong_duration_is_refused_with_examples() -> None:
     code, _, errors = call("run", "run.yaml", "--local", "--preempt-after", "soon")
     assert code == 2
     assert "soon is no duration" in errors
+
+
+def _parameters(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The words of each command and what each of its options says of itself."""
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _parameters(child, (*path, name))
+    if path and not hasattr(command, "commands"):
+        yield path, [parameter.help for parameter in command.params if parameter.name != "help"]
+
+
+@pytest.mark.parametrize(
+    ("path", "texts"), _parameters(typer.main.get_command(app)), ids=lambda part: "-".join(part[:2])
+)
+def test_help_shows_all_that_an_option_says_of_itself(
+    path: tuple[str, ...], texts: list[str]
+) -> None:
+    """Rich would take what is in brackets for markup and leave it out."""
+    result = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "300"})
+    shown = " ".join(result.output.split())
+    assert [text for text in texts if " ".join(text.split()) not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        ("run", "trainingrun-local/NAME"),
+        ("retry", "NAME-retry-1, -2, …"),
+        ("retry", "the newest intact one"),
+        ("metrics", "the best one"),
+        ("list", "kubeconfig's"),
+    ],
+)
+def test_help_shows_defaults_that_are_computed(command: str, default: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "300"})
+    assert f"[default: ({default})]" in result.output
 
 
 def test_version() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from ..api.status import Phase
 from ..local import LocalError, local_ranks, local_sweeps
-from ..local.plain import cell, plain_lines
+from ..local.plain import cell, plain, plain_lines
 from . import (
     manifest_files,
     rank_view,
@@ -168,13 +169,18 @@ def logs(
     context: Context = None,
 ) -> None:
     """Print the driver's log, which holds the training code's output too."""
+    from .kube import NoDriverLogError
+
     with one_sentence():
         kube = connect(context, namespace)
         kube.run(name)  # a wrong name gets its own error
+        pod = kube.head_pod(name)
         try:
-            for piece in kube.driver_log(kube.head_pod(name), tail, follow):
-                # Into a file or a pipe the bytes go unchanged.
-                typer.echo(plain_lines(piece) if sys.stdout.isatty() else piece, nl=False)
+            try:
+                _print_pieces(kube.driver_log(pod, tail, follow))
+            except NoDriverLogError as reason:
+                typer.echo(f"{plain(reason)}; this is the log of the container itself:", err=True)
+                _print_pieces(kube.pod_log(pod, tail, follow))
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
 
@@ -225,7 +231,7 @@ def retry(
     name: Name,
     new_name: Annotated[
         str | None,
-        typer.Option("--name", help="Name of the new run.  [default: NAME-retry-1, -2, …]"),
+        typer.Option("--name", help="Name of the new run.", show_default="NAME-retry-1, -2, …"),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -237,7 +243,7 @@ def retry(
     ] = None,
     step: Annotated[
         int | None,
-        typer.Option(min=0, help="Step of the checkpoint.  [default: the newest intact one]"),
+        typer.Option(min=0, help="Step of the checkpoint.", show_default="the newest intact one"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the new run instead of creating it.")
@@ -258,6 +264,12 @@ def retry(
             return
         kube.create(manifest)
     typer.echo(f"{new_name} created; it begins {retried_run.begins(manifest)}")
+
+
+def _print_pieces(pieces: Iterable[str]) -> None:
+    for piece in pieces:
+        # Into a file or a pipe the bytes go unchanged.
+        typer.echo(plain_lines(piece) if sys.stdout.isatty() else piece, nl=False)
 
 
 def _refuse_ended(kube: "Kube", name: str) -> None:

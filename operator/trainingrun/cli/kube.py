@@ -11,6 +11,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.stream import stream
 from kubernetes.stream.ws_client import WSClient
+from websocket import WebSocketBadStatusException
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
 from ..rendering import names
@@ -30,6 +31,10 @@ class UnreachableError(CliError):
 
 class NotFoundError(CliError):
     """The API server answers 404."""
+
+
+class NoDriverLogError(CliError):
+    """The driver of a head pod has no log now."""
 
 
 class Kube:
@@ -146,11 +151,15 @@ class Kube:
         return str(newest.metadata.name)
 
     def driver_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
-        """The driver's log in a head pod, in pieces; the pod's own log before the driver starts.
+        """The driver's log in a head pod, in pieces.
 
         Read by `kubectl exec`'s call and not by Ray's `JobSubmissionClient.tail_job_logs`: that
         imports the whole of ray, needs the right to read the Secret with Ray's token, and sends
         the log from its beginning where only the last lines are wanted.
+
+        Raises:
+            NoDriverLogError: There is none now; the pod's own log can still be read.
+            CliError: It may not be read.
         """
         tail = f"tail -n {lines} {'-F ' if follow else ''}{_DRIVER_LOG} 2>/dev/null"
         received = False
@@ -166,15 +175,36 @@ class Kube:
                 stdin=False,
                 _preload_content=False,
             )
-            while session.is_open():
-                session.update(timeout=1)
-                while session.peek_stdout():
-                    received = True
-                    yield session.read_stdout()
-            if received:
-                return
-        except ApiException:  # the container is not running; its own log can still be read
-            pass
+        except ApiException as error:
+            raise self._no_log(pod, error) from None
+        while session.is_open():
+            session.update(timeout=1)
+            while session.peek_stdout():
+                received = True
+                yield session.read_stdout()
+        if not received:
+            raise NoDriverLogError(f"the driver in pod {pod} has written nothing yet")
+
+    def _no_log(self, pod: str, error: ApiException) -> CliError:
+        """Why a command cannot be run in a pod."""
+        # The client puts whatever happens into an exception of its own, without a status.
+        cause = error.__context__
+        if isinstance(cause, KeyboardInterrupt | SystemExit):
+            raise cause
+        if not isinstance(cause, WebSocketBadStatusException):
+            return UnreachableError(f"the cluster does not answer: {cause or error.reason}")
+        answer = ApiException(status=cause.status_code, reason="")
+        answer.body = cause.resp_body
+        if cause.status_code in (401, 403):
+            return CliError(
+                f"the driver's log cannot be read: {_message(answer)}; `logs` reads it in pod "
+                f"{pod}: ask for the verbs get and create of pods/exec in namespace "
+                f"{self.namespace}"
+            )
+        return NoDriverLogError(f"the driver's log cannot be read: {_message(answer)}")
+
+    def pod_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
+        """What the container of a head pod itself prints, in pieces."""
         with _one_sentence(f"pod {pod}"):
             answer = self._core.read_namespaced_pod_log(
                 pod,
@@ -207,4 +237,4 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
 def _message(error: ApiException) -> str:
     with contextlib.suppress(ValueError, TypeError):
         return " ".join(str(json.loads(error.body)["message"]).split())
-    return f"{error.status} {error.reason}"
+    return f"{error.status} {error.reason}".strip()

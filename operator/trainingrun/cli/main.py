@@ -84,7 +84,7 @@ def run(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Takes the bucket's place.  [default: trainingrun-local/NAME]"),
+        typer.Option(help="Takes the bucket's place.", show_default="trainingrun-local/NAME"),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the latest run in the folder.")

@@ -10,17 +10,23 @@ Name = Annotated[str, typer.Argument(help="Name of the TrainingRun.")]
 NameOrUri = Annotated[
     str, typer.Argument(help="Name of the TrainingRun, or URI of its folder in the bucket.")
 ]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: kubeconfig's.")]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace.", show_default="kubeconfig's"),
+]
+Context = Annotated[
+    str | None, typer.Option(help="Context of the kubeconfig.", show_default="the current one")
+]
 Local = Annotated[bool, typer.Option("--local", help="A run of this machine, not of a cluster.")]
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Of the run of this machine.  [default: trainingrun-local/NAME]"),
+    typer.Option(help="Of the run of this machine.", show_default="trainingrun-local/NAME"),
 ]
 Endpoint = Annotated[
     str | None, typer.Option(help="URL of the bucket's service as this machine reaches it.")
 ]
 Step = Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint.")]
 Trial = Annotated[
-    int | None, typer.Option(min=1, help="Number of the trial of a sweep.  [default: the best one]")
+    int | None,
+    typer.Option(min=1, help="Number of the trial of a sweep.", show_default="the best one"),
 ]

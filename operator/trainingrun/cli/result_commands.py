@@ -161,7 +161,7 @@ def download(
     step: Step = None,
     best: Annotated[bool, typer.Option("--best", help="The best one.")] = False,
     to: Annotated[
-        Path | None, typer.Option(help="Folder to make.  [default: <run>-step-<step>]")
+        Path | None, typer.Option(help="Folder to make.", show_default="RUN-step-STEP")
     ] = None,
     trial: Trial = None,
     local: Local = False,

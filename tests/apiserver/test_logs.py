@@ -1,0 +1,71 @@
+"""`trainingrun logs` against a real API server, which says what a user may not do."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from support.apiserver import ApiServer
+from support.operators import a_run
+from trainingrun.cli.main import app
+from trainingrun.rendering import names
+
+RBAC = "rbac.authorization.k8s.io"
+READ = [
+    {"apiGroups": ["trainingrun.dev"], "resources": ["trainingruns"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]},
+]
+EXEC = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]}
+
+
+@pytest.fixture
+def logs_with(apiserver: ApiServer, namespace: str, tmp_path, monkeypatch):
+    """Calls the command as a user with these rules; exit code, output and errors."""
+    apiserver.create(a_run(namespace))
+    labels = {names.RUN_LABEL: "digits", names.ROLE_LABEL: names.HEAD}
+    container = {"name": names.HEAD_CONTAINER, "image": "none"}
+    head = {"name": "digits-1-head", "namespace": namespace, "labels": labels}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": head}
+    apiserver.create({**pod, "spec": {"containers": [container]}})
+
+    def call(rules: list[dict]) -> tuple[int, str, str]:
+        metadata = {"name": "reader", "namespace": namespace}
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+        role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
+        binding = {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "reader"},
+            "subjects": [{"kind": "ServiceAccount", **metadata}],
+        }
+        for manifest in (account, role, binding):
+            apiserver.create(manifest)
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        answer = apiserver.request("POST", f"{apiserver.path(account)}/token", request)
+        config = json.loads(apiserver.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": answer["status"]["token"]}
+        (tmp_path / "config").write_text(json.dumps(config))
+        location = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+        monkeypatch.setattr(location, str(tmp_path / "config"))
+        result = CliRunner().invoke(app, ["logs", "digits", "-n", namespace])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result.exit_code, result.stdout, result.stderr
+
+    return call
+
+
+def test_without_the_right_to_exec_the_missing_right_is_said(logs_with, namespace: str) -> None:
+    code, output, errors = logs_with(READ)
+    assert (code, output) == (1, "")
+    assert errors.count("\n") == 1
+    assert 'cannot get resource "pods/exec"' in errors
+    assert f"ask for the verbs get and create of pods/exec in namespace {namespace}" in errors
+
+
+def test_a_head_without_a_driver_yet_is_named_before_its_own_log(logs_with) -> None:
+    code, output, errors = logs_with([*READ, EXEC])
+    assert (code, output) == (0, "")  # no node runs pods here: the log of one is empty
+    assert errors.startswith("the driver's log cannot be read: ")
+    assert errors.endswith("; this is the log of the container itself:\n")
+    assert "does not have a host assigned" in errors
