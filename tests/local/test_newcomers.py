@@ -73,7 +73,7 @@ ON_A_RANK = {
     ),
     "a server that is not there": (
         'urllib.request.urlopen(f"http://127.0.0.1:{unused_port()}/labels.csv")',
-        "nothing listens at that address: localhost is the pod itself",
+        "use the name of a Service instead of localhost",
     ),
     "a host that is not there": (
         'urllib.request.urlopen("http://no-such-host.invalid/labels.csv")',

@@ -53,6 +53,16 @@ def test_each_rank_has_a_line_and_warnings_follow(server: Server) -> None:
     assert warning == "rank 0 on node a is slow"
 
 
+def test_without_step_times_it_is_said_what_they_need(server: Server) -> None:
+    plain = [{"rank": 0, "usedBytes": GIB}]
+    answer(server, {"workers": {"count": 1}}, phase="Running", progress={"ranks": plain})
+    assert call("ranks", "digits")[2] == (
+        "Step times and waits need a session: see docs/training.md.\n"
+    )
+    answer(server, {"workers": {"count": 2}}, phase="Running", progress={"ranks": RANKS})
+    assert call("ranks", "digits")[2] == ""
+
+
 def test_the_use_of_gpus_has_a_column_where_a_rank_measures_it(server: Server) -> None:
     ranks = [{"rank": 0, "acceleratorShare": 0.07}, {"rank": 1}]
     answer(server, {"workers": {"count": 2}}, phase="Running", progress={"ranks": ranks})
@@ -84,7 +94,7 @@ def test_json_is_what_the_status_has(server: Server) -> None:
 def test_it_is_said_which_ranks_are_not_shown(
     server: Server, shown: int, workers: int, sentence: str
 ) -> None:
-    rows = [{"rank": rank} for rank in range(shown)]
+    rows = [{"rank": rank, "stepSeconds": 1.0} for rank in range(shown)]
     answer(server, {"workers": {"count": workers}}, phase="Running", progress={"ranks": rows})
     assert call("ranks", "digits")[2] == sentence
 

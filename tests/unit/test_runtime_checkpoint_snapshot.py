@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ray.train.torch.train_loop_utils import _WrappedDataLoader
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
@@ -118,8 +119,13 @@ def test_generators_of_random_numbers_go_on_where_they_were(tmp_path: Path) -> N
         ),
         pytest.param(
             torch.utils.data.DataLoader([1]),
-            "data is a DataLoader, .*StatefulDataLoader",
+            r"make ResumableDataLoader\(dataset, …\) instead of DataLoader.*data is a DataLoader",
             id="DataLoader",
+        ),
+        pytest.param(
+            _WrappedDataLoader(torch.utils.data.DataLoader([1]), torch.device("cpu"), False),
+            r"make ResumableDataLoader\(dataset, …\) instead of prepare_data_loader\(DataLoader",
+            id="Ray's DataLoader",
         ),
         pytest.param(iter([1]), "cannot bring it back", id="iterator"),
     ],

@@ -9,10 +9,12 @@ import os
 import pickle
 import signal
 import socket
+import tempfile
 import urllib.request
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -30,10 +32,14 @@ from trainingrun_runtime import remedies
 from trainingrun_runtime.checkpoints.storage_errors import recognize
 from trainingrun_runtime.failure_causes import FailureCause, PeerLost, classify
 from trainingrun_runtime.ray_internals import air_session
-from trainingrun_runtime.remedy_table import REMEDIES, REMOVED
+from trainingrun_runtime.remedy_table import REMEDIES, REMOVED, Remedy
 from trainingrun_runtime.training_function import FunctionError, load_training_function
 
 PLACE = "/some/folder"
+A_CHECKPOINT = "checkpoints/0001-000001/checkpoint_2026-11-26_10-00-00.000000"
+WHAT_TO_DO = {"call", "correct", "have", "import", "make", "move", "open", "pass", "put", "raise"}
+WHAT_TO_DO |= {"read", "release", "report", "run", "save", "set", "take", "transform", "use"}
+WHAT_TO_DO |= {"write"}
 
 
 def raised_by(action: Callable[[], Any]) -> BaseException:
@@ -47,6 +53,10 @@ def importing(module: str, name: str = "") -> Callable[[], Any]:
         exec(f"from {module} import {name}" if name else f"import {module}", {})
 
     return load
+
+
+def load_keys_of(wrapped: dict[str, torch.Tensor]) -> None:
+    torch.nn.Linear(1, 1, bias=False).load_state_dict(wrapped)
 
 
 def a_trainer(**arguments: Any) -> Any:
@@ -69,6 +79,9 @@ RAY = [
     ("checkpoint-of-a-dictionary", lambda: ray.train.Checkpoint.from_bytes(b"")),
     ("checkpoint-of-a-dictionary", lambda: a_checkpoint(data_dict={"a": 1})),
     ("checkpoint-of-a-dictionary", lambda: a_checkpoint(local_path=PLACE)),
+    ("path-of-a-checkpoint", lambda: ray.train.Checkpoint(PLACE).path / "model.pt"),
+    ("path-of-a-checkpoint", lambda: Path(f"runs/{A_CHECKPOINT}/model.pt").read_bytes()),
+    ("result-of-a-path", lambda: ray.train.Result.from_path(tempfile.gettempdir())),
     ("checkpoint-of-a-uri", lambda: ray.train.Checkpoint.from_uri("s3://a/b")),
     ("checkpoint-of-a-uri", lambda: a_checkpoint(uri="s3://a/b")),
     ("checkpoint-to-a-uri", lambda: a_checkpoint(PLACE).to_uri("s3://a/b")),
@@ -211,6 +224,7 @@ MET = [
     ("host-memory", lambda: torch.empty(2**55, dtype=torch.uint8)),
     ("host-memory", lambda: numpy.empty(2**55, dtype=numpy.uint8)),
     ("host-memory", lambda: bytearray(2**55)),
+    ("keys-of-a-wrapped-model", lambda: load_keys_of({"module.weight": torch.zeros(1, 1)})),
     ("no-gpu", lambda: torch.zeros(1).cuda()),
     ("no-gpu", lambda: torch.nn.Linear(1, 1).to("cuda")),
     ("no-nccl", begin_with_nccl),
@@ -394,6 +408,13 @@ def test_what_needs_a_gpu_or_another_package_is_recognized_by_its_text(
     assert found.id == id_
 
 
+@pytest.mark.parametrize("remedy", REMEDIES, ids=lambda remedy: remedy.id)
+def test_an_advice_begins_with_what_to_do_and_is_short(remedy: Remedy) -> None:
+    words = remedy.advice.split()
+    assert words[0] in WHAT_TO_DO
+    assert len(words) <= 30
+
+
 def test_each_row_is_met_in_a_test() -> None:
     met = {row[0] for row in (*RAY, *MET, *TEXTS)}
     assert {remedy.id for remedy in REMEDIES} == met
@@ -426,9 +447,9 @@ def test_the_sentence_has_the_error_and_the_advice_within_an_attempt_s_message()
     failure = classify(WorkerGroupError("it failed", {1: error}))
     assert failure.message == (
         "rank 1 raised AttributeError: The new `ray.train.Checkpoint` class does not support "
-        "`from_dict()`. Instead, only directories are supported; a checkpoint is a folder: write "
-        "files into one, pass Checkpoint.from_directory(folder) to ray.train.report, and read "
-        "them below checkpoint.as_directory()"
+        "`from_dict()`. Instead, only directories are supported; write files into a folder, pass "
+        "Checkpoint.from_directory(folder) to ray.train.report, and read them below "
+        "checkpoint.as_directory(): a checkpoint is a folder"
     )
 
 

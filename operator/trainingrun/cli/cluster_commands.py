@@ -125,6 +125,8 @@ def ranks(
     typer.echo(rank_view.ranks(found, terminal_width()))
     for warning in progress.get("warnings") or []:
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
+    if (needed := rank_view.without_steps(found)) is not None:
+        typer.echo(needed, err=True)
     if run is not None and (rest := rank_view.left_out(found, run["spec"])) is not None:
         typer.echo(rest, err=True)
 

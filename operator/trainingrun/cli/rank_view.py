@@ -59,6 +59,13 @@ def left_out(found: Sequence[Rank], spec: Mapping[str, Any]) -> str | None:
     )
 
 
+def without_steps(found: Sequence[Rank]) -> str | None:
+    """What step times need, in a sentence, where no rank has any."""
+    if not found or any("stepSeconds" in rank for rank in found):
+        return None
+    return "Step times and waits need a session: see docs/training.md."
+
+
 def why_none(run: Mapping[str, Any]) -> str:
     """Why the status has no ranks, in a sentence."""
     name, phase = run["metadata"]["name"], (run.get("status") or {}).get("phase")

@@ -33,29 +33,27 @@ class Case:
 
 TWO: dict[str, Any] = {"count": 2}
 CASES = {
-    "connection_refused": Case(r"Connection refused.*; nothing listens at that address"),
+    "connection_refused": Case(r"Connection refused.*; use the name of a Service"),
     "shared_memory_too_small": Case(
-        r"shared memory is full: raise workers\.resources\.sharedMemory",
+        r"raise workers\.resources\.sharedMemory, or lower num_workers",
         workers={"resources": {"cpu": "1", "memory": "2Gi", "sharedMemory": "160Mi"}},
     ),
     # Ray writes to the disk what its store does not hold, unless that is nearly full.
     "object_store_full": Case(
-        r"Ray's object store is full: .* or raise workers\.resources\.sharedMemory",
+        r"or raise workers\.resources\.sharedMemory: Ray's object store is full",
         env={"RAY_local_fs_capacity_threshold": "0.01"},
     ),
     "killed_for_memory": Case(
         r"raise workers\.resources\.memory, or make the batch smaller and accumulate gradients",
         workers={"resources": {"cpu": "1", "memory": "1Gi"}},
     ),
-    "no_gpu": Case(r"the worker has no GPU: set workers\.accelerator of the TrainingRun"),
+    "no_gpu": Case(r"set workers\.accelerator of the TrainingRun and use an image with CUDA"),
     "removed_api": Case(r"pass Checkpoint\.from_directory\(folder\) to ray\.train\.report"),
     "cuda_out_of_memory": Case(
-        r"CUDA out of memory\. Tried to allocate 20\.00 GiB.*; the GPU's memory is full: make the "
-        r"batch smaller and accumulate gradients over several"
+        r"CUDA out of memory\. Tried to allocate 20\.00 GiB.*; make the batch smaller and "
+        r"accumulate gradients over several"
     ),
-    "nccl_finds_a_gpu_twice": Case(
-        r"NCCL error in.*; each worker sees its own GPUs alone: use ray\.train\.torch\.get_device"
-    ),
+    "nccl_finds_a_gpu_twice": Case(r"NCCL error in.*; use ray\.train\.torch\.get_device"),
     # The loss of another rank causes such errors, too: the worker group is replaced.
     "nccl_system_error": Case(
         r"NCCL error in.*; set NCCL_DEBUG: INFO in training\.env to see its cause", ends=None

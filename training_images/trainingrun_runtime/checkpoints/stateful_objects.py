@@ -163,12 +163,22 @@ def _with_state(name: str, thing: Any) -> Stateful:
         return _NumpyGenerator(thing)
     lacks = [m for m in ("state_dict", "load_state_dict") if not callable(getattr(thing, m, None))]
     if lacks:
+        instead = instead_of_loader(thing) or "leave it out, or pass an object that has both"
         raise NotRestorable(
-            f"{name} is a {type(thing).__name__}, which has no {' and no '.join(lacks)}: a session "
-            "cannot bring it back; leave it out, or pass an object that has both (for a data "
-            "loader: trainingrun_runtime.ResumableDataLoader, or torchdata's StatefulDataLoader)"
+            f"{instead}: {name} is a {type(thing).__name__}, which has no "
+            f"{' and no '.join(lacks)}, so a session cannot bring it back"
         )
     return thing  # type: ignore[no-any-return]
+
+
+def instead_of_loader(thing: Any) -> str | None:
+    """What to make in the place of a data loader that has no state; None: it is none."""
+    kinds = [kind.__name__ for kind in type(thing).__mro__]
+    if "_WrappedDataLoader" in kinds:  # of Ray
+        return "make ResumableDataLoader(dataset, …) instead of prepare_data_loader(DataLoader(…))"
+    if isinstance(thing, torch.utils.data.DataLoader):
+        return "make ResumableDataLoader(dataset, …) instead of DataLoader(dataset, …)"
+    return None
 
 
 def _instead(how: str) -> str:

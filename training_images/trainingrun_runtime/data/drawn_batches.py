@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from ..checkpoints.stateful_objects import instead_of_loader
 from .position import ResumableLoader
 
 T = TypeVar("T")
@@ -74,11 +75,11 @@ class DrawnBatches:
         """
         known = self._objects.values()
         if all(loader is not thing for thing in known):
+            instead = instead_of_loader(loader)
             raise ValueError(
-                f"the session does not restore this {type(loader).__name__}, so a resumed run "
-                "would begin its data anew; pass it to the session as well, as in "
-                "Session(loader=loader), where it is a trainingrun_runtime.ResumableDataLoader or "
-                "has state_dict and load_state_dict"
+                f"{f'{instead}, and ' if instead else ''}pass the loader to the session as well, "
+                f"as in Session(loader=loader): this {type(loader).__name__} would begin anew in a "
+                "resumed run"
             )
         return self._repeated(loader)
 

@@ -8,33 +8,33 @@ MET: tuple[Remedy, ...] = (
     Remedy(
         "cuda-out-of-memory",
         r"(CUDA|HIP) out of memory|CUDA error: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED",
-        f"the GPU's memory is full: {_LESS_MEMORY}, compute in bfloat16, or shard the model "
-        "(fully_shard)",
+        f"{_LESS_MEMORY}, compute in bfloat16, or shard the model (fully_shard): the GPU's memory "
+        "is full",
     ),
     Remedy(
         "shared-memory",
         r"out of shared memory|unable to (allocate shared memory|write to file </|mmap \d+ bytes "
         r"from file </)|/dev/shm|killed by signal: Bus error",
-        "the pod's shared memory is full: raise workers.resources.sharedMemory, or lower "
-        "num_workers of the data loader",
+        "raise workers.resources.sharedMemory, or lower num_workers of the data loader: the pod's "
+        "shared memory is full",
     ),
     Remedy(
         "loader-killed",
         r"DataLoader worker \(pid.{0,60}(killed by signal: Killed|exited unexpectedly)",
-        "a process of the data loader died: raise workers.resources.sharedMemory where the log has "
-        "`insufficient shared memory`, else workers.resources.memory, or lower num_workers",
+        "raise workers.resources.sharedMemory where the log has `insufficient shared memory`, "
+        "else workers.resources.memory, or lower num_workers: a process of the data loader died",
     ),
     Remedy(
         "disk-full",
         r"OutOfDiskError",
-        "the node's disk is full, onto which Ray's object store spills: free it, give the pods "
-        "more ephemeral-storage in podTemplate, or release what is not needed",
+        "release what is not needed, free the disk, or give the pods more ephemeral-storage in "
+        "podTemplate: the node's disk is full, onto which Ray's object store spills",
     ),
     Remedy(
         "object-store-full",
         r"ObjectStoreFullError|object store (memory )?is full",
-        "Ray's object store is full: pass large data by ray.data or files and not by ray.put, "
-        "release what is not needed, or raise workers.resources.sharedMemory, which it uses",
+        "pass large data by ray.data or files and not by ray.put, release what is not needed, or "
+        "raise workers.resources.sharedMemory: Ray's object store is full",
     ),
     Remedy(
         "ray-out-of-memory",
@@ -45,13 +45,13 @@ MET: tuple[Remedy, ...] = (
         "host-memory",
         r"^_?(Array)?MemoryError|DefaultCPUAllocator: (can't allocate|not enough) memory|"
         r"Cannot allocate memory|std::bad_alloc",
-        f"the pod has not that much memory: raise workers.resources.memory, or {_LESS_MEMORY}",
+        f"raise workers.resources.memory, or {_LESS_MEMORY}: the pod has not that much memory",
     ),
     Remedy(
         "no-nccl",
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",
-        "the workers have no GPU: set workers.accelerator of the TrainingRun, or "
-        "training.torch.backend: gloo",
+        "set workers.accelerator of the TrainingRun, or gloo as training.torch.backend: the "
+        "workers have no GPU",
     ),
     Remedy(
         "fsdp-without-gpu",
@@ -68,39 +68,39 @@ MET: tuple[Remedy, ...] = (
     Remedy(
         "old-driver",
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
-        "the image's CUDA is newer than the node's driver: use an image with an older CUDA, or "
-        "nodes with a newer driver",
+        "use an image with an older CUDA, or nodes with a newer driver: the image's CUDA is newer "
+        "than the node's driver",
     ),
     Remedy(
         "no-gpu",
         r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available|"
         r"no CUDA-capable device|CUDA is not available|No HIP GPUs are available",
-        "the worker has no GPU: set workers.accelerator of the TrainingRun and use an image with "
-        "CUDA, or move tensors to ray.train.torch.get_device() instead of 'cuda'",
+        "set workers.accelerator of the TrainingRun and use an image with CUDA, or move tensors "
+        "to ray.train.torch.get_device() instead of 'cuda': the worker has no GPU",
     ),
     Remedy(
         "invalid-device",
         r"CUDA error: invalid device ordinal|Duplicate GPU detected",
-        "each worker sees its own GPUs alone: use ray.train.torch.get_device(), not a number of "
-        "its own",
+        "use ray.train.torch.get_device(), not a number of a device: each worker sees its own "
+        "GPUs alone",
     ),
     Remedy(
         "device-assert",
         r"device-side assert triggered",
-        "an index is out of its range, mostly a label or a token: run that batch on the CPU, or "
-        'set CUDA_LAUNCH_BLOCKING: "1" in training.env, to see where',
+        'run that batch on the CPU, or set CUDA_LAUNCH_BLOCKING: "1" in training.env, to see '
+        "where: an index is out of its range, mostly a label or a token",
     ),
     Remedy(
         "other-gpu",
         r"no kernel image is available",
-        "PyTorch of the image was not built for this GPU: use another image, or choose the GPU by "
-        "workers.accelerator.product",
+        "use another image, or choose the GPU by workers.accelerator.product: "
+        "PyTorch of the image was not built for this GPU",
     ),
     Remedy(
         "nccl-timeout",
         r"collective operation timeout|ProcessGroupNCCL.{0,200}ran for \d+ milliseconds",
-        "a rank did not take part in a collective in time: every rank must do the same steps; "
-        "training.torch.timeoutSeconds is the limit",
+        "have every rank do the same steps, or raise training.torch.timeoutSeconds: a rank did "
+        "not take part in a collective in time",
     ),
     Remedy(
         "nccl-system",
@@ -123,8 +123,8 @@ MET: tuple[Remedy, ...] = (
     Remedy(
         "connection-refused",
         r"Connection refused|ECONNREFUSED",
-        "nothing listens at that address: localhost is the pod itself, so use the name of a "
-        "Service, and see that it runs",
+        "use the name of a Service instead of localhost, which is the pod itself, and see that "
+        "it runs: nothing listens at that address",
     ),
     Remedy(
         "no-such-host",
@@ -133,10 +133,16 @@ MET: tuple[Remedy, ...] = (
         "downloaded can be put into the image or the bucket",
     ),
     Remedy(
+        "keys-of-a-wrapped-model",
+        r"(Missing|Unexpected) key\(s\) in state_dict: \"module\.",
+        'save model.module.state_dict() of a model from prepare_model, or take "module." off the '
+        "keys: such a model wraps yours",
+    ),
+    Remedy(
         "unused-parameters",
         r"Expected to have finished reduction in the prior iteration",
-        "parameters took no part in the loss: pass parallel_strategy_kwargs="
-        '{"find_unused_parameters": True} to prepare_model',
+        'pass parallel_strategy_kwargs={"find_unused_parameters": True} to prepare_model: '
+        "parameters took no part in the loss",
     ),
     Remedy(
         "tensors-as-metrics",
@@ -147,22 +153,20 @@ MET: tuple[Remedy, ...] = (
         "as-under-torchrun",
         r"torch\.distributed using env:// rendezvous: environment variable|"
         r"^KeyError: '(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)'",
-        "a script runs once, beside the ranks, and not on each rank as under torchrun: put the "
-        "training into a function and call TorchTrainer(function).fit(), or name the function in "
-        "training.function",
+        "put the training into a function and call TorchTrainer(function).fit(), or name it in "
+        "training.function: a script runs once, beside the ranks, and not on each rank",
     ),
     Remedy(
         "no-process-group",
         r"Default process group has not been initialized",
-        "TorchTrainer makes a process group on the ranks that it starts, and there is none outside "
-        "of its function or with other trainers, where "
+        "use torch.distributed in the function of a TorchTrainer alone; elsewhere "
         "ray.train.get_context().get_world_rank() is the rank",
     ),
     Remedy(
         "exit",
         r"^SystemExit\b",
-        "to fail, raise an error that says why; to end in order, return from the training function "
-        "on every rank, or call session.stop() on one",
+        "raise an error that says why, to fail; to end in order, return from the training "
+        "function on every rank, or call session.stop() on one",
     ),
     Remedy(
         "no-such-package",

@@ -12,12 +12,12 @@ FRAMEWORKS: tuple[Remedy, ...] = (
     Remedy(
         "eval-strategy",
         _argument("TrainingArguments", "evaluation_strategy"),
-        "it is eval_strategy in Transformers 5",
+        "pass eval_strategy, which has its place in Transformers 5",
     ),
     Remedy(
         "processing-class",
         _argument("Trainer", "tokenizer"),
-        "it is processing_class in Transformers 5",
+        "pass processing_class, which has its place in Transformers 5",
     ),
     Remedy(
         "use-cpu",
@@ -56,9 +56,8 @@ FRAMEWORKS: tuple[Remedy, ...] = (
         r"Error building extension '|Unable to JIT load the \w+ op|op, which failed to build/load|"
         r"Ninja is required to load C\+\+ extensions|CUDA_HOME (environment variable is not set|"
         r"does not exist)",
-        "the image has no compiler: use an image with g++ and ninja, and for GPUs with CUDA's "
-        "nvcc; instead of DeepSpeed's own optimizers torch_adam: true or one of torch.optim "
-        "needs none",
+        "use an image with g++ and ninja, and for GPUs with CUDA's nvcc, or an optimizer of "
+        "torch.optim instead of DeepSpeed's: the image has no compiler",
     ),
 )
 """The arguments that Ray's documentation passes to Transformers, and what DeepSpeed compiles."""

@@ -22,8 +22,8 @@ _LIGHTNING = (
     "RayLightningEnvironment and prepare_trainer of ray.train.lightning"
 )
 _FOLDER = (
-    "a checkpoint is a folder: write files into one, pass Checkpoint.from_directory(folder) to "
-    "ray.train.report, and read them below checkpoint.as_directory()"
+    "write files into a folder, pass Checkpoint.from_directory(folder) to ray.train.report, and "
+    "read them below checkpoint.as_directory(): a checkpoint is a folder"
 )
 _RESTORE = (
     "take it out: the run's newest checkpoint is ray.train.get_checkpoint() in the training "
@@ -39,6 +39,19 @@ REMOVED: tuple[Remedy, ...] = (
         r"'(to_dict|to_bytes|from_bytes|from_model|get_model|get_preprocessor|"
         r"get_internal_representation)'|" + _keyword("Checkpoint", "data_dict|local_path"),
         _FOLDER,
+    ),
+    Remedy(
+        "path-of-a-checkpoint",
+        r"unsupported operand type\(s\) for /: 'str' and 'str'|"
+        r"No such file or directory: '[^']*checkpoints/\d{4}-\d{6}/",
+        'read files below checkpoint.as_directory(), as pathlib.Path(folder, "model.pt"): '
+        "checkpoint.path is text, and a place in the bucket",
+    ),
+    Remedy(
+        "result-of-a-path",
+        r"Failed to restore the Result object: checkpoint_manager_snapshot",
+        "open the run's folder with trainingrun_runtime.results.open(uri): Result.from_path reads "
+        "the script's own run alone",
     ),
     Remedy(
         "checkpoint-of-a-uri",
@@ -135,8 +148,8 @@ REMOVED: tuple[Remedy, ...] = (
         "other-trainers",
         _MODULE.format(r"train\.(?:mosaic|rl|sklearn|gbdt_trainer)")
         + r"|`HorovodTrainer` is not supported|Horovod isn't installed",
-        "Ray Train has no such trainer any more: use TorchTrainer with that library in its "
-        "function, XGBoostTrainer or LightGBMTrainer, and RLlib for reinforcement learning",
+        "use TorchTrainer with that library in its function, XGBoostTrainer or LightGBMTrainer, "
+        "and RLlib for reinforcement learning: Ray Train has no such trainer any more",
     ),
     Remedy(
         "boosting-without-a-function",
@@ -218,8 +231,8 @@ REMOVED: tuple[Remedy, ...] = (
         "tuner-of-a-trainer",
         r"Improper 'run' - not string nor trainable|Trainer' object has no attribute "
         r"'as_trainable'",
-        "a Tuner takes no trainer any more: call fit() of the trainer itself, or try out values by "
-        "sweep of the TrainingRun",
+        "call fit() of the trainer itself, or move its function into a module for "
+        "training.function and set spec.sweep: a Tuner takes no trainer any more",
     ),
     Remedy(
         "outside-of-training",
