@@ -140,14 +140,14 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
     )
     command = start(folder, a_run("broken:train", workers=1))
     assert command.wait() == 1
-    assert "ValueError: no such file; attempt 2 follows in 0 s" in command.output
+    assert "ValueError: no such file (broken.py:3); attempt 2 follows in 0 s" in command.output
     *_, sentence, output, log = command.output.splitlines()
     assert output.startswith("output of the workers: /")
     files = Path("/").glob(output.removeprefix("output of the workers: /") + ".out")
     assert [line for file in files for line in file.read_text().splitlines()].count("reading") == 2
     assert sentence.startswith("tiny failed: ")
-    assert "ValueError: no such file" in sentence
-    assert "failures.maxRestarts is 1" in sentence
+    assert "ValueError: no such file (broken.py:3)" in sentence
+    assert "the same error ended two attempts in a row before their first step" in sentence
     assert "no such file" in Path(log.removeprefix("log: ")).read_text()
 
 
@@ -163,6 +163,29 @@ def test_of_a_function_that_reports_nothing_the_summary_claims_no_number_of_lost
     assert "it begins again, since no checkpoint was reported" in command.output
     assert command.result()["interruptions"] == "1"
     assert command.result()["steps lost"].startswith("not known")
+
+
+@pytest.mark.slow
+def test_what_a_script_prints_after_its_training_is_shown_and_its_log_is_named(
+    folder: Path,
+) -> None:
+    (folder / "plain.py").write_text(
+        "import ray.train\n"
+        "from ray.train.torch import TorchTrainer\n"
+        "def train():\n"
+        "    ray.train.report({'loss': 0.25})\n"
+        "print('before')\n"
+        "result = TorchTrainer(train).fit()\n"
+        "print(f\"Final  loss: {result.metrics['loss']}\", end='')\n"
+    )
+    run = yaml.safe_load(a_run("", workers=1))
+    run["spec"]["training"] = {"script": {"path": str(folder / "plain.py")}}
+    command = start(folder, yaml.safe_dump(run))
+    assert command.wait() == 0, command.output
+    lines = command.output.splitlines()
+    assert "Final  loss: 0.25" in lines
+    assert "before" not in lines
+    assert "Final  loss: 0.25" in Path(lines[-1].removeprefix("log: ")).read_text()
 
 
 @pytest.mark.slow

@@ -39,6 +39,30 @@ def test_an_application_is_retried_as_often_as_max_restarts_says() -> None:
     assert second == GiveUp("failures.maxRestarts is 1, and all of them are used up")
 
 
+def test_the_same_error_before_the_first_step_is_not_tried_a_third_time() -> None:
+    rules = Failures(max_restarts=5)
+    error = Failure(kind="Application", message="rank 0 raised KeyError", retry="UnlessRepeated")
+    first = after_failure(rules, Tally(), error, newer_checkpoint=False, stepped=False)
+    assert isinstance(first, Retry)
+    again = error.model_copy(update={"message": "rank 1 raised KeyError"})
+    second = after_failure(rules, first.tally, again, newer_checkpoint=False, stepped=False)
+    assert isinstance(second, GiveUp)
+    assert "two attempts in a row" in second.message
+    for other, stepped in (
+        (again, True),
+        (error.model_copy(update={"message": "rank 0 raised TypeError"}), False),
+        (error.model_copy(update={"retry": "Always"}), False),
+    ):
+        found = after_failure(rules, first.tally, other, newer_checkpoint=False, stepped=stepped)
+        assert isinstance(found, Retry)
+
+
+def test_a_script_that_fails_after_its_training_is_not_tried_again() -> None:
+    error = Failure(kind="Application", message="KeyError", retry="Never")
+    found = after_failure(Failures(), Tally(), error, newer_checkpoint=True)
+    assert isinstance(found, GiveUp)
+
+
 def test_lost_infrastructure_uses_up_no_restart_and_the_other_way_round() -> None:
     rules = Failures(max_restarts=0, max_preemptions=1)
     lost = after_failure(rules, Tally(), INFRASTRUCTURE, newer_checkpoint=True)

@@ -34,6 +34,11 @@ def _env(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
     return Row(path, keyword, good, bad, says, "spec.training.env")
 
 
+def _kept_best(keyword: str, good: int, bad: int, says: str) -> Row:
+    of_good, of_bad = ({"keepBest": count, "best": {"metric": "loss"}} for count in (good, bad))
+    return Row("spec.checkpoints.keepBest", keyword, of_good, of_bad, says, "spec.checkpoints")
+
+
 def _variable(name: str, **more: Any) -> list[dict[str, Any]]:
     return [{"name": name, **(more or {"value": "1"})}]
 
@@ -515,6 +520,15 @@ ROWS: list[Row] = [
     *in_range("spec.tracking.tensorboard.everySeconds", 5, 3600),
     *SWEEP_ROWS,
     *in_range("spec.checkpoints.keep", 2, 1000),
+    _kept_best("minimum", 1, 0, "should be greater than or equal to 1"),
+    _kept_best("maximum", 1000, 1001, "should be less than or equal to 1000"),
+    *by_rule(
+        "spec.checkpoints.keepBest",
+        "needs best, which names the metric",
+        [{"keepBest": 3, "best": {"metric": "loss"}}],
+        [{"keepBest": 3}],
+        "spec.checkpoints",
+    ),
     required("spec.checkpoints.best.metric", "loss"),
     Row("spec.checkpoints.best.metric", "minLength", "a", "", "should be at least 1 chars long"),
     max_length("spec.checkpoints.best.metric", 253),

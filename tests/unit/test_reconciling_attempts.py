@@ -239,6 +239,62 @@ def test_the_run_fails_when_its_restarts_are_used_up(training: Observed) -> None
     assert "loss is NaN" in found.message
 
 
+def the_next_attempt_fails(training: Observed, first: Any, second: Any) -> Any:
+    """The plan at the end of attempt 2, where attempt 1 has ended with the first document."""
+    ended = then(replace(training, progress=first), 60)
+    gone = replace(ended, ray_jobs=(), ray_clusters=(), pods=(), progress=None)
+    begun = then(gone, 80, ray_jobs=(a_ray_job(2, status="RUNNING"),))
+    return reconcile(replace(begun, progress=second), 120)
+
+
+UNTRAINED = {"step": 0, "step_time": None, "total_steps": None}
+
+
+def an_error(attempt: int, message: str, retry: str = "UnlessRepeated", **document: Any) -> Any:
+    failure = {"kind": "Application", "message": message, "retry": retry}
+    return a_progress(attempt, state="Failed", failure=failure, **{**UNTRAINED, **document})
+
+
+def test_the_same_error_of_the_code_before_the_first_step_is_not_tried_a_third_time(
+    training: Observed,
+) -> None:
+    plan = the_next_attempt_fails(
+        training,
+        an_error(1, "rank 0 raised ImportError: no module 'nets' (/tmp/tmpx1y2z3 at 0x7f31)"),
+        an_error(2, "rank 1 raised ImportError: no module 'nets' (/tmp/tmpa4b5c6 at 0x7e02)"),
+    )
+    found = condition(plan, "Failed")
+    assert (plan.status.phase, found.reason) == ("Failed", "NonRetriableError")
+    assert "two attempts in a row before their first step" in found.message
+    assert "no module 'nets'" in found.message
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(an_error(1, "KeyError: 'a'"), an_error(2, "KeyError: 'b'"), id="another"),
+        pytest.param(
+            an_error(1, "KeyError: 'a'", step=1), an_error(2, "KeyError: 'a'"), id="after a step"
+        ),
+        pytest.param(
+            an_error(1, "URLError", "Always"), an_error(2, "URLError", "Always"), id="may pass"
+        ),
+    ],
+)
+def test_an_error_that_may_pass_is_tried_again(training: Observed, first: Any, second: Any) -> None:
+    plan = the_next_attempt_fails(training, first, second)
+    assert plan.status.phase == "Recovering"
+    assert plan.status.attempts[-1].outcome == "Failed"
+
+
+def test_a_script_that_fails_after_its_training_ends_the_run_at_once(training: Observed) -> None:
+    failure = {"kind": "Application", "message": "train.py:31: KeyError", "retry": "Never"}
+    plan = reconcile(replace(training, progress=a_progress(state="Failed", failure=failure)))
+    found = condition(plan, "Failed")
+    assert (plan.status.phase, found.reason) == ("Failed", "NonRetriableError")
+    assert found.message.endswith("train.py:31: KeyError")
+
+
 def test_the_run_fails_when_more_is_lost_than_max_preemptions(training: Observed) -> None:
     terminating = replace(training, pods=(*pods()[:2], a_pod("worker-2", terminating_at=60)))
     once = reconcile(wanting(terminating, failures={"maxPreemptions": 0}))

@@ -47,6 +47,25 @@ def a_jax_trainer(config: JaxConfig | None = None, **scaling: Any) -> JaxTrainer
     return JaxTrainer(print, jax_config=config, scaling_config=ScalingConfig(**scaling))
 
 
+@pytest.mark.parametrize("devices", ["CPUs", "GPUs"])
+@pytest.mark.parametrize("use_gpu", [False, True])
+def test_a_backend_that_ray_has_filled_in_is_no_setting_of_the_script(
+    devices: str, use_gpu: bool
+) -> None:
+    scaling = ScalingConfig(num_workers=2, use_gpu=use_gpu)
+    assert connected(TorchTrainer(print, scaling_config=scaling), devices).overruled == []
+
+
+def test_a_backend_of_the_script_that_is_not_used_is_named() -> None:
+    trainer = TorchTrainer(
+        print,
+        torch_config=TorchConfig(backend="nccl"),
+        scaling_config=ScalingConfig(num_workers=2),
+    )
+    (said,) = connected(trainer, "CPUs").overruled
+    assert said.startswith("TorchConfig(backend='nccl') of the script is overruled")
+
+
 @pytest.mark.parametrize(
     ("devices", "gpu", "tpu", "count"),
     [("CPUs", False, False, None), ("GPUs", True, False, 2), ("TPUs", False, True, 4)],

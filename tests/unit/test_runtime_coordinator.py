@@ -55,6 +55,28 @@ def commit(coordinator: Coordinator, upload: UploadedCheckpoint) -> None:
     coordinator.committed(upload, manifest, f"s3://b/r/{path}")
 
 
+def test_scores_of_a_validation_are_of_the_checkpoint_that_it_has_read(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.group_started(2, 0, [])
+    upload = replace(an_upload(10, 1), validated=True)
+    commit(coordinator, upload)
+    assert coordinator.validating() == [upload.path]
+    coordinator.validated(upload.path, {"accuracy": 0.9})
+    assert coordinator.validating() == []
+    assert coordinator.next_upload(0) == LateMetrics(10, {"accuracy": 0.9}, upload.path)
+    rows = [row for batch in coordinator.rows(0) for row in batch.rows]
+    assert [(row.step, row.metrics) for row in rows] == [(10, {"accuracy": 0.9})]
+
+
+def test_of_a_validation_that_fails_nothing_is_kept(coordinator: Coordinator) -> None:
+    coordinator.group_started(2, 0, [])
+    upload = replace(an_upload(10, 1), validated=True)
+    commit(coordinator, upload)
+    coordinator.validated(upload.path, {})
+    assert (coordinator.validating(), coordinator.uploads_waiting()) == ([], 0)
+
+
 def test_a_later_step_of_a_former_group_does_not_count_as_this_groups_commit(
     coordinator: Coordinator,
 ):

@@ -1,6 +1,7 @@
 """Causes of failures: a lost machine is no error of the application, and a bug no lost machine."""
 
 import multiprocessing
+import pickle
 import re
 import socket
 import struct
@@ -27,6 +28,7 @@ from trainingrun_runtime.failure_causes import (
     first_line,
     is_collective_error,
 )
+from trainingrun_runtime.leaving_a_rank import as_text
 from trainingrun_runtime.ray_internals.controller import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
@@ -95,6 +97,36 @@ def test_cause(failures, cause):
 def test_a_preemption_is_that_of_the_pod_with_the_notice(failures, ranks):
     """The operator sees that pod end too, and counts one loss where both name it."""
     assert classify(WorkerGroupError("it failed", failures)).ranks == ranks
+
+
+def caused_by(cause: Exception, error: Exception) -> BaseException:
+    try:
+        raise error from cause
+    except Exception as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "retry"),
+    [
+        pytest.param(ImportError("No module named 'nets'"), "UnlessRepeated", id="import"),
+        pytest.param(ValueError("bad batch"), "UnlessRepeated", id="value"),
+        pytest.param(RuntimeError("mat1 and mat2 cannot be multiplied"), "UnlessRepeated", id="c"),
+        pytest.param(RuntimeError("CUDA error: unspecified launch failure"), "Always", id="gpu"),
+        pytest.param(OSError("We couldn't connect to the hub"), "Always", id="network"),
+        pytest.param(Exception("anything"), "Always", id="of unknown kind"),
+        pytest.param(
+            caused_by(ConnectionResetError("reset"), ValueError("no files were found")),
+            "Always",
+            id="caused by the network",
+        ),
+    ],
+)
+def test_an_error_of_the_code_is_the_same_again_unless_something_else_is_behind_it(
+    error: Exception, retry: str
+):
+    sent = pickle.loads(pickle.dumps(as_text(error)))
+    assert classify(WorkerGroupError("it failed", {0: sent})).retry == retry
 
 
 def test_a_controller_error_is_nobodys_bug():

@@ -83,6 +83,26 @@ RUN = [
 ]
 
 
+def test_the_best_checkpoints_of_a_script_are_kept_where_the_run_names_no_metric() -> None:
+    theirs = CheckpointConfig(
+        num_to_keep=3, checkpoint_score_attribute="loss", checkpoint_score_order="min"
+    )
+    ours = ContractCheckpoints(keep=2)
+    kept = overruled.kept(theirs, ours)
+    assert (kept.keep, kept.best_metric, kept.best_order, kept.keep_best) == (2, "loss", "min", 3)
+    assert of_run(RunConfig(checkpoint_config=theirs), **kept.model_dump()) == []
+    assert overruled.kept(CheckpointConfig(num_to_keep=5), ours) == ours
+    named = ContractCheckpoints(best_metric="accuracy", best_order="max")
+    assert overruled.kept(theirs, named) == named
+    said = of_run(RunConfig(checkpoint_config=theirs), best_metric="accuracy", best_order="max")
+    assert [sentence.partition(" of the script")[0] for sentence in said] == [
+        "CheckpointConfig(num_to_keep=3)",
+        "CheckpointConfig(checkpoint_score_attribute='loss')",
+        "CheckpointConfig(checkpoint_score_order='min')",
+    ]
+    assert "1 is used, which is checkpoints.keepBest" in said[0]
+
+
 @pytest.mark.parametrize(("given", "said"), RUN)
 def test_a_run_config_is_overruled(given: dict[str, Any], said: str) -> None:
     (sentence,) = of_run(RunConfig(**given))
@@ -123,7 +143,7 @@ def test_nothing_is_said_of_what_the_run_has_too_and_of_what_is_honored() -> Non
         callbacks=[],
         worker_runtime_env={"env_vars": {"A": "1"}},
     )
-    assert of_run(theirs, keep=3, best_metric="loss", best_order="min") == []
+    assert of_run(theirs, best_metric="loss", best_order="min", keep_best=3) == []
     given = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1})
     assert overruled.by_scaling(given, OURS) == []
     gloo = TorchConfig(backend="gloo")

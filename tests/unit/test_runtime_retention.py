@@ -58,6 +58,17 @@ def test_the_best_stays(best: Best, kept: int | None) -> None:
     )
 
 
+def test_as_many_of_the_best_stay_as_are_asked_for() -> None:
+    """As with Ray's CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="loss")."""
+    losses = (0.3, 0.1, 0.9, 0.2, 0.8, 0.7)
+    committed = [a_manifest(step, loss=loss) for step, loss in enumerate(losses, 1)]
+    dropped = expired(committed, keep=1, best=("loss", "min"), keep_best=2)
+    assert [m.step for m in dropped] == [1, 3, 5]
+    used = [committed[2].path]
+    dropped = expired(committed, keep=1, best=("loss", "min"), keep_best=2, used=used)
+    assert [m.step for m in dropped] == [1, 5]
+
+
 @pytest.mark.parametrize(
     "worthless",
     [

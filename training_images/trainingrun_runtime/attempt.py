@@ -10,11 +10,11 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import RunContract
+from trainingrun.api.contract import ContractCheckpoints, RunContract
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.api.progress import Failure, LastCheckpoint, ProgressResult
 
-from . import prestarted_worker, requirements, script, user_code
+from . import prestarted_worker, requirements, script, user_code, user_frames
 from .background import Background
 from .checkpoints import manifest, retention, run_result
 from .checkpoints.committer import Committer
@@ -52,6 +52,8 @@ def start_imports() -> BackgroundImports:
 
 def failure_of(error: BaseException) -> Failure:
     """The failure for an error that was not raised by training code."""
+    if isinstance(error, script.FailedAfterTraining):
+        return Failure(kind="Application", message=str(error), retry="Never")
     if isinstance(error, NothingToRestore | user_code.CodeError | requirements.Uninstallable):
         return Failure(kind="Application", message=str(error))
     if isinstance(error, requirements.IndexSilent):
@@ -59,7 +61,11 @@ def failure_of(error: BaseException) -> Failure:
     storage = recognize(error)
     if storage is not None:
         return Failure(kind="Storage", message=str(storage))
-    return Failure(kind="Infrastructure", message=f"{type(error).__name__}: {explained(error)}")
+    name = type(error).__name__
+    # Those of Ray pass the script too, where it calls `fit()`.
+    place = None if type(error).__module__.startswith("ray") else user_frames.raised_at(error)
+    where = f" ({place})" if place else ""
+    return Failure(kind="Infrastructure", message=f"{name}: {explained(error, where)}")
 
 
 class Attempt:
@@ -125,6 +131,11 @@ class Attempt:
             self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
         )
 
+    def _keep(self, checkpoints: ContractCheckpoints) -> None:
+        """Keep these checkpoints, as a script says."""
+        self._contract = self._contract.model_copy(update={"checkpoints": checkpoints})
+        self._committer.checkpoints = checkpoints
+
     def _rows(self, seen: int) -> list[Batch]:
         rows = self._coordinator.rows.remote(seen)
         return list(ray.get(rows, timeout=COORDINATOR_TIMEOUT_S))
@@ -149,8 +160,16 @@ class Attempt:
                 return error  # of the image, so of the user's own
         from .trainer import Trainers
 
-        trainers = Trainers(self._contract, self._coordinator, self._bucket, self._lease)
+        trainers = Trainers(
+            self._contract,
+            self._coordinator,
+            self._bucket,
+            self._lease,
+            self._committer.write_reports,
+            self._keep,
+        )
         fit = trainers.intercept()
+        raised: BaseException | None = None
         try:
             if self._contract.script is not None:
                 script.run(self._contract.script, self._contract.script_args, self._contract.config)
@@ -158,14 +177,15 @@ class Attempt:
                 trainers.fit_function()
         except (Exception, SystemExit) as error:
             if not isinstance(error, SystemExit) or error.code:
-                return fit.error or error
-        if fit.error is None and not fit.succeeded:
+                raised = error
+        raised = fit.error or raised
+        if raised is None and not fit.succeeded:
             did = "while fit() still ran" if fit.begun else "without calling fit()"
             return RuntimeError(
                 f"the script ended {did}, so nothing is trained; call fit() of a Ray Train trainer "
                 "at the script's top level, where it runs as __main__, and let it return"
             )
-        return fit.error
+        return script.FailedAfterTraining(raised) if raised and fit.succeeded else raised
 
     def _conclude(self, error: BaseException | None) -> int:
         """Write the outcome to bucket and document; returns the exit code.
@@ -210,7 +230,10 @@ class Attempt:
         failure = failure_of(error)
         outside = isinstance(error, ray.exceptions.RayError | TrainingFailedError)
         if failure.kind == "Infrastructure" and not outside:
-            failure = failure.model_copy(update={"kind": "Application"})
+            from .failure_causes import retry_of
+
+            update = {"kind": "Application", "retry": retry_of(error)}
+            failure = failure.model_copy(update=update)
         self.fail(failure)
         return FAILED
 

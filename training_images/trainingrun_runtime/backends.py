@@ -54,7 +54,9 @@ def in_place_of_the_scripts(trainer: Any, contract: RunContract, scaling: Scalin
         ours = torch(contract, scaling)
         return Backend(
             ours,
-            overruled=overruled.by_torch(theirs, ours, type(theirs)(), gpus=scaling.use_gpu),
+            overruled=overruled.by_torch(
+                theirs, ours, _by_ray(trainer.scaling_config), gpus=scaling.use_gpu
+            ),
         )
     if jax_config.is_jax(theirs):
         return _jax(theirs, trainer.scaling_config, scaling)
@@ -67,6 +69,14 @@ def _is_torch(backend: BackendConfig) -> bool:
     from ray.train.torch import TorchConfig
 
     return type(backend) is TorchConfig
+
+
+def _by_ray(scaling: ScalingConfig) -> BackendConfig:
+    """The TorchConfig that Ray makes of a script's ScalingConfig where it has none."""
+    from ray.train.torch import TorchConfig
+
+    backend = "tpu_dist" if scaling.use_tpu else "nccl" if scaling.use_gpu else "gloo"
+    return TorchConfig(backend=backend)
 
 
 def _jax(theirs: Any, their_scaling: ScalingConfig, scaling: ScalingConfig) -> Backend:

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Literal
 
 from ray.exceptions import RayActorError
 from ray.train import TrainingFailedError, WorkerGroupError
@@ -19,7 +20,7 @@ from .ray_internals.controller import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
 )
-from .remedies import advised, explained, find
+from .remedies import advised, explained, find, texts
 
 
 class Preempted(Exception):
@@ -50,11 +51,19 @@ class RaisedOnRank(Exception):
         text: its own.
         place: file and line of the user's code, such as `train.py:31`; None: it has passed none.
         trace: its traceback, with those of its causes.
+        retry: of `Failure`.
     """
 
-    def __init__(self, kind: str, text: str, place: str | None, trace: str) -> None:
-        super().__init__(kind, text, place, trace)
-        self.kind, self.text, self.place, self.trace = kind, text, place, trace
+    def __init__(
+        self,
+        kind: str,
+        text: str,
+        place: str | None,
+        trace: str,
+        retry: Literal["Always", "UnlessRepeated"] = "Always",
+    ) -> None:
+        super().__init__(kind, text, place, trace, retry)
+        self.kind, self.text, self.place, self.trace, self.retry = kind, text, place, trace, retry
 
     def __str__(self) -> str:
         first, _, others = self.text.partition("\n")
@@ -92,7 +101,30 @@ class ClassifiedFailure:
     """Whether the sentence of a loss says what to do about it."""
     traceback: str = ""
     """Of an error of the application."""
+    retry: Literal["Always", "UnlessRepeated"] = "Always"
+    """Of `Failure`."""
 
+
+_OF_CODE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    FileNotFoundError,
+    ImportError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""Errors that code raises alike each time, where nothing else is behind them."""
+_MAY_PASS = re.compile(
+    r"^\w*(Connect|Timeout|Timed|HTTP|URL|SSL|Socket|Network|Proxy|Protocol|Memory|Ray)\w*\b|"
+    r"^OSError\b|out of memory|timed? ?out|CUDA|NCCL|HIP error|gloo|temporar|unavailable|too many",
+    re.IGNORECASE,
+)
+"""What says that another attempt may succeed, in an error and in those that caused it."""
 
 _COLLECTIVE = re.compile(
     r"gloo|nccl|connection (closed|reset)|broken pipe|socket (closed|timeout)|"
@@ -110,6 +142,13 @@ _OF_TREES = re.compile(
     r"src[/\\]collective[/\\]|another worker|socket (recv|send) error|by peer", re.IGNORECASE
 )
 """What XGBoost and LightGBM say when a rank is lost; their errors are of one type each."""
+
+
+def retry_of(error: BaseException) -> Literal["Always", "UnlessRepeated"]:
+    """Whether another attempt may end otherwise, though nothing is changed."""
+    if not isinstance(error, _OF_CODE):
+        return "Always"
+    return "Always" if any(map(_MAY_PASS.search, texts(error))) else "UnlessRepeated"
 
 
 def is_collective_error(error: BaseException) -> bool:
@@ -206,6 +245,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         f"{explained(reason)}",
         tuple(own),
         traceback=raised.trace if raised else "",
+        retry=raised.retry if raised else retry_of(reason),
     )
 
 

@@ -39,7 +39,8 @@ class AttemptPolicy(FailurePolicy):
         if failure.cause is FailureCause.SUSPENDED:
             return FailureDecision.RAISE
         if failure.cause is FailureCause.APPLICATION:
-            self._fail("Application", failure.message, failure.traceback or training_failed_error)
+            trace = failure.traceback or training_failed_error
+            self._fail("Application", failure.message, trace, failure.retry)
             return FailureDecision.RAISE
         if failure.cause in (FailureCause.WORKER_LOST, FailureCause.PREEMPTED):
             self._disrupted(failure)
@@ -92,8 +93,8 @@ class AttemptPolicy(FailurePolicy):
             "made"
         )
 
-    def _fail(self, kind: Any, message: str, error: Exception | str) -> None:
-        ended = Failure(kind=kind, message=message, traceback=str(error)[-4000:])
+    def _fail(self, kind: Any, message: str, error: Exception | str, retry: Any = "Always") -> None:
+        ended = Failure(kind=kind, message=message, traceback=str(error)[-4000:], retry=retry)
         # Synchronous: the driver ends right after the decision, and the reason must not be lost.
         ray.get(self._coordinator.failed.remote(ended))
 

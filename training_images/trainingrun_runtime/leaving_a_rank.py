@@ -13,18 +13,17 @@ import pickle
 import sys
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import ray.cloudpickle
 from ray.exceptions import RayActorError
 
-from . import remedies
+from . import failure_causes, remedies
 from .checkpoints.storage_errors import recognize
 from .error_text import text_of
 from .failure_causes import PeerLost, Preempted, RaisedOnRank, Suspended
 from .progress.document import printable
-from .user_frames import own_line
+from .user_frames import own_line, raised_at
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ def as_text(error: BaseException) -> BaseException:
         text = linecache.getline(*place).strip()
     trace = "".join(traceback.format_exception(error))[-_TRACE:]
     told = RaisedOnRank(
-        type(error).__name__, text, f"{Path(place[0]).name}:{place[1]}" if place else None, trace
+        type(error).__name__, text, raised_at(error), trace, failure_causes.retry_of(error)
     )
     remedy = remedies.find(error)
     if remedy is not None:

@@ -7,11 +7,13 @@ from typing import Any
 
 from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-from trainingrun.api.contract import WORKER_RESOURCE, RunContract
+from trainingrun.api.contract import WORKER_RESOURCE, ContractCheckpoints, RunContract
 
 LONGEST_VALUE = 200
 """Characters of a value in a sentence."""
 
+MOST_KEPT = 1000
+"""Best checkpoints that are kept where a script has a score and no `num_to_keep`."""
 OWN_FOLDER = "<attempt>-<fencing token>"
 """The name of each driver's folder, in a sentence that is the same in all attempts."""
 _NAMED_BY_RAY = re.compile(r"ray_train_run-[0-9_-]+")
@@ -35,10 +37,14 @@ _FAILURE = {
     "preemption_grace_s": _PREEMPTION,
 }
 _CHECKPOINT = {
-    "num_to_keep": "which is checkpoints.keep of the TrainingRun",
     "checkpoint_score_attribute": "which is checkpoints.best.metric of the TrainingRun",
     "checkpoint_score_order": "which is checkpoints.best.order of the TrainingRun",
 }
+_KEPT = {
+    True: "which is checkpoints.keepBest of the TrainingRun, beside the newest ones",
+    False: "which is checkpoints.keep of the TrainingRun",
+}
+"""By whether the script has a score: then Ray keeps as many of the best."""
 _CONNECTION = "the driver's own connection is used, which is made before the script begins"
 _INIT = {
     "runtime_env": (
@@ -110,17 +116,37 @@ def by_run(theirs: RunConfig, contract: RunContract, folder: str) -> list[str]:
         given["storage_filesystem"] = type(given["storage_filesystem"]).__name__
     where = "since the run's checkpoints are below storage.uri of the TrainingRun"
     checkpoints = contract.checkpoints
+    by_metric = theirs.checkpoint_config.checkpoint_score_attribute is not None
     kept = {
-        "num_to_keep": checkpoints.keep,
+        "num_to_keep": checkpoints.keep_best if by_metric else checkpoints.keep,
         "checkpoint_score_attribute": checkpoints.best_metric,
         "checkpoint_score_order": checkpoints.best_order,
     }
     failures = _values(ray_failures())
+    why = {**_CHECKPOINT, "num_to_keep": _KEPT[by_metric]}
     return [
         *_sentences("RunConfig", given, _values(RunConfig()), used, {}, where),
         *_overruled(theirs.failure_config, FailureConfig(), failures, _FAILURE, _FAILURES),
-        *_overruled(theirs.checkpoint_config, CheckpointConfig(), kept, _CHECKPOINT, where),
+        *_overruled(theirs.checkpoint_config, CheckpointConfig(), kept, why, where),
     ]
+
+
+def kept(theirs: CheckpointConfig, ours: ContractCheckpoints) -> ContractCheckpoints:
+    """Which checkpoints are kept: a script's best ones too, where the TrainingRun names no metric.
+
+    Args:
+        theirs: of the script's trainer.
+        ours: of the TrainingRun.
+    """
+    if theirs.checkpoint_score_attribute is None or ours.best_metric is not None:
+        return ours
+    return ours.model_copy(
+        update={
+            "best_metric": theirs.checkpoint_score_attribute,
+            "best_order": theirs.checkpoint_score_order,
+            "keep_best": theirs.num_to_keep or MOST_KEPT,
+        }
+    )
 
 
 def by_connection(settings: Mapping[str, Any]) -> list[str]:

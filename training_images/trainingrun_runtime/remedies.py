@@ -16,9 +16,10 @@ _CAUSES = 5
 def find(error: BaseException) -> Remedy | None:
     """What to do about an error, or about what caused it; None: it is not in the table."""
     known = _notes(error)
-    texts = [f"{type(one).__name__}: {text_of(one)[:_SEARCHED]}" for one in _with_causes(error)]
+    # The sentence of an error of this package says what to do.
+    found = texts(error) if not type(error).__module__.startswith(__package__) else []
     for remedy in REMEDIES:
-        if remedy.advice in known or any(remedy.matches(text) for text in texts):
+        if remedy.advice in known or any(map(remedy.matches, found)):
             return remedy
     return None
 
@@ -34,13 +35,13 @@ def _notes(error: BaseException) -> list[str]:
     return [str(each) for each in getattr(error, "__notes__", ())]
 
 
-def explained(error: BaseException) -> str:
-    """The first line of an error's text, and what to do where that is known."""
+def explained(error: BaseException, where: str = "") -> str:
+    """The first line of an error's text, where it was raised, and what to do where it is known."""
     remedy, line = find(error), first_line(error)
     if remedy is None:
-        return line
+        return f"{line}{where}"
     shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
-    return f"{shown.rstrip('.')}; {remedy.advice}"
+    return f"{shown.rstrip('.')}{where}; {remedy.advice}"
 
 
 def advised(sentence: str) -> bool:
@@ -48,10 +49,13 @@ def advised(sentence: str) -> bool:
     return any(sentence.endswith(remedy.advice) for remedy in REMEDIES)
 
 
+def texts(error: BaseException) -> list[str]:
+    """Type and text of an error, and of those that caused it."""
+    return [f"{type(one).__name__}: {text_of(one)[:_SEARCHED]}" for one in _with_causes(error)]
+
+
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
     following: BaseException | None = error
-    if type(error).__module__.startswith(__package__):
-        return  # its sentence says what to do
     for _ in range(_CAUSES):
         if following is None:
             return

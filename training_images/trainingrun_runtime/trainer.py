@@ -3,19 +3,28 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
-from trainingrun.api.contract import RunContract
+from trainingrun.api.contract import ContractCheckpoints, RunContract
+from trainingrun.api.progress import ProgressResult
 
-from . import backends, leaving_a_rank, overruled, prestarted_worker
+from . import (
+    backends,
+    leaving_a_rank,
+    overruled,
+    prestarted_worker,
+    script,
+    script_result,
+    validation,
+)
 from .backends import Backend
 from .checkpoints import manifest, retention
 from .checkpoints.bucket import Bucket
-from .checkpoints.manifest import CHECKPOINTS
+from .checkpoints.manifest import CHECKPOINTS, Manifest
 from .checkpoints.storage_retry import StorageRetry, report_to
 from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
@@ -35,13 +44,22 @@ class Trainers:
         coordinator: handle of the `Coordinator` actor.
         bucket: the run's folder.
         lease: this driver's lease.
+        write_reports: writes what was reported until now to the bucket.
+        keep: told which checkpoints are kept, where a script says it.
     """
 
     def __init__(
-        self, contract: RunContract, coordinator: Any, bucket: Bucket, lease: Lease
+        self,
+        contract: RunContract,
+        coordinator: Any,
+        bucket: Bucket,
+        lease: Lease,
+        write_reports: Callable[[], None],
+        keep: Callable[[ContractCheckpoints], None],
     ) -> None:
         self._contract, self._coordinator, self._bucket = contract, coordinator, bucket
-        self._lease = lease
+        self._lease, self._write_reports, self._keep = lease, write_reports, keep
+        self._retry = StorageRetry(report_to(coordinator, "driver"))
 
     def fit_function(self) -> None:
         """Train with `contract.function` until it is done. Call `intercept` first.
@@ -70,32 +88,58 @@ class Trainers:
             self._prepare,
             lambda: AttemptPolicy(self._coordinator),
             prestarted_worker.controller_environment(),
-            self._leave_out_the_deleted if self._contract.script is not None else lambda _: None,
+            self._complete if self._contract.script is not None else lambda result: result,
         )
 
-    def _leave_out_the_deleted(self, result: Any) -> None:
-        """Of the checkpoints in a script's result, leave those that the run keeps.
+    def _complete(self, result: Any) -> Any:
+        """What a script gets: Ray's result, with what the run has in all.
 
-        Ray deletes none (see `_run_config`), so it lists all that were ever reported.
+        Ray deletes no checkpoint (see `_run_config`), so it lists all that this driver has made.
         """
         while ray.get(self._coordinator.uploads_waiting.remote()):
             time.sleep(0.05)
-        retry = StorageRetry(report_to(self._coordinator, "driver"))
-        committed = retry(lambda: manifest.committed(self._bucket))
+        committed = self._retry(lambda: manifest.committed(self._bucket))
         wanted = self._contract.checkpoints
-        expired = retention.expired(committed, wanted.keep, retention.wanted(wanted))
-        kept = {each.path for each in committed if each not in expired}
         result.return_value = leaving_a_rank.unpacked(result.return_value)
-        result.best_checkpoints = [
-            (checkpoint, metrics)
-            for checkpoint, metrics in result.best_checkpoints or ()
-            if self._bucket.key_of(checkpoint.path) in kept
-        ]
+        best = retention.wanted(wanted)
+        expired = retention.expired(committed, wanted.keep, best, wanted.keep_best)
+        newest = committed[-1] if committed else None
+        saved = ProgressResult(metrics=newest.metrics if newest else {})
+        step = newest.step if newest else 0
+        said, pickled = ray.get(
+            [
+                self._coordinator.complete.remote(saved, step),
+                self._coordinator.last_report.remote(),
+            ]
+        )
+        found = script_result.completed(
+            result,
+            self._bucket,
+            _in_order([each for each in committed if each not in expired], best),
+            script_result.last_metrics(said.metrics, pickled),
+            self._table,
+        )
+        script_result.answer_from_path(found, self._bucket)
+        script.copy_output()
+        return found
+
+    def _table(self) -> Any:
+        """What the run has reported, as a DataFrame."""
+        from .reports import history
+
+        self._retry(self._write_reports)
+        return self._retry(lambda: history.read(self._bucket)).to_pandas()
 
     def _prepare(self, trainer: Any) -> None:
         """Configure a script's trainer as `fit_function` does its own."""
         if isinstance(trainer.train_loop_per_worker, TrainingFunction):
             return
+        kept = overruled.kept(trainer.run_config.checkpoint_config, self._contract.checkpoints)
+        self._contract = self._contract.model_copy(update={"checkpoints": kept})
+        self._keep(kept)
+        trainer.validation_config = validation.with_scores_told(
+            trainer.validation_config, self._coordinator
+        )
         trainer.train_loop_per_worker = TrainingFunction(
             self._coordinator, self._contract, trainer.train_loop_per_worker
         )
@@ -160,3 +204,11 @@ class Trainers:
     ) -> dict[str, Any]:
         ours = {**prestarted_worker.ENVIRONMENT, **variables}
         return {**theirs, "env_vars": {**ours, **theirs.get("env_vars", {})}}
+
+
+def _in_order(kept: list[Manifest], best: retention.Best | None) -> list[Manifest]:
+    """As Ray has them: by age, or by score with the best one last."""
+    if best is None:
+        return kept
+    rated = retention.by_score(kept, best)
+    return [*(each for each in kept if each not in rated), *rated]

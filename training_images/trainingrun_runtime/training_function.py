@@ -30,7 +30,7 @@ loss first. With the health checks that the operator sets, Ray detects a dead no
 the error counts as the loss of a rank, too."""
 
 
-class FunctionError(Exception):
+class FunctionError(TypeError):
     """`training.function` names nothing that can be called."""
 
 

@@ -35,5 +35,11 @@ def own_line(raised: TracebackType | None) -> tuple[str, int] | None:
     return own[-1] if own else next(iter(passed), None)
 
 
+def raised_at(error: BaseException) -> str | None:
+    """The line that `own_line` names, such as `train.py:31`."""
+    place = own_line(error.__traceback__)
+    return f"{Path(place[0]).name}:{place[1]}" if place else None
+
+
 def _is_of_a_package(file: str) -> bool:
     return any(folder in file for folder in _PACKAGES)

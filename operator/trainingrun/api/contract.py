@@ -16,6 +16,8 @@ CONTRACT_ENV = "TRAININGRUN_CONTRACT"
 """The driver's `RunContract`, as JSON."""
 CONFIG_ENV = "TRAININGRUN_CONFIG"
 """JSON of `training.config`, for scripts."""
+OUTPUT_ENV = "TRAININGRUN_SCRIPT_OUTPUT"
+"""File that gets what a script prints after its training, for a local run; unset: no file."""
 NAME_ENV = "TRAININGRUN_NAME"
 """Name of the run, on the head and on every worker, as the three that follow."""
 NAMESPACE_ENV = "TRAININGRUN_NAMESPACE"
@@ -106,6 +108,8 @@ class ContractCheckpoints(Wire):
     """Metric that decides which one is the best."""
     best_order: Literal["min", "max"] = "max"
     """Whether smaller or larger is better."""
+    keep_best: int = 1
+    """Best checkpoints kept beside the newest ones, where there is a metric."""
     every_seconds: float | None = None
     """Seconds of training between periodic checkpoints; none: they are not made by time, or
     `assumed_seconds_between_losses` is set."""

@@ -131,6 +131,10 @@ class Failure(Wire):
     """One sentence with the error, and what to do where that is known."""
     traceback: EndOfText = ""
     """The end of the traceback, at most 4,000 characters."""
+    retry: Literal["Always", "UnlessRepeated", "Never"] = "Always"
+    """Whether another attempt may end otherwise. `UnlessRepeated`: an error of the code, which is
+    the same each time; after the second one before a step the run fails. `Never`: the training is
+    done, and the script has failed after it."""
 
 
 class SlowestRank(Wire):

@@ -56,6 +56,7 @@ class ConditionReason(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     RESTARTS_EXHAUSTED = "RestartsExhausted"
+    NON_RETRIABLE_ERROR = "NonRetriableError"
     PREEMPTIONS_EXHAUSTED = "PreemptionsExhausted"
     NO_PROGRESS = "NoProgress"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -408,6 +409,15 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionReason.RESTARTS_EXHAUSTED,
         "The training failed by itself more often than `failures.maxRestarts`.",
         "Correct the error that the message ends with, and create the run again.",
+    ),
+    ConditionRow(
+        ConditionType.FAILED,
+        "True",
+        ConditionReason.NON_RETRIABLE_ERROR,
+        "Another attempt would end the same way: two in a row had the same error of the code "
+        "before their first step, or the script failed after its training was done.",
+        "Correct the error that the message ends with, and create the run again. Of a training "
+        "that was done, the weights are in `status.checkpoint`.",
     ),
     ConditionRow(
         ConditionType.FAILED,

@@ -100,6 +100,9 @@ class Checkpoints(Model):
     """Newest checkpoints kept. At least 2: the newest may be altered or lost."""
     best: BestCheckpoint | None = None
     """Also keep the best checkpoint by this metric. Default: newest only."""
+    keep_best: Whole | None = Field(default=None, ge=1, le=1000)
+    """Best checkpoints kept beside the newest ones, by the metric of best. Ray's
+    CheckpointConfig(num_to_keep=3, checkpoint_score_attribute=…) means 3 here. Default: 1."""
     every_seconds: NumberOrAuto | None = None
     """Seconds of training between the session's periodic checkpoints, 1 to 86400. auto: 10 to 3600,
     from what a checkpoint costs and how often this run is lost. Default: 300; where everySteps is
@@ -109,6 +112,12 @@ class Checkpoints(Model):
     is still being uploaded. With everySeconds as well, also where that is due. Default: none."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.keepBest) || has(self.best)",
+            "needs best, which names the metric: write best: {metric: accuracy}",
+            lambda checkpoints: checkpoints.keep_best is None or checkpoints.best is not None,
+            "keep_best",
+        ),
         Rule(
             "!has(self.everySeconds) || (type(self.everySeconds) == int ? "
             f"self.everySeconds >= 1 && self.everySeconds <= {LONGEST_INTERVAL_S} : "

@@ -11,10 +11,11 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from ..api import progress as documents
 from .interruptions import Interruption
-from .plain import cell, plain
+from .plain import cell, plain, plain_lines
 
 _MEASURED = re.compile(r"\d+\.\d+")
 """Numbers in a warning that differ from time to time."""
@@ -48,6 +49,12 @@ class Display:
     def note(self, line: str, style: str = "") -> None:
         """Print a line that stays."""
         self._console.print(cell(line), style=style, highlight=False, soft_wrap=True)
+
+    def output(self, text: str) -> None:
+        """Print whole lines of a script as it has printed them."""
+        if text:
+            lines = Text(plain_lines(text.rstrip("\n")))
+            self._console.print(lines, highlight=False, soft_wrap=True)
 
     def warn(self, progress: documents.Progress) -> None:
         """Print settings of the script that are overruled, and ranks that wait; each once."""

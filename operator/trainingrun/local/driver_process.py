@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from ..api.contract import CONTRACT_ENV, PROGRESS_FILE, SUSPEND_FILE, RunContract
+from ..api.contract import CONTRACT_ENV, OUTPUT_ENV, PROGRESS_FILE, SUSPEND_FILE, RunContract
 from ..api.exit_codes import SUSPEND_EXIT_CODE
 from ..api.progress import Progress
 from . import processes
@@ -23,11 +23,15 @@ class Driver:
         """
         self._state = ray.head.state
         self.log = log
-        for name in (PROGRESS_FILE, SUSPEND_FILE):  # of a former attempt
+        self._output, self._shown = self._state / "script-output", 0
+        for name in (PROGRESS_FILE, SUSPEND_FILE, self._output.name):  # of a former attempt
             (self._state / name).unlink(missing_ok=True)
         self._progress: Progress | None = None
         self._seen_ns = 0
-        variables = {CONTRACT_ENV: contract.model_dump_json(by_alias=True)}
+        variables = {
+            CONTRACT_ENV: contract.model_dump_json(by_alias=True),
+            OUTPUT_ENV: str(self._output),
+        }
         self._process = ray.start_on_head(["-m", "trainingrun_runtime"], variables, log)
 
     @property
@@ -46,6 +50,19 @@ class Driver:
         except FileNotFoundError:
             pass
         return self._progress
+
+    def printed(self) -> str:
+        """What its script has printed after the training since the last call: whole lines."""
+        try:
+            with self._output.open("rb") as file:
+                file.seek(self._shown)
+                found = file.read()
+        except FileNotFoundError:
+            return ""
+        if self.exit_code is None:
+            found = found[: found.rfind(b"\n") + 1]
+        self._shown += len(found)
+        return found.decode(errors="replace")
 
     def suspend(self, wait_s: float) -> bool:
         """Request a checkpoint and the end, and wait `wait_s` seconds; whether it has."""

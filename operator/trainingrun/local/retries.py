@@ -17,6 +17,8 @@ class Tally:
     """Losses of infrastructure; failures.maxPreemptions bounds them, and never the other."""
     attempts_without_progress: int = 0
     """Attempts in a row that ended without a newer checkpoint."""
+    error: str = ""
+    """That of the code which ended the last attempt before its first step; empty: none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class GiveUp:
 
 
 def after_failure(
-    rules: Failures, tally: Tally, failure: Failure, newer_checkpoint: bool
+    rules: Failures, tally: Tally, failure: Failure, newer_checkpoint: bool, stepped: bool = True
 ) -> Retry | GiveUp:
     """What follows the end of an attempt.
 
@@ -47,6 +49,7 @@ def after_failure(
         tally: What was used up before.
         failure: Why the attempt ended.
         newer_checkpoint: Whether the attempt committed a checkpoint.
+        stepped: Whether it did a step.
     """
     reason = retry_policy.reason_of(failure)
     application = reason.budget == "application"
@@ -54,7 +57,13 @@ def after_failure(
         restarts=tally.restarts + application,
         losses=tally.losses + (not application),
         attempts_without_progress=0 if newer_checkpoint else tally.attempts_without_progress + 1,
+        error=failure.message if application and not stepped else "",
     )
+    if failure.retry == "Never":
+        return GiveUp("the training is done, and another attempt would only repeat it")
+    repeated = tally.error and retry_policy.same_error(after.error, tally.error)
+    if failure.retry == "UnlessRepeated" and repeated:
+        return GiveUp("the same error ended two attempts in a row before their first step")
     if application and after.restarts > rules.max_restarts:
         return GiveUp(f"failures.maxRestarts is {rules.max_restarts}, and all of them are used up")
     if not application and 0 <= rules.max_preemptions < after.losses:

@@ -126,6 +126,7 @@ def _show_end(
                 ),
                 soft_wrap=True,
             )
+        console.print(cell(f"log: {loop.log}"), soft_wrap=True)
         return True
     console.print(cell(f"{run.metadata.name} failed: {final}"), style="red", soft_wrap=True)
     if "workers.resources.memory" in str(final):
@@ -187,7 +188,9 @@ class _Loop:
                 driver.kill()
             if not isinstance(ended, _FailedAttempt):
                 return ended
-            match after_failure(spec.failures, self.tally, ended.failure, ended.newer_checkpoint):
+            match after_failure(
+                spec.failures, self.tally, ended.failure, ended.newer_checkpoint, ended.stepped
+            ):
                 case GiveUp(message):
                     return f"{ended.failure.message} ({message})"
                 case Retry(tally, wait_s):
@@ -209,13 +212,14 @@ class _Loop:
             progress = driver.progress()
             if progress is not None:
                 self._show(progress, number)
+            self.display.output(driver.printed())
             if code is not None:
                 return _outcome(code, progress)
             if not self.ray.head.alive:
                 driver.kill()
                 self.ray.stop()
                 failure = Failure(kind="Infrastructure", message="the head node died")
-                return _FailedAttempt(failure, bool(progress and progress.checkpoint))
+                return _failed(failure, progress)
             if time.monotonic() > deadline:
                 return "activeDeadlineSeconds has passed"
             expected = None
@@ -259,6 +263,7 @@ class _FailedAttempt:
 
     failure: Failure
     newer_checkpoint: bool
+    stepped: bool
 
 
 def _outcome(code: int, progress: Progress | None) -> Progress | str | _FailedAttempt:
@@ -272,7 +277,15 @@ def _outcome(code: int, progress: Progress | None) -> Progress | str | _FailedAt
         failure = Failure(
             kind="Infrastructure", message=f"the driver ended with exit code {code}, unexplained"
         )
-    return _FailedAttempt(failure, bool(progress and progress.checkpoint))
+    return _failed(failure, progress)
+
+
+def _failed(failure: Failure, progress: Progress | None) -> _FailedAttempt:
+    return _FailedAttempt(
+        failure,
+        newer_checkpoint=bool(progress and progress.checkpoint),
+        stepped=bool(progress and progress.step_time is not None),
+    )
 
 
 @contextlib.contextmanager

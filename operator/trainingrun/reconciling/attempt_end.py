@@ -82,9 +82,14 @@ def retry(
     ended, failures = status.attempts[-1], context.run.spec.failures
     if ended.outcome not in ("Failed", "Lost"):
         return Findings()
-    run_failure = retry_policy.exhausted(
-        status, bookkeeping, failures, charged
-    ) or retry_policy.without_progress(ended, bookkeeping, failures)
+    progress = context.progress(ended.number)
+    failure = progress.failure if progress is not None else None
+    before = status.attempts[-2] if len(status.attempts) > 1 else None
+    run_failure = (
+        (retry_policy.would_repeat(failure, ended, before) if failure is not None else None)
+        or retry_policy.exhausted(status, bookkeeping, failures, charged)
+        or retry_policy.without_progress(ended, bookkeeping, failures)
+    )
     if run_failure:
         return Findings(run_failure=run_failure)
     wait = retry_policy.backoff(

@@ -1,5 +1,6 @@
 """When a run has failed, and how long its next attempt waits: budgets, progress and backoff."""
 
+import re
 from datetime import timedelta
 
 from ..api.progress import Failure
@@ -8,6 +9,9 @@ from ..api.status import Attempt, Budget, Disruptions, LossReason, RunStatus
 from ..api.v1alpha1 import Backoff, Failures
 from .bookkeeping import Bookkeeping
 from .findings import RunFailure
+
+_VARIES = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\btmp\w+|\d+")
+"""What differs between two texts of the same error: ranks, addresses, times, names of folders."""
 
 STORAGE_WAIT_S = (60.0, 600.0)
 """First and longest wait after an attempt that had no storage, in seconds: a bucket or credentials
@@ -58,6 +62,40 @@ def exhausted(
             f"{failures.max_preemptions}; -1 survives as many as there are",
         )
     return None
+
+
+def would_repeat(failure: Failure, ended: Attempt, before: Attempt | None) -> RunFailure | None:
+    """Whether another attempt would end as this one.
+
+    Args:
+        failure: of the runtime, at the end of this attempt.
+        ended: the attempt.
+        before: the one before it; none: there is none.
+    """
+    if ended.reason is not LossReason.APPLICATION_ERROR:
+        return None
+    if failure.retry == "Never":
+        message = "Another attempt would only repeat the training, which is done"
+        return RunFailure(ConditionReason.NON_RETRIABLE_ERROR, message)
+    if (
+        failure.retry == "UnlessRepeated"
+        and before is not None
+        and before.reason is ended.reason
+        and not (_stepped(ended) or _stepped(before))
+        and same_error(ended.message, before.message)
+    ):
+        message = "The same error ended two attempts in a row before their first step"
+        return RunFailure(ConditionReason.NON_RETRIABLE_ERROR, message)
+    return None
+
+
+def same_error(one: str, other: str) -> bool:
+    """Whether the messages of two attempts are of the same error."""
+    return _VARIES.sub("", one) == _VARIES.sub("", other)
+
+
+def _stepped(attempt: Attempt) -> bool:
+    return (attempt.last_step or 0) > (attempt.resumed_from_step or 0)
 
 
 def without_progress(

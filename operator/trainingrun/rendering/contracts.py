@@ -127,6 +127,7 @@ def _checkpoints(run: TrainingRun) -> ContractCheckpoints:
         keep=checkpoints.keep,
         best_metric=best.metric if best else None,
         best_order=best.order if best else "max",
+        keep_best=checkpoints.keep_best or 1,
         every_seconds=every if isinstance(every, int) else None,
         every_steps=checkpoints.every_steps,
         assumed_seconds_between_losses=(

@@ -53,6 +53,8 @@ class Committer:
         self, coordinator: Any, contract: RunContract, lease: Lease, reports: ReportWriter
     ) -> None:
         self._coordinator, self._contract, self._lease = coordinator, contract, lease
+        self.checkpoints = contract.checkpoints
+        """Which checkpoints are kept."""
         self._bucket: Bucket = lease.bucket
         self._reports, self._reports_due = reports, time.monotonic() + _REPORTS_S
         self._ended = threading.Event()
@@ -137,7 +139,12 @@ class Committer:
     def _add(self, late: LateMetrics) -> None:
         # A superseded driver adds nothing: the new one may have made this step's checkpoint again.
         self._lease.require()
-        made = [m for m in manifest.committed(self._bucket) if m.step == late.step]
+        path = self._bucket.key_of(late.path) if late.path is not None else None
+        made = [
+            m
+            for m in manifest.committed(self._bucket)
+            if m.step == late.step and path in (None, m.path)
+        ]
         if not made:
             log.warning("metrics of step %d are not kept: no checkpoint is of it", late.step)
             return
@@ -171,7 +178,7 @@ class Committer:
         return self._manifest(upload)
 
     def _manifest(self, upload: UploadedCheckpoint) -> Manifest:
-        checkpoints = self._contract.checkpoints
+        checkpoints = self.checkpoints
         path = self._bucket.key_of(upload.path)
         return Manifest(
             path=path,
@@ -189,12 +196,19 @@ class Committer:
         )
 
     def _sweep(self) -> None:
-        checkpoints = self._contract.checkpoints
+        checkpoints = self.checkpoints
         try:
             # A superseded driver deletes nothing: the new one may be restoring it.
             self._lease.require()
-            best = retention.wanted(checkpoints)
-            retention.sweep(self._bucket, self._lease.fencing_token, checkpoints.keep, best)
+            used = ray.get(self._coordinator.validating.remote())
+            retention.sweep(
+                self._bucket,
+                self._lease.fencing_token,
+                checkpoints.keep,
+                retention.wanted(checkpoints),
+                checkpoints.keep_best,
+                {self._bucket.key_of(path) for path in used},
+            )
         except Exception as error:  # the next sweep removes them
             log.warning("old checkpoints were not removed: %s", error)
 

@@ -30,25 +30,51 @@ def wanted_by(committed: Sequence[Manifest]) -> Best | None:
     return newest.best_metric, newest.best_order
 
 
-def best_of(committed: Sequence[Manifest], best: Best | None) -> Manifest | None:
-    """The best checkpoint; of equals the newest. None where none has that metric as a number."""
-    if best is None:
-        return None
+def by_score(committed: Iterable[Manifest], best: Best) -> list[Manifest]:
+    """Those that have the metric as a number, the best one last; of equals the newest."""
     name, order = best
     sign = 1 if order == "max" else -1
     rated = [(sign * value, m) for m in committed if (value := m.number(name)) is not None]
-    return max(rated, key=lambda pair: (pair[0], pair[1].sort_key))[1] if rated else None
+    return [m for _, m in sorted(rated, key=lambda pair: (pair[0], pair[1].sort_key))]
 
 
-def expired(committed: Sequence[Manifest], keep: int, best: Best | None) -> list[Manifest]:
-    """The checkpoints to delete: all but the newest `keep` and the best one; oldest first."""
+def best_of(committed: Sequence[Manifest], best: Best | None) -> Manifest | None:
+    """The best checkpoint; of equals the newest. None where none has that metric as a number."""
+    rated = by_score(committed, best) if best is not None else []
+    return rated[-1] if rated else None
+
+
+def expired(
+    committed: Sequence[Manifest],
+    keep: int,
+    best: Best | None,
+    keep_best: int = 1,
+    used: Collection[str] = (),
+) -> list[Manifest]:
+    """The checkpoints to delete, oldest first.
+
+    Args:
+        committed: All of the run.
+        keep: Newest ones to keep.
+        best: The metric by which others are kept, too.
+        keep_best: How many of those.
+        used: Folders of checkpoints that something reads now; they are kept, too.
+    """
     by_age = sorted(committed, key=lambda m: m.sort_key)
     kept = by_age[-keep:] if keep > 0 else []
-    the_best = best_of(by_age, best)
-    return [m for m in by_age if m not in kept and m != the_best]
+    if best is not None:
+        kept += by_score(by_age, best)[-keep_best:]
+    return [m for m in by_age if m not in kept and m.path not in used]
 
 
-def sweep(bucket: Bucket, current_token: int, keep: int, best: Best | None) -> list[Manifest]:
+def sweep(
+    bucket: Bucket,
+    current_token: int,
+    keep: int,
+    best: Best | None,
+    keep_best: int = 1,
+    used: Collection[str] = (),
+) -> list[Manifest]:
     """Delete expired checkpoints, and uncommitted folders of former drivers.
 
     Args:
@@ -57,6 +83,8 @@ def sweep(bucket: Bucket, current_token: int, keep: int, best: Best | None) -> l
             still be running.
         keep: Newest checkpoints to keep.
         best: Also keep the best by this metric.
+        keep_best: How many of the best.
+        used: Folders of checkpoints that something reads now; they are kept, too.
 
     Returns:
         The checkpoints that were deleted.
@@ -71,7 +99,7 @@ def sweep(bucket: Bucket, current_token: int, keep: int, best: Best | None) -> l
     # Until this driver has committed a checkpoint of its own, the one that it restored may be the
     # only intact one, with damaged ones before it in the row: nothing expires.
     own = any(m.fencing_token == current_token for m in committed)
-    dropped = expired(committed, keep, best) if own else []
+    dropped = expired(committed, keep, best, keep_best, used) if own else []
 
     kept = {m.path for m in committed if m not in dropped}
     delete(bucket, dropped, kept)

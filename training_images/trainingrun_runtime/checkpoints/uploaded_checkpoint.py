@@ -22,6 +22,8 @@ class UploadedCheckpoint:
     """Number of the worker group that made it, within the driver."""
     rows: tuple[Row, ...] = ()
     """Of a checkpoint that one rank alone has made: its newest reports."""
+    validated: bool = False
+    """Whether a validation of Ray reads it, whose scores come later."""
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,5 @@ class LateMetrics:
     """Steps done when they were reported."""
     metrics: dict[str, Any]
     """As JSON can carry them."""
+    path: str | None = None
+    """Folder of their checkpoint, as Ray names it; none: it is the newest one of the step."""

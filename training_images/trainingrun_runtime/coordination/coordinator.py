@@ -70,6 +70,7 @@ class Coordinator:
         self._commits = 0
         self._uploads = UploadQueue()
         self._refused: dict[str, str] = {}  # URI of a manifest -> what is wrong with its files
+        self._validating: dict[str, tuple[int, int]] = {}  # path -> (step, worker group)
         self._downloads = SharedDownloads()
         self._inbox = Inbox()
         self._store = StoreTroubles()
@@ -79,6 +80,7 @@ class Coordinator:
         self._not_saved_alone: str | None = None  # why the ranks that were left did not
         self._final_metrics: dict[str, Any] = {}
         self._needed = contract.needed_metrics
+        self._last_report = b""
         self._rating = TrialRating(contract.trial.metric if contract.trial else None)
         if checkpoint is not None:
             self._accounting.committed(checkpoint)
@@ -205,6 +207,14 @@ class Coordinator:
             self._inbox.add(group.number, [Row(step, now, own)])
             group.has_reported, group.silence = True, ""
             self._accounting.reported(now, step, own)
+
+    def keep_last_report(self, pickled: bytes) -> None:
+        """Ray's controller: the last `ray.train.report` of this driver, not converted."""
+        self._last_report = pickled
+
+    def last_report(self) -> bytes:
+        """The driver: what `keep_last_report` was given; empty: nothing."""
+        return self._last_report
 
     def last_step(self) -> int:
         """Steps done."""
@@ -336,11 +346,35 @@ class Coordinator:
 
     def uploaded(self, upload: UploadedCheckpoint) -> None:
         """Ray's controller: all ranks have uploaded their part of a checkpoint."""
+        if upload.validated:
+            with self._lock:
+                self._validating[upload.path] = (upload.step, self._group.number)
         self._uploads.add(replace(upload, group=self._group.number))
 
     def measured(self, step: int, metrics: dict[str, Any]) -> None:
         """Rank 0: metrics of the last step, whose checkpoint was made before."""
         self._uploads.add_metrics(step, metrics)
+
+    def validated(self, path: str, scores: dict[str, Any]) -> None:
+        """A task of Ray: a validation has ended; its scores, none: it has failed.
+
+        Args:
+            path: Folder of the checkpoint, as Ray names it.
+            scores: As JSON can carry them.
+        """
+        with self._lock:
+            known = self._validating.pop(path, None)
+            if known is None or not scores:
+                return
+            step, group = known
+            if group == self._group.number:
+                self._inbox.add(group, [Row(step, time.time(), scores)])
+        self._uploads.add_scores(LateMetrics(step, scores, path))
+
+    def validating(self) -> list[str]:
+        """The driver: folders of checkpoints that a validation still reads."""
+        with self._lock:
+            return list(self._validating)
 
     def next_upload(self, wait_s: float) -> UploadedCheckpoint | LateMetrics | None:
         """The driver: the oldest upload that is neither committed nor abandoned.

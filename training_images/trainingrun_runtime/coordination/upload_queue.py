@@ -48,6 +48,12 @@ class UploadQueue:
                 self._waiting.append(LateMetrics(step, metrics))
                 self._added.notify_all()
 
+    def add_scores(self, late: LateMetrics) -> None:
+        """Metrics for a checkpoint that was uploaded before, which may be of a former group."""
+        with self._added:
+            self._waiting.append(late)
+            self._added.notify_all()
+
     def next(self, wait_s: float) -> UploadedCheckpoint | LateMetrics | None:
         """The oldest one; None if there is none within `wait_s` seconds."""
         with self._added:

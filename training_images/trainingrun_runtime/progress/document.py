@@ -96,6 +96,10 @@ def printable(value: Any) -> Any:
         return f"<{type(value).__name__}>"
 
 
+SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""The numbers that JSON cannot carry."""
+
+
 def _spelled(value: float) -> str:
     if math.isnan(value):
         return "NaN"

@@ -1,18 +1,23 @@
 """Passes `ray.train.report` from Ray's controller on to the coordinator."""
 
+from collections import deque
 from collections.abc import Collection
 from typing import Any
 
 import ray
+from ray import cloudpickle
 
 from ..checkpoints.uploaded_checkpoint import UploadedCheckpoint
-from ..ray_internals.controller import ReportCallback, WorkerGroupCallback
+from ..ray_internals.controller import ControllerCallback, ReportCallback, WorkerGroupCallback
 from ..ray_internals.filesystem import SessionCheckpoint
 from .document import printable_metrics
 from .reported_steps import ReportedSteps
 
+_PENDING = 100
+"""Calls that are waited for at the end; older ones have arrived long before."""
 
-class CoordinatorReports(ReportCallback, WorkerGroupCallback):
+
+class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback):
     """Reports steps and uploads to the coordinator; it never waits for the store.
 
     Args:
@@ -22,6 +27,8 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback):
 
     def __init__(self, coordinator: Any, needed: Collection[str] = ()) -> None:
         self._coordinator, self._needed = coordinator, needed
+        self._last: dict[str, Any] = {}
+        self._pending: deque[Any] = deque(maxlen=_PENDING)
         self._steps = ReportedSteps(lambda: int(ray.get(coordinator.resumed_step.remote())))
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
@@ -37,8 +44,19 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback):
         # Converted: the types that training code reports may not be importable elsewhere.
         own = printable_metrics(reported_first, self._needed)
         reported = self._coordinator.reported.remote(step, own)
+        self._last = reported_first
+        self._pending.append(reported)
         if checkpoint is not None:
-            upload = UploadedCheckpoint(checkpoint.path, step, len(metrics), own)
+            validated = bool(training_report.validation)
+            upload = UploadedCheckpoint(
+                checkpoint.path, step, len(metrics), own, validated=validated
+            )
             ray.get(reported)  # the table has it before the checkpoint is committed
             # Synchronous: after the last report the driver waits for the uploads that are left.
             ray.get(self._coordinator.uploaded.remote(upload))
+
+    def after_controller_finish(self, result: Any) -> None:
+        """Training is done: the coordinator gets the last report as it was, for the script."""
+        ray.get(list(self._pending))  # Ray runs the coordinator's calls in no order
+        # As bytes: the coordinator may not be able to import what is in it.
+        ray.get(self._coordinator.keep_last_report.remote(cloudpickle.dumps(self._last)))

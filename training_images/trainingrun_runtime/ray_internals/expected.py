@@ -51,6 +51,7 @@ PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
         "training_report",
         "metrics",
     ),
+    (f"{_EXECUTION}.callback", "ControllerCallback.after_controller_finish"): ("self", "result"),
     (f"{_EXECUTION}.callback", "WorkerGroupCallback.before_worker_group_start"): (
         "self",
         "worker_group_context",

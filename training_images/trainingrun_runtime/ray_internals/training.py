@@ -222,7 +222,7 @@ def intercept_fit(
     prepare: Callable[[Any], None],
     failure_policy: Callable[[], Any],
     controller_variables: Mapping[str, str],
-    finish: Callable[[Any], None] = lambda result: None,
+    finish: Callable[[Any], Any] = lambda result: result,
 ) -> Fit:
     """Have the Ray Train v2 trainer of this process prepared by us when it is fitted.
 
@@ -232,7 +232,7 @@ def intercept_fit(
         prepare: may replace the trainer's attributes.
         failure_policy: makes the policy that Ray's controller asks after each failure.
         controller_variables: environment variables of the controller's process.
-        finish: may change the result before the script gets it.
+        finish: makes of Ray's result what the script gets.
 
     Returns:
         What becomes of it, whatever the code around it does with the exception.
@@ -261,8 +261,7 @@ def intercept_fit(
         outcome.begun = True
         try:
             prepare(trainer)
-            result = fit(trainer)
-            finish(result)
+            result = finish(fit(trainer))
         except BaseException as error:
             outcome.error = error
             raise

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
+from ..progress.document import SPELLED
 from .rows import Origin, Row
 
 FOLDER = "reports"
@@ -29,7 +30,6 @@ _VERSION = 1
 _METADATA = b"trainingrun"
 _TIME = pa.timestamp("us", "UTC")
 _KEY = re.compile(rf"{FOLDER}/(\d{{6,}})-(\d{{4,}})-(\d{{4,}})\.parquet")
-_SPELLED = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 class UnreadablePart(ValueError):
@@ -143,7 +143,7 @@ def common_type(types: Iterable[Any]) -> Any:
 
 def _is_spelled(value: Any) -> bool:
     """Whether it is a number that JSON cannot carry."""
-    return isinstance(value, str) and value in _SPELLED
+    return isinstance(value, str) and value in SPELLED
 
 
 def _column(values: Sequence[Any]) -> Any:
@@ -154,7 +154,7 @@ def _column(values: Sequence[Any]) -> Any:
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in numeric) and present:
         if len(numeric) == len(present) and all(isinstance(value, int) for value in present):
             return pa.array(values, pa.int64())
-        floats = [v if v is None else _SPELLED.get(v, v) for v in values]
+        floats = [v if v is None else SPELLED.get(v, v) for v in values]
         return pa.array([v if v is None else float(v) for v in floats], pa.float64())
     if not present:
         return pa.nulls(len(values))
