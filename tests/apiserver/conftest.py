@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from kubernetes.aio.client import ApiClient
 
 from support.operators import (
     OPERATOR_NAMESPACE,
@@ -71,13 +70,6 @@ def user(monkeypatch, namespace) -> str:
         return {**await real(self, content_type), "Impersonate-User": name}
 
     monkeypatch.setattr(Connection, "_headers", headers)
-    real_init = ApiClient.__init__
-
-    def init(self, *arguments, **options):  # the Lease is asked for by way of the library
-        real_init(self, *arguments, **options)
-        self.set_default_header("Impersonate-User", name)
-
-    monkeypatch.setattr(ApiClient, "__init__", init)
     return name
 
 

@@ -10,15 +10,16 @@ import signal
 import threading
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from kubernetes.aio.leaderelection import leaderelection as library
-from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
-from support.operators import PATIENCE_S, Proxy, a_run, configuration_of, eventually
+from support.operators import PATIENCE_S, Proxy, a_lease, a_run, configuration_of, eventually
 from support.processes import Process, wait_for
-from trainingrun.controller.leadership import LEASE_S, Leadership
+from trainingrun.cluster.api_client import Connection
+from trainingrun.controller import leadership
+from trainingrun.controller.leadership import LEASE_S, REQUEST_S, WRITE_S, Leadership
 
 FAIL_OVER_S = 15.0
 LEASES = "coordination.k8s.io/v1"
@@ -28,6 +29,7 @@ LEASES = "coordination.k8s.io/v1"
 def start(apiserver, namespace, tmp_path):
     started = []
     system = apiserver.new_namespace()
+    apiserver.create(a_lease(system))
 
     def begin(kubeconfig: Path = apiserver.kubeconfig, **settings: str) -> Process:
         fixed = {"NAMESPACES": namespace, "OPERATOR_NAMESPACE": system, **settings}
@@ -138,6 +140,22 @@ def test_a_stopped_leader_that_wakes_up_writes_nothing_more(apiserver, namespace
     assert first.process.poll() is None
 
 
+def test_a_deadline_that_passes_while_the_only_operator_is_stopped_is_not_missed(
+    apiserver, namespace, start, status
+):
+    """Its timer is due as it wakes up, when it may not write yet."""
+    operator = start()
+    wait_for(lambda: leads(operator))
+    apiserver.create(a_run(namespace, activeDeadlineSeconds=WRITE_S))
+    wait_for(lambda: status().get("attempt") == 1)
+    wait_for(lambda: not operator.busy())
+    os.kill(operator.process.pid, signal.SIGSTOP)
+    time.sleep(WRITE_S + 2)
+    os.kill(operator.process.pid, signal.SIGCONT)
+    wait_for(lambda: status().get("phase") == "Failed", seconds=30)
+    assert operator.process.poll() is None
+
+
 @contextlib.contextmanager
 def a_proxy(port: int):
     """A `Proxy` in a thread of its own, with calls that block; yields (its port, up, down)."""
@@ -200,89 +218,137 @@ def test_without_the_right_to_the_lease_an_operator_says_so_and_changes_nothing(
 
 
 class JumpingClock:
-    """The library's wall clock, which somebody sets while it runs."""
+    """The wall clock, which somebody sets while the election runs."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
 
-    def time(self) -> float:
-        return time.time() + self.ahead_s
+    def text(self) -> str:
+        return datetime.fromtimestamp(time.time() + self.ahead_s, UTC).isoformat()[:26] + "Z"
 
 
 @pytest.fixture
 def clock(monkeypatch):
     found = JumpingClock()
-    monkeypatch.setattr(library, "time", found)
+    monkeypatch.setattr(leadership, "_wall_clock", found.text)
     return found
 
 
-@contextlib.asynccontextmanager
-async def two_candidates(apiserver, monkeypatch):
-    """Of "first", which leads, and "second": them, and a wait until each has tried twice.
+class Candidates:
+    """Two in this process, of which the first leads at the beginning."""
 
-    None but the first may have led at the end.
-    """
-    terms: list[str] = []
-    tries: Counter[str] = Counter()
-    real = library.LeaderElection.try_acquire_or_renew
+    def __init__(self, configuration, system: str, tries: Counter[str]):
+        self.terms: list[Leadership] = []
+        self.overlaps = 0
+        self._tries = tries
+        self.both = [
+            Leadership(
+                Connection(configuration, timeout_s=REQUEST_S),
+                system,
+                "lease",
+                f"{system}-{number}",
+            )
+            for number in range(2)
+        ]
+        self.lease = self.both[0]._path
 
-    async def counted(election) -> bool:
-        succeeded = await real(election)
-        tries[election.election_config.lock.identity] += 1
-        return succeeded
+    def leads(self) -> list[bool]:
+        return [one.leads for one in self.both]
 
-    monkeypatch.setattr(library.LeaderElection, "try_acquire_or_renew", counted)
-
-    async def all_tried() -> None:
+    async def all_tried(self) -> None:
         """Twice from begin to end: the first of three may have been underway."""
-        before = tries.copy()
-        await eventually(lambda: all(tries[name] >= before[name] + 3 for name in candidates))
+        before = {one._identity: self._tries[one._identity] for one in self.both}
+        await eventually(lambda: all(self._tries[name] >= before[name] + 3 for name in before))
 
-    async def lead(name: str) -> None:
-        terms.append(name)
+    async def changed(self) -> None:
+        """Nobody leads, then one does."""
+        await eventually(lambda: not any(self.leads()))
+        await eventually(lambda: any(self.leads()))
+
+    async def lead(self, candidate: Leadership) -> None:
+        self.terms.append(candidate)
         await asyncio.Event().wait()
 
-    configuration, system = await configuration_of(apiserver), apiserver.new_namespace()
-    candidates = {
-        name: Leadership(configuration, system, "lease", name) for name in ("first", "second")
-    }
-    tasks = []
+    async def watch(self) -> None:
+        """Counts the moments at which both may write."""
+        while True:
+            self.overlaps += all(self.leads())
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The tries of each candidate, by its identity."""
+    tries: Counter[str] = Counter()
+    real = Leadership._try
+
+    async def count(candidate) -> None:
+        await real(candidate)
+        tries[candidate._identity] += 1
+
+    monkeypatch.setattr(Leadership, "_try", count)
+    return tries
+
+
+@contextlib.asynccontextmanager
+async def two_candidates(apiserver, tries: Counter[str]):
+    """They may never both write."""
+    system = apiserver.new_namespace()
+    apiserver.create(a_lease(system, "lease"))
+    found = Candidates(await configuration_of(apiserver), system, tries)
+    tasks = [asyncio.create_task(found.watch())]
     try:
-        for name, candidate in candidates.items():
-            tasks.append(asyncio.create_task(candidate.run(functools.partial(lead, name))))
-            await eventually(lambda: candidates["first"].leads)
-        await all_tried()  # the second has seen whose it is
-        yield candidates, all_tried
+        for candidate in found.both:
+            tasks.append(
+                asyncio.create_task(candidate.run(functools.partial(found.lead, candidate)))
+            )
+            await eventually(lambda: found.both[0].leads)
+        await found.all_tried()  # the second has seen whose it is
+        yield found
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for candidate in candidates.values():
+        for candidate in found.both:
             await candidate.close()
-    assert terms == ["first"] * len(terms)
+    assert found.overlaps == 0
 
 
 async def test_a_wall_clock_that_jumps_takes_no_lease_from_a_leader_that_lives(
-    apiserver, monkeypatch, clock
+    apiserver, counted, clock
 ):
-    async with two_candidates(apiserver, monkeypatch) as (candidates, all_tried):
+    async with two_candidates(apiserver, counted) as candidates:
         for clock.ahead_s in (86_400.0, -86_400.0):
-            await all_tried()
-            assert [one.leads for one in candidates.values()] == [True, False]
+            await candidates.all_tried()
+            assert candidates.leads() == [True, False]
+        assert candidates.terms == [candidates.both[0]]
 
 
-@pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0], ids=["forward", "back"])
-async def test_nor_does_one_that_jumps_while_the_lease_is_read(
-    apiserver, monkeypatch, clock, jump_s
-):
-    async with two_candidates(apiserver, monkeypatch) as (candidates, all_tried):
-        real = LeaseLock.get
+async def test_whatever_somebody_does_to_the_lease_there_is_no_second_leader(apiserver, counted):
+    """Whoever leads may write for seconds more, until it reads what has become of its Lease."""
 
-        async def read(lease, name, namespace):
-            found = await real(lease, name, namespace)
-            clock.ahead_s += jump_s
-            return found
+    async def deleted(times: int) -> None:
+        async with two_candidates(apiserver, counted) as candidates:
+            for _ in range(times):
+                began = time.monotonic()
+                apiserver.request("DELETE", candidates.lease)
+                await candidates.changed()
+                assert time.monotonic() - began > LEASE_S
 
-        monkeypatch.setattr(LeaseLock, "get", read)
-        await all_tried()
-        assert [one.leads for one in candidates.values()] == [True, False]
+    async def edited(holder: int | None) -> None:
+        async with two_candidates(apiserver, counted) as candidates:
+            name = None if holder is None else candidates.both[holder]._identity
+            change = {"spec": {"holderIdentity": name}}
+            apiserver.request("PATCH", candidates.lease, change, "application/merge-patch+json")
+            await candidates.changed()
+
+    await asyncio.gather(deleted(1), deleted(2), edited(None), edited(1))
+
+
+async def test_a_pause_ends_the_term_and_the_next_one_begins_at_once(apiserver, counted):
+    """What was refused meanwhile is done by the next term, which begins with every run."""
+    async with two_candidates(apiserver, counted) as candidates:
+        first = candidates.both[0]
+        time.sleep(WRITE_S + 0.5)  # noqa: ASYNC251 - the process is stopped
+        assert candidates.leads() == [False, False]
+        await eventually(lambda: candidates.terms == [first, first])

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from support.operators import OPERATOR_NAMESPACE, a_run
+from support.operators import a_lease, a_run
 from support.processes import Process, wait_for
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 
@@ -12,9 +12,11 @@ from trainingrun.api.v1alpha1 import API_VERSION, KIND
 @pytest.fixture
 def start(apiserver, namespace, tmp_path):
     started = []
+    system = apiserver.new_namespace()
+    apiserver.create(a_lease(system))
 
     def begin(**settings: str) -> Process:
-        fixed = {"NAMESPACES": namespace, "OPERATOR_NAMESPACE": OPERATOR_NAMESPACE, **settings}
+        fixed = {"NAMESPACES": namespace, "OPERATOR_NAMESPACE": system, **settings}
         started.append(
             Process(apiserver.kubeconfig, tmp_path / f"log-{len(started)}.json", **fixed)
         )

@@ -14,8 +14,10 @@ from kubernetes.aio.config import load_kube_config
 from support.apiserver import ApiError, ApiServer
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.api_client import Connection
+from trainingrun.cluster.interface import ClusterError
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers as handlers  # registers them with kopf
+from trainingrun.controller import leadership
 from trainingrun.controller.head_pods import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.settings import OperatorSettings, Settings
@@ -98,9 +100,24 @@ async def kopf_running(
         await ended
 
 
+def a_lease(namespace: str, name: str = "trainingrun-operator") -> dict[str, Any]:
+    """A Lease that its last leader has given back: an absent one would be waited out."""
+    return {
+        "apiVersion": leadership.API_VERSION,
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": leadership.given_back(),
+    }
+
+
 @contextlib.asynccontextmanager
 async def running(operator: Operator) -> AsyncIterator[Operator]:
     """Runs it; a part of it that ends by itself fails the test."""
+    lease = a_lease(
+        operator.settings.render.operator_namespace, operator.settings.operator.lease_name
+    )
+    with contextlib.suppress(ClusterError):  # of an earlier operator, or not allowed
+        await operator.leadership._connection.create(operator.leadership._collection, lease)
     async with kopf_running(operator, *operator.settings.operator.namespaces) as memo:
         yield operator
         if memo.task.done():

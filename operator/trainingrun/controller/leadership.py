@@ -1,39 +1,26 @@
-"""Of several operators one leads, by a Lease: the client library's election, made safe to act by.
+"""Of several operators one leads, by a Lease, and only that one writes.
 
-The library (kubernetes 37, `kubernetes.aio.leaderelection`) decides who may hold the Lease. What it
-lacks is added here, from outside:
-
-- it counts by the wall clock, which can jump: here both the end of another's Lease and our own
-  right to write are counted by a clock that only goes forward;
-- a leader that is cut off holds its lead until its last renewal fails, and one that was
-  stopped for a while until it checks again: `may_write_s` ends before the Lease could be another's;
-- only answers of the API server count as failures, so that a broken connection would end the
-  election, and a request without an answer would hang for ever;
-- it does not give the Lease back at the end, so that the next one would wait for it to run out;
-- its times are local ones marked as UTC, and missing where their microseconds happen to be 0;
-- cancelled, it leaves the work that it has started behind.
+No two clocks are compared: a candidate takes a Lease that it has seen unchanged for `LEASE_S` by
+its own, and a leader writes for `WRITE_S`, which is less, after its last renewal. A Lease that is
+absent is made without a holder and waited out like any other, since its leader does not know yet
+that somebody has deleted it. Only what a leader itself has given back is taken at once.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration, V1Lease, V1LeaseSpec
-from kubernetes.aio.client.exceptions import ApiException
-from kubernetes.aio.leaderelection.electionconfig import Config
-from kubernetes.aio.leaderelection.leaderelection import LeaderElection
-from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
-from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+from ..cluster.api_client import AlreadyExists, Connection, NotFound
+from ..cluster.interface import ClusterError, Conflict
+from ..cluster.resources import path
 
 log = logging.getLogger(__name__)
-# It logs every failed try with its traceback; what matters is logged here, once.
-logging.getLogger("kubernetes.aio.leaderelection").setLevel(logging.CRITICAL)
 
+API_VERSION = "coordination.k8s.io/v1"
 LEASE_S = 10
 """A leader that is silent for so long is replaced, at the latest `RETRY_S` and a second later."""
 WRITE_S = 7
@@ -42,13 +29,12 @@ under way, and for clocks that do not run equally fast."""
 RETRY_S = 1.5
 """Between two tries to renew or to get the Lease."""
 REQUEST_S = 2.0
-"""Longest wait for the answer to one of them."""
+"""Longest wait for the answer to one request about it."""
+GIVEN_BACK_S = 1
+"""The duration, in seconds, of a Lease without a holder that its leader has given back; one whose
+holder somebody else has taken out has another."""
 
-_NEVER_S = 10 * 365 * 86400
-"""After which the library itself would take another's Lease: it compares two times of the wall
-clock, between which that may have jumped. `_SafeLease.get` says when a Lease has run out."""
-
-_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError)
+_NOT_SEEN = object()
 
 
 def now_s() -> float:
@@ -56,23 +42,35 @@ def now_s() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
+def given_back() -> dict[str, Any]:
+    """The spec of a Lease that its leader gives back."""
+    return {"leaseDurationSeconds": GIVEN_BACK_S, "renewTime": _wall_clock()}
+
+
 class Leadership:
     """One candidate. `run` it; check `may_write_s` before each write."""
 
-    def __init__(
-        self, configuration: Configuration, namespace: str, name: str, identity: str
-    ) -> None:
-        """Made inside the event loop that will run it; stands by until `run`.
+    def __init__(self, connection: Connection, namespace: str, name: str, identity: str) -> None:
+        """Stands by until `run`.
 
         Args:
-            configuration: The API server's address and credentials.
+            connection: To the API server, of its own: no other request delays a renewal. Its
+                `timeout_s` is `REQUEST_S`.
             namespace: Of the Lease.
             name: Of the Lease.
             identity: Of this process, unlike that of any other that ever was.
         """
-        self._client = ApiClient(configuration)
-        self._lease = _SafeLease(name, namespace, identity, self._client)
+        self._connection, self._identity = connection, identity
+        self._metadata = {"name": name, "namespace": namespace}
+        self._collection = path(API_VERSION, "Lease", namespace)
+        self._path = path(API_VERSION, "Lease", namespace, name)
         self._about = f"Lease {namespace}/{name}"
+        self._write_until = 0.0
+        self._ours = False
+        """Whether nobody else's Lease was seen since our last write, which may have arrived."""
+        self._seen: object = _NOT_SEEN
+        self._seen_at = 0.0
+        self._last_error = ""
 
     @property
     def leads(self) -> bool:
@@ -81,7 +79,7 @@ class Leadership:
 
     def may_write_s(self) -> float:
         """Seconds from now for which no other process can hold the Lease; 0: not ours to write."""
-        return max(0.0, self._lease.write_until - now_s())
+        return max(0.0, self._write_until - now_s())
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Stands by, leads, stands by again, until cancelled; then gives the Lease back.
@@ -93,152 +91,132 @@ class Leadership:
         try:
             log.info("standing by for %s", self._about)
             while True:
+                while not self.leads:
+                    await self._try()
+                    await asyncio.sleep(0 if self.leads else RETRY_S)
+                log.info("leading by %s", self._about)
                 await self._one_term(lead)
                 log.warning(
-                    "lost %s: another operator leads, or the API server is away; standing by again",
+                    "lost %s: another operator leads, the API server is away, or this process was "
+                    "stopped for a while; standing by again",
                     self._about,
                 )
         finally:
-            with contextlib.suppress(ApiException, *_NO_ANSWER):
+            with contextlib.suppress(ClusterError, TimeoutError):
                 async with asyncio.timeout(REQUEST_S):
-                    await self._lease.release()
+                    await self._give_back()
 
     async def close(self) -> None:
         """Ends its connections."""
-        await self._client.close()
+        await self._connection.close()
 
     async def _one_term(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        elected = asyncio.Event()
-        config = Config(
-            self._lease, _NEVER_S, WRITE_S, RETRY_S, _then(elected.set), _then(lambda: None)
-        )
-        election = asyncio.create_task(LeaderElection(config).run(), name="election")
-        waiting = asyncio.create_task(elected.wait(), name="elected")
-        work: asyncio.Task[Any] | None = None
+        work = asyncio.create_task(lead(), name="lead")
+        keeping = asyncio.create_task(self._keep(), name="keep the Lease")
         try:
-            await asyncio.wait({election, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if elected.is_set():
-                log.info("leading by %s", self._about)
-                work = asyncio.create_task(lead(), name="lead")
-                await asyncio.wait({election, work}, return_when=asyncio.FIRST_COMPLETED)
-                if work.done():
-                    work.result()
-                    raise RuntimeError("the leader's work ended by itself")
-            election.result()
+            await asyncio.wait({work, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                raise RuntimeError("the leader's work ended by itself")
+            keeping.result()
         finally:
-            tasks = [task for task in (work, waiting, election) if task is not None]
-            for task in tasks:
+            for task in (work, keeping):
                 task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            await asyncio.gather(work, keeping, return_exceptions=True)
 
+    async def _keep(self) -> None:
+        """Renews until the right to write ends. A term in which it has ended, if only for a moment,
+        is over: what was not written then is not lost, for the next term begins with every run.
+        """
+        while True:
+            await asyncio.sleep(min(RETRY_S, self.may_write_s()))
+            if not self.leads:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.may_write_s()):
+                    await self._try()
 
-class _SafeLease(LeaseLock):  # type: ignore[misc]  # the library has no types
-    """The library's lock, which says by our own clock whose the Lease is."""
-
-    def __init__(self, name: str, namespace: str, identity: str, client: ApiClient) -> None:
-        super().__init__(name, namespace, identity, client)
-        self.write_until = 0.0
-        self._seen: tuple[object, ...] = ()
-        self._seen_at = 0.0
-        self._last_error = ""
-
-    async def get(
-        self, name: str, namespace: str
-    ) -> tuple[bool, LeaderElectionRecord] | tuple[bool, Exception] | tuple[bool, None]:
+    async def _try(self) -> None:
+        """Takes or renews the Lease, if it is ours to have, and if the API server answers."""
+        leads = self.leads
         try:
-            async with asyncio.timeout(REQUEST_S):
-                _, record = await super().get(name, namespace)
-        except _NO_ANSWER as error:
-            record = ApiException(reason=f"no answer ({type(error).__name__})")
-        if isinstance(record, ApiException):
-            if record.status != 404:  # it is made next
-                self._log_once("cannot be read", record)
-            return False, record
-        if not isinstance(record, LeaderElectionRecord) or not record.holder_identity:
-            return True, None  # nobody's: the library takes it
-        if record.holder_identity == self.identity:
-            return True, record
-        self.write_until = 0.0
-        seen = (record.holder_identity, record.acquire_time, record.renew_time)
+            lease = await self._read()
+            if lease is None or not self._may_have(lease):
+                self._write_until, self._ours = 0.0, False
+                if lease is None:
+                    await self._make()
+                return
+            began, self._ours = now_s(), True
+            await self._write(lease)
+        except (AlreadyExists, Conflict):
+            return  # another was quicker
+        except ClusterError as error:
+            self._log_once(error)
+            return
+        self._last_error, self._seen = "", _NOT_SEEN
+        if leads and not self.leads:
+            return  # too late for this term
+        self._write_until = began + WRITE_S
+
+    def _may_have(self, lease: Mapping[str, Any]) -> bool:
+        spec = _spec(lease)
+        holder, duration_s = spec.get("holderIdentity"), spec.get("leaseDurationSeconds") or 0
+        if holder == self._identity and self._ours:
+            return True
+        if self.leads:
+            return False
+        if not holder and duration_s == GIVEN_BACK_S:
+            return True
+        seen = lease["metadata"]["uid"], holder, spec.get("renewTime")
         if seen != self._seen:
             self._seen, self._seen_at = seen, now_s()
-        if now_s() - self._seen_at > float(record.lease_duration or LEASE_S):
-            return True, None  # run out: the library takes it
-        # A time that is always another makes the library count from now, whatever its clock does.
-        record.renew_time = f"{now_s()} on our clock"
-        return True, record
+        return now_s() - self._seen_at > max(LEASE_S, duration_s)
 
-    async def create(
-        self, name: str, namespace: str, election_record: LeaderElectionRecord
-    ) -> bool:
-        body = V1Lease(metadata={"name": name}, spec=self.update_lease(election_record))
-        return await self._write(self.api_instance.create_namespaced_lease, namespace, body)
+    async def _read(self) -> dict[str, Any] | None:
+        try:
+            return await self._connection.request("GET", self._path)
+        except NotFound:
+            return None
 
-    async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
-        lease = self.lease_reference
-        if lease is None:
-            return False
-        lease.spec = self.update_lease(updated_record, lease.spec)
-        # With the version that was read: if another has written since, this fails.
-        return await self._write(self.api_instance.replace_namespaced_lease, name, namespace, lease)
+    async def _make(self) -> None:
+        """A Lease that nobody holds, and that nobody has given back."""
+        made = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": self._metadata}
+        spec = {"leaseDurationSeconds": LEASE_S, "renewTime": _wall_clock()}
+        await self._connection.create(self._collection, {**made, "spec": spec})
 
-    async def release(self) -> None:
+    async def _write(self, lease: Mapping[str, Any]) -> None:
+        spec = _spec(lease)
+        new = {
+            **spec,
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": LEASE_S,
+            "renewTime": _wall_clock(),
+        }
+        if spec.get("holderIdentity") != self._identity:
+            new["acquireTime"] = new["renewTime"]
+            new["leaseTransitions"] = (spec.get("leaseTransitions") or 0) + 1
+        # With the version that was read: if another has written since, or deleted it, this fails.
+        await self._connection.request("PUT", self._path, {**lease, "spec": new})
+
+    async def _give_back(self) -> None:
         """Gives the Lease back, if it is ours, so that the next one need not wait."""
-        if self.write_until == 0.0:
-            return
-        self.write_until = 0.0
-        lease = await self.api_instance.read_namespaced_lease(self.name, self.namespace)
-        if lease.spec is not None and lease.spec.holder_identity == self.identity:
-            lease.spec.holder_identity = None
-            await self.api_instance.replace_namespaced_lease(self.name, self.namespace, lease)
+        self._write_until = 0.0
+        lease = await self._read() if self._ours else None
+        if lease is not None and _spec(lease).get("holderIdentity") == self._identity:
+            spec = {**_spec(lease), "holderIdentity": None, **given_back()}
+            await self._connection.request("PUT", self._path, {**lease, "spec": spec})
 
-    def update_lease(
-        self, record: LeaderElectionRecord, current_spec: V1LeaseSpec | None = None
-    ) -> V1LeaseSpec:
-        spec = super().update_lease(record, current_spec)
-        spec.lease_duration_seconds = LEASE_S
-        return spec
-
-    def election_record(self, lease: V1Lease) -> LeaderElectionRecord:
-        record = super().election_record(lease)
-        if lease.spec is not None:
-            record.acquire_time = str(lease.spec.acquire_time)
-            record.renew_time = str(lease.spec.renew_time)
-        return record
-
-    def time_str_to_iso(self, str_time: str | None) -> str | None:
-        try:
-            given = datetime.fromisoformat(str_time or "")
-        except ValueError:
-            given = datetime.now(UTC)
-        return given.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-    async def _write(self, call: Callable[..., Awaitable[object]], *arguments: object) -> bool:
-        began = now_s()
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                await call(*arguments)
-        except ApiException as error:
-            if error.status != 409:  # another was quicker
-                self._log_once("cannot be written", error)
-            return False
-        except _NO_ANSWER as error:
-            self._log_once("cannot be written", ApiException(reason=type(error).__name__))
-            return False
-        self.write_until = began + WRITE_S
-        self._last_error = ""
-        return True
-
-    def _log_once(self, what: str, error: ApiException) -> None:
+    def _log_once(self, error: ClusterError) -> None:
         """Once per cause: it is tried again every second and a half."""
-        about = f"Lease {self.namespace}/{self.name} {what}: {error.status or ''} {error.reason}"
-        if about != self._last_error:
-            log.warning("%s; without it this operator only stands by", about)
-        self._last_error = about
+        if str(error) != self._last_error:
+            log.warning("%s: %s; without it this operator only stands by", self._about, str(error))
+        self._last_error = str(error)
 
 
-def _then(do: Callable[[], None]) -> Callable[[], Any]:
-    async def done() -> None:
-        do()
+def _spec(lease: Mapping[str, Any]) -> Mapping[str, Any]:
+    return lease.get("spec") or {}
 
-    return done
+
+def _wall_clock() -> str:
+    """For people who look at the Lease, and another text at each renewal."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

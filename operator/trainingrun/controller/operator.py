@@ -13,7 +13,7 @@ from ..cluster.api_client import Connection
 from ..cluster.interface import ClusterError, Conflict, NotLeading
 from ..cluster.live_cluster import KubernetesCluster
 from .head_pods import Target, head_of
-from .leadership import Leadership
+from .leadership import REQUEST_S, Leadership
 from .logs import about
 from .operator_metrics import Metrics
 from .progress_polling import Poller, Resolve
@@ -53,7 +53,7 @@ class Operator:
         own = settings.operator
         self.queue = WorkQueue(own.retry_initial_s, own.retry_max_s)
         self.leadership = Leadership(
-            configuration,
+            Connection(configuration, timeout_s=REQUEST_S),
             settings.render.operator_namespace,
             own.lease_name,
             f"{socket.gethostname()}_{uuid.uuid4()}",
@@ -154,12 +154,11 @@ class Operator:
     async def _reconcile(self, reconciler: Reconciler, key: Key) -> None:
         try:
             requeue_after_s = await reconciler.reconcile(key)
-        except NotLeading:
-            self.queue.done(key)  # whoever leads reconciles it
-        except Conflict:
+        except (Conflict, NotLeading) as error:
             # The cache was out of date. That is no fault, but with the API server's own event
-            # on their way a short wait saves a second conflict.
-            self._failed(key, "Conflict")
+            # on their way a short wait saves a second conflict. Or the right to write has ended,
+            # which says nothing of another that leads: this process may itself lead on.
+            self._failed(key, type(error).__name__)
         except ClusterError as error:
             wait_s = self._failed(key, type(error).__name__)
             log.warning("reconciling again in %.1f s: %s", wait_s, error)
