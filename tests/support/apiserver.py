@@ -20,6 +20,7 @@ from typing import Any
 
 from support.binaries import apiserver_binaries
 from support.ports import free_ports
+from trainingrun.cluster.bounded_json import loads
 
 START_SECONDS = 180
 """For each step of the start, on a machine that is busy with other things."""
@@ -94,7 +95,7 @@ class ApiServer:
             with contextlib.suppress(ValueError, KeyError):
                 text = json.loads(text)["message"]
             raise ApiError(error.code, text) from None
-        return json.loads(content) if content.startswith(b"{") else {"text": content.decode()}
+        return loads(content) if content.startswith(b"{") else {"text": content.decode()}
 
     def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> dict[str, Any]:
         """POST with strict field validation."""

@@ -14,7 +14,10 @@ from trainingrun.api.crd import crd
 MISSING = object()
 """A row's value for: the field is not there."""
 
-KEYWORDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "enum")
+KEYWORDS = (
+    *("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "maxProperties"),
+    "enum",
+)
 
 MINIMAL: dict[str, Any] = {
     "apiVersion": "trainingrun.dev/v1alpha1",

@@ -155,6 +155,10 @@ SWEEP_ROWS: list[Row] = [
     _parameter(
         ".values", "minItems", {"values": [1]}, {"values": []}, "should have at least 1 items"
     ),
+    _parameter(".values[]", "maxItems", {}, {"values": [[1]]}, "must have at most 0 items"),
+    _parameter(
+        ".values[]", "maxProperties", {}, {"values": [{"a": 1}]}, "must have at most 0 items"
+    ),
     _sweep(".space[].name", "required", {}, {"space": [{"values": [1]}]}, "Required value"),
     _sweep(
         ".space[].name",

@@ -10,6 +10,7 @@ import yaml
 
 from support.constraints import MINIMAL, MISSING, manifest_with
 from trainingrun.api.parse import InvalidRunError, parse
+from trainingrun.api.spec_fields import MOST_LEVELS
 
 SENTENCES = [
     ("spec.wrokers", {}, "spec.wrokers is not a field; did you mean workers?"),
@@ -163,3 +164,29 @@ def test_every_sample_is_valid(sample: Path):
         if document["kind"] == "TrainingRun"
     ]
     assert [parse(run).metadata.name for run in runs]
+
+
+FREEFORM = [
+    "spec.training.config",
+    "spec.podTemplate",
+    "spec.workers.podTemplate",
+    "spec.head.podTemplate",
+    "spec.training.env",
+]
+
+
+@pytest.mark.parametrize("path", FREEFORM)
+def test_what_is_free_form_is_bounded_in_depth(path):
+    def nested(levels: int) -> dict[str, Any]:
+        value: dict[str, Any] = {"a": [1]}
+        for _ in range(levels - 2):
+            value = {"a": value}
+        if path == "spec.training.env":
+            return manifest_with(path, [{"name": "A", "valueFrom": value}])
+        return manifest_with(path, value)
+
+    parse(nested(MOST_LEVELS))
+    for levels in (MOST_LEVELS + 1, 100_000):
+        with pytest.raises(InvalidRunError) as raised:
+            parse(nested(levels))
+        assert "must be nested at most 32 levels deep; flatten it" in str(raised.value)

@@ -45,6 +45,16 @@ class TestStore:
         store.keep_listed(set(), version=5, namespace="elsewhere")
         assert store.keys() == [("ns", "a")]
 
+    def test_a_version_that_cannot_be_read_counts_as_seen_and_takes_nothing_away(self, packed):
+        store = Store(packed=packed)
+        store.saw(an_object("a", 3))
+        store.skip(an_object("a", 5))
+        store.skip(an_object("b", 6))
+        assert store.has_seen(("ns", "a"), "u", 5)
+        assert store.has_seen(("ns", "b"), "u", 6)
+        assert not store.has_seen(("ns", "b"), "u", 7)
+        assert store.keys() == [("ns", "a")]
+
     def test_an_index_follows_its_objects(self, packed):
         store = Store(packed=packed, indices={"node": lambda item: item.get("node")})
         store.saw(an_object("a", 1, node="one"))

@@ -2,12 +2,15 @@
 
 import json
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from support.builders import an_object
 from trainingrun.api.status import Attempt, Phase, RunStatus
 from trainingrun.cluster.exclusion_patch import exclusion_patch
+from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.cluster.parsing import parse
 from trainingrun.controller.logs import Formatter, about
 
@@ -38,6 +41,25 @@ class TestAvoiding:
     def test_what_is_there_already_is_no_patch(self):
         *_, change = exclusion_patch(self.cluster(), ["n"])
         assert exclusion_patch(self.cluster(change["value"]), ["n"]) == []
+
+
+class TestUnreadableObjects:
+    """No schema that KubeRay has shipped lets such an object in; a patched CRD might."""
+
+    def test_one_is_skipped_and_counted_and_the_next_one_is_taken_in(self):
+        counted: list[str] = []
+        connection: Any = SimpleNamespace(server="https://example.com")
+        cluster = KubernetesCluster(connection, count_unreadable=counted.append)
+        run = {"labels": {"trainingrun.dev/run": "digits"}}
+        broken, whole = (an_object(name, 1, kind="RayJob", status={}) for name in ("a", "b"))
+        broken["status"] = ["jobStatus"]
+        whole["metadata"] |= run
+        broken["metadata"] |= run
+        for seen in (broken, whole):
+            cluster.handle({"type": "ADDED", "object": seen})
+        store = cluster.stores.ray_jobs.store
+        assert (counted, store.keys()) == (["RayJob"], [("ns", "b")])
+        assert store.has_seen(("ns", "a"), "u", 1), "the start does not wait for it for ever"
 
 
 class TestParsing:

@@ -1,8 +1,9 @@
 """Types of fields that several sections of the spec have."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainValidator, Strict
+from pydantic import AfterValidator, PlainValidator, Strict
 from pydantic.json_schema import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
@@ -34,8 +35,32 @@ NumberOrAuto = Annotated[
 ]
 """A whole number, or the word auto; a `Rule` of the model refuses other words."""
 
-Freeform = dict[str, Any]
-"""Any JSON object; the CRD keeps its fields as they are."""
+MOST_LEVELS = 32
+"""Of objects and lists in a `Freeform` field, which itself is the first."""
+
+
+def _not_too_deep(value: dict[str, Any]) -> dict[str, Any]:
+    level: list[Any] = [value]
+    for _ in range(MOST_LEVELS):
+        level = [inner for outer in level for inner in _items(outer) if _items(inner)]
+        if not level:
+            return value
+    raise PydanticCustomError(
+        "nested_too_deeply", f"must be nested at most {MOST_LEVELS} levels deep; flatten it"
+    )
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+Freeform = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
+"""Any JSON object of at most `MOST_LEVELS`; the CRD keeps its fields as they are."""
+
+SCALAR_SCHEMA = {"x-kubernetes-preserve-unknown-fields": True, "maxProperties": 0, "maxItems": 0}
+"""Any JSON, but nothing in an object or a list: structural schemas have no type for scalars."""
 
 _OBJECT_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 

@@ -7,7 +7,7 @@ from pydantic import Field, Strict
 from pydantic.json_schema import WithJsonSchema
 
 from .base import Model, Rule
-from .spec_fields import Whole
+from .spec_fields import SCALAR_SCHEMA, Whole
 from .sweep_table import MOST_TRIALS
 
 _LONGEST_TEXT = 200
@@ -15,8 +15,8 @@ _LONGEST_TEXT = 200
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A number; "4" and true are none, as for the API server."""
 
-Value = Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})]
-"""Any JSON value; a `Rule` of the model refuses lists and mappings."""
+Value = Annotated[Any, WithJsonSchema(SCALAR_SCHEMA)]
+"""A scalar; a `Rule` of the model also refuses empty lists and mappings."""
 
 
 class SweepParameter(Model):

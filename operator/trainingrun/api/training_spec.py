@@ -5,9 +5,17 @@ import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
+from pydantic.json_schema import WithJsonSchema
 
 from .base import Model, Rule, matching
-from .spec_fields import Freeform, Whole, is_own_variable, object_name, own_variable_cel
+from .spec_fields import (
+    SCALAR_SCHEMA,
+    Freeform,
+    Whole,
+    is_own_variable,
+    object_name,
+    own_variable_cel,
+)
 
 MAX_CONFIG_CHARACTERS = 65536
 """Linux takes no environment variable of 128 KiB, and the config is in one."""
@@ -102,6 +110,18 @@ class TorchSettings(Model):
     """Seconds after which a collective call that does not finish fails."""
 
 
+ValueFrom = Annotated[
+    Freeform,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": {"type": "object", "additionalProperties": SCALAR_SCHEMA},
+        }
+    ),
+]
+"""A reference, whose fields are scalars; which ones there are, the API server checks in the pod."""
+
+
 class EnvVar(Model):
     """An environment variable of the head and of every worker."""
 
@@ -109,7 +129,7 @@ class EnvVar(Model):
     """Name of the variable."""
     value: str | None = Field(default=None, max_length=16384)
     """Its value. Leave it out and use valueFrom for anything secret."""
-    value_from: Freeform | None = None
+    value_from: ValueFrom | None = None
     """A Kubernetes EnvVarSource: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -6,7 +6,6 @@ fields that they do not define, such as those of a newer KubeRay.
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import resource
@@ -23,6 +22,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from ..rendering.names import MANAGER
+from .bounded_json import loads
 from .interface import ClusterError, Conflict, NotLeading, Rejected
 from .object_store import encoded
 
@@ -230,7 +230,7 @@ class Connection:
         if status >= 400:
             raise error_of(status, method, path, content)
         try:
-            return dict(json.loads(content)), date
+            return dict(loads(content)), date
         except (TypeError, ValueError):
             raise ClusterError(f"{method} {path}: the answer is not JSON") from None
 
@@ -273,7 +273,7 @@ def error_of(status: int, method: str, path: str, content: bytes) -> ClusterErro
     """The exception for an answer of the API server that is not 2xx."""
     found: Any = None
     with contextlib.suppress(ValueError):
-        found = json.loads(content)
+        found = loads(content)
     if not isinstance(found, dict):
         found = {"message": content[:500].decode(errors="replace")}
     message, reason = str(found.get("message", "")), found.get("reason", "")

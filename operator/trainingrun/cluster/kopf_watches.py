@@ -8,14 +8,15 @@ and finds out whether KubeRay is installed.
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from typing import Any, Literal, cast
 
 import aiohttp
 
 from ..rendering.names import RUN_LABEL
 from . import kuberay_crd
 from .api_client import Connection, Forbidden, Gone, NotFound, NotServed, error_of
+from .bounded_json import ShallowContent
 from .interface import ClusterError
 from .resources import PLURALS, RAY_API, path
 from .run_stores import Kind, Stores
@@ -52,6 +53,7 @@ class Watches:
         namespaces: Collection[str] = (),
         *,
         kuberay_check_s: float = 30.0,
+        count_unreadable: Callable[[str], None] = lambda kind: None,
     ):
         """Nothing is watched until `run`.
 
@@ -60,8 +62,11 @@ class Watches:
             stores: Where the objects go.
             namespaces: Only these are watched; empty: all.
             kuberay_check_s: Seconds between checks for a KubeRay that is missing or too old.
+            count_unreadable: Called with the kind for each page of a list, and each event, of which
+                something is left out: it is nested too deeply.
         """
         self._connection, self._stores = connection, stores
+        self._count_unreadable = count_unreadable
         self._kuberay_check_s = kuberay_check_s
         self.kuberay: kuberay_crd.KubeRay | None = None
         """Whether KubeRay is installed; None: that was not found out yet."""
@@ -78,6 +83,9 @@ class Watches:
         self.nodes = self._watch(stores.nodes, "", optional=True)
         self._of_kind["Node"] = {"": self.nodes}
         self._by_path = {watch.path: watch for watch in self.all()}
+        self._kind_at = {
+            watch.path: kind for kind, each in self._of_kind.items() for watch in each.values()
+        }
         self._reported: dict[str, tuple[str, str | None]] = {}
 
     async def run(self) -> None:
@@ -111,10 +119,10 @@ class Watches:
             watch.began(watches)
         try:
             if watches:
-                answer = await send(request)
+                answer = self._readable(await send(request), request.url.path)
             else:
                 async with self._connection.lists:
-                    answer = await send(request)
+                    answer = self._readable(await send(request), request.url.path)
                     await answer.read()
         except (aiohttp.ClientError, TimeoutError) as problem:
             self._connection.count(method, "error")
@@ -135,6 +143,13 @@ class Watches:
         if isinstance(error, Gone):
             raise aiohttp.ClientPayloadError(str(error))  # kopf lists from the beginning
         raise aiohttp.ClientConnectionError(str(error))
+
+    def _readable(self, answer: aiohttp.ClientResponse, path: str) -> aiohttp.ClientResponse:
+        """The answer, such that kopf can parse it whatever somebody has put into an object."""
+        kind = self._kind_at.get(path, "other")
+        content = ShallowContent(answer.content, lambda: self._count_unreadable(kind))
+        answer.content = cast("aiohttp.StreamReader", content)
+        return answer
 
     def all(self) -> Iterator[Watch]:
         """Every watch."""

@@ -6,7 +6,7 @@ changed about; `KubernetesCluster.observe` then reads the stores and makes no ca
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,6 +43,7 @@ class KubernetesCluster:
         namespaces: Collection[str] = (),
         *,
         kuberay_check_s: float = 30.0,
+        count_unreadable: Callable[[str], None] = lambda kind: None,
     ):
         """Empty until `run`, and until kopf passes what it watches.
 
@@ -50,10 +51,19 @@ class KubernetesCluster:
             connection: To the API server.
             namespaces: Only these are watched; empty: all.
             kuberay_check_s: Seconds between checks for a KubeRay that is missing or too old.
+            count_unreadable: Called with the kind for each object that cannot be read in full, see
+                `Watches` and `handle`.
         """
         self._connection, self.server = connection, connection.server
         self.stores = Stores()
-        self.watches = Watches(connection, self.stores, namespaces, kuberay_check_s=kuberay_check_s)
+        self._count_unreadable = count_unreadable
+        self.watches = Watches(
+            connection,
+            self.stores,
+            namespaces,
+            kuberay_check_s=kuberay_check_s,
+            count_unreadable=count_unreadable,
+        )
         self._nodes = Nodes(self.watches.nodes)
         self._leases = Leases(connection)
         self._kuberay_namespaces = KubeRayNamespaces(connection, kuberay_check_s)
@@ -63,13 +73,21 @@ class KubernetesCluster:
         return self._connection.session_for_watches(self.watches.observe)
 
     def handle(self, event: Mapping[str, Any]) -> None:
-        """Takes in an event of a watch, or (type None) an object that was listed."""
+        """Takes in an event of a watch, or (type None) an object that was listed.
+
+        One that cannot be read is skipped: what was known of it stays, and the others go on.
+        """
         seen: Object = event["object"]
         store = self.stores.store_of(seen["kind"])
         if event["type"] == "DELETED":
             store.forget(*key_of(seen), seen["metadata"]["uid"])
-        else:
+            return
+        try:
             store.saw(seen)
+        except Exception:
+            store.skip(seen)
+            self._count_unreadable(seen["kind"])
+            log.exception("%s %s cannot be read", seen["kind"], "/".join(key_of(seen)))
 
     async def run(self) -> None:
         """Checks the watches until cancelled; for what it raises see `Watches.run`."""

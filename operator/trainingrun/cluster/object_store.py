@@ -62,6 +62,7 @@ class Store:
         self._on_change = on_change
         self._entries: dict[Key, _Entry] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
+        self._skipped: dict[Key, int] = {}
         self.summaries: Counter[Any] = Counter()
         """How many objects have each summary."""
 
@@ -120,9 +121,14 @@ class Store:
         )
         self._put(key, old, new, kept)
 
+    def skip(self, seen: Object) -> None:
+        """Notes that this version of an object has come in and cannot be read."""
+        self._skipped[key_of(seen)] = int(seen["metadata"]["resourceVersion"])
+
     def forget(self, namespace: str, name: str, uid: str) -> None:
         """Takes out an object that is deleted for good; later events of this UID are refused."""
         self._remember_gone(uid)
+        self._skipped.pop((namespace, name), None)
         old = self._entries.get((namespace, name))
         if old is not None and old.uid == uid:
             self._put((namespace, name), old, None, None)
@@ -130,7 +136,8 @@ class Store:
     def has_seen(self, key: Key, uid: str, version: int) -> bool:
         """Whether that version of an object, or anything later about its name, has come in."""
         entry = self._entries.get(key)
-        return uid in self._gone or (entry is not None and entry.version >= version)
+        newest = max(entry.version if entry else 0, self._skipped.get(key, 0))
+        return uid in self._gone or newest >= version
 
     def keep_listed(self, listed: Collection[Key], version: int, namespace: str = "") -> None:
         """Takes out what a complete list as of `version` does not name.

@@ -71,7 +71,10 @@ class Operator:
             may_write_s=self.leadership.may_write_s,
         )
         self.cluster = KubernetesCluster(
-            self._connection, own.namespaces, kuberay_check_s=own.kuberay_check_s
+            self._connection,
+            own.namespaces,
+            kuberay_check_s=own.kuberay_check_s,
+            count_unreadable=lambda kind: self.metrics.unreadable.labels(kind).inc(),
         )
         self._keyring = Keyring(self.cluster, settings.render.operator_namespace)
         self._resolve: Resolve = self.head_of

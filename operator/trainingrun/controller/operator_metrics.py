@@ -50,6 +50,13 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.unreadable = Counter(
+            "trainingrun_operator_unreadable_objects",
+            "Events, and pages of lists, with an object that is nested too deeply, or broken in "
+            "another way, and is not read in full, by kind.",
+            ["kind"],
+            registry=self.registry,
+        )
         self.registry.register(_Gauges(runs, queued, stale_watches, leads))
 
     def count_call(self, method: str, code: str) -> None:

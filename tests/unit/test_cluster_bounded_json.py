@@ -1,0 +1,88 @@
+"""JSON of the API server is read whatever somebody has nested in it, and only that is left out."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainingrun.cluster.bounded_json import LEFT_OUT, MOST_LEVELS, ShallowContent, loads, shallow
+
+TEXTS = st.text(alphabet='{}[]"\\:,a€\n', max_size=6)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=60,
+)
+
+
+def nested(levels: int, inner: str = "1", key: str = "a") -> str:
+    return f"{{{json.dumps(key)}:" * levels + inner + "}" * levels
+
+
+def levels_of(value: object) -> int:
+    levels = 0
+    while isinstance(value, dict | list) and value:
+        value = next(iter(value.values() if isinstance(value, dict) else value))
+        levels += 1
+    return levels
+
+
+@given(JSON, st.sampled_from([None, 1]))
+def test_what_is_not_deep_is_the_same_text(value, indent):
+    text = json.dumps(value, indent=indent, ensure_ascii=False).encode()
+    assert shallow(text) is text
+    assert loads(text) == value
+
+
+@given(JSON, TEXTS, st.integers(MOST_LEVELS, 10_000))
+def test_what_is_deep_is_left_out_and_all_else_is_kept(beside, key, levels):
+    text = f'{{"before":{json.dumps(beside)},"deep":{nested(levels, key=key)},"after":[1]}}'
+    found = loads(text.encode())
+    assert (found["before"], found["after"]) == (beside, [1])
+    assert levels_of(found["deep"]) == MOST_LEVELS - 1
+    assert LEFT_OUT in json.dumps(found["deep"])
+
+
+def test_every_valid_level_is_read():
+    assert levels_of(loads(nested(MOST_LEVELS).encode())) == MOST_LEVELS
+    assert loads(("[" * MOST_LEVELS + "]" * MOST_LEVELS).encode()) is not None
+
+
+def test_what_is_no_json_is_a_value_error():
+    for text in ("{" * 5000, "}" * 5000, '["' * 5000, "[" * 5000 + "]" * 4000):
+        with pytest.raises(ValueError, match=r".+"):
+            loads(text.encode())
+
+
+class InChunks:
+    """A stream that arrives in pieces of one size."""
+
+    def __init__(self, content: bytes, size: int):
+        self.content, self.size, self.total_bytes = content, size, len(content)
+
+    async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
+        for begin in range(0, len(self.content), self.size):
+            yield self.content[begin : begin + self.size]
+
+    async def read(self) -> bytes:
+        return self.content
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 10**6])
+async def test_of_a_stream_one_line_is_cut_and_the_others_are_as_they_were(size):
+    deep, lines = [], [b'{"a":1}', nested(2000).encode(), b'{"b":{"c":"}\\n{"}}']
+    content = ShallowContent(InChunks(b"\n".join(lines) + b"\n", size), lambda: deep.append(1))
+    found = b"".join([chunk async for chunk in content.iter_chunked(10**6)]).split(b"\n")
+    assert [found[0], *found[2:]] == [lines[0], lines[2], b""]
+    assert levels_of(json.loads(found[1])) == MOST_LEVELS
+    assert deep == [1]
+
+
+async def test_a_body_is_cut_as_well_and_all_else_is_the_streams_own():
+    deep = []
+    content = ShallowContent(InChunks(nested(2000).encode(), 1), lambda: deep.append(1))
+    assert levels_of(json.loads(await content.read())) == MOST_LEVELS
+    assert deep == [1]
+    assert content.total_bytes == len(nested(2000))
