@@ -260,6 +260,12 @@ ROWS: list[Row] = [
         ["train:main", "a.b.c:d_1", "_a:_b"],
         ["train", "train.main", "a/b:c", "a..b:c", "a b:c", ":c", "a:", "a:b.c", "1a:b", ""],
     ),
+    *by_rule(
+        "spec.training.function",
+        "names a file; name its module, without .py",
+        ["train.pyx:main", "py:main"],
+        ["train.py:main", "a.train.py:main"],
+    ),
     max_length("spec.training.function", 253, "a:"),
     *by_rule(
         "spec.training.script.configMap",

@@ -327,3 +327,20 @@ def test_a_field_that_another_tool_set_is_named_with_what_to_do(
         '"kubectl": - .spec.failures.maxRestarts; change these fields with the tool that set them, '
         "or choose another name\n"
     )
+
+
+@pytest.mark.parametrize("command", ["get", "checkpoints list", "logs --namespace team-a"])
+def test_the_shell_completes_the_names_of_runs(server: Server, command: str) -> None:
+    other = {"metadata": {"name": "other", "namespace": "team-a"}}
+    server.answers[RUNS] = [(200, {"items": [a_run("Running"), other]})]
+    typed = f"trainingrun {command} di"
+    environment = {
+        "_TRAININGRUN_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ")),
+    }
+    result = CliRunner().invoke(app, [], prog_name="trainingrun", env=environment)
+    assert result.output.split() == ["digits"]
+    server.answers.clear()
+    result = CliRunner().invoke(app, [], prog_name="trainingrun", env=environment)
+    assert result.output.split() == []

@@ -1,5 +1,7 @@
 """`validate` and `render`: what a user is told about a file, without a cluster."""
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ def test_other_documents_beside_a_run_are_left_alone(file: Path) -> None:
         pytest.param("", " holds no TrainingRun; one document needs kind: TrainingRun", id="empty"),
         pytest.param(
             CONFIG_MAP,
-            " holds no TrainingRun; one document needs kind: TrainingRun",
+            " holds no TrainingRun, only ConfigMap my-code; one document needs kind: TrainingRun",
             id="another kind alone",
         ),
         pytest.param(
@@ -214,10 +216,165 @@ def test_version() -> None:
     assert output.startswith("trainingrun")
 
 
+LIST = """
+apiVersion: v1
+kind: List
+items:
+- apiVersion: trainingrun.dev/v1alpha1
+  kind: TrainingRun
+  metadata: {name: one}
+  spec:
+    training: {function: "m:train"}
+    workers: {count: COUNT}
+    storage: {uri: "s3://runs/x"}
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: code}}
+"""
+
+
+def test_a_list_holds_what_its_items_are(file: Path) -> None:
+    file.write_text(LIST.replace("COUNT", "2"))
+    assert call("validate", file) == (0, f"{file}: one is valid\n", "")
+    file.write_text(LIST.replace("COUNT", "0"))
+    assert call("validate", file)[2] == f"{file}:10: spec.workers.count is 0; write at least 1\n"
+
+
+def test_a_name_that_the_api_server_would_make_is_made(file: Path) -> None:
+    file.write_text(RUN.replace("name: digits", "generateName: digits-"))
+    names = {call("validate", file)[1] for _ in range(3)}
+    assert len(names) == 3
+    for name in names:
+        assert re.fullmatch(rf"{file}: digits-[a-z0-9]{{5}} is valid\n", name)
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_left_out(file: Path) -> None:
+    file.write_bytes(RUN.strip().encode("utf-8-sig"))
+    assert call("validate", file)[0] == 0
+
+
+def test_a_file_whose_name_is_not_utf_8_can_be_named(tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"caf\xe9.yaml")
+    file.write_text(RUN)
+    assert call("validate", file)[:2] == (0, f"{tmp_path}/caf\\xe9.yaml: digits is valid\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        pytest.param(
+            f"{RUN}---{RUN}",
+            [
+                "11: TrainingRun digits is in the file twice, also in line 4; leave one of them "
+                "out, or give it another name"
+            ],
+            id="a run twice",
+        ),
+        pytest.param(
+            RUN.replace("kind: TrainingRun", "kind: trainingrun"),
+            ['3: kind is "trainingrun"; write kind: TrainingRun'],
+            id="in other letters",
+        ),
+        pytest.param(
+            "{apiVersion: ray.io/v1, kind: RayJob, metadata: {name: pi}}\n---\n"
+            "{apiVersion: v1, kind: Secret, metadata: [1]}",
+            [" holds no TrainingRun, only RayJob pi, Secret; one document needs kind: TrainingRun"],
+            id="other kinds",
+        ),
+        pytest.param(
+            f"{RUN}---\nkind: ConfigMap\napiVersion: v1\nmetadata:\n",
+            ["11: metadata.name of the ConfigMap is missing; add it"],
+            id="a ConfigMap without a name",
+        ),
+        pytest.param(
+            f"{RUN}---\nkind: ConfigMap\nmetadata: {{name: code}}\ndata: [1]\n",
+            [
+                "11: data of ConfigMap code is a list; write a mapping of file names to texts, "
+                "such as {train.py: ...}"
+            ],
+            id="a ConfigMap with a list",
+        ),
+        pytest.param(
+            f"{RUN}---\nkind: ConfigMap\nmetadata: {{name: code}}\ndata:\n  lr: 3e-4\n",
+            ["12: data.lr of ConfigMap code is no text; put it in quotes"],
+            id="a ConfigMap with a number",
+        ),
+        pytest.param(
+            RUN + "  workers: {count: 1, count: 2}\n",
+            ["8: count is set twice, also in line 8; leave one of them out"],
+            id="a key twice",
+        ),
+        pytest.param(
+            RUN + "  workers:\n    resources: {gpu: 8}\n",
+            [
+                "9: spec.workers.resources.gpu is not a field; write spec.workers.accelerator: "
+                "{kind: nvidia, count: 8}"
+            ],
+            id="GPUs as resources",
+        ),
+        pytest.param(
+            RUN + "  workers: {capacity: spot}\n",
+            ['8: spec.workers.capacity is "spot"; write a mapping: {type: Spot}'],
+            id="a word for a mapping",
+        ),
+        pytest.param(
+            RUN.replace('train"}', 'train", env: {A: b}}'),
+            ["6: spec.training.env is wrong; write a list of mappings with name, value, valueFrom"],
+            id="a mapping for a list",
+        ),
+        pytest.param(
+            RUN + "  workers: {resources: {memory: 16GB}}\n",
+            [
+                '8: spec.workers.resources.memory is "16GB": must be a quantity of bytes of at '
+                "least 64Mi with its unit, such as 16Gi; did you mean 16G or 16Gi?"
+            ],
+            id="a size with B",
+        ),
+        pytest.param(
+            RUN.replace("digits:train", "digits.py:train"),
+            [
+                '6: spec.training.function is "examples.digits.py:train": names a file; name its '
+                "module, without .py, such as train:main"
+            ],
+            id="a file for a module",
+        ),
+        pytest.param(
+            RUN + "  podTemplate:\n    spec:\n      containers:\n      - name: ray-worker\n"
+            "        imagee: a\n      nodeSelector: {imagee: b}\n"
+            "  workers:\n    podTemplate:\n      nodeSelector: {a: b}\n",
+            [
+                "12: spec.podTemplate.spec.containers[0].imagee is not a field of a pod; did you "
+                "mean image?",
+                "16: spec.workers.podTemplate.nodeSelector is not a field of a pod; there are "
+                "metadata, spec",
+            ],
+            id="fields that pods do not have",
+        ),
+        pytest.param(
+            RUN.replace('train"}', 'train", env: [{name: A, valueFrom: {secretKey: {a: b}}}]}'),
+            [
+                "6: spec.training.env[0].valueFrom.secretKey is not a field of a pod; did you "
+                "mean secretKeyRef?"
+            ],
+            id="a source that no variable has",
+        ),
+    ],
+)
+def test_what_users_mistake_is_said_with_its_line_and_what_to_write(
+    file: Path, text: str, sentences: list[str]
+) -> None:
+    file.write_text(text)
+    code, output, errors = call("validate", file)
+    assert (code, output) == (1, "")
+    assert errors.splitlines() == [f"{file}:{sentence}" for sentence in sentences]
+
+
 @pytest.mark.parametrize(
     ("typed", "completion"),
-    [("trainingrun wat", "watch"), ("trainingrun render --plat", "--platform")],
-    ids=["command", "option"],
+    [
+        ("trainingrun wat", "watch"),
+        ("trainingrun render --plat", "--platform"),
+        ("trainingrun render --platform gk", "gke"),
+    ],
+    ids=["command", "option", "platform"],
 )
 def test_the_shell_completes_commands_and_options(typed: str, completion: str) -> None:
     environment = {

@@ -247,7 +247,10 @@ CONFIG_MAP = "kind: ConfigMap\napiVersion: v1\nmetadata: {name: other}\n---"
             RUN, ["--namespace", "team-a"], "metadata.namespace is team-b, and", id="two namespaces"
         ),
         pytest.param(
-            CONFIG_MAP + RUN, [], "holds ConfigMap other as well", id="another object"
+            CONFIG_MAP.replace("ConfigMap", "Secret") + RUN,
+            [],
+            "holds Secret other as well, and submit applies TrainingRuns and ConfigMaps alone",
+            id="another object",
         ),
         pytest.param(
             RUN.replace("s3://runs/demo", "file:///data"),
@@ -272,3 +275,15 @@ def test_a_run_that_cannot_be_submitted_is_refused_before_the_cluster_is_asked(
     result = CliRunner().invoke(app, ["submit", "run.yaml", *options])
     assert result.exit_code == 1
     assert sentence in result.stderr
+
+
+def test_a_name_that_is_not_utf_8_is_refused_in_a_sentence(folder: Path) -> None:
+    (folder / os.fsdecode(b"caf\xe9.py")).touch()
+    with pytest.raises(CliError, match=r"caf\\xe9\.py is not UTF-8"):
+        pack(folder)
+
+
+def test_a_mark_at_the_beginning_of_the_requirements_is_none_of_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_bytes("einops==0.8.0\n".encode("utf-8-sig"))
+    assert requirement_lines(file) == ["einops==0.8.0"]

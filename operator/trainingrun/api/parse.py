@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -27,6 +27,10 @@ _EXPECTED = {
     "mapping_type": "a mapping",
 }
 _SHOWN_CHARACTERS = 80
+_GPUS = frozenset({"gpu", "gpus", "nvidia.com/gpu", "numgpus", "num_gpus"})
+"""What other tools call accelerators in the resources of a worker."""
+_BYTES = re.compile(r"([0-9]+(?:[.][0-9]+)?) ?([kKmMgGtTpP])i?[bB]")
+"""A size as people write it, which is no quantity of Kubernetes."""
 
 Location = Sequence[int | str]
 
@@ -92,7 +96,7 @@ def _sentence(detail: ErrorDetails) -> str:
     context = detail.get("ctx", {})
     path = _path(location)
     if kind == "extra_forbidden":
-        return f"{path} is not a field; {_known(location)}"
+        return f"{path} is not a field; {_known(location, value)}"
     if kind == "missing":
         return f"{path} is missing{_meaning(location)}"
     broken = context.get("error")
@@ -102,7 +106,7 @@ def _sentence(detail: ErrorDetails) -> str:
     if kind == "literal_error":
         return f"{shown}; write {_choices(location) or context['expected']}"
     if kind in _EXPECTED:
-        return f"{shown}; write {_EXPECTED[kind]}"
+        return f"{shown}; write {_EXPECTED[kind]}{_shape(location, value)}"
     needs = {
         "greater_than_equal": "at least {ge}",
         "less_than_equal": "at most {le}",
@@ -121,8 +125,32 @@ def _broken(broken: BrokenRuleError, path: str, value: Any) -> str:
     for part in rule.path.split(".") if rule.path else ():
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return f"{where} is {_shown(value)}: {rule.message}"
+        return f"{where} is {_shown(value)}: {rule.message}{_meant(value)}"
     return f"{where}: {rule.message}"
+
+
+def _meant(value: Any) -> str:
+    """The quantities that a size such as 16GB may mean."""
+    size = _BYTES.fullmatch(value) if isinstance(value, str) else None
+    if size is None:
+        return ""
+    number, unit = size[1], size[2].upper()
+    return f"; did you mean {number}{'k' if unit == 'K' else unit} or {number}{unit}i?"
+
+
+def _shape(location: Location, value: Any) -> str:
+    """The fields of a mapping, or of those in a list, that was written as something else."""
+    field = _field_at(location)
+    model = _inner_model(field.annotation) if field else None
+    if model is None:
+        return ""
+    if isinstance(value, str):
+        for inner in _fields(model).values():
+            for option in get_args(inner.annotation):
+                if isinstance(option, str) and option.lower() == value.lower():
+                    return f": {{{inner.alias}: {option}}}"
+    of = " of mappings" if get_origin(field.annotation) is list else ""
+    return f"{of} with {', '.join(str(inner.alias) for inner in _fields(model).values())}"
 
 
 def _path(location: Location) -> str:
@@ -158,7 +186,10 @@ def _field_at(location: Location) -> Any:
     return next((field for field in fields if field.alias == location[-1]), None)
 
 
-def _known(location: Location) -> str:
+def _known(location: Location, value: Any) -> str:
+    if str(location[-1]).lower() in _GPUS:
+        count = value if type(value) is int else 1
+        return f"write spec.workers.accelerator: {{kind: nvidia, count: {count}}}"
     model = _model_at(location[:-1])
     names = [str(field.alias) for field in _fields(model).values()]
     lower = {name.lower(): name for name in names}

@@ -198,6 +198,12 @@ class Training(Model):
             "must be module:function, such as trainingrun_runtime.examples.digits:train",
         ),
         Rule(
+            "!has(self.__function__) || !self.__function__.contains('.py:')",
+            "names a file; name its module, without .py, such as train:main",
+            lambda training: training.function is None or ".py:" not in training.function,
+            "function",
+        ),
+        Rule(
             "!has(self.script) || !has(self.script.path) || self.script.path.startsWith('/') || "
             "has(self.code)",
             "is relative to training.code, which is not set; set it, or write the absolute path of "

@@ -217,6 +217,9 @@ def submit(
         kube = connect(context, namespace or named)
         _refuse_ended(kube, run.metadata.name)
         submission.upload(endpoint)
+        for config_map in submission.config_maps:
+            kube.apply_config_map(config_map)
+            typer.echo(f"ConfigMap {config_map['metadata']['name']} applied")
         kube.apply(submission.manifest)
         typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
         if follow:

@@ -131,6 +131,25 @@ class Kube:
                 _request_timeout=_TIMEOUT_S,
             )
 
+    def apply_config_map(self, config_map: dict[str, Any]) -> None:
+        """Create a ConfigMap in its own namespace, else in this one, or change it.
+
+        Raises:
+            CliError: The API server refuses it, or another tool has set a field to another value.
+        """
+        metadata = config_map["metadata"]
+        name, namespace = metadata["name"], metadata.get("namespace") or self.namespace
+        with _one_sentence(f"ConfigMap {name} in namespace {namespace}", _CONFLICT):
+            self._core.patch_namespaced_config_map(
+                name,
+                namespace,
+                {"apiVersion": "v1", **config_map},
+                field_manager=_FIELD_MANAGER,
+                field_validation=_FIELD_VALIDATION,
+                _content_type="application/apply-patch+yaml",
+                _request_timeout=_TIMEOUT_S,
+            )
+
     def head_pod(self, run: str) -> str:
         """Name of the run's newest head pod.
 

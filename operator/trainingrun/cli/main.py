@@ -11,7 +11,7 @@ from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
-from . import cluster_commands, durations, manifest_files, result_commands, yaml_text
+from . import cluster_commands, completion, durations, manifest_files, result_commands, yaml_text
 from .consoles import wide_console
 from .errors import CliError, one_sentence, print_error
 from .options import File
@@ -127,7 +127,10 @@ def validate(
 def render(
     file: File,
     platform: Annotated[
-        str, typer.Option(help="generic, gke, eks, karpenter or aks.")
+        str,
+        typer.Option(
+            help="generic, gke, eks, karpenter or aks.", autocompletion=completion.platform_names
+        ),
     ] = _DEFAULTS.platform,
     attempt: Annotated[int, typer.Option(min=1, help="Number of the attempt.")] = 1,
     image: Annotated[

@@ -5,10 +5,18 @@ from typing import Annotated
 
 import typer
 
+from . import completion
+
 File = Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")]
-Name = Annotated[str, typer.Argument(help="Name of the TrainingRun.")]
+Name = Annotated[
+    str, typer.Argument(help="Name of the TrainingRun.", autocompletion=completion.run_names)
+]
 NameOrUri = Annotated[
-    str, typer.Argument(help="Name of the TrainingRun, or URI of its folder in the bucket.")
+    str,
+    typer.Argument(
+        help="Name of the TrainingRun, or URI of its folder in the bucket.",
+        autocompletion=completion.run_names,
+    ),
 ]
 Namespace = Annotated[
     str | None,

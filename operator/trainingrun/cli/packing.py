@@ -28,6 +28,8 @@ _SECRETS = (
 """Names of files that usually hold credentials."""
 _SUBMODULE = "160000"
 """Mode of a submodule in git's index."""
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""Bytes of a name as Python has those that are not UTF-8."""
 _OPTION = re.compile(r"--[\w-]+|-\w?")
 
 
@@ -82,7 +84,7 @@ def requirement_lines(file: Path) -> list[str]:
             not take.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # Windows writes a mark at the beginning
     except OSError as error:
         raise CliError(f"--requirements {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -109,6 +111,11 @@ def _listed(folder: Path, root: Path) -> list[Path]:
     found = []
     for name in names:
         path = folder / name
+        if _NOT_UTF8.search(name):
+            raise CliError(
+                f"the name of {_shown(path)} is not UTF-8, as names in a zip file are; rename the "
+                "file, or name it in .gitignore"
+            )
         if path.is_symlink() and path.is_dir():
             raise CliError(
                 f"{path} is a link to a folder, which a zip file does not hold; replace it by the "
@@ -122,6 +129,11 @@ def _listed(folder: Path, root: Path) -> list[Path]:
             _check(path, root, tracked=name in modes)
             found.append(Path(name))
     return found
+
+
+def _shown(path: Path) -> str:
+    """A path whose bytes are no text, so that it can be printed."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _names(folder: Path) -> tuple[dict[str, str], list[str]]:

@@ -25,6 +25,8 @@ class Submission:
 
     manifest: dict[str, Any]
     """The TrainingRun as it is to be applied."""
+    config_maps: list[dict[str, Any]]
+    """The ConfigMaps of its file, which are applied before it."""
     storage: Storage
     """Its bucket."""
     packed: bytes | None
@@ -47,11 +49,11 @@ class Submission:
             CliError: One of them cannot be used.
         """
         storage = found.only_run().spec.storage
-        if found.config_maps:
+        if found.others:
             raise CliError(
-                f"{found.name}: holds ConfigMap {', '.join(sorted(found.config_maps))} as well, "
-                "and submit applies the TrainingRun alone; apply the others with kubectl and move "
-                "them to a file of their own"
+                f"{found.name}: holds {', '.join(found.others)} as well, and submit applies "
+                "TrainingRuns and ConfigMaps alone; apply the others with kubectl and move them to "
+                "a file of their own"
             )
         manifest = copy.deepcopy(found.manifests[0])
         training, packed = manifest["spec"]["training"], None
@@ -69,7 +71,7 @@ class Submission:
             parse(manifest)
         except InvalidRunError as error:
             raise CliError(f"{found.name}: {error}") from None
-        return cls(manifest, storage, packed)
+        return cls(manifest, found.config_map_manifests, storage, packed)
 
     def upload(self, endpoint: str | None) -> None:
         """Put the code into the bucket, unless it is there already, and say so.

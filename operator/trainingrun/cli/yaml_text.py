@@ -63,6 +63,12 @@ class Document:
     """As JSON has it."""
     node: yaml.Node
 
+    def below(self, key: str, index: int) -> "Document":
+        """An item of a list of this document."""
+        items = next((node for name, node in self.node.value if name.value == key), None)
+        node = items.value[index] if isinstance(items, yaml.SequenceNode) else self.node
+        return Document(self.value[key][index], node)
+
     def line(self, path: Sequence[str | int]) -> int:
         """Line of the text, from 1, at which a field stands, or the nearest one above it."""
         node, line = self.node, self.node.start_mark.line

@@ -1,0 +1,29 @@
+"""`trainingrun submit` against a real API server."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from support.apiserver import ApiServer
+from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cli.main import app
+
+SAMPLE = Path(__file__).parents[2] / "manifests" / "samples" / "script.yaml"
+
+
+def test_a_file_with_a_script_in_a_config_map_is_submitted_as_it_is(
+    apiserver: ApiServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+    monkeypatch.setattr(location, str(apiserver.kubeconfig))
+    for _ in range(2):  # the second time nothing changes
+        result = CliRunner().invoke(app, ["submit", str(SAMPLE), "--no-watch", "-n", namespace])
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout == (
+            f"ConfigMap digits-script applied\nscript applied to namespace {namespace}\n"
+        )
+    script = apiserver.get("v1", "ConfigMap", "digits-script", namespace)["data"]["train.py"]
+    assert script.startswith("import json\n")
+    run = apiserver.get(API_VERSION, KIND, "script", namespace)
+    assert run["spec"]["training"]["script"]["configMap"] == "digits-script"
