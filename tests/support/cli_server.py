@@ -49,7 +49,7 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
             code, body = state.answer(f"POST {path}" if self.command == "POST" else path)
-            content = json.dumps(body).encode()
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

@@ -1,5 +1,6 @@
 """The commands about a cluster, against an HTTP server that answers as an API server would."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from support.cli_server import RUNS, Server, call, running_server
+from support.hostile_objects import nested
 from trainingrun.cli.main import app
 from trainingrun.local.plain import plain_lines
 
@@ -45,6 +47,14 @@ def test_list_shows_each_run_in_a_line(server: Server) -> None:
     assert heads == HEADS
     assert first[:-1] == ["digits", "Running", "80%", "480/600", "1", "2", "91%"]
     assert second[:2] == ["digits", "Queued"]
+
+
+def test_list_shows_every_run_beside_one_that_is_nested_too_deeply(server: Server) -> None:
+    runs = json.dumps({"items": [{**a_run("Failed"), "spec": "HERE"}, a_run("Queued")]})
+    server.answers[RUNS] = [(200, runs.replace('"HERE"', nested(2000)).encode())]
+    code, output, _ = call("list")
+    assert code == 0
+    assert [line.split()[1] for line in output.splitlines()] == ["PHASE", "Failed", "Queued"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from kubernetes.stream.ws_client import WSClient
 from websocket import WebSocketBadStatusException
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
+from ..cluster.bounded_json import shallow
 from ..rendering import names
 from .errors import CliError
 
@@ -63,7 +64,7 @@ class Kube:
         settings = client.Configuration.get_default_copy()
         # The client's own three retries delay the error when the API server cannot be reached.
         settings.retries = False
-        self._client = client.ApiClient(settings)
+        self._client = _Client(settings)
         self._custom = client.CustomObjectsApi(self._client)
         self._core = client.CoreV1Api(self._client)
 
@@ -235,6 +236,14 @@ class Kube:
             )
             for piece in answer.stream():
                 yield piece.decode(errors="replace")
+
+
+class _Client(client.ApiClient):  # type: ignore[misc]  # the library has no types
+    """Lists the runs of a namespace whatever somebody has nested in one of them."""
+
+    def deserialize(self, response_text: str, response_type: str, content_type: str | None) -> Any:
+        text = shallow(response_text.encode()).decode()
+        return super().deserialize(text, response_type, content_type)
 
 
 @contextlib.contextmanager
