@@ -111,8 +111,7 @@ def test_a_healthy_run_does_not_notice_whatever_others_write(cluster):
         except ApiError:
             refused += 1
     assert len(submitted) > 5 * EACH, "the API server takes most of them"
-    bounded = [name for name in submitted if name.startswith(("value-from", "sweep-value"))]
-    assert bounded == [], "the schema of these leaves no depth"
+    assert not any(name.startswith("sweep-value") for name in submitted), "its schema is bounded"
     for name in submitted:
         wait_for(lambda name=name: cluster.accepted(name))
 

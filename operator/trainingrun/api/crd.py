@@ -117,8 +117,6 @@ def _cleaned(node: Schema, definitions: Schema) -> Schema:
         if key == "additionalProperties":
             if value is True:
                 clean["x-kubernetes-preserve-unknown-fields"] = True
-            elif value:
-                clean[key] = _structural(value, definitions)
         elif key == "properties":
             clean[key] = {name: _structural(child, definitions) for name, child in value.items()}
         elif key == "items":

@@ -94,8 +94,7 @@ def _type(node: Schema) -> str:
     if "items" in node:
         inner = node["items"].get("type", "object")
         return f"list of {inner}s" + (f", at most {node['maxItems']}" if "maxItems" in node else "")
-    free = {"x-kubernetes-preserve-unknown-fields", "additionalProperties"} & node.keys()
-    name = "JSON object" if free else node["type"]
+    name = "JSON object" if "x-kubernetes-preserve-unknown-fields" in node else node["type"]
     least, most = node.get("minimum"), node.get("maximum")
     if least is not None and most is not None:
         return f"{name}, {least:,} to {most:,}"

@@ -5,11 +5,9 @@ import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from pydantic.json_schema import WithJsonSchema
 
 from .base import Model, Rule, matching
 from .spec_fields import (
-    SCALAR_SCHEMA,
     Freeform,
     Whole,
     is_own_variable,
@@ -110,18 +108,6 @@ class TorchSettings(Model):
     """Seconds after which a collective call that does not finish fails."""
 
 
-ValueFrom = Annotated[
-    Freeform,
-    WithJsonSchema(
-        {
-            "type": "object",
-            "additionalProperties": {"type": "object", "additionalProperties": SCALAR_SCHEMA},
-        }
-    ),
-]
-"""A reference, whose fields are scalars; which ones there are, the API server checks in the pod."""
-
-
 class EnvVar(Model):
     """An environment variable of the head and of every worker."""
 
@@ -129,7 +115,7 @@ class EnvVar(Model):
     """Name of the variable."""
     value: str | None = Field(default=None, max_length=16384)
     """Its value. Leave it out and use valueFrom for anything secret."""
-    value_from: ValueFrom | None = None
+    value_from: Freeform | None = None
     """A Kubernetes EnvVarSource: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
