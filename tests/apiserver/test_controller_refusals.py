@@ -1,6 +1,12 @@
 """What the API server refuses an operator stands in the status of the run."""
 
-from support.operators import a_run, eventually, running
+import asyncio
+import contextlib
+
+import pytest
+
+from support.operators import a_run, document, eventually, running
+from trainingrun.controller import reconcile
 
 
 async def test_what_the_api_server_refuses_stands_in_the_status(
@@ -92,3 +98,126 @@ async def test_a_webhook_that_is_down_for_the_network_policy_stands_in_the_statu
         assert kuberay.jobs() == [], "no pod runs without it"
     finally:
         apiserver.request("DELETE", apiserver.path(webhook))
+
+
+ADMISSION = "admissionregistration.k8s.io/v1"
+
+
+@pytest.fixture
+def denied(apiserver, namespace):
+    """A policy that denies operations in the test's namespace."""
+    with contextlib.ExitStack() as made:
+
+        def deny(group: str, resource: str, operation: str, unless: str, message: str) -> None:
+            name = f"{namespace}-{resource.replace('/', '-')}-{operation.lower()}"
+            rule = {"apiGroups": [group], "apiVersions": ["*"], "resources": [resource]}
+            policy = {
+                "apiVersion": ADMISSION,
+                "kind": "ValidatingAdmissionPolicy",
+                "metadata": {"name": name},
+                "spec": {
+                    "matchConstraints": {"resourceRules": [rule | {"operations": [operation]}]},
+                    "validations": [{"expression": unless, "message": message}],
+                },
+            }
+            selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+            binding = {
+                "apiVersion": ADMISSION,
+                "kind": "ValidatingAdmissionPolicyBinding",
+                "metadata": {"name": name},
+                "spec": {
+                    "policyName": name,
+                    "validationActions": ["Deny"],
+                    "matchResources": {"namespaceSelector": selector},
+                },
+            }
+            for each in (policy, binding):
+                apiserver.create(each)
+                made.callback(apiserver.request, "DELETE", apiserver.path(each))
+
+        yield deny
+
+
+async def test_two_deletions_that_are_denied_keep_no_loss_out_of_the_status(
+    apiserver, namespace, kuberay, head, new_operator, status, denied
+):
+    """The head is gone; a policy keeps each of its workers, whose deletion is planned."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    denied("", "pods", "DELETE", "oldObject.metadata.name.contains('head')", "pods stay here")
+    async with running(await new_operator()):
+        run = apiserver.create(a_run(namespace, workers={"count": 2}))
+        await eventually(lambda: kuberay.jobs() == ["digits-1"])
+        kuberay.starts(run)
+        first = apiserver.get("v1", "Pod", "digits-1-worker", namespace)
+        kept = ("labels", "ownerReferences", "namespace")
+        second = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {name: first["metadata"][name] for name in kept} | {"name": "second"},
+            "spec": {"containers": [{"name": "ray-worker", "image": "none"}]},
+        }
+        apiserver.replace(apiserver.create(second) | {"status": first["status"]}, "status")
+        head.document = document(step=5, totalSteps=100, resumedFromStep=0, worldSize=2)
+        await eventually(lambda: status().get("phase") == "Running")
+        head.document = None
+        await asyncio.to_thread(apiserver.request, "DELETE", f"{pods}/digits-1-head")
+        await eventually(lambda: status()["disruptions"]["headLosses"] == 1)
+        await eventually(
+            lambda: condition_says(status, "Rejected", "refuses to delete the Pod", "since", "stay")
+        )
+        edited = {"spec": {"suspend": True}}
+        path = apiserver.path(run)
+        merge = "application/merge-patch+json"
+        await asyncio.to_thread(apiserver.request, "PATCH", path, edited, merge)
+        await eventually(lambda: status()["observedGeneration"] == 2, "edits are still read")
+
+
+async def test_a_ray_job_too_large_to_be_stored_is_said_and_seldom_tried(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    """Its variables are in the head's template and in the workers'."""
+    variables = [{"name": f"E{number}", "value": "x" * 16_000} for number in range(60)]
+    training = {"function": "a.b:c", "env": variables}
+    async with running(operator := await new_operator()):
+        apiserver.create(a_run(namespace, training=training))
+        await eventually(lambda: condition_says(status, "Rejected", "RayJob", "too large"))
+        tries = operator.metrics.reconcile_errors.labels("Unusable")._value.get()
+    assert tries == 1
+    assert kuberay.jobs() == []
+
+
+async def test_an_error_in_planning_is_in_the_status_of_its_run_and_stops_no_other(
+    apiserver, namespace, kuberay, new_operator, status, monkeypatch
+):
+    real = reconcile.decide
+
+    def decide(seen, *others):
+        if seen.run.metadata.name == "broken":
+            raise ZeroDivisionError("division by zero")
+        return real(seen, *others)
+
+    monkeypatch.setattr(reconcile, "decide", decide)
+    async with running(await new_operator()):
+        apiserver.create(a_run(namespace, "broken"))
+        apiserver.create(a_run(namespace))
+        said = ("InternalError", "ZeroDivisionError: division by zero")
+        await eventually(lambda: condition_says(lambda: status("broken"), *said))
+        await eventually(lambda: kuberay.jobs() == ["digits-1"])
+
+
+async def test_a_status_that_is_refused_is_said_in_an_event_and_nothing_is_done(
+    apiserver, namespace, kuberay, new_operator, denied
+):
+    denied("trainingrun.dev", "trainingruns/status", "UPDATE", "false", "no status here")
+    events = f"/api/v1/namespaces/{namespace}/events"
+    async with running(operator := await new_operator()):
+        apiserver.create(a_run(namespace))
+        await eventually(
+            lambda: [
+                event
+                for event in apiserver.request("GET", events)["items"]
+                if event["reason"] == "StatusRefused" and "no status here" in event["message"]
+            ]
+        )
+        await eventually(lambda: not operator.queue._working)
+    assert kuberay.jobs() == []

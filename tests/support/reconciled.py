@@ -8,7 +8,9 @@ from trainingrun.api.reasons import documented
 from trainingrun.api.status import Condition, RunStatus
 from trainingrun.cluster.kept_fields import projection
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
+from trainingrun.reconciling.model import Apply
 from trainingrun.rendering import RenderSettings
+from trainingrun.rendering.names import ATTEMPT_LABEL
 
 from .builders import T0, a_progress, a_ray_cluster, a_ray_job, a_run, nodes, pods
 
@@ -21,6 +23,14 @@ def reconcile(observed: Observed, seconds: float = 60) -> Plan:
     assert kept == planned, "a field is read that cluster/kept_fields.py does not keep"
     assert undocumented(planned) == [], "missing in api/reasons.py"
     return planned
+
+
+def begins(planned: Plan) -> int | None:
+    """Number of the attempt whose RayJob the plan creates; None: it begins none."""
+    for action in planned.actions:
+        if isinstance(action, Apply) and action.manifest["kind"] == "RayJob":
+            return int(action.manifest["metadata"]["labels"][ATTEMPT_LABEL])
+    return None
 
 
 def undocumented(planned: Plan) -> list[tuple[str, str, str]]:

@@ -159,6 +159,13 @@ SWEEP_ROWS: list[Row] = [
     _parameter(
         ".values[]", "maxProperties", {}, {"values": [{"a": 1}]}, "must have at most 0 items"
     ),
+    _parameter(
+        "",
+        "rule",
+        {"values": [0.1, "a", True]},
+        {"values": [0.1, None]},
+        "no item of values may be null",
+    ),
     _sweep(".space[].name", "required", {}, {"space": [{"values": [1]}]}, "Required value"),
     _sweep(
         ".space[].name",

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from trainingrun.controller.lanes import MOST_SLOW
 from trainingrun.controller.work_queue import WorkQueue
 
 A, B = ("ns", "a"), ("ns", "b")
@@ -70,3 +71,69 @@ async def test_a_cancelled_worker_takes_no_run_with_it():
         assert await second == A
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+async def begun(queue: WorkQueue) -> list[tuple[str, str]]:
+    """The runs that may begin now, each in a worker of its own."""
+    workers = [asyncio.create_task(queue.get()) for _ in range(60)]
+    await asyncio.sleep(0)
+    found = [worker.result() for worker in workers if worker.done()]
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
+    return found
+
+
+async def turn_slow(queue: WorkQueue, number: int) -> None:
+    """Waits until so many reconciles have turned out to be slow."""
+    async with asyncio.timeout(5):
+        while len(queue._lanes._slow_now) < number:  # noqa: ASYNC110 - a timer has to fire
+            await asyncio.sleep(0.001)
+
+
+async def test_slow_runs_hold_up_no_run_of_another_namespace():
+    queue = WorkQueue(parallel=2, slow_s=0.01)
+    slow = [("slow", str(number)) for number in range(60)]
+    for key in slow:
+        queue.add(key)
+    first = await begun(queue)
+    assert first == slow[:2], "nobody knows yet that they are slow"
+    await turn_slow(queue, 2)
+    queue.add(A)
+    later = await begun(queue)
+    assert A in later
+    queue.done(A)
+    assert len(later) + len(first) == MOST_SLOW + 1, "new runs beside slow ones are slow, too"
+    assert await begun(queue) == [], "the others wait for one of these to end"
+    queue.done(first[0])
+    assert len(await begun(queue)) == 1
+    queue.close()
+
+
+async def test_a_run_that_is_known_to_be_quick_is_not_held_up_by_slow_ones_beside_it():
+    queue = WorkQueue(parallel=2, slow_s=0.01)
+    queue.add(A)
+    queue.done(await queue.get())
+    slow = [(A[0], f"slow-{number}") for number in range(60)]
+    for key in slow:
+        queue.add(key)
+    await turn_slow(queue, len(await begun(queue)))
+    await begun(queue)
+    queue.add(A)
+    assert await begun(queue) == [A]
+    queue.close()
+
+
+async def test_a_run_is_quick_again_after_a_quick_reconcile():
+    queue = WorkQueue(parallel=2, slow_s=0.01)
+    queue.add(A)
+    key = await queue.get()
+    await turn_slow(queue, 1)
+    queue.done(key)
+    assert queue._lanes.is_slow(A)
+    queue.add(A)
+    queue.done(await queue.get())
+    assert not queue._lanes.is_slow(A)
+    queue.forget(A)
+    assert not queue._lanes.is_slow(("ns", "another"))
+    queue.close()

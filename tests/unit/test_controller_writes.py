@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 from aiohttp import web
@@ -21,6 +22,8 @@ async def server():
         asked.append(request.method)
         if "slow" in request.path:
             await asyncio.sleep(30)
+        if "second" in request.path:
+            await asyncio.sleep(1)
         return web.json_response({"kind": "Thing"})
 
     application.add_routes([web.route("*", "/{path:.*}", answer)])
@@ -31,16 +34,16 @@ async def server():
     await runner.cleanup()
 
 
-def connect(url: str, may_write_s: float) -> Connection:
+def connect(url: str, may_write_s: Callable[[], float]) -> Connection:
     configuration = Configuration()
     configuration.host = url
-    return Connection(configuration, may_write_s=lambda: may_write_s)
+    return Connection(configuration, may_write_s=may_write_s)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 async def test_without_the_lead_nothing_that_changes_anything_is_sent(server, method):
     url, asked = server
-    connection = connect(url, may_write_s=0.0)
+    connection = connect(url, lambda: 0.0)
     try:
         with pytest.raises(NotLeading):
             await connection.request(method, "/thing", {})
@@ -52,11 +55,35 @@ async def test_without_the_lead_nothing_that_changes_anything_is_sent(server, me
 
 async def test_a_write_under_way_is_given_up_when_the_right_to_write_ends(server):
     url, _ = server
-    connection = connect(url, may_write_s=0.3)
     began = time.monotonic()
+    connection = connect(url, lambda: began + 0.3 - time.monotonic())
     try:
-        with pytest.raises(ClusterError):
+        with pytest.raises(ClusterError, match="another operator may lead"):
             await connection.request("POST", "/slow", {})
     finally:
         await connection.close()
     assert time.monotonic() - began < 5
+
+
+async def test_a_slow_answer_is_awaited_while_the_lease_is_renewed(server):
+    """An admission webhook may take longer than is left of the Lease when the write begins."""
+    url, asked = server
+    renewals = iter([0.1, 0.1, 0.1, 0.1, 0.1])
+    connection = connect(url, lambda: next(renewals, 30.0))
+    try:
+        found = await connection.request("POST", "/a-second", {})
+    finally:
+        await connection.close()
+    assert (found, asked) == ({"kind": "Thing"}, ["POST"])
+
+
+async def test_an_error_that_says_nothing_is_named_by_its_type(server):
+    url, _ = server
+    configuration = Configuration()
+    configuration.host = url
+    connection = Connection(configuration, timeout_s=0.2)
+    try:
+        with pytest.raises(ClusterError, match=r"GET /slow: \w*TimeoutError$"):
+            await connection.request("GET", "/slow")
+    finally:
+        await connection.close()

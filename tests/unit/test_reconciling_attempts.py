@@ -18,7 +18,15 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import a_training_run, condition, in_the_way, reconcile, then, wanting
+from support.reconciled import (
+    a_training_run,
+    begins,
+    condition,
+    in_the_way,
+    reconcile,
+    then,
+    wanting,
+)
 from trainingrun.api.status import Attempt, LossReason, RunStatus
 from trainingrun.api.v1alpha1 import Backoff
 from trainingrun.reconciling import Observed
@@ -203,8 +211,8 @@ def test_infrastructure_uses_no_restart_and_the_next_attempt_begins_at_once(
 ) -> None:
     ended = then(replace(training, ray_jobs=()), 60)
     assert ended.run.status.restarts == 0
-    begins = reconcile(replace(ended, ray_clusters=(), pods=()), 61)
-    assert begins.status.attempt == 2
+    planned = reconcile(replace(ended, ray_clusters=(), pods=()), 61)
+    assert begins(planned) == 2
 
 
 @pytest.mark.parametrize(
@@ -386,7 +394,7 @@ def test_an_ended_attempt_is_deleted_by_uid_and_the_next_waits_for_its_last_pod(
     assert reconcile(replace(ended, ray_jobs=()), 63).actions == ()
     assert reconcile(replace(ended, ray_jobs=(), ray_clusters=()), 64).actions == ()
     nothing = replace(ended, ray_jobs=(), ray_clusters=(), pods=())
-    assert reconcile(nothing, 65).status.attempt == 2
+    assert begins(reconcile(nothing, 65)) == 2
 
 
 def test_a_ray_job_that_the_status_does_not_know_is_the_attempt_just_begun() -> None:
@@ -399,7 +407,7 @@ def test_a_ray_job_that_the_status_does_not_know_is_the_attempt_just_begun() -> 
 def test_a_number_that_only_pods_remember_is_not_used_again() -> None:
     lost = then(Observed(a_run(), pods=(a_head(1),)), 9)
     assert [a.outcome for a in lost.run.status.attempts] == ["Lost"]
-    assert reconcile(replace(lost, pods=()), 20).status.attempt == 2
+    assert begins(reconcile(replace(lost, pods=()), 20)) == 2
 
 
 @pytest.mark.parametrize("number", [3, 999_999])
@@ -430,7 +438,7 @@ def test_an_older_run_s_other_leftovers_are_none_of_this_run_s_business() -> Non
             pods=(a_pod(number=7, run_uid=OTHER_UID),),
         )
     )
-    assert plan.status.attempt == 1
+    assert begins(plan) == 1
 
 
 def test_a_deleted_run_is_left_to_the_garbage_collector(training: Observed) -> None:
@@ -445,7 +453,7 @@ def test_only_the_newest_twenty_attempts_are_kept() -> None:
         for n in range(1, 21)
     ]
     status = RunStatus(attempt=20, attempts=many, start_time=at(0))
-    kept = reconcile(Observed(a_run(status=status)), 500).status.attempts
+    kept = reconcile(Observed(a_run(status=status), ray_jobs=(a_ray_job(21),)), 500).status.attempts
     assert (len(kept), kept[0].number, kept[-1].number) == (20, 2, 21)
 
 
@@ -469,7 +477,7 @@ def test_a_lowered_restart_budget_is_not_checked_for_lost_infrastructure(
     lost = then(replace(lowered, ray_jobs=()), 70)
     assert lost.run.status.attempts[-1].outcome == "Lost"
     empty = replace(lost, ray_clusters=(), pods=())
-    assert reconcile(empty, 71).status.attempt == 2
+    assert begins(reconcile(empty, 71)) == 2
 
 
 def test_false_starts_that_come_minutes_apart_are_not_forgotten(training: Observed) -> None:

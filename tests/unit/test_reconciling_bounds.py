@@ -10,7 +10,6 @@ from support.builders import a_head, a_node, a_pod, a_progress, a_ray_cluster, a
 from support.reconciled import a_polled_run, a_training_run, reconcile, then
 from trainingrun.reconciling import Observed, Plan
 from trainingrun.reconciling.losses import MOST_COUNTED
-from trainingrun.reconciling.model import Rejection
 from trainingrun.reconciling.plan_builder import MOST_EVENTS
 
 ENDLESS = "no " * 500_000
@@ -96,7 +95,6 @@ def training() -> Observed:
             id="termination message",
         ),
         pytest.param({"pods": (a_pod(unschedulable=ENDLESS),)}, id="unschedulable"),
-        pytest.param({"rejected": Rejection("Secret", "x", ENDLESS)}, id="refused"),
         pytest.param({"invalid": ENDLESS}, id="invalid"),
         pytest.param({"stale": {"Pod": ENDLESS}}, id="stale"),
         pytest.param(
@@ -125,13 +123,24 @@ def test_many_records_are_reported_in_a_few_events(training: Observed) -> None:
 
 
 def test_losses_that_a_driver_invents_do_not_fill_the_status(training: Observed) -> None:
-    reported = [
-        {"number": n, "kind": "WorkerLost", "time": unix(50), "pod": f"{n}{ENDLESS[:300]}"}
-        for n in range(1, 3 * MOST_COUNTED)
-    ]
-    seen = then(replace(training, progress=a_progress(records=reported)))
-    assert len(seen.run.status.seen["counted"]) <= MOST_COUNTED
-    assert size(reconcile(seen, 70)) < ETCD_BYTES
+    seen = training
+    for poll in range(5):
+        reported = [
+            {
+                "number": poll * 100 + n,
+                "kind": "WorkerLost",
+                "time": unix(50),
+                "message": ENDLESS,
+                "pod": f"{poll}-{n}{'y' * 300}",
+                "node": f"node-{poll}-{n}{'y' * 300}",
+            }
+            for n in range(1, 101)
+        ]
+        seen = then(replace(seen, progress=a_progress(records=reported)), 70 + poll)
+    settled = reconcile(seen, 80)
+    assert len(settled.status.seen["counted"]) <= MOST_COUNTED
+    assert size(settled) < 64_000
+    assert settled.status.disruptions.worker_failures == 500, "each is counted once"
 
 
 def test_a_thousand_workers_lost_at_once_leave_a_status_that_can_be_written() -> None:

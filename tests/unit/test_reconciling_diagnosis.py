@@ -9,7 +9,7 @@ import pytest
 from support.builders import T0, a_head, a_pod, a_progress, a_ray_cluster, a_run, pods
 from support.reconciled import a_training_run, condition, in_the_way, reconcile, then, wanting
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
-from trainingrun.reconciling.model import Apply, Delete, EnsureToken, Rejection
+from trainingrun.reconciling.model import Apply, Delete, EnsureToken
 from trainingrun.rendering import RenderSettings
 
 HEAD, ONE, TWO = pods()
@@ -148,38 +148,6 @@ def test_without_kuberay_nothing_is_created_and_it_is_checked_again(kuberay: Any
     assert isinstance(begins.actions[-1], Apply)
 
 
-def test_a_rejected_ray_job_is_not_accepted_and_not_tried_in_a_loop() -> None:
-    expected = "RayJob.ray.io is invalid: spec.x: must be y"
-    plan = reconcile(Observed(a_run(), rejected=Rejection("RayJob", "digits-1", expected)))
-    found = condition(plan, "Accepted")
-    assert (found.status, found.reason) == ("False", "Rejected")
-    assert expected in found.message
-    assert (plan.actions, plan.requeue_after_s) == ((), 30.0)
-
-
-def test_a_rejected_ray_job_is_said_beside_a_lost_access_to_the_api_server() -> None:
-    rejected = Rejection("RayJob", "digits-1", "RayJob.ray.io is invalid: spec.x: must be y")
-    plan = reconcile(Observed(a_run(), rejected=rejected, stale={"Node": "403: forbidden"}))
-    found = [condition(plan, "Accepted"), in_the_way(plan)]
-    assert [(known.status, known.reason) for known in found] == [
-        ("False", "Rejected"),
-        ("True", "ApiAccessLost"),
-    ]
-
-
-def test_a_quota_that_refuses_the_ray_job_stalls_an_accepted_run() -> None:
-    plan = reconcile(
-        Observed(
-            a_run(),
-            rejected=Rejection(
-                "RayJob", "digits-1", "rayjobs is forbidden: exceeded quota: objects"
-            ),
-        )
-    )
-    assert condition(plan, "Accepted").status == "True"
-    assert in_the_way(plan).reason == "QuotaExceeded"
-
-
 def test_an_invalid_spec_is_not_accepted_and_whatever_runs_is_left_alone(
     training: Observed,
 ) -> None:
@@ -222,17 +190,6 @@ def test_an_attempt_that_runs_in_the_operators_namespace_since_an_older_version_
     assert planned.status.attempts[-1].outcome == "Running"
 
 
-@pytest.mark.parametrize("kind", ["RayJob", "Secret", "NetworkPolicy"])
-def test_a_refused_object_is_said_and_no_attempt_begins_without_it(kind: str) -> None:
-    expected = 'admission webhook "policy.example.org" denied the request: no'
-    plan = reconcile(Observed(a_run(), rejected=Rejection(kind, "digits-x", expected)))
-    found = condition(plan, "Accepted")
-    assert (found.status, found.reason) == ("False", "Rejected")
-    assert f"{kind} digits-x" in found.message
-    assert expected in found.message
-    assert (plan.actions, plan.requeue_after_s, plan.status.attempt) == ((), 30.0, 0)
-
-
 def test_what_an_attempt_needs_is_made_before_it() -> None:
     *needed, last = reconcile(Observed(a_run())).actions
     assert isinstance(last, Apply)
@@ -243,19 +200,6 @@ def test_what_an_attempt_needs_is_made_before_it() -> None:
         if isinstance(action, Apply | EnsureToken)
     }
     assert kinds >= {"Secret", "NetworkPolicy"}
-
-
-def test_an_object_that_is_refused_in_mid_run_does_not_keep_the_status_from_being_written(
-    training: Observed,
-) -> None:
-    own = "digits-1a2b3c4d-token-0a1b2c3d"
-    refused = Rejection("Secret", own, "secrets is forbidden: exceeded quota: secrets")
-    plan = reconcile(replace(training, rejected=refused), 5)
-    assert plan.actions == ()
-    found = in_the_way(plan)
-    assert (found.status, found.reason) == ("True", "QuotaExceeded")
-    assert own in found.message
-    assert plan.status.attempts[-1].outcome == "Running"
 
 
 def test_ranks_that_wait_for_others_are_said_while_they_do(training: Observed) -> None:
@@ -280,16 +224,3 @@ def test_storage_that_does_not_answer_is_said_while_the_attempt_runs(training: O
     assert reported in found.message
     assert (plan.status.attempts[-1].outcome, plan.status.phase) == ("Running", "Running")
     assert in_the_way(reconcile(replace(observed, progress=a_progress()))).status == "False"
-
-
-def test_a_deletion_that_is_refused_is_said_and_tried_again_later(training: Observed) -> None:
-    ended = then(replace(training, ray_jobs=()), 60)
-    left = replace(ended, ray_jobs=training.ray_jobs)
-    job = left.ray_jobs[0]["metadata"]["name"]
-    refused = Rejection("RayJob", job, "admission webhook denied the request: keep it")
-    plan = reconcile(replace(left, rejected=refused), 62)
-    assert plan.actions == ()
-    found = in_the_way(plan)
-    assert (found.status, found.reason) == ("True", "Rejected")
-    assert "keep it" in found.message
-    assert [type(action) for action in reconcile(left, 92).actions] == [Delete]

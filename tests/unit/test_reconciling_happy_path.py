@@ -14,7 +14,7 @@ def reconcile(observed: Observed, seconds: float = 0) -> Plan:
 
 
 def begun() -> RunStatus:
-    return reconcile(Observed(a_run())).status
+    return reconcile(Observed(a_run(), ray_jobs=(a_ray_job(),))).status
 
 
 def test_the_first_reconcile_makes_the_token_then_what_it_needs_then_the_ray_job():

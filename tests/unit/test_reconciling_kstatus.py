@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.builders import (
+    T0,
     a_head,
     a_pod,
     a_progress,
@@ -22,7 +23,7 @@ from support.builders import (
 )
 from support.reconciled import a_polled_run, a_training_run, reconcile, then, wanting
 from trainingrun.reconciling import Observed, Plan
-from trainingrun.reconciling.model import Rejection
+from trainingrun.reconciling.model import FailingAction
 
 
 def kstatus(run: dict[str, Any]) -> str:
@@ -65,6 +66,10 @@ def exhausted() -> Observed:
     return then(replace(seen, progress=a_progress(**FAILED)), 70)
 
 
+def refused(message: str) -> FailingAction:
+    return FailingAction("create", "RayJob", "digits-1", message, True, T0)
+
+
 @pytest.mark.parametrize(
     ("observed", "expected"),
     [
@@ -104,12 +109,12 @@ def exhausted() -> Observed:
             id="a spec that cannot be used any more, while it trains",
         ),
         pytest.param(
-            Observed(a_run(), rejected=Rejection("RayJob", "digits-1", "exceeded quota: team")),
+            Observed(a_run(), failing=(refused("exceeded quota: team"),)),
             "InProgress",
             id="no quota",
         ),
         pytest.param(
-            Observed(a_run(), rejected=Rejection("RayJob", "digits-1", "denied by a policy")),
+            Observed(a_run(), failing=(refused("denied by a policy"),)),
             "Failed",
             id="refused",
         ),

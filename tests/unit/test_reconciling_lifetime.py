@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from support.builders import a_head, a_pod, a_progress, a_ray_job, a_run, pods
-from support.reconciled import a_polled_run, a_training_run, condition, reconcile, then, wanting
+from support.reconciled import (
+    a_polled_run,
+    a_training_run,
+    begins,
+    condition,
+    reconcile,
+    then,
+    wanting,
+)
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Delete, RequestSuspend
 
@@ -75,7 +83,7 @@ def test_resuming_begins_the_next_attempt_and_leaves_the_sleep_out_of_the_deadli
     assert reconcile(asleep, 5000).status.phase == "Suspended", "the deadline stands still"
     awake = wanting(asleep, activeDeadlineSeconds=100)
     resumed = reconcile(awake, 1070)
-    assert resumed.status.attempt == 2
+    assert begins(resumed) == 2
     assert resumed.status.suspended_seconds == 1000
     later = then(awake, 1070, ray_jobs=(a_ray_job(2),), pods=pods(2, created_at=1070))
     assert reconcile(later, 1090).status.phase != "Failed"
@@ -101,8 +109,8 @@ def test_a_wish_taken_back_before_the_pods_were_gone_goes_on_with_the_next_attem
 ) -> None:
     asked = then(wanting(training, suspend=True), 60)
     ended = then(wanting(replace(asked, progress=a_progress(state="Suspended"))), 62)
-    begins = reconcile(emptied(ended), 63)
-    assert (begins.status.attempt, begins.status.suspended_seconds) == (2, 0)
+    planned = reconcile(emptied(ended), 63)
+    assert (begins(planned), planned.status.suspended_seconds) == (2, 0)
 
 
 def test_the_deadline_ends_the_run_wherever_it_is(training: Observed) -> None:
@@ -125,8 +133,9 @@ def test_edited_checkpoints_are_said_to_apply_from_the_next_attempt_on(training:
     assert (back.reason, back.message) == ("Valid", "The spec can be used")
     lost = then(replace(edited, ray_jobs=()), 66)
     second = then(emptied(lost), 68, ray_jobs=(a_ray_job(2),), pods=pods(2, created_at=68))
-    assert second.run.status.attempt == 2
-    assert condition(reconcile(second, 70), "Accepted").reason == "Valid"
+    plan = reconcile(second, 70)
+    assert plan.status.attempt == 2
+    assert condition(plan, "Accepted").reason == "Valid"
 
 
 def test_nothing_is_said_of_an_attempt_of_an_operator_that_did_not_note_its_checkpoints(
@@ -220,8 +229,8 @@ def test_a_driver_that_ends_after_the_wish_was_taken_back_is_followed_by_the_nex
     back = then(wanting(asked), 70)
     ended = then(replace(back, progress=a_progress(state="Suspended", step=12)), 72)
     assert ended.run.status.attempts[-1].outcome == "Suspended"
-    begins = reconcile(emptied(ended), 75)
-    assert (begins.status.attempt, begins.status.restarts) == (2, 0)
+    planned = reconcile(emptied(ended), 75)
+    assert (begins(planned), planned.status.restarts) == (2, 0)
 
 
 WRONG = "spec.workers.count: must be at least 1"
@@ -254,4 +263,4 @@ def test_an_invalid_run_is_suspended_and_cleaned_up_but_begins_nothing(
     assert reconcile(emptied(ended), 75).status.phase == "Suspended"
     awake = replace(wanting(then(emptied(ended), 75)), invalid=WRONG)
     assert (reconcile(awake, 80).actions, reconcile(awake, 80).status.attempt) == ((), 1)
-    assert reconcile(replace(awake, invalid=None), 90).status.attempt == 2
+    assert begins(reconcile(replace(awake, invalid=None), 90)) == 2

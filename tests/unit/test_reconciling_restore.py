@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.builders import UID, a_progress, a_ray_job, a_run, pods
-from support.reconciled import in_the_way, reconcile, then
+from support.reconciled import begins, in_the_way, reconcile, then
 from trainingrun.api.contract import CONTRACT_ENV, RunContract
 from trainingrun.api.status import RestoredFrom, RunStatus
 from trainingrun.reconciling import Observed, Plan
@@ -57,7 +57,7 @@ def test_the_folder_is_written_to_the_status_before_the_first_attempt_begins(
     assert first.status.restored_from == RestoredFrom(uri=folder)
     assert first.requeue_after_s == 0
     begun = reconcile(then(observed))
-    assert begun.status.attempt == 1
+    assert begins(begun) == 1
     found = contract_of(begun).restore_from
     assert found
     assert (found.uri, found.endpoint, found.step) == (folder, "http://s3", None)

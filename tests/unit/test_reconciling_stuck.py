@@ -15,7 +15,7 @@ from support.builders import (
     at,
     pods,
 )
-from support.reconciled import a_polled_run, a_training_run, in_the_way, reconcile, then
+from support.reconciled import a_polled_run, a_training_run, begins, in_the_way, reconcile, then
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Delete, Plan
 
@@ -124,7 +124,7 @@ def test_a_ray_job_whose_finalizer_nobody_removes_is_said_and_its_machines_are_f
     assert deletions(plan) == [("RayCluster", "digits-1-abcde", None)]
     freed = replace(hanging, ray_clusters=(), pods=())
     assert (reconcile(freed, 140).actions, reconcile(freed, 140).status.attempt) == ((), 1)
-    assert reconcile(replace(freed, ray_jobs=()), 200).status.attempt == 2
+    assert begins(reconcile(replace(freed, ray_jobs=()), 200)) == 2
 
 
 def test_an_orphaned_ray_cluster_is_deleted(ended: Observed) -> None:

@@ -42,6 +42,9 @@ class ConditionReason(StrEnum):
     CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
     SCRIPT_NOT_MOUNTED = "ScriptNotMounted"
     QUOTA_EXCEEDED = "QuotaExceeded"
+    ACTION_FAILS = "ActionFails"
+    STATUS_REFUSED = "StatusRefused"
+    INTERNAL_ERROR = "InternalError"
     PODS_REFUSED = "PodsRefused"
     PODS_CRASH = "PodsCrash"
     UNSCHEDULABLE = "Unschedulable"
@@ -85,6 +88,7 @@ class EventReason(StrEnum):
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
     SETTING_OVERRULED = "SettingOverruled"
     MANY_EVENTS = "ManyEvents"
+    STATUS_REFUSED = "StatusRefused"
 
 
 class ConditionRow(NamedTuple):
@@ -107,7 +111,9 @@ class EventRow(NamedTuple):
 
 
 _QUOTA = "A ResourceQuota of the namespace refuses a pod or another object of the run."
-_REJECTED = "The API server, such as an admission webhook, refuses an object of the run."
+_REJECTED = (
+    "The API server, such as an admission webhook, refuses an object of the run or its deletion."
+)
 _CORRECT_REJECTED = "Correct the field that the message names; the operator tries again."
 
 CONDITIONS: tuple[ConditionRow, ...] = (
@@ -386,6 +392,28 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         _CORRECT_REJECTED,
     ),
     ConditionRow(
+        ConditionType.WAITING,
+        "True",
+        ConditionReason.ACTION_FAILS,
+        "Creating, changing or deleting an object of the run does not work for over 10 s: the API "
+        "server or an admission webhook does not answer in time.",
+        "Check the webhook or policy that the message names; the operator tries again.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.STATUS_REFUSED,
+        "The API server refuses the run's status. What runs continues; the operator does nothing.",
+        "Correct the field that the message names, or upgrade the CRD.",
+    ),
+    ConditionRow(
+        ConditionType.STALLED,
+        "True",
+        ConditionReason.INTERNAL_ERROR,
+        "The operator fails at this run, by an error of its own. What runs continues.",
+        "Report it, with the operator's log.",
+    ),
+    ConditionRow(
         ConditionType.STALLED,
         "True",
         ConditionReason.PODS_REFUSED,
@@ -476,6 +504,9 @@ EVENTS: tuple[EventRow, ...] = (
         "Warning", EventReason.SETTING_OVERRULED, "A setting in the training script is not used."
     ),
     EventRow("Warning", EventReason.MANY_EVENTS, "More events at once than are emitted, by count."),
+    EventRow(
+        "Warning", EventReason.STATUS_REFUSED, "The API server refuses every status of the run."
+    ),
 )
 """Every event that the operator emits about a run."""
 

@@ -9,7 +9,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .base import StatusModel
+from .progress import MOST_RANKS, MOST_WARNINGS
 from .rank_status import MemoryStatus, RankStatus, SlowestRankStatus
+from .sweep_table import MOST_TRIALS
+
+MOST_ATTEMPTS = 20
+"""Attempts in a status, the newest."""
+MOST_RANKED = 20
+"""Trials in `status.result`, the best."""
 
 
 class Phase(StrEnum):
@@ -139,6 +146,7 @@ class RunProgress(StatusModel):
     """The rank whose memory is, or will first be, full."""
     ranks: list[RankStatus] | None = Field(
         default=None,
+        max_length=MOST_RANKS,
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["rank"],
@@ -147,7 +155,7 @@ class RunProgress(StatusModel):
     """The ranks by number, while they train; of more than 16 those that are slowest, wait most for
     data, have the fullest memory or the idlest accelerators. Measurements of
     memory are renewed when they differ by 2%."""
-    warnings: list[str] | None = None
+    warnings: list[str] | None = Field(default=None, max_length=MOST_WARNINGS)
     """What slows the training or is about to end it, in at most 5 sentences: a rank that is far
     slower than the others, memory that grows up to its limit within an hour, accelerators that
     have computed less than a tenth of the last 5 minutes."""
@@ -257,6 +265,7 @@ class SweepStatus(StatusModel):
     """Number of the best trial so far: of those that succeeded, or of all while none has."""
     trials: list[TrialStatus] = Field(
         default_factory=list,
+        max_length=MOST_TRIALS,
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["number"],
@@ -295,6 +304,7 @@ class RunResult(StatusModel):
     """Of a sweep the best trial's values of the config."""
     trials: list[RankedTrial] | None = Field(
         default=None,
+        max_length=MOST_RANKED,
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["number"],
@@ -313,6 +323,7 @@ class RunStatus(StatusModel):
     """One word, derived from the conditions."""
     conditions: list[Condition] = Field(
         default_factory=list,
+        max_length=len(ConditionType),
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],
@@ -323,6 +334,7 @@ class RunStatus(StatusModel):
     """Number of the current or last attempt."""
     attempts: list[Attempt] = Field(
         default_factory=list,
+        max_length=MOST_ATTEMPTS,
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["number"],

@@ -65,6 +65,13 @@ class SweepParameter(Model):
             "min",
         ),
         Rule(
+            # CEL does not see the items, but fails to read null. Unless it does so at creation, it
+            # does at each later write, that of the status included.
+            "self == self",
+            "no item of values may be null",
+            lambda p: None not in (p.values or ()),
+        ),
+        Rule(
             None,
             "every item must be a number, true or false, or a text of at most "
             f"{_LONGEST_TEXT} characters",

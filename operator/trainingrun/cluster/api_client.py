@@ -6,12 +6,13 @@ fields that they do not define, such as those of a newer KubeRay.
 
 import asyncio
 import contextlib
+import io
 import logging
 import math
 import resource
 import socket
 from asyncio import sslproto
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -23,7 +24,7 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 
 from ..rendering.names import MANAGER
 from .bounded_json import loads
-from .interface import ClusterError, Conflict, NotLeading, Rejected
+from .interface import ClusterError, Conflict, NotLeading, Rejected, Unusable, text_of
 from .object_store import encoded
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,14 @@ READ_BYTES = 2**18
 """Read ahead on one connection before the server has to wait; there may be thousands of them."""
 TLS_BUFFER_BYTES = 2**15
 """Two TLS records; the buffer of asyncio's that decrypted bytes are read into."""
+LARGE_BYTES = 2**20
+"""From here on a body is sent piece by piece."""
 LISTS = 8
 """Lists at the same time: each answer is megabytes in memory, here and in the API server."""
+
+
+_Answer = tuple[int, str | None, bytes]
+"""Status code, header Date and body."""
 
 
 class NotFound(ClusterError):
@@ -204,28 +211,15 @@ class Connection:
     ) -> tuple[dict[str, Any], str | None]:
         headers, data = await self._headers(content_type), None if body is None else encoded(body)
         headers["Accept"] = accept
-        timeout = self._timeout
-        if method != "GET":
-            # The one place through which every write goes. It is given up when the right to write
-            # ends, so that nothing is sent late.
-            left_s = self._may_write_s()
-            if left_s <= 0:
-                raise NotLeading(f"{method} {path}: not sent, another operator may lead by now")
-            timeout = aiohttp.ClientTimeout(total=min(left_s, timeout.total or left_s))
+        answering = self._answer(method, path, query, data, headers)
         try:
-            async with self._requests.request(
-                method,
-                self.server + path,
-                params=query,
-                data=data,
-                headers=headers,
-                timeout=timeout,
-            ) as answer:
-                content = await answer.read()
-                status, date = answer.status, answer.headers.get("Date")
+            if method == "GET":
+                status, date, content = await answering
+            else:
+                status, date, content = await self._while_leading(f"{method} {path}", answering)
         except (aiohttp.ClientError, TimeoutError) as error:
             self.count(method, "error")
-            raise ClusterError(f"{method} {path}: {error or type(error).__name__}") from error
+            raise ClusterError(f"{method} {path}: {text_of(error)}") from error
         self.count(method, str(status))
         if status >= 400:
             raise error_of(status, method, path, content)
@@ -233,6 +227,43 @@ class Connection:
             return dict(loads(content)), date
         except (TypeError, ValueError):
             raise ClusterError(f"{method} {path}: the answer is not JSON") from None
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        data: bytes | None,
+        headers: Mapping[str, str],
+    ) -> _Answer:
+        async with self._requests.request(
+            method,
+            self.server + path,
+            params=query,
+            # aiohttp warns of a large body that is not read piece by piece.
+            data=data if data is None or len(data) < LARGE_BYTES else io.BytesIO(data),
+            headers=headers,
+            timeout=self._timeout,
+        ) as answer:
+            return answer.status, answer.headers.get("Date"), await answer.read()
+
+    async def _while_leading(self, what: str, answering: Coroutine[Any, Any, _Answer]) -> _Answer:
+        """The one place through which every write goes: it is given up once the right to write
+        ends, which each renewal of the Lease puts off. An admission webhook may take longer than
+        the rest of one.
+        """
+        if self._may_write_s() <= 0:
+            answering.close()
+            raise NotLeading(f"{what}: not sent, another operator may lead by now")
+        task = asyncio.ensure_future(answering)
+        try:
+            while (left_s := self._may_write_s()) > 0:
+                await asyncio.wait({task}, timeout=left_s)
+                if task.done():
+                    return task.result()
+        finally:
+            task.cancel()
+        raise TimeoutError("given up, another operator may lead by now")
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """POST to a collection; AlreadyExists if there is one of that name."""
@@ -290,11 +321,13 @@ def error_of(status: int, method: str, path: str, content: bytes) -> ClusterErro
             return Conflict(text)
         case 410:
             return Gone(text)
-        case 400 | 422:
-            return Rejected(message)
+        case 400 | 413 | 422:
+            return Unusable(message)
         case 401 | 403:
             # A quota or an admission webhook also answers 403; only RBAC says it like this.
             if "is forbidden: User" in message or status == 401 or method in ("GET", "WATCH"):
                 return Forbidden(text)
             return Rejected(message)
+        case 500 if "too large" in message:  # for etcd, which the API server takes for a fault
+            return Unusable(message)
     return ClusterError(text)

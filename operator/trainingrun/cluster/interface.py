@@ -19,12 +19,21 @@ class Rejected(ClusterError):
     """The API server refused a manifest; the text says why and is fit for a user."""
 
 
+class Unusable(Rejected):
+    """It is invalid or too large: only another one can be taken."""
+
+
 class Conflict(ClusterError):
     """The object changed since it was read; reconcile again."""
 
 
 class NotLeading(ClusterError):
     """Nothing was sent: this process does not lead, and must not change anything."""
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; its type where it says nothing, as a TimeoutError does."""
+    return str(error) or type(error).__name__
 
 
 class Cluster(Protocol):

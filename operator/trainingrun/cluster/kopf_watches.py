@@ -17,7 +17,7 @@ from ..rendering.names import RUN_LABEL
 from . import kuberay_crd
 from .api_client import Connection, Forbidden, Gone, NotFound, NotServed, error_of
 from .bounded_json import ShallowContent
-from .interface import ClusterError
+from .interface import ClusterError, text_of
 from .resources import PLURALS, RAY_API, path
 from .run_stores import Kind, Stores
 from .watch_state import Watch
@@ -126,7 +126,7 @@ class Watches:
                     await answer.read()
         except (aiohttp.ClientError, TimeoutError) as problem:
             self._connection.count(method, "error")
-            log.info("%s %s: %s", method, request.url.path, problem or type(problem).__name__)
+            log.info("%s %s: %s", method, request.url.path, text_of(problem))
             if watch is not None:
                 watch.disconnected()
             raise

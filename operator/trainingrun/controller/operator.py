@@ -13,6 +13,7 @@ from ..cluster.api_client import Connection
 from ..cluster.interface import ClusterError, Conflict, NotLeading
 from ..cluster.live_cluster import KubernetesCluster
 from .head_pods import Target, head_of
+from .lanes import MOST_BESIDE
 from .leadership import REQUEST_S, Leadership
 from .logs import about
 from .operator_metrics import Metrics
@@ -51,7 +52,7 @@ class Operator:
         """
         self.settings = settings
         own = settings.operator
-        self.queue = WorkQueue(own.retry_initial_s, own.retry_max_s)
+        self.queue = self._new_queue()
         self.leadership = Leadership(
             Connection(configuration, timeout_s=REQUEST_S),
             settings.render.operator_namespace,
@@ -120,7 +121,7 @@ class Operator:
     async def _lead(self) -> None:
         """Works until cancelled. Every term begins with nothing remembered, as a new process."""
         own = self.settings.operator
-        self.queue = WorkQueue(own.retry_initial_s, own.retry_max_s)
+        self.queue = self._new_queue()
         while not await self._load_keys():  # noqa: ASYNC110 - it reads the API server
             await asyncio.sleep(KEY_RETRY_S)
         poller = self._poller()
@@ -130,6 +131,7 @@ class Operator:
             lambda: self._keyring.tokens,
             self.settings.render,
             self.settings.reconcile,
+            count_error=lambda reason: self.metrics.reconcile_errors.labels(reason).inc(),
         )
         for key in self.cluster.stores.run_keys():
             self.queue.add(key)
@@ -137,11 +139,15 @@ class Operator:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._resync(), name="resync")
                 tasks.create_task(self._refresh_keys(), name="refresh keys")
-                for number in range(own.workers):
+                for number in range(own.workers + MOST_BESIDE):
                     tasks.create_task(self._work(reconciler), name=f"worker {number}")
         finally:
             await poller.close()
             self.queue.close()
+
+    def _new_queue(self) -> WorkQueue:
+        own = self.settings.operator
+        return WorkQueue(own.retry_initial_s, own.retry_max_s, parallel=own.workers)
 
     async def _work(self, reconciler: Reconciler) -> None:
         while True:
@@ -153,6 +159,8 @@ class Operator:
             finally:
                 seconds = time.monotonic() - self._working_since.pop(key)
                 self.metrics.reconcile_seconds.observe(seconds)
+                if key not in self.cluster.stores.runs.store:
+                    self.queue.forget(key)
 
     async def _reconcile(self, reconciler: Reconciler, key: Key) -> None:
         try:

@@ -18,6 +18,7 @@ from typing import Literal
 import aiohttp
 
 from ..api.progress import Progress
+from ..cluster.interface import text_of
 from . import progress_parsing
 from .head_pods import Target
 from .work_queue import Key
@@ -285,7 +286,7 @@ class Poller:
             async with asyncio.timeout(self._timeout_s):
                 return await self._get(target, run)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.debug("progress not read: %s", error or type(error).__name__)
+            log.debug("progress not read: %s", text_of(error))
             return _Answer("unreachable", error=f"the head does not answer ({_cause(error)})")
         except progress_parsing.DocumentError as error:
             log.warning("progress not taken: %s", error)
@@ -340,7 +341,7 @@ class Poller:
                 if answer is not None:
                     log.info("the head answers %d to POST /suspend", answer.status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.info("/suspend was not posted: %s", error or type(error).__name__)
+            log.info("/suspend was not posted: %s", text_of(error))
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:

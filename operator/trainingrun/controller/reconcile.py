@@ -1,23 +1,28 @@
 """One reconcile of one run: observe, plan, act, publish. Whatever enqueued it, all is read anew.
 
-A crash between any two lines is repaired by the next reconcile: actions are idempotent, and the
-status is written only after them, so it never claims what was not done.
+A crash between any two lines is repaired by the next reconcile. The status is written first,
+whatever becomes of the actions: it holds what was observed and decided, and an action counts as
+done only once the next reconcile sees what it did. Actions are idempotent.
 """
 
+import asyncio
+import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..api.v1alpha1 import API_VERSION, KIND
-from ..cluster.api_client import Forbidden
-from ..cluster.interface import Cluster, ClusterError, Rejected
+from ..cluster.interface import Cluster, ClusterError, Conflict, NotLeading, Rejected, text_of
+from ..reconciling import failing_actions
 from ..reconciling import plan as decide
 from ..reconciling.attempts import running
 from ..reconciling.lease_reads import suspects
 from ..reconciling.model import (
     Action,
+    ActionKey,
     Apply,
     Delete,
     EnsureToken,
@@ -25,15 +30,18 @@ from ..reconciling.model import (
     Observed,
     Plan,
     Ref,
-    Rejection,
     RequestSuspend,
-    object_of,
+    RunEvent,
+    key_of,
 )
 from ..reconciling.reconcile_settings import ReconcileSettings
 from ..rendering import renewed_token_secret, token_secret
 from ..rendering.render_settings import RenderSettings
+from .action_retries import STATUS, ActionRetries
+from .event_limits import EventLimits
 from .logs import about
 from .progress_polling import Poller
+from .status_pace import StatusPace
 from .tokens import Tokens, with_token
 from .work_queue import Key
 
@@ -41,18 +49,15 @@ log = logging.getLogger(__name__)
 
 TERMINAL_DEPLOYMENTS = ("Complete", "Failed")
 """RayJob's status.jobDeploymentStatus once it does nothing more."""
+ACT_S = 20.0
+"""After so long what is left of a plan waits for the next reconcile, but for what begins an
+attempt: a reconcile of a thousand slow deletions would look like one that hangs."""
+EMIT_S = 5.0
+"""The longest time for the events of one reconcile."""
+ERROR_RETRY_S = 60.0
+"""Until a run is planned again for which planning has raised an error, unless it changes."""
 RENEW_S = 60.0
 """Between two tokens made for one head: about as long as the kubelet takes to mount one."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Rejection:
-    """The API server refused an object of a run."""
-
-    uid: str
-    generation: int
-    rejection: Rejection
-    at: datetime
 
 
 def utc_now() -> datetime:
@@ -71,11 +76,27 @@ class Reconciler:
         render: RenderSettings,
         settings: ReconcileSettings,
         now: Callable[[], datetime] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
+        count_error: Callable[[str], None] = lambda reason: None,
     ):
-        """With everything that it acts through."""
+        """With everything that it acts through.
+
+        Args:
+            cluster: Where runs are.
+            polls: What their heads report.
+            tokens: The operator's keys of now.
+            render: As set; what is left open there is found out.
+            settings: Durations.
+            now: The wall clock.
+            clock: Seconds that only go forward.
+            count_error: Called with the kind of each error that is not raised.
+        """
         self._cluster, self._polls, self._tokens = cluster, polls, tokens
         self._render, self._settings, self._now = render, settings, now
-        self._rejections: dict[Key, _Rejection] = {}
+        self._clock, self._count_error = clock, count_error
+        self._retries: dict[Key, tuple[tuple[str, int], ActionRetries]] = {}
+        self._events, self._pace = EventLimits(clock), StatusPace(clock)
+        self._plan_errors: dict[Key, str] = {}
         self._renewed: dict[str, datetime] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -90,15 +111,39 @@ class Reconciler:
             return None
         if self._awaits_poll(key, seen):
             return self._polls.patience_s + 1  # earlier, as soon as it has answered
-        seen = self._with_progress(key, seen)
+        seen = self._with_failures(key, self._with_progress(key, seen))
         with about(attempt=seen.run.status.attempt):
             seen = await self._with_lease_ages(seen)
-            plan = decide(seen, self._rendering(), self._settings, self._now())
-            await self._act(seen, plan)
-            await self._publish(seen, plan)
+            plan = self._decide(key, seen)
+            wait_s = self._wait_s(key, seen, plan)
+            if wait_s > 0:
+                self._follow(key, seen, plan)
+                return min(wait_s, plan.requeue_after_s or wait_s)
+            if not await self._publish(key, seen, plan):
+                return self._retries_of(key, seen).due_in_s()
             self._follow(key, seen, plan)
+            requeue_after_s = await self._act(key, seen, plan)
+            await self._emit(key, _ref(seen), plan.events)
             await self._renew_token(key, seen)
-        return plan.requeue_after_s
+        return requeue_after_s
+
+    def _decide(self, key: Key, seen: Observed) -> Plan:
+        """The plan. An error of ours is in the status of the run that it is about, and stops no
+        other one.
+        """
+        rendering, now = self._rendering(), self._now()
+        try:
+            plan = decide(seen, rendering, self._settings, now)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            self._count_error(type(error).__name__)
+            if self._plan_errors.get(key) != text:  # at each event it is the same again
+                log.exception("no plan for this run")
+            self._plan_errors[key] = text
+            plan = failing_actions.after_error(seen, rendering, self._settings, now, text)
+            return dataclasses.replace(plan, requeue_after_s=ERROR_RETRY_S)
+        self._plan_errors.pop(key, None)
+        return plan
 
     def _rendering(self) -> RenderSettings:
         """The settings, with the key of now; where they leave KubeRay's namespaces open, those
@@ -140,7 +185,6 @@ class Reconciler:
             progress_failing_s=snapshot.progress_failing_s,
             progress_error=snapshot.progress_error,
             progress_polled_s=snapshot.progress_polled_s,
-            rejected=self._rejected(key, seen),
         )
 
     async def _with_lease_ages(self, seen: Observed) -> Observed:
@@ -155,24 +199,70 @@ class Reconciler:
         }
         return dataclasses.replace(seen, nodes=nodes)
 
-    async def _act(self, seen: Observed, plan: Plan) -> None:
+    def _with_failures(self, key: Key, seen: Observed) -> Observed:
+        retries = self._known_retries(key, seen)
+        if retries is None:
+            return dataclasses.replace(seen, acted=False)
+        return dataclasses.replace(seen, failing=retries.found(), acted=retries.acted)
+
+    async def _act(self, key: Key, seen: Observed, plan: Plan) -> float | None:
+        """Carries the plan out; seconds until the next reconcile.
+
+        An action that fails is tried again by itself, see `ActionRetries`, and keeps no other from
+        being carried out; but what begins an attempt is made in its order or not at all.
+        """
+        if not plan.actions and self._known_retries(key, seen) is None:
+            return plan.requeue_after_s
+        retries = self._retries_of(key, seen)
+        retries.keep(plan.actions)
+        waits = [] if plan.requeue_after_s is None else [plan.requeue_after_s]
+        until, creates = self._clock() + ACT_S, True
         for action in plan.actions:
-            try:
-                await self._carry_out(action, seen)
-            except ClusterError as error:
-                refused = object_of(action)
-                if refused is None or not _is_refusal(error):
-                    raise
-                # The next reconcile, at once, writes the API server's message to the status.
-                metadata = seen.run.metadata
-                key = (metadata.namespace, metadata.name)
-                self._rejections[key] = _Rejection(
-                    metadata.uid,
-                    metadata.generation,
-                    Rejection(*refused, str(error)),
-                    self._now(),
-                )
+            is_creation = isinstance(action, Apply | EnsureToken)
+            if is_creation and not creates:
+                continue
+            if not is_creation and self._clock() > until:
+                waits.append(0.0)
+                break
+            if not retries.due(key_of(action)) or not await self._try(action, seen, retries):
+                creates = creates and not is_creation
+        if retries.found() != seen.failing:
+            waits.append(0.0)  # the status is to say so
+        due_in_s = retries.due_in_s()
+        if due_in_s is not None:
+            waits.append(due_in_s)
+        elif not plan.actions:
+            self._retries.pop(key, None)
+        return min(waits, default=None)
+
+    async def _try(self, action: Action, seen: Observed, retries: ActionRetries) -> bool:
+        """Whether it has worked."""
+        about_what = key_of(action)
+        try:
+            await self._carry_out(action, seen)
+        except NotLeading:
+            raise
+        except Exception as error:
+            if about_what is None:
                 raise
+            self._note(about_what, error, retries)
+            return False
+        retries.worked(about_what)
+        return True
+
+    def _note(self, what: ActionKey, error: Exception, retries: ActionRetries) -> None:
+        """An action that failed: counted, remembered, and logged unless it only repeats.
+
+        A conflict is no fault: the cache was out of date.
+        """
+        self._count_error(type(error).__name__)
+        is_new = retries.failed(what, error, self._now())
+        if not is_new or isinstance(error, Conflict):
+            return
+        if isinstance(error, ClusterError):
+            log.warning("%s %s %s: %s", *what, text_of(error))
+        else:
+            log.exception("%s %s %s", *what)
 
     async def _carry_out(self, action: Action, seen: Observed) -> None:
         metadata = seen.run.metadata
@@ -192,16 +282,61 @@ class Reconciler:
                 key = (metadata.namespace, metadata.name)
                 self._polls.post_suspend(key, metadata.uid, attempt)
 
-    async def _publish(self, seen: Observed, plan: Plan) -> None:
-        """The only place that writes a status."""
-        run = seen.run
-        ref = Ref(API_VERSION, KIND, run.metadata.namespace, run.metadata.name, run.metadata.uid)
+    def _wait_s(self, key: Key, seen: Observed, plan: Plan) -> float:
+        """How long a status waits in which nothing but measurements has changed."""
+        if plan.actions or plan.events or plan.status.completion_time:
+            return 0.0
+        former, status = seen.run.status.to_dict(), plan.status.to_dict()
+        return self._pace.wait_s(key, former, status) if status != former else 0.0
+
+    async def _publish(self, key: Key, seen: Observed, plan: Plan) -> bool:
+        """The only place that writes a status; whether the plan may be carried out.
+
+        A status that the API server does not take is said in the former one, else by an event.
+        Without it nothing may be done, for it is the operator's memory.
+        """
+        ref = _ref(seen)
         deleted = any(isinstance(a, Delete) and a.ref.uid == ref.uid for a in plan.actions)
-        if not deleted and plan.status.to_dict() != run.status.to_dict():
-            await self._cluster.write_status(ref, plan.status, run.metadata.resource_version)
-        for event in plan.events:
+        if deleted or plan.status.to_dict() == seen.run.status.to_dict():
+            return True
+        known = self._known_retries(key, seen)
+        if known is not None and not known.due(STATUS):
+            return False
+        version = seen.run.metadata.resource_version
+        try:
+            await self._cluster.write_status(ref, plan.status, version)
+        except Rejected as error:
+            retries = self._retries_of(key, seen)
+            self._note(STATUS, error, retries)
+            await self._publish_refusal(key, seen, str(error))
+            return False
+        self._pace.wrote(key)
+        if known is not None:
+            known.worked(STATUS)
+        return True
+
+    async def _publish_refusal(self, key: Key, seen: Observed, message: str) -> None:
+        """Says in the former status, else in an event, that the next one is refused."""
+        plan = failing_actions.without_status(
+            seen, self._rendering(), self._settings, self._now(), message
+        )
+        if plan.status.to_dict() == seen.run.status.to_dict():
+            return
+        try:
+            version = seen.run.metadata.resource_version
+            await self._cluster.write_status(_ref(seen), plan.status, version)
+        except Rejected:
+            await self._emit(key, _ref(seen), plan.events)
+
+    async def _emit(self, key: Key, ref: Ref, events: tuple[RunEvent, ...]) -> None:
+        """Best effort: a slow webhook on events must not hold up the run."""
+        admitted = self._events.admit(key, events)
+        for event in admitted:
             log.info("%s: %s", event.reason, event.message)
-            await self._cluster.emit(ref, event.type, event.reason, event.message)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EMIT_S):
+                for event in admitted:
+                    await self._cluster.emit(ref, event.type, event.reason, event.message)
 
     def _follow(self, key: Key, seen: Observed, plan: Plan) -> None:
         attempt = running(plan.status)
@@ -238,15 +373,24 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._polls.forget(key)
-        self._rejections.pop(key, None)
+        self._events.forget(key)
+        self._pace.forget(key)
+        self._retries.pop(key, None)
+        self._plan_errors.pop(key, None)
 
-    def _rejected(self, key: Key, seen: Observed) -> Rejection | None:
-        last, metadata = self._rejections.get(key), seen.run.metadata
-        if last is None or (last.uid, last.generation) != (metadata.uid, metadata.generation):
-            return None
-        # After a while it is tried again: a quota may have free capacity, a webhook may be back.
-        age_s = (self._now() - last.at).total_seconds()
-        return last.rejection if age_s < self._settings.kuberay_retry_s * 0.9 else None
+    def _known_retries(self, key: Key, seen: Observed) -> ActionRetries | None:
+        """Of this run and this spec: after an edit everything is tried anew."""
+        metadata = seen.run.metadata
+        version, retries = self._retries.get(key, (None, None))
+        return retries if version == (metadata.uid, metadata.generation) else None
+
+    def _retries_of(self, key: Key, seen: Observed) -> ActionRetries:
+        known = self._known_retries(key, seen)
+        if known is not None:
+            return known
+        metadata, retries = seen.run.metadata, ActionRetries(self._clock)
+        self._retries[key] = ((metadata.uid, metadata.generation), retries)
+        return retries
 
 
 def _is_terminal(ray_job: Mapping[str, Any]) -> bool:
@@ -254,9 +398,6 @@ def _is_terminal(ray_job: Mapping[str, Any]) -> bool:
     return status.get("jobDeploymentStatus") in TERMINAL_DEPLOYMENTS
 
 
-def _is_refusal(error: ClusterError) -> bool:
-    """Whether the API server answered about the object, and not merely failed to answer.
-
-    A webhook that is down makes it answer 500, for as long as the webhook is down.
-    """
-    return isinstance(error, (Rejected, Forbidden)) or "failed calling webhook" in str(error)
+def _ref(seen: Observed) -> Ref:
+    metadata = seen.run.metadata
+    return Ref(API_VERSION, KIND, metadata.namespace, metadata.name, metadata.uid)

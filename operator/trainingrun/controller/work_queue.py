@@ -7,17 +7,33 @@ run is being reconciled queue it again, so none are lost.
 import asyncio
 from collections import deque
 
-Key = tuple[str, str]
-"""Namespace and name of a run."""
+from .lanes import SLOW_S, Lanes
+from .lanes import Key as Key
 
 
 class WorkQueue:
     """Single event loop only. A worker calls `get`, reconciles, then either `done` or `failed`."""
 
-    def __init__(self, retry_initial_s: float = 0.1, retry_max_s: float = 30.0):
-        """An empty queue; the arguments bound the waits of `failed`, in seconds."""
+    def __init__(
+        self,
+        retry_initial_s: float = 0.1,
+        retry_max_s: float = 30.0,
+        *,
+        parallel: int = 8,
+        slow_s: float = SLOW_S,
+    ):
+        """An empty queue.
+
+        Args:
+            retry_initial_s: The first wait of `failed`, in seconds.
+            retry_max_s: The longest one.
+            parallel: See `Lanes`.
+            slow_s: See `Lanes`.
+        """
         self._initial_s, self._max_s = retry_initial_s, retry_max_s
+        self._lanes = Lanes(parallel, slow_s, self._wake_one)
         self._ready: deque[Key] = deque()
+        self._ready_slow: deque[Key] = deque()
         self._waiting: set[Key] = set()  # in _ready, or to be put there when its worker is done
         self._working: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -37,18 +53,18 @@ class WorkQueue:
             self._make_ready(key)
 
     async def get(self) -> Key:
-        """The run that waits longest; waits until there is one."""
-        while not self._ready:
+        """The run that waits longest of those that may begin; waits until there is one."""
+        while (key := self._next()) is None:
             getter = asyncio.get_running_loop().create_future()
             self._getters.append(getter)
             try:
                 await getter
             except asyncio.CancelledError:
                 # Woken and cancelled at once: hand the wake-up on, or a run would sit unseen.
-                if getter.done() and not getter.cancelled() and self._ready:
+                if getter.done() and not getter.cancelled():
                     self._wake_one()
                 raise
-        key = self._ready.popleft()
+        self._lanes.began(key)
         self._waiting.discard(key)
         self._working.add(key)
         self._cancel_timer(key)
@@ -69,18 +85,37 @@ class WorkQueue:
         self._add_later(key, wait_s)
         return wait_s
 
+    def forget(self, key: Key) -> None:
+        """The run is gone."""
+        self._lanes.forget(key)
+
     def close(self) -> None:
         """Nothing is queued from here on: its workers have ended."""
         self._closed = True
         for key in list(self._timers):
             self._cancel_timer(key)
+        self._lanes.close()
         self._ready.clear()
+        self._ready_slow.clear()
         self._waiting.clear()
+
+    def _next(self) -> Key | None:
+        """Takes out the run that is to begin; None: there is none, or no room for it."""
+        while self._ready and self._lanes.has_room(slow=False):
+            key = self._ready.popleft()
+            if not self._lanes.is_slow(key):
+                return key
+            self._ready_slow.append(key)
+        if self._ready_slow and self._lanes.has_room(slow=True):
+            return self._ready_slow.popleft()
+        return None
 
     def _end(self, key: Key) -> None:
         self._working.discard(key)
+        self._lanes.ended(key)
         if key in self._waiting:
             self._make_ready(key)
+        self._wake_one()
 
     def _make_ready(self, key: Key) -> None:
         self._ready.append(key)

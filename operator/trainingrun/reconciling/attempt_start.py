@@ -1,12 +1,12 @@
 """How an attempt begins, and what prevents it.
 
-Crash safety comes from the order. The RayJob is created before the status has the attempt: a RayJob
-that the status does not have yet is therefore the attempt that was just begun.
+The RayJob is created before the status has the attempt: a RayJob that the status does not have yet
+is therefore the attempt that was just begun.
 """
 
 from .. import rendering
 from ..api.reasons import ConditionReason, EventReason
-from ..api.status import Attempt, RunStatus
+from ..api.status import MOST_ATTEMPTS, Attempt, RunStatus
 from ..rendering import names
 from . import attempts, diagnosis, node_exclusions, pod_status, retry_policy
 from .bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
@@ -15,12 +15,9 @@ from .findings import Blocker, Findings
 from .model import Action, Apply, EnsureToken, RunEvent
 from .timestamps import parsed, written
 
-MOST_ATTEMPTS = 20
-"""Attempts kept in status."""
-
 
 def adopt(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
-    """Record a RayJob that was created just before the operator could write so."""
+    """Record the attempt whose RayJob was created and is not in the status yet."""
     # Pods count too: someone may have deleted the RayJob meanwhile, and its number was used.
     newest = context.newest_number()
     if newest <= status.attempt:
@@ -49,21 +46,19 @@ def prevented(
             blocker=Blocker(ConditionReason.NAME_TAKEN, message),
             requeue_within_s=context.settings.poll_s,
         )
-    retry_s = context.settings.kuberay_retry_s
     missing = diagnosis.of_kuberay(context)
     if missing:
-        return Findings(blocker=missing, requeue_within_s=retry_s)
-    rejected = diagnosis.of_rejection(context)
-    if rejected and rejected.reason is ConditionReason.QUOTA_EXCEEDED:
-        return Findings(blocker=rejected, requeue_within_s=retry_s)
-    if rejected:
-        return Findings(refused=rejected, requeue_within_s=retry_s)
+        return Findings(blocker=missing, requeue_within_s=context.settings.kuberay_retry_s)
     wait_s = _backoff_left_s(context, status)
     return Findings(requeue_within_s=wait_s) if wait_s > 0 else None
 
 
 def begin(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
-    """Create the next attempt's RayJob, after the objects that it needs."""
+    """Create the next attempt's RayJob, after the objects that it needs.
+
+    The status gets the attempt in the next reconcile, which sees the RayJob (`adopt`): creating it
+    may fail, or the operator die before.
+    """
     run, number = context.run, status.attempt + 1
     excluded = node_exclusions.hostnames(bookkeeping)
     actions: tuple[Action, ...] = (
@@ -71,8 +66,7 @@ def begin(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
         *(Apply(manifest) for manifest in rendering.support_objects(run, context.render)),
         Apply(rendering.attempt(run, number, context.render, excluded)),
     )
-    begun = _begun(context, status, bookkeeping, number, written(context.now))
-    return begun._replace(actions=actions, requeue_within_s=context.settings.poll_s)
+    return Findings(actions=actions, requeue_within_s=context.settings.poll_s)
 
 
 def _backoff_left_s(context: ReconcileContext, status: RunStatus) -> float:

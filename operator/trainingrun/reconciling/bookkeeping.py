@@ -114,6 +114,8 @@ class Bookkeeping(Model):
     """When KubeRay was first seen to have given up an attempt whose driver answers."""
     suspend_asked: str | None = None
     """When /suspend was first posted to the runtime."""
+    failing_since: str | None = None
+    """Since when one action after another has not worked; see `failing_actions`."""
     suspended_since: str | None = None
     """Since when every pod is gone because of `suspend: true`."""
     queued_since: str | None = None

@@ -77,18 +77,7 @@ def of_ranks(progress: Progress | None) -> Blocker | None:
     return Blocker(ConditionReason.RANKS_WAIT, short(progress.standstill, 500))
 
 
-def of_rejection(context: ReconcileContext) -> Blocker | None:
-    """The object of this run that the API server has just refused."""
-    rejected = context.observed.rejected
-    if rejected is None:
-        return None
-    what, message = f"the {rejected.kind} {rejected.name}", short(rejected.message, 500)
-    return _quota_exceeded(what, message) or Blocker(
-        ConditionReason.REJECTED, f"The API server refuses {what}: {message}"
-    )
-
-
-def _quota_exceeded(what: str, message: str) -> Blocker | None:
+def of_quota(what: str, message: str) -> Blocker | None:
     """Whether a ResourceQuota refuses an object, by the API server's message."""
     if "exceeded quota" not in message:
         return None
@@ -214,7 +203,7 @@ def _of_cluster(cluster: Object) -> Blocker | None:
     if not found or found.get("status") != "True":
         return None
     message = _brief(str(found.get("message", "")))
-    return _quota_exceeded("a pod", message) or Blocker(
+    return of_quota("a pod", message) or Blocker(
         ConditionReason.PODS_REFUSED, f"KubeRay cannot create a pod: {message}"
     )
 

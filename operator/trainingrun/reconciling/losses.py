@@ -27,10 +27,11 @@ MEMORY_S = 600.0
 """How long a pod that is gone is remembered while the driver's documents are read: no record about
 it is written later than that."""
 
-MOST_COUNTED = 2500
-"""Losses remembered at once: each of a thousand workers and its node, and some more."""
+MOST_COUNTED = 100
+"""Losses remembered of what is gone, the newest: as many as the records of one document, which may
+name it. What is still there is remembered besides, or it would be counted once more."""
 
-MOST_LOST_NODES = 200
+MOST_LOST_NODES = 100
 """Lost nodes remembered, the newest: pods exclude so many at most."""
 
 COUNTERS = {
@@ -192,11 +193,11 @@ class Losses:
             for key, known in self._counted.items()
             if known.time <= oldest and key not in alive and not all_recent
         ]
-        beyond = len(self._counted) - len(gone) - MOST_COUNTED
-        if beyond > 0:
-            kept = alive | set(gone)
-            rest = [key for key in self._counted if key not in kept]
-            gone += sorted(rest, key=lambda key: self._counted[key].time)[:beyond]
+        kept = alive | set(gone)
+        rest = [key for key in self._counted if key not in kept]
+        if len(rest) > MOST_COUNTED:
+            # Those of one time in their order: the first was recorded first.
+            gone += sorted(rest, key=lambda key: self._counted[key].time)[:-MOST_COUNTED]
         self._dropped.update(gone)
 
     @property

@@ -5,6 +5,7 @@ Kubernetes objects are plain dicts as the API server gives them; nothing here ch
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from ..api.progress import Progress
@@ -41,15 +42,21 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """The API server refused an object that the operator rendered."""
+class FailingAction:
+    """An action that was tried and did not work. It is tried again while a plan has it."""
 
+    verb: "Verb"
+    """What is to be done with the object."""
     kind: str
     """Such as "RayJob", "Secret" or "NetworkPolicy"."""
     name: str
     """Name of the object."""
     message: str
-    """The API server's message."""
+    """The API server's message, or the error."""
+    refused: bool
+    """The API server has answered about this object; False: the next try may well work."""
+    since: datetime
+    """When it first failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +92,10 @@ class Observed:
     """Seconds since this process first polled the head pod that is there now; None: it has not."""
     kuberay: Literal["ok", "missing", "too-old"] = "ok"
     """Whether the RayJob CRD is there, and takes what is rendered."""
-    rejected: "Rejection | None" = None
-    """The object of this run that the API server last refused, for this generation."""
+    failing: tuple[FailingAction, ...] = ()
+    """The actions on this run that were tried and did not work, for this generation."""
+    acted: bool = True
+    """Whether this process has carried out a plan of this run, so that `failing` is complete."""
     stale: Mapping[str, str] = field(default_factory=dict)
     """Kinds, such as "Pod" or "RayJob", of which lists and watches fail at present, with
     the reason in a sentence. What is given of such a kind was read last: an object that is
@@ -150,13 +159,22 @@ class RequestSuspend:
 Action = Apply | EnsureToken | Delete | ExcludeNodes | RequestSuspend
 
 
-def object_of(action: Action) -> tuple[str, str] | None:
-    """Kind and name of the object that an action writes or deletes."""
+Verb = Literal["create", "delete", "change"]
+"""What an action does with its object."""
+
+ActionKey = tuple[Verb, str, str]
+"""What an action does, and kind and name of the object: the same for each try of one action."""
+
+
+def key_of(action: Action) -> ActionKey | None:
+    """The key of an action on an object in the cluster; None: it is on none."""
     match action:
         case Apply(manifest) | EnsureToken(manifest):
-            return manifest["kind"], manifest["metadata"]["name"]
-        case Delete(ref) | ExcludeNodes(ref):
-            return ref.kind, ref.name
+            return "create", manifest["kind"], manifest["metadata"]["name"]
+        case Delete(ref):
+            return "delete", ref.kind, ref.name
+        case ExcludeNodes(ref):
+            return "change", ref.kind, ref.name
     return None
 
 
@@ -174,10 +192,12 @@ class Plan:
     """What to do now, what to write, and when to reconcile again."""
 
     actions: tuple[Action, ...]
-    """Carried out in order; a failing one ends the pass, and the status is then not written."""
+    """Carried out in order, once the status is written. After one that fails nothing is created;
+    the others are carried out."""
     status: RunStatus
-    """The whole next status; written once, if it differs."""
+    """The whole next status; written once, if it differs. It holds what was observed and decided,
+    and never claims an action of this plan, which may fail."""
     events: tuple[RunEvent, ...] = ()
-    """Emitted after the status is written."""
+    """Emitted after the status is written and the actions were tried."""
     requeue_after_s: float | None = None
     """Seconds until the next reconcile, unless an event comes first; None: at the next event."""

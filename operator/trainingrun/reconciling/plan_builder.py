@@ -7,7 +7,7 @@ from ..api.reasons import EventReason
 from ..api.status import Budget, RunStatus
 from .bookkeeping import Bookkeeping
 from .findings import AttemptEnd, Blocker, Findings, RunFailure
-from .model import Action, Plan, RunEvent, object_of
+from .model import Action, Plan, RunEvent
 from .texts import short
 
 MOST_EVENTS = 20
@@ -25,7 +25,7 @@ class PlanBuilder:
     charged: frozenset[Budget] = frozenset()
     """The budgets that this reconcile charged: only those are checked."""
     requeue_after_s: float | None = None
-    # Of each of these, the first that is found stays; but a rejection replaces the blocker.
+    # Of each of these, the first that is found stays; but an action that fails is said first.
     end: AttemptEnd | None = None
     run_failure: RunFailure | None = None
     blocker: Blocker | None = None
@@ -58,13 +58,6 @@ class PlanBuilder:
         seconds = max(seconds, 0.0)
         if self.requeue_after_s is None or seconds < self.requeue_after_s:
             self.requeue_after_s = seconds
-
-    def leave_out(self, kind: str, name: str) -> bool:
-        """Leave out the actions on one object; whether there were any."""
-        kept = [action for action in self.actions if object_of(action) != (kind, name)]
-        left_out = len(kept) < len(self.actions)
-        self.actions = kept
-        return left_out
 
     def plan(self) -> Plan:
         """What was decided."""

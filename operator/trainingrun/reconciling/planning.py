@@ -18,6 +18,7 @@ from . import (
     conditions,
     diagnosis,
     evidence,
+    failing_actions,
     goodput,
     lifetime,
     node_exclusions,
@@ -53,7 +54,7 @@ def plan(
         return builder.plan()
     if lifetime.has_ended(builder.status):
         _after_the_end(context, builder)
-        _leave_out_rejected(context, builder)
+        _report_failing(context, builder)
         builder.add(conditions.settle_after_the_end(context, builder.status, builder.blocker))
         return builder.plan()
     builder.add(lifetime.accept(context, builder.status))
@@ -62,7 +63,7 @@ def plan(
         _during_an_attempt(context, builder)
     else:
         _between_attempts(context, builder)
-    _leave_out_rejected(context, builder)
+    _report_failing(context, builder)
     if builder.run_failure:
         builder.add(
             lifetime.fail(context, builder.status, builder.bookkeeping, builder.run_failure)
@@ -203,7 +204,7 @@ def _while_deleted(context: ReconcileContext, builder: PlanBuilder) -> None:
         end = AttemptEnd("Suspended", LossReason.SUSPENDED, "The TrainingRun was deleted")
         builder.add(attempt_end.record(context, builder.status, builder.bookkeeping, end))
     _clean_up(context, builder)
-    _leave_out_rejected(context, builder)
+    _report_failing(context, builder)
     if lifetime.has_ended(builder.status):
         builder.add(conditions.settle_after_the_end(context, builder.status, builder.blocker))
     else:
@@ -220,12 +221,8 @@ def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> None:
             builder.add(stuck.of_leftovers(context, builder.status))
 
 
-def _leave_out_rejected(context: ReconcileContext, builder: PlanBuilder) -> None:
-    """Leave out what the API server has just refused, or the status would not be written."""
-    rejected = context.observed.rejected
-    if not rejected:
-        return
-    left_out = builder.leave_out(rejected.kind, rejected.name)
-    if left_out or attempts.running(builder.status):
-        builder.blocker = diagnosis.of_rejection(context)
-        builder.requeue_within(context.settings.kuberay_retry_s)
+def _report_failing(context: ReconcileContext, builder: PlanBuilder) -> None:
+    """Say which actions do not work, before whatever else keeps the run from continuing."""
+    found = failing_actions.report(context, builder.bookkeeping, builder.actions)
+    builder.blocker = found.blocker or builder.blocker
+    builder.add(found)

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..api.progress import Progress, RunState
 from ..api.status import (
+    MOST_RANKED,
     Attempt,
     CheckpointStatus,
     RankedTrial,
@@ -31,9 +32,6 @@ LONGEST_TEXT = 100
 
 LONGEST_MESSAGE = 300
 """Characters of the reason for which a trial failed."""
-
-MOST_RANKED = 20
-"""Trials in status.result; status.sweep has all of them, and the size of both is limited."""
 
 LONGEST_WARNING = 500
 """Characters of a warning."""

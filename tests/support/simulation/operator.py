@@ -6,14 +6,16 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainingrun.api.progress import Progress
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.cluster.exclusion_patch import exclusion_patch
+from trainingrun.cluster.interface import ClusterError, Rejected
 from trainingrun.cluster.parsing import parse
+from trainingrun.controller.action_retries import ActionRetries
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.reconciling.model import (
     Action,
@@ -22,8 +24,8 @@ from trainingrun.reconciling.model import (
     EnsureToken,
     ExcludeNodes,
     NodeState,
-    Rejection,
     RequestSuspend,
+    key_of,
 )
 from trainingrun.rendering import RenderSettings
 
@@ -36,14 +38,8 @@ RENDER, SETTINGS = RenderSettings(), ReconcileSettings()
 FOREIGN = "example.org/someone-else"
 """The finalizer that holds a deleted run."""
 
-RETRY_REFUSED_S = SETTINGS.kuberay_retry_s * 0.9
-
 Objects = dict[str, dict[str, Any]]
 """Manifests by UID."""
-
-
-class Refused(Exception):
-    """The API server refused an object."""
 
 
 @dataclass(eq=False)
@@ -75,10 +71,10 @@ class Operator:
     stale: dict[str, tuple[str, Objects]] = field(default_factory=dict)
     """Kinds of which watches fail: the reason, and what was known last."""
     frozen_nodes: dict[str, NodeState] = field(default_factory=dict)
-    refuses: dict[str, str] = field(default_factory=dict)
-    """Kinds that the API server refuses, with its message."""
+    refuses: dict[tuple[str, str], str] = field(default_factory=dict)
+    """What the API server refuses ("create", "delete" or "change" of a kind), with its message."""
     kuberay: str = "ok"
-    rejection: tuple[Rejection, float] | None = None
+    retries: ActionRetries | None = None
     down: bool = False
     """Nobody polls and nobody reconciles."""
     deaf: bool = False
@@ -115,7 +111,8 @@ class Operator:
             progress_failing_s=None if polls.failing_since is None else now - polls.failing_since,
             progress_polled_s=None if polls.polled_since is None else now - polls.polled_since,
             kuberay=self.kuberay,  # type: ignore[arg-type]
-            rejected=self._rejected(),
+            failing=self.retries.found() if self.retries else (),
+            acted=self.retries is not None and self.retries.acted,
             stale={kind: reason for kind, (reason, _) in self.stale.items()},
         )
 
@@ -162,12 +159,6 @@ class Operator:
         }[kind]
         self.stale[kind] = (reason, {} if empty else copy.deepcopy(true))
 
-    def _rejected(self) -> Rejection | None:
-        if self.rejection is None:
-            return None
-        found, time = self.rejection
-        return found if self.world.now - time < RETRY_REFUSED_S else None
-
     # Polling
 
     def poll(self) -> None:
@@ -212,28 +203,26 @@ class Operator:
 
     def restart(self) -> None:
         """The process dies; a new one knows what the status says."""
-        self.polls, self.rejection = Polls(), None
+        self.polls, self.retries = Polls(), None
 
     def reconcile(self, crash_after: int | None = None) -> Plan:
-        """One reconcile; it dies after so many actions, before it writes the status."""
+        """One reconcile, and another one at once of an attempt that has begun.
+
+        Args:
+            crash_after: It dies after so many actions; -1: before the status is written.
+        """
         self.reconciles += 1
         if self._has_ended():
             self.polls.followed = True
             self.poll()
         seen = self.observe()
-        made = self.plan(seen, RENDER, SETTINGS, T0 + timedelta(seconds=self.world.now))
-        try:
-            for number, action in enumerate(made.actions):
-                if crash_after is not None and number >= crash_after:
-                    break
-                self._carry_out(action)
-        except Refused:
-            return made
-        if crash_after is not None:
+        now = T0 + timedelta(seconds=self.world.now)
+        made = self.plan(seen, RENDER, SETTINGS, now)
+        if crash_after == -1:
             self.restart()
             return made
         written = made.status.to_dict()
-        if written != seen.run.status.to_dict():
+        if not self.world.run_deleted and written != seen.run.status.to_dict():
             self.writes += 1
             self.status = json.loads(json.dumps(written))
         self.polls.followed = any(
@@ -242,7 +231,32 @@ class Operator:
         )
         if not self.polls.followed:
             self.polls.failing_since = self.polls.polled_since = None
-        return made
+        jobs = len(self.world.created)
+        self._act(made, now, crash_after)
+        if crash_after is not None:
+            self.restart()
+            return made
+        return self.reconcile() if len(self.world.created) > jobs else made
+
+    def _act(self, made: Plan, now: datetime, crash_after: int | None) -> None:
+        """As the controller's `Reconciler` does."""
+        self.retries = self.retries or ActionRetries(lambda: self.world.now)
+        self.retries.keep(made.actions)
+        creates = True
+        for action in made.actions[:crash_after]:
+            is_creation, what = isinstance(action, Apply | EnsureToken), key_of(action)
+            if is_creation and not creates:
+                continue
+            if self.retries.due(what):
+                try:
+                    self._carry_out(action)
+                except ClusterError as error:
+                    assert what is not None
+                    self.retries.failed(what, error, now)
+                else:
+                    self.retries.worked(what)
+                    continue
+            creates = creates and not is_creation
 
     def _has_ended(self) -> bool:
         attempts = self.status.get("attempts") or ()
@@ -259,11 +273,15 @@ class Operator:
         )
 
     def _carry_out(self, action: Action) -> None:
+        what = key_of(action)
+        message = self.refuses.get(what[:2]) if what else None
+        if message:
+            raise Rejected(message)
         match action:
             case Apply(manifest):
                 self._apply(dict(manifest))
-            case EnsureToken(secret):
-                self._refuse("Secret", secret["metadata"]["name"])
+            case EnsureToken():
+                pass
             case Delete(ref, grace_s):
                 self._delete(ref.kind, ref.uid, grace_s)
             case ExcludeNodes(ref, names):
@@ -275,15 +293,8 @@ class Operator:
             case _:
                 raise NotImplementedError(action)
 
-    def _refuse(self, kind: str, name: str) -> None:
-        message = self.refuses.get(kind)
-        if message:
-            self.rejection = (Rejection(kind, name, message), self.world.now)
-            raise Refused(message)
-
     def _apply(self, manifest: dict[str, Any]) -> None:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        self._refuse(kind, name)
+        kind = manifest["kind"]
         if kind != "RayJob":
             return
         self.writes += 1

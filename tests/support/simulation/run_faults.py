@@ -92,11 +92,22 @@ def all_watches_work_again(story: Story, choice: int) -> None:
     story.operator.stale.clear()
 
 
+REFUSABLE = (
+    ("create", "RayJob"),
+    ("create", "Secret"),
+    ("create", "NetworkPolicy"),
+    ("delete", "Pod"),
+    ("delete", "RayJob"),
+    ("change", "RayCluster"),
+)
+
+
 @fault("refusals")
 def objects_are_refused(story: Story, choice: int) -> None:
-    kind = ("RayJob", "Secret", "NetworkPolicy", "")[choice % 4]
+    """Of one kind or of two, or none any more."""
     message = ("exceeded quota: team", "admission webhook denied the request")[choice % 2]
-    story.operator.refuses = {kind: message} if kind else {}
+    kinds = {REFUSABLE[choice % 6], REFUSABLE[choice // 6 % 6]} if choice < 180 else set()
+    story.operator.refuses = dict.fromkeys(kinds, message)
 
 
 @fault("restarts")

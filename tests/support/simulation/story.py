@@ -89,9 +89,9 @@ class Story:
 
     @staticmethod
     def _crash(number: int) -> int | None:
-        """None: no crash; else the actions before it. 9: after all of them, before the status."""
+        """None: no crash; else the actions before it. -1: before the status is written."""
         number &= 31
-        return (0, 1, 2, 3, 4, 5, 9)[number - 1] if 1 <= number <= 7 else None
+        return (-1, 0, 1, 2, 3, 4, 9)[number - 1] if 1 <= number <= 7 else None
 
     def go_on(self, seconds: float, crash: int | None = None) -> None:
         """Time passes, and the operator polls and reconciles."""

@@ -1,0 +1,147 @@
+"""Which actions do not work: what fails, since when and why.
+
+The controller carries a plan out after its status is written, and says in the next observation what
+did not work. Such actions stay in the plan; when each is tried again is the controller's concern.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from ..api.reasons import ConditionReason, EventReason
+from ..api.status import ConditionType
+from ..rendering.render_settings import RenderSettings
+from . import attempts, conditions, diagnosis
+from .bookkeeping import Bookkeeping
+from .context import ReconcileContext
+from .findings import Blocker, Findings
+from .model import Action, FailingAction, Observed, Plan, RunEvent, key_of
+from .reconcile_settings import ReconcileSettings
+from .texts import short
+from .timestamps import written
+
+TRANSIENT_S = 10.0
+"""An action without an answer that is about the object is reported after so long."""
+
+_DOING = {"create": "Creating", "delete": "Deleting", "change": "Changing"}
+_BLOCKERS = (ConditionType.WAITING, ConditionType.STALLED)
+_REPORTED = (
+    ConditionReason.REJECTED,
+    ConditionReason.QUOTA_EXCEEDED,
+    ConditionReason.ACTION_FAILS,
+)
+
+
+def report(
+    context: ReconcileContext, bookkeeping: Bookkeeping, actions: Sequence[Action]
+) -> Findings:
+    """What of the plan's actions has failed so far; nothing where none has."""
+    planned = {key_of(action) for action in actions}
+    known = [one for one in context.observed.failing if (one.verb, one.kind, one.name) in planned]
+    found = [one for one in known if one.refused or _lasts(one, context.now)]
+    if not found:
+        kept = None if context.observed.acted else _as_before(context, actions)
+        if kept is not None or known or bookkeeping.failing_since is None:
+            return kept or Findings()
+        return Findings(bookkeeping={"failing_since": None})
+    since = bookkeeping.failing_since or written(min(one.since for one in found))
+    blocker = _said(found, since)
+    # A spec of which nothing can be made is not accepted. A quota says nothing about the spec.
+    begins = attempts.running(context.run.status) is None and found[0].verb == "create"
+    is_refused = begins and blocker.reason is ConditionReason.REJECTED
+    return Findings(
+        blocker=None if is_refused else blocker,
+        refused=blocker if is_refused else None,
+        bookkeeping={"failing_since": since},
+        requeue_within_s=context.settings.kuberay_retry_s,
+    )
+
+
+def after_error(
+    observed: Observed,
+    render: RenderSettings,
+    settings: ReconcileSettings,
+    now: datetime,
+    error: str,
+) -> Plan:
+    """The plan where planning has raised an error: nothing is done, and the status says so.
+
+    Args:
+        observed: What was observed.
+        render: As for `planning.plan`.
+        settings: As for `planning.plan`.
+        now: As for `planning.plan`.
+        error: Its type and text.
+    """
+    return _stalled(
+        ReconcileContext(observed, render, settings, now),
+        ConditionReason.INTERNAL_ERROR,
+        f"The operator fails at this run and does nothing about it: {short(error, 500)}; what runs "
+        "goes on; please report this, with the operator's log",
+    )
+
+
+def without_status(
+    observed: Observed,
+    render: RenderSettings,
+    settings: ReconcileSettings,
+    now: datetime,
+    error: str,
+) -> Plan:
+    """The plan where the API server refuses the next status: the former one, which says so. Its
+    event is for where that is refused, too.
+
+    Args:
+        observed: What was observed.
+        render: As for `planning.plan`.
+        settings: As for `planning.plan`.
+        now: As for `planning.plan`.
+        error: The API server's message.
+    """
+    message = (
+        f"The API server refuses the run's status, so that nothing is done: {short(error, 500)}; "
+        "what runs goes on"
+    )
+    context = ReconcileContext(observed, render, settings, now)
+    plan = _stalled(context, ConditionReason.STATUS_REFUSED, message)
+    return replace(plan, events=(RunEvent("Warning", EventReason.STATUS_REFUSED, message),))
+
+
+def _stalled(context: ReconcileContext, reason: ConditionReason, message: str) -> Plan:
+    status = context.run.status
+    changes = conditions.settle_after_the_end(context, status, Blocker(reason, message)).status
+    return Plan((), status.model_copy(update=dict(changes)))
+
+
+def _lasts(one: FailingAction, now: datetime) -> bool:
+    return (now - one.since).total_seconds() >= TRANSIENT_S
+
+
+def _said(found: Iterable[FailingAction], since: str) -> Blocker:
+    first, *others = sorted(found, key=lambda one: (not one.refused, one.since))
+    what, message = f"the {first.kind} {first.name}", short(first.message, 500)
+    more = f"; {len(others)} more actions fail" if others else ""
+    if not first.refused:
+        text = f"{_DOING[first.verb]} {what} has not worked since {since}: {message}{more}"
+        return Blocker(ConditionReason.ACTION_FAILS, text)
+    quota = diagnosis.of_quota(what, message)
+    if quota is not None:
+        return quota._replace(message=f"{quota.message} (since {since}){more}")
+    object_ = what if first.verb == "create" else f"to {first.verb} {what}"
+    text = f"The API server refuses {object_} since {since}: {message}{more}"
+    return Blocker(ConditionReason.REJECTED, text)
+
+
+def _as_before(context: ReconcileContext, actions: Sequence[Action]) -> Findings | None:
+    """What the status says of actions that this process has not tried yet stays."""
+    if not actions:
+        return None
+    for former in context.run.status.conditions:
+        if former.reason not in _REPORTED:
+            continue
+        kept = Blocker(ConditionReason(former.reason), former.message)
+        if (former.type, former.status) == (ConditionType.ACCEPTED, "False"):
+            return Findings(refused=kept)
+        if former.status == "True" and former.type in _BLOCKERS:
+            return Findings(blocker=kept)
+    return None
