@@ -159,14 +159,18 @@ class _CheckedBy:
     def __init__(self, model: type[Model]) -> None:
         self._model = model
 
-    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         def check(value: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Any:
             validate(value)
             return value
 
-        return core_schema.no_info_wrap_validator_function(
-            check,
-            handler.generate_schema(self._model),
+        checked = core_schema.no_info_wrap_validator_function(
+            check, handler.generate_schema(self._model)
+        )
+        return core_schema.chain_schema(
+            [checked, handler(source)],
             serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value),
         )
 
