@@ -190,3 +190,18 @@ def test_what_is_free_form_is_bounded_in_depth(path):
         with pytest.raises(InvalidRunError) as raised:
             parse(nested(levels))
         assert "must be nested at most 32 levels deep; flatten it" in str(raised.value)
+
+
+def test_a_label_that_names_another_queue_than_the_spec_is_refused():
+    for kind, label, refused in (
+        ("Kueue", "team-a", False),
+        ("Kueue", "team-b", True),
+        ("Volcano", "team-b", False),
+    ):
+        run = manifest_with("spec.scheduling", {"queue": {"kind": kind, "name": "team-a"}})
+        run["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": label}
+        if refused:
+            with pytest.raises(InvalidRunError, match="name two queues; take one of them out"):
+                parse(run)
+        else:
+            parse(run)

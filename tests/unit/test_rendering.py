@@ -259,6 +259,26 @@ def test_a_queue_is_named_on_the_ray_job(kind: str, label: str, scheduler: str |
     assert "suspend" not in ray_job["spec"]  # Kueue's own field: it must not be taken from it
 
 
+def labelled(labels: dict[str, str], **spec: Any) -> TrainingRun:
+    run = a_run(**spec)
+    return run.model_copy(update={"metadata": run.metadata.model_copy(update={"labels": labels})})
+
+
+KUEUE_LABELS = {"kueue.x-k8s.io/queue-name": "team-a", "kueue.x-k8s.io/priority-class": "high"}
+
+
+@pytest.mark.parametrize("queue", [None, {"kind": "Kueue", "name": "team-a"}], ids=str)
+def test_labels_for_kueue_are_on_the_ray_job_and_on_nothing_that_it_owns(queue: Any):
+    run = labelled({"team": "vision", **KUEUE_LABELS}, scheduling={"queue": queue})
+    ray_job = rendered(run)[-1]
+    labels = ray_job["metadata"]["labels"]
+    assert KUEUE_LABELS.items() <= labels.items()
+    assert "team" not in labels
+    for pod in pods_of(ray_job["spec"]["rayClusterSpec"]):
+        assert pod.get("schedulerName") is None
+    assert "kueue" not in str(ray_job["spec"])
+
+
 def test_a_script_is_mounted_on_every_pod_and_can_import_its_neighbors():
     spec = {"training": {"script": {"configMap": "code", "file": "main.py"}}}
     for pod in (

@@ -23,7 +23,9 @@ class Scheduling(Model):
     """How the pods are admitted and ordered."""
 
     queue: Queue | None = None
-    """The queue that admits the run's pods. Default: none, pods are scheduled at once."""
+    """The queue that admits the run's pods. Default: none, pods are scheduled at once. Kueue's
+    labels may be on the TrainingRun as well, as on a Job: `kueue.x-k8s.io/queue-name` instead of
+    this field, and `kueue.x-k8s.io/priority-class`."""
     priority_class_name: str | None = Field(default=None, max_length=253)
     """PriorityClass of every pod. Default: the cluster's."""
 

@@ -66,6 +66,10 @@ API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "TrainingRun"
 PLURAL = "trainingruns"
 
+KUEUE = "kueue.x-k8s.io"
+"""Domain of Kueue's labels; those of a run are also its RayJobs'."""
+KUEUE_QUEUE = f"{KUEUE}/queue-name"
+
 MAX_NAME_LENGTH = 41
 """KubeRay takes RayJob names of up to 47 characters; an attempt's is `<run>-<number>`."""
 
@@ -281,5 +285,16 @@ class TrainingRun(Model):
                 or run.spec.storage.restore_from.run != run.metadata.name
             ),
             "spec.storage.restoreFrom.run",
+        ),
+        Rule(
+            None,  # CEL sees no labels
+            f"label {KUEUE_QUEUE} and spec.scheduling.queue name two queues; take one of them out",
+            lambda run: (
+                run.spec.scheduling.queue is None
+                or run.spec.scheduling.queue.kind != "Kueue"
+                or run.metadata.labels.get(KUEUE_QUEUE, run.spec.scheduling.queue.name)
+                == run.spec.scheduling.queue.name
+            ),
+            "metadata.labels",
         ),
     )

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ..api.v1alpha1 import TrainingRun
+from ..api.v1alpha1 import KUEUE, KUEUE_QUEUE, TrainingRun
 from . import names
 
 
@@ -23,13 +23,21 @@ def queueing(run: TrainingRun, number: int) -> Queueing:
     KubeRay 1.6 passes the labels to its pods only where it was installed with that batch scheduler;
     they are on the pods as well, so that the queue is kept in any case. Gangs need that option.
     """
+    chosen = _chosen(run, number)
+    # Labels for Kueue that a user has put on the run, such as its priority class, mean the object
+    # that Kueue admits.
+    own = {key: value for key, value in run.metadata.labels.items() if key.startswith(f"{KUEUE}/")}
+    return chosen._replace(job_labels={**own, **chosen.job_labels})
+
+
+def _chosen(run: TrainingRun, number: int) -> Queueing:
     queue = run.spec.scheduling.queue
     if queue is None:
         return Queueing({}, {}, None)
     match queue.kind:
         case "Kueue":
             # On the RayJob alone: Kueue admits the outermost object and suspends it meanwhile.
-            return Queueing({"kueue.x-k8s.io/queue-name": queue.name}, {}, None)
+            return Queueing({KUEUE_QUEUE: queue.name}, {}, None)
         case "Volcano":
             label = {"volcano.sh/queue-name": queue.name}
             priority = run.spec.scheduling.priority_class_name
