@@ -111,6 +111,7 @@ def test_values_arrive_as_settings(render, read):
             'operator.logLevel="DEBUG"',
             'kuberayNamespaces=["ray-system"]',
             'training.rayAuth="disabled"',
+            'training.metricsFrom=[{"podSelector": {"matchLabels": {"app": "prometheus"}}}]',
         )
     )
     arrived = read(found)
@@ -118,6 +119,7 @@ def test_values_arrive_as_settings(render, read):
     assert arrived.render.platform == "gke"
     assert arrived.render.kuberay_namespaces == ("ray-system",)
     assert arrived.render.ray_auth == "disabled"
+    assert arrived.render.metrics_from == ({"podSelector": {"matchLabels": {"app": "prometheus"}}},)
     assert arrived.reconcile.poll_s == 0.5
     changed = dataclasses.replace(
         settings.OperatorSettings(),

@@ -52,6 +52,10 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
             "/kuberayNamespaces/0",
             id="invalid namespace of KubeRay",
         ),
+        pytest.param(
+            'training.metricsFrom=[{"app": "prometheus"}]', "/training/metricsFrom/0", id="no peer"
+        ),
+        pytest.param("training.metricsFrom=[{}]", "/training/metricsFrom/0", id="an empty peer"),
         pytest.param("replicas=0", "/replicas.*1", id="no replica"),
         pytest.param(
             "serviceAccount.create=false",

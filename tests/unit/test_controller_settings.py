@@ -1,5 +1,7 @@
 """Settings come from the environment; a wrong one is one clear sentence."""
 
+import json
+
 import pytest
 
 from trainingrun.controller.settings import Settings, SettingsError, from_environment, variables
@@ -30,6 +32,15 @@ def test_variables_reach_the_class_that_their_field_is_in(read):
     assert settings.render.platform == "gke"
     assert settings.render.image == Settings().render.image
     assert settings.reconcile.lease_stale_s == 20.0
+
+
+def test_who_may_scrape_the_runs_is_read_from_json(read):
+    peer = '{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}'
+    assert read(METRICS_FROM=f"[{peer}]").render.metrics_from == (json.loads(peer),)
+    assert read(METRICS_FROM="[]").render.metrics_from == ()
+    for value in ("prometheus", "{}", "[{}]", '["prometheus"]'):
+        with pytest.raises(SettingsError, match="TRAININGRUN_OPERATOR_METRICS_FROM is "):
+            read(METRICS_FROM=value)
 
 
 def test_an_empty_value_means_the_default_whatever_its_kind(read):

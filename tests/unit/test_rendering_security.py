@@ -153,6 +153,21 @@ def test_nobody_gets_in_by_a_label_alone(namespace: str, labels: dict[str, str],
     assert open_ports(found, namespace, labels) == ports
 
 
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+SCRAPER = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+    "podSelector": {"matchLabels": PROMETHEUS},
+}
+
+
+def test_a_prometheus_reaches_the_metrics_where_it_is_let_in_and_nothing_else():
+    assert open_ports(policy(), "monitoring", PROMETHEUS) == set()
+    found = policy(metrics_from=(SCRAPER,))
+    assert open_ports(found, "monitoring", PROMETHEUS) == {8484}
+    assert open_ports(found, "team-b", PROMETHEUS) == set()
+    assert open_ports(found, "monitoring", {"app": "a neighbor"}) == set()
+
+
 def test_kuberay_is_taken_to_be_where_its_own_manifests_put_it_unless_it_is_known_better():
     assert open_ports(policy(), "default", KUBERAY) == {8265}
     assert open_ports(policy(), "team-b", KUBERAY) == set()

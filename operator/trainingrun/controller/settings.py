@@ -5,7 +5,9 @@ are read without regard to case.
 """
 
 import dataclasses
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -82,7 +84,16 @@ def _split(value: Any) -> Any:
     return value
 
 
+def _from_json(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
 _READ_AS: dict[Any, Any] = {
+    tuple[Mapping[str, Any], ...]: Annotated[
+        tuple[Annotated[Mapping[str, Any], Field(min_length=1)], ...],
+        NoDecode,
+        BeforeValidator(_from_json),
+    ],
     int: PositiveInt,
     float: Annotated[FiniteFloat, Field(gt=0)],
     tuple[str, ...]: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)],

@@ -1,7 +1,8 @@
 """What the operator's administrator sets and rendering needs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from .platforms import PlatformName
 
@@ -30,5 +31,8 @@ class RenderSettings:
     kuberay_namespaces: tuple[str, ...] = ()
     """Namespaces of KubeRay's operator: its pods there may reach Ray's dashboard. Empty: found
     in KubeRay's ClusterRoleBinding, else `default`."""
+    metrics_from: tuple[Mapping[str, Any], ...] = ()
+    """Who may read the metrics of runs, at port 8484 of their heads: peers as in NetworkPolicy's
+    `from`, in JSON. Empty: nobody but the operator."""
     token_key: str = field(default="", metadata={"internal": True})
     """Name of the operator's newest key, of which new tokens are. No setting: found at start."""

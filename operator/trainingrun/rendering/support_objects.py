@@ -23,6 +23,7 @@ def support_objects(run: TrainingRun, settings: RenderSettings) -> list[dict[str
             operator_component=names.MANAGER,
             kuberay_namespaces=settings.kuberay_namespaces or KUBERAY_NAMESPACES,
             progress_port=PROGRESS_PORT,
+            metrics_from=settings.metrics_from,
         )
     ]
 
