@@ -162,6 +162,20 @@ def test_placement_is_about_this_attempts_workers():
     assert "podAffinity" in worker(placement="Pack")["affinity"]
 
 
+def test_spread_comes_before_a_preference_for_spot():
+    """To the scheduler, a preferred node label counts as much as an even spread: with that alone
+    it put every worker on the one large spot node. With both signs it takes an empty node first.
+    """
+    pod = worker(placement="Spread", capacity={"type": "PreferSpot"})
+    (preferred,) = pod["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    (spread,) = pod["topologySpreadConstraints"]
+    term = preferred["podAffinityTerm"]
+    assert (term["topologyKey"], preferred["weight"]) == (spread["topologyKey"], 100)
+    assert term["labelSelector"] == spread["labelSelector"]
+
+
 def test_a_pod_holds_exactly_one_worker():
     """Else Ray puts two workers of half a CPU into one pod and leaves the other idle."""
     run = a_run(workers={"count": 2, "resources": {"cpu": "500m"}, "placement": "StrictPack"})

@@ -107,7 +107,8 @@ class Workers(Model):
     accelerator: Accelerator | None = None
     """The accelerators of each worker. Default: none, CPU only."""
     placement: Literal["Pack", "Spread", "StrictPack", "StrictSpread"] = "Pack"
-    """Whether worker pods share nodes: prefer, avoid, require or forbid it."""
+    """Whether worker pods share nodes: prefer, avoid, require or forbid it. Spread comes before
+    capacity PreferSpot: a node without a worker of the run before a spot node that has one."""
     capacity: Capacity = Field(default_factory=Capacity)
     """Which kind of node the workers run on."""
     pod_template: PodTemplate = Field(default_factory=dict)

@@ -73,7 +73,12 @@ def _placement(run: TrainingRun, number: int) -> dict[str, Any]:
         case "StrictSpread":
             return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         case "Spread":
-            return {}
+            # Beside the topology spread: the scheduler gives a preferred kind of node, whatever its
+            # weight, as many points as an empty one, and all workers would go to the one spot node.
+            preferred = [{"weight": 100, "podAffinityTerm": term}]
+            return {
+                "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
+            }
 
 
 def _attempts_workers(run: TrainingRun, number: int) -> dict[str, Any]:
