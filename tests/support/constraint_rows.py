@@ -171,7 +171,10 @@ ROWS: list[Row] = [
     *by_rule(
         "spec.training.code.uri",
         "must be a .zip file in a bucket, such as s3://bucket/folder/code.zip",
-        [CODE["uri"], "gs://runs/a/b.zip", "abfss://runs/a.zip", "file:///data/a.zip"],
+        [
+            *(CODE["uri"], "gs://runs/a/b.zip", "abfss://runs/a.zip", "file:///data/a.zip"),
+            "abfss://a@b.dfs.core.windows.net/c.zip",
+        ],
         [
             "s3://runs/code.tar.gz",
             "s3://runs",
@@ -425,7 +428,10 @@ ROWS: list[Row] = [
     *by_rule(
         "spec.storage.uri",
         FOLDER,
-        ["s3://runs", "gs://runs/", "abfss://runs/team-a", "file:///data/runs"],
+        [
+            *("s3://runs", "gs://runs/", "abfss://runs/team-a", "file:///data/runs"),
+            *("abfss://a@b.dfs.core.windows.net/c", "abfs://a-1@b.blob.core.windows.net"),
+        ],
         [
             "runs/team-a",
             "s3:/runs",
@@ -433,6 +439,9 @@ ROWS: list[Row] = [
             "s3:///team-a",
             "http://runs/team-a",
             "s3://key:secret@runs/team-a",
+            "abfss://key:secret@b.dfs.core.windows.net/c",
+            "abfss://secret@example.com/c",
+            "s3://a@b.dfs.core.windows.net/c",
             "s3://runs/team-a?token=1",
             "s3://runs/team a",
             "file://host/runs",

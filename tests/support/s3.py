@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from support.binaries import Unavailable
 from support.ports import free_port
+from support.tls import Tls
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 CACHE = Path.home() / ".cache" / "trainingrun-envtest"
@@ -25,6 +27,8 @@ CREDENTIALS = {
 }
 """The environment of a process that may use the server."""
 START_SECONDS = 60
+_ANYBODY = ssl.create_default_context()
+_ANYBODY.check_hostname, _ANYBODY.verify_mode = False, ssl.CERT_NONE
 
 
 @dataclass
@@ -94,13 +98,16 @@ def versitygw() -> str:
 
 
 @contextlib.contextmanager
-def running_s3(folder: Path, *, readonly: bool = False, niceness: int = 0) -> Iterator[S3Server]:
+def running_s3(
+    folder: Path, *, readonly: bool = False, niceness: int = 0, tls: Tls | None = None
+) -> Iterator[S3Server]:
     """Start a server and stop it by its own process, whatever happens.
 
     Args:
         folder: Where it keeps everything. Two servers may share one, such as a read-only one.
         readonly: Refuse every write.
         niceness: Its priority, also beside processes of other sessions; 19 is the lowest.
+        tls: Its certificate; without one it has no TLS.
 
     Raises:
         Unavailable: There is no server on this machine and none can be built.
@@ -113,11 +120,13 @@ def running_s3(folder: Path, *, readonly: bool = False, niceness: int = 0) -> It
     # metadata this server accepts a second conditional create.
     command = [versitygw(), "--port", f"127.0.0.1:{port}", "--health", "/health", "--quiet"]
     command += ["--readonly"] if readonly else []
+    command += ["--cert", str(tls.certificate), "--key", str(tls.key)] if tls else []
     command += ["posix", "--sidecar", str(metadata), str(objects)]
     if niceness:
         command = ["nice", "-n", str(niceness), *command]
     log = folder / f"server-{port}.log"
-    server = S3Server(f"http://127.0.0.1:{port}", objects, command, log, niceness)
+    url = f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
+    server = S3Server(url, objects, command, log, niceness)
     try:
         server.start()
         yield server
@@ -138,7 +147,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         if process.poll() is not None:
             raise RuntimeError(f"versitygw ended: {log.read_text()[-2000:]}")
         with contextlib.suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(url, timeout=2).close()
+            urllib.request.urlopen(url, timeout=2, context=_ANYBODY).close()
             return
         time.sleep(0.05)
     raise RuntimeError(f"versitygw does not answer: {log.read_text()[-2000:]}")

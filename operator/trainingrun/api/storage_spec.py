@@ -7,8 +7,13 @@ from pydantic import Field
 from .base import Model, Rule, matching
 from .spec_fields import NumberOrAuto, Whole, object_name
 
-FOLDER_PATTERN = r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^@?#\s]*"
-"""A folder in a bucket, without credentials, query or spaces."""
+BUCKET_PATTERN = (
+    r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+|"
+    r"abfss?://[a-z0-9$-]+@[a-z0-9]+[.](dfs|blob)[.]core[.]windows[.]net"
+)
+"""A bucket, or a container and its storage account, without credentials."""
+FOLDER_PATTERN = rf"({BUCKET_PATTERN})(/[^@?#\s]*)?|file:///[^@?#\s]*"
+"""A folder in it, without credentials, query or spaces."""
 LONGEST_INTERVAL_S = 86400
 """Most seconds between two periodic checkpoints."""
 

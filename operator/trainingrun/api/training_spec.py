@@ -14,6 +14,7 @@ from .spec_fields import (
     object_name,
     own_variable_cel,
 )
+from .storage_spec import BUCKET_PATTERN
 
 MAX_CONFIG_CHARACTERS = 65536
 """Linux takes no environment variable of 128 KiB, and the config is in one."""
@@ -92,7 +93,7 @@ class CodeSource(Model):
     rules: ClassVar[tuple[Rule, ...]] = (
         matching(
             "uri",
-            r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+/[^@?#\s]*[.]zip|file:///[^@?#\s]*[.]zip",
+            rf"({BUCKET_PATTERN})/[^@?#\s]*[.]zip|file:///[^@?#\s]*[.]zip",
             "must be a .zip file in a bucket, such as s3://bucket/folder/code.zip (or gs, az, "
             "abfs, abfss, file), without credentials, query or spaces",
         ),

@@ -8,6 +8,8 @@ goes through pyarrow, because Ray does. Both see the same folder. Every request 
 
 import os
 import shutil
+import socket
+import ssl
 import uuid
 from bisect import bisect_right
 from collections import deque
@@ -20,13 +22,26 @@ from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
-from .storage_errors import AbsentError, DeniedError, StorageError, UnusableError, explain
+from .storage_errors import (
+    CA_ENV,
+    AbsentError,
+    DeniedError,
+    EndpointError,
+    RefusedError,
+    StorageError,
+    StoreFullError,
+    UnreachableError,
+    UnusableError,
+    explain,
+    needs_tls,
+    no_store,
+)
 
 __all__ = ["Bucket", "Entry", "StorageError"]
 
@@ -101,7 +116,8 @@ class Bucket:
         """Open a folder, without a request yet; a local folder is made.
 
         Args:
-            uri: `s3://`, `gs://`, `az://`, `abfs://` (container) or `file://`, and a path.
+            uri: `s3://`, `gs://`, `az://`, `abfs://`, `abfss://` (container, or container@account
+                host) or `file://`, and a path.
             endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL, if S3.
             region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
 
@@ -287,12 +303,15 @@ class Bucket:
         if scheme == "gs":
             return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=10)), self._path()
         if scheme in _AZURE:
-            return fs.AzureFileSystem(_azure_account()), self._path()
+            return fs.AzureFileSystem(_azure_account(self.root)), self._path()
         options: dict[str, Any] = {"region": self.region or _environment_region()}
         if self.endpoint:
             parts = urlsplit(self.endpoint)
             options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
             options["region"] = options["region"] or "us-east-1"
+        # The variable that obstore and OpenSSL read is not read by pyarrow's curl.
+        if authorities := os.environ.get(CA_ENV) or os.environ.get("SSL_CERT_FILE"):
+            options["tls_ca_file_path"] = authorities
         return fs.S3FileSystem(**options, allow_bucket_creation=False), self._path()
 
     def check(self) -> None:
@@ -311,35 +330,57 @@ class Bucket:
                 "write and delete objects there"
             ) from None
         try:
-            if self.create(key, b"second"):
-                raise UnusableError(
-                    f"the store of {self.root} ignores If-None-Match, so it cannot keep two "
-                    "drivers apart; use a store that supports conditional writes"
-                )
-            self.get(key)
-        finally:
-            try:
+            if self.get(key) != b"probe":
+                raise no_store(self._at())
+            self._check_conditional(key)
+        except StorageError:
+            with suppress(StorageError):
                 self.delete([key])
-            except DeniedError:
-                raise DeniedError(
-                    f"objects in {self.root} can be written but not deleted; allow the run's "
-                    "credentials to delete objects there"
-                ) from None
+            raise
+        try:
+            self.delete([key])
+        except DeniedError:
+            raise DeniedError(
+                f"objects in {self.root} can be written but not deleted; allow the run's "
+                "credentials to delete objects there"
+            ) from None
+
+    def _check_conditional(self, key: str) -> None:
+        """Try to create an object that is there."""
+        needed = "so it cannot keep two drivers apart; use a store that supports conditional writes"
+        try:
+            created = self.create(key, b"second")
+        except (UnusableError, RefusedError):  # it has just taken the same without the condition
+            raise UnusableError(
+                f"the store of {self._at()} refuses If-None-Match, {needed}"
+            ) from None
+        if created:
+            raise UnusableError(f"the store of {self._at()} ignores If-None-Match, {needed}")
+
+    def _at(self) -> str:
+        """Where the folder is, for sentences."""
+        return f"{self.root} at {self.endpoint}" if self.endpoint else self.root
 
     def _path(self) -> str:
         """The folder as pyarrow names it: bucket/path, or the local path."""
         parts = urlsplit(self.root)
         path = unquote(parts.path)
-        return path if parts.scheme == "file" else f"{parts.netloc}{path}"
+        return path if parts.scheme == "file" else f"{_bucket(parts)}{path}"
 
     def _ask(self, request: Callable[[], T]) -> T:
         """Make a request, with the client's errors as sentences."""
         try:
             return request()
-        except (AlreadyExistsError, StorageError):
+        except StorageError:
             raise
         except Exception as error:
-            raise explain(error, self.root, self.endpoint) from None
+            found = explain(error, self.root, self.endpoint)
+            # 409, as some stores answer where a quota is used up, is that error for obstore too.
+            if isinstance(error, AlreadyExistsError) and not isinstance(found, StoreFullError):
+                raise
+            if isinstance(found, UnreachableError) and _speaks_tls(self.endpoint):
+                found = needs_tls(self._at())
+            raise found from None
 
 
 def _open_store(
@@ -359,7 +400,7 @@ def _open_store(
             raise StorageError(f"storage.uri names no bucket; write {parts.scheme}://bucket/path")
         options: dict[str, Any] = {
             "prefix": path.strip("/") or None,
-            "client_options": dict(client),
+            "client_options": {**client, **_authorities()},
             "retry_config": _RETRIES,
         }
         if parts.scheme == "s3":
@@ -370,13 +411,46 @@ def _open_store(
         if parts.scheme == "gs":
             return GCSStore(name, **options)
         if parts.scheme in _AZURE:
-            _azure_account()
-            return AzureStore(name, **options)
+            return AzureStore(_bucket(parts), account_name=_azure_account(uri), **options)
     except StorageError:
         raise
     except Exception as error:
         raise explain(error, uri.rstrip("/"), endpoint) from None
     raise StorageError(f"storage.uri starts with {parts.scheme}://; use s3, gs, az, abfs or file")
+
+
+def _authorities() -> dict[str, bytes]:
+    """Certificates that the client trusts beside those of the system."""
+    file = os.environ.get(CA_ENV)
+    if not file:
+        return {}
+    try:
+        content = Path(file).read_bytes()
+    except OSError as error:
+        raise EndpointError(
+            f"{CA_ENV} is {file}, which cannot be read ({error.strerror}); mount the certificates "
+            "there, or correct it in training.env"
+        ) from None
+    if b"-----BEGIN CERTIFICATE-----" not in content:
+        raise EndpointError(f"{CA_ENV} is {file}, which has no certificate in it; write it as PEM")
+    return {"root_certificate": content}
+
+
+def _speaks_tls(endpoint: str | None) -> bool:
+    """Whether an http:// endpoint, which has closed the connection, waits for TLS."""
+    parts = urlsplit(endpoint or "")
+    if parts.scheme != "http" or not parts.hostname:
+        return False
+    anybody = ssl.create_default_context()
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((parts.hostname, parts.port or 80), timeout=2) as connection,
+            anybody.wrap_socket(connection),
+        ):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def _write_at(file: BinaryIO, content: memoryview, start: int) -> None:
@@ -385,10 +459,19 @@ def _write_at(file: BinaryIO, content: memoryview, start: int) -> None:
         content, start = content[count:], start + count
 
 
-def _azure_account() -> str:
-    account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+def _bucket(parts: SplitResult) -> str:
+    """The bucket of a URI; of `abfss://container@account.dfs.core.windows.net`, the container."""
+    return parts.netloc.partition("@")[0]
+
+
+def _azure_account(uri: str) -> str:
+    named = urlsplit(uri).netloc.partition("@")[2].partition(".")[0]
+    account = named or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if not account:
-        raise StorageError("AZURE_STORAGE_ACCOUNT_NAME is not set; put it into training.env")
+        raise EndpointError(
+            "the URI names no storage account; write abfss://container@account.dfs.core.windows.net"
+            "/folder, or set AZURE_STORAGE_ACCOUNT_NAME in training.env"
+        )
     return account
 
 

@@ -9,6 +9,9 @@ import re
 
 from ..error_text import text_of
 
+CA_ENV = "AWS_CA_BUNDLE"
+"""Names a file with certificates, as PEM, that are trusted beside those of the system."""
+
 
 class StorageError(Exception):
     """A request failed; the state of the bucket is unknown."""
@@ -55,6 +58,24 @@ class UnusableError(StorageError):
     lasting = True
 
 
+class EndpointError(StorageError):
+    """What answers is no object store, or cannot be talked to in this way."""
+
+    lasting = True
+
+
+class StoreFullError(StorageError):
+    """The store has no space left, or the quota is used up."""
+
+    lasting = True
+
+
+class RefusedError(StorageError):
+    """The store refuses the request, and would refuse it again."""
+
+    lasting = True
+
+
 class DiskFullError(StorageError):
     """A disk is full; new pods have an empty one."""
 
@@ -75,7 +96,15 @@ _UNKNOWN_USER = {
     "UnrecognizedClientException",
     "XAdminUserNotFound",
 }
-_WRONG_REGION = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_WRONG_REGION = {
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "PermanentRedirect",
+}
+_FULL = re.compile(r"QuotaExceeded|StorageFull|DiskFull|InsufficientStorage|InsufficientCapacity")
+_SKEWED = {"RequestTimeTooSkewed", "RequestExpired"}
+_SOON_OTHERWISE = {"400 RequestTimeout", "400 IncompleteBody"}
+"""Answers with a status of 400 to 499 that mean no refusal: what was sent got lost on the way."""
 _METADATA_SERVERS = ("169.254.169.254", "169.254.170.", "metadata.google.internal", "/metadata/")
 
 
@@ -90,9 +119,9 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
     Returns:
         The error to raise instead, `from None`, since the original carries the signed request.
     """
-    text = str(error).partition("\n\nDebug source")[0]
+    text, _, cause = text_of(error).partition("\n\nDebug source")
     status = _first(r"(?:status code:|HTTP status) (\d{3})", text)
-    code = _first(r"<Code>([A-Za-z0-9]{1,64})</Code>", text) or _pyarrow_code(text)
+    code = _first(r"<Code>([A-Za-z0-9.]{1,64})</Code>", text) or _pyarrow_code(text)
     at = f"{uri} at {endpoint}" if endpoint else uri
 
     # A 404 alone does not say what is missing, only the store's code for a missing object does:
@@ -101,6 +130,14 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
         return AbsentError(f"there is no such object in {at}")
     if _is_full(error, text):
         return DiskFullError(f"there is no space left to write to, at {at}; free some")
+    if _FULL.search(code or "") or status == "507":
+        return StoreFullError(
+            f"the store of {at} is full ({code or f'HTTP {status}'}); free space there or raise "
+            "its quota"
+        )
+    no_tls = _tls(at, text, cause)
+    if no_tls is not None:
+        return no_tls
     if "Missing AccessKeyId" in text or any(server in text for server in _METADATA_SERVERS):
         return CredentialsError(
             f"no credentials for {at} were found; name a Secret with them in "
@@ -110,8 +147,25 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
         return BucketMissingError(
             f"the bucket of {at} does not exist; create it or correct storage.uri"
         )
-    if code in _WRONG_REGION or status in ("301", "307"):
+    redirected = "redirect without LOCATION" in text or status in ("301", "302", "303", "307")
+    if code in _WRONG_REGION or (redirected and not endpoint):
         return UnusableError(f"the bucket of {at} is in another region; set storage.region")
+    if redirected:
+        return EndpointError(
+            f"{at} redirects elsewhere; correct storage.endpoint, or set storage.region to that of "
+            "the bucket"
+        )
+    if status == "405" or _NO_STORES_ANSWER.search(text):
+        return no_store(at)
+    if code in _SKEWED:
+        return RefusedError(
+            f"the clock here differs from that of {at} ({code}); set the clock of the node"
+        )
+    if status == "501" or code == "NotImplemented":
+        return UnusableError(
+            f"the store of {at} lacks what a run needs, such as conditional writes "
+            "(If-None-Match); use another store"
+        )
     if code in _UNKNOWN_USER or status == "401" or type(error).__name__ == "UnauthenticatedError":
         return CredentialsError(
             f"the credentials for {at} were refused ({code or status or 'unauthenticated'}); "
@@ -128,7 +182,53 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
     ):
         return UnreachableError(f"{at} cannot be reached; check storage.endpoint and the network")
     detail = code or (f"HTTP {status}" if status else _first(r"^([^\n]{1,200})", text))
+    # Not a 404: a proxy gives it while the store behind it starts.
+    if status in ("400", "403", "411", "413", "414", "422") and (
+        f"{status} {code}" not in _SOON_OTHERWISE
+    ):
+        return RefusedError(f"{at} refuses a request: {detail}; see the store's log")
     return StorageError(f"{at} answered with an error: {detail}")
+
+
+def _tls(at: str, text: str, cause: str) -> StorageError | None:
+    """What TLS says, by rustls's words in obstore's `cause` or curl's in pyarrow's text."""
+    invalid = _first(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)", cause)
+    untrusted = invalid or _first(r"curlCode: 60,[^;]*; Details: [^:]*: ([^(\n]{1,80}\w)", text)
+    if untrusted in ("Expired", "ExpiredContext", "certificate has expired"):
+        return EndpointError(f"the certificate of {at} has expired; renew it")
+    if untrusted == "CaUsedAsEndEntity":
+        return EndpointError(
+            f"the certificate of {at} is that of an authority; give the server one of its own"
+        )
+    if untrusted and ("NotValidForName" in untrusted or "subject name" in untrusted):
+        return EndpointError(
+            f"the certificate of {at} is for another host; write that name in storage.endpoint"
+        )
+    if untrusted:
+        return EndpointError(
+            f"the certificate of {at} is not trusted ({untrusted}); mount that of its authority, "
+            f"and set {CA_ENV} in training.env to the file"
+        )
+    if "InvalidContentType" in cause or "wrong version number" in text:
+        return EndpointError(
+            f"there is no TLS at {at}; write http:// in storage.endpoint, or the port with TLS"
+        )
+    if _PLAIN_TO_TLS.search(text):
+        return needs_tls(at)
+    return None
+
+
+def no_store(at: str) -> StorageError:
+    """Of an endpoint whose answers are those of something else."""
+    return EndpointError(
+        f"what answers at {at} is no object store, perhaps its console or a login page; correct "
+        "storage.endpoint"
+    )
+
+
+def needs_tls(at: str) -> StorageError:
+    """Of an http:// endpoint that speaks TLS."""
+    return EndpointError(f"there is TLS at {at}; write https:// in storage.endpoint")
 
 
 def recognize(error: BaseException) -> StorageError | None:
@@ -158,6 +258,11 @@ _NO_BUCKET_OF_PYARROW = "enable the allow_bucket_creation option"
 """Where the store answers 404 before a folder is made, as one that is just starting may do."""
 _PYARROW = ("AWS Error", "google::cloud::Status", "Azure Error", _NO_BUCKET_OF_PYARROW)
 """What pyarrow's errors of object stores contain; its exception types are Python's own."""
+
+_NO_STORES_ANSWER = re.compile(r"Got invalid \w+ response")
+"""Of an answer with status 200 that is not XML; one of 502 or 503 may be HTML of a proxy."""
+_PLAIN_TO_TLS = re.compile(r"HTTP request to an HTTPS server|plain HTTP request was sent to HTTPS")
+"""What servers in Go, and nginx, answer."""
 
 _SHARED_MEMORY = re.compile(r"(?:/dev)/shm|shared memory|</torch_")
 """A file of /dev/shm, as the processes of a data loader, NCCL and Ray write them."""

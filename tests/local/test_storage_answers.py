@@ -1,0 +1,238 @@
+"""What a store, or what is taken for one, answers: one sentence, and patience where it helps."""
+
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from support.answering import Answer, answering
+from support.binaries import Unavailable
+from support.s3 import CREDENTIALS, running_s3
+from support.tls import Tls, certificates
+from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.checkpoints.storage_errors import (
+    CredentialsError,
+    EndpointError,
+    RefusedError,
+    StorageError,
+    StoreFullError,
+    UnusableError,
+    recognize,
+)
+
+CONSOLE = "<!doctype html><html><title>Console</title></html>"
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    return certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def private_s3(tmp_path_factory: pytest.TempPathFactory, tls: Tls) -> Iterator[str]:
+    """URL of a real S3 server behind TLS of a private authority."""
+    try:
+        with running_s3(tmp_path_factory.mktemp("s3"), tls=tls) as server:
+            yield server.url
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def opened(endpoint: str) -> Bucket:
+    return Bucket.open("s3://runs/x", endpoint, "us-east-1")
+
+
+def refusal(endpoint: str) -> StorageError:
+    """What `check` says."""
+    with pytest.raises(StorageError) as caught:
+        opened(endpoint).check()
+    assert "\n" not in str(caught.value)
+    assert "Signature=" not in str(caught.value)
+    return caught.value
+
+
+def of_pyarrow(endpoint: str) -> StorageError | None:
+    """What is said of what training code reports without a session."""
+    filesystem, root = opened(endpoint).pyarrow()
+    with pytest.raises(OSError, match="runs") as caught:
+        filesystem.open_input_file(f"{root}/model")
+    return recognize(caught.value)
+
+
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_a_private_authority_is_trusted_where_a_variable_names_it(
+    private_s3: str, tls: Tls, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, str(tls.authority))
+    bucket = opened(private_s3)
+    bucket.check()
+    bucket.put("model", b"weights")
+    filesystem, root = bucket.pyarrow()
+    assert filesystem.open_input_file(f"{root}/model").read() == b"weights"
+
+
+def test_an_authority_that_is_not_trusted_is_named_with_the_variable(private_s3: str) -> None:
+    for found in (refusal(private_s3), of_pyarrow(private_s3)):
+        assert isinstance(found, EndpointError)
+        assert "is not trusted" in str(found)
+        assert "set AWS_CA_BUNDLE in training.env to the file" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(None, "which cannot be read (No such file or directory)", id="absent"),
+        pytest.param("none", "which has no certificate in it", id="no PEM"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_a_sentence(
+    content: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(file))
+    assert f"AWS_CA_BUNDLE is {file}, {said}" in str(refusal("https://localhost:1"))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        pytest.param({"expired": True}, "has expired; renew it", id="expired"),
+        pytest.param({"host": "s3.example.com"}, "is for another host", id="other host"),
+    ],
+)
+def test_a_certificate_that_does_not_fit_is_said_so(
+    made: dict[str, object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = certificates(tmp_path, **made)  # type: ignore[arg-type]
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(files.authority))
+    with answering(lambda _: (200, ""), files) as port:
+        for found in (
+            refusal(f"https://localhost:{port}"),
+            of_pyarrow(f"https://localhost:{port}"),
+        ):
+            assert isinstance(found, EndpointError)
+            assert said in str(found)
+
+
+def test_https_to_a_port_without_tls_is_said_so() -> None:
+    with answering(lambda _: (200, "")) as port:
+        for found in (
+            refusal(f"https://127.0.0.1:{port}"),
+            of_pyarrow(f"https://127.0.0.1:{port}"),
+        ):
+            assert isinstance(found, EndpointError)
+            assert "there is no TLS at" in str(found)
+            assert "write http:// in storage.endpoint" in str(found)
+
+
+def test_http_to_a_port_with_tls_is_said_so(private_s3: str, tls: Tls) -> None:
+    with answering(lambda _: (200, ""), tls) as port:  # it closes the connection without a word
+        for url in (f"http://localhost:{port}", private_s3.replace("https:", "http:")):
+            found = refusal(url)
+            assert isinstance(found, EndpointError)
+            assert "write https:// in storage.endpoint" in str(found)
+
+
+def code(text: str) -> str:
+    return f"<?xml version='1.0'?><Error><Code>{text}</Code><Message>m</Message></Error>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "said"),
+    [
+        pytest.param(200, CONSOLE, EndpointError, "is no object store", id="a console"),
+        pytest.param(405, "no", EndpointError, "is no object store", id="not allowed"),
+        pytest.param(302, "", EndpointError, "redirects elsewhere", id="a login page"),
+        pytest.param(507, code("XMinioStorageFull"), StoreFullError, "free space", id="full"),
+        pytest.param(507, "", StoreFullError, "is full (HTTP 507)", id="full, no code"),
+        pytest.param(403, code("QuotaExceeded"), StoreFullError, "raise its quota", id="quota"),
+        pytest.param(409, code("QuotaExceeded"), StoreFullError, "raise its quota", id="quota 409"),
+        pytest.param(501, code("NotImplemented"), UnusableError, "conditional writes", id="501"),
+        pytest.param(403, code("RequestTimeTooSkewed"), RefusedError, "clock", id="clock"),
+        pytest.param(400, code("KMS.DisabledException"), RefusedError, "KMS.Disabled", id="KMS"),
+        pytest.param(400, code("InvalidArgument"), RefusedError, "InvalidArgument", id="argument"),
+        pytest.param(400, code("ExpiredToken"), CredentialsError, "were refused", id="token"),
+    ],
+)
+def test_what_only_a_person_can_mend_ends_after_the_limit(
+    status: int, body: str, kind: type[StorageError], said: str
+) -> None:
+    with answering(lambda _: (status, body)) as port:
+        found = refusal(f"http://127.0.0.1:{port}")
+    assert type(found) is kind
+    assert found.lasting
+    assert said in str(found)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        pytest.param(503, CONSOLE, id="a proxy without a store"),
+        pytest.param(502, "", id="bad gateway"),
+        pytest.param(404, "default backend - 404", id="a proxy that does not know it yet"),
+        pytest.param(500, code("InternalError"), id="internal error"),
+        pytest.param(503, code("SlowDown"), id="slow down"),
+        pytest.param(400, code("RequestTimeout"), id="request timeout"),
+        pytest.param(429, "", id="too many requests"),
+    ],
+)
+def test_what_passes_by_itself_is_waited_for_without_limit(status: int, body: str) -> None:
+    with answering(lambda _: (status, body)) as port:
+        found = refusal(f"http://127.0.0.1:{port}")
+    assert type(found) is StorageError
+    assert not found.lasting
+
+
+def without_conditions(status: int, text: str) -> Answer:
+    """A store that has one object, `probe`, and answers this to a conditional write."""
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, str]:
+        if request.headers.get("If-None-Match"):
+            return status, code(text) if text else ""
+        if request.command == "POST":
+            return 200, '<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"/>'
+        return 200, "probe"
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "said"),
+    [
+        pytest.param(501, "NotImplemented", "refuses If-None-Match", id="not implemented"),
+        pytest.param(400, "InvalidArgument", "refuses If-None-Match", id="invalid argument"),
+        pytest.param(200, "", "ignores If-None-Match", id="ignored"),
+    ],
+)
+def test_a_store_without_conditional_writes_is_said_so(status: int, text: str, said: str) -> None:
+    with answering(without_conditions(status, text)) as port:
+        found = refusal(f"http://127.0.0.1:{port}")
+    assert isinstance(found, UnusableError)
+    assert said in str(found)
+    assert "use a store that supports conditional writes" in str(found)
+
+
+def test_a_container_of_an_azure_account_is_opened_as_it_is_copied_from_the_portal() -> None:
+    bucket = Bucket.open("abfss://runs@account.dfs.core.windows.net/team/a")
+    assert bucket.store.config["account_name"] == "account"
+    assert bucket.store.config["container_name"] == "runs"
+    assert bucket.store.prefix == "team/a"
+    _, path = bucket.pyarrow()
+    assert path == "runs/team/a"
+
+
+def test_an_azure_container_without_an_account_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(EndpointError, match="names no storage account; write abfss://container@"):
+        Bucket.open("abfss://runs/a")
