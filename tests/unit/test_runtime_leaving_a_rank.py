@@ -11,7 +11,9 @@ import urllib.error
 from collections.abc import Callable
 from email.message import Message
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from ray.train import WorkerGroupError
 
 from support import cannot_travel
 from support.cannot_travel import NeedsTwo
-from trainingrun_runtime import leaving_a_rank
+from trainingrun_runtime import leaving_a_rank, user_frames
 from trainingrun_runtime.checkpoints.storage_errors import CredentialsError, StorageError
 from trainingrun_runtime.failure_causes import (
     FailureCause,
@@ -144,6 +146,49 @@ def test_what_is_known_of_an_error_or_its_cause_travels_with_it() -> None:
     message = classify(WorkerGroupError("it failed", {0: travelled})).message
     assert "a step failed (test_runtime_leaving_a_rank.py:" in message
     assert "make the batch smaller" in message
+
+
+def called_in(*files: Path | str) -> TracebackType | None:
+    """The traceback of an error that was raised in the last of these, called by the others."""
+    scope: dict[str, Any] = {"call": partial(int, "no number")}
+    for file in reversed(files):
+        code = "def outer(call=call):\n    call()\ncall = outer"
+        exec(compile(code, str(file), "exec"), scope)
+    with pytest.raises(ValueError, match="no number") as met:
+        scope["call"]()
+    assert met.tb is not None
+    return met.tb.tb_next
+
+
+SITE = "/usr/lib/python3/site-packages"
+CALLER = Path(user_frames.__file__).with_name("training_function.py")
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        pytest.param([CALLER, "/code/train.py", f"{SITE}/torch/x.py"], "train.py:2", id="a script"),
+        pytest.param(
+            [CALLER, f"{SITE}/mine/loop.py", f"{SITE}/torch/x.py"],
+            "loop.py:2",
+            id="a package",
+        ),
+        pytest.param([CALLER], None, id="the runtime itself"),
+    ],
+)
+def test_the_line_is_the_last_one_of_the_users_own(
+    files: list[Path | str], line: str | None
+) -> None:
+    found = user_frames.own_line(called_in(*files))
+    assert (f"{Path(found[0]).name}:{found[1]}" if found else None) == line
+
+
+@pytest.mark.parametrize("text", ["a" * 5000, "CUDA out of memory " + "a" * 5000])
+def test_a_long_text_leaves_room_for_the_line(text: str) -> None:
+    told = on_rank(lambda: fail(RuntimeError(text)))
+    message = classify(WorkerGroupError("it failed", {0: told})).message  # type: ignore[dict-item]
+    assert "… (test_runtime_leaving_a_rank.py:" in message
+    assert len(message) <= 500, "what the status keeps of it"
 
 
 @pytest.mark.parametrize("kind", [Preempted, Suspended, PeerLost, CredentialsError])

@@ -66,9 +66,7 @@ class RaisedOnRank(Exception):
         self.kind, self.text, self.place, self.trace, self.retry = kind, text, place, trace, retry
 
     def __str__(self) -> str:
-        first, _, others = self.text.partition("\n")
-        where = f" ({self.place})" if self.place else ""
-        return f"{first or self.kind}{where}\n{others}".rstrip("\n")
+        return self.text or self.kind
 
 
 class FailureCause(Enum):
@@ -239,10 +237,11 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         )
     rank, reason = next(iter(bugs.items()))
     raised = reason if isinstance(reason, RaisedOnRank) else None
+    where = f" ({raised.place})" if raised and raised.place else ""
     return ClassifiedFailure(
         FailureCause.APPLICATION,
         f"rank {rank} raised {raised.kind if raised else type(reason).__name__}: "
-        f"{explained(reason)}",
+        f"{explained(reason, where)}",
         tuple(own),
         traceback=raised.trace if raised else "",
         retry=raised.retry if raised else retry_of(reason),

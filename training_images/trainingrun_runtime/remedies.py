@@ -7,6 +7,8 @@ from .remedy_table import REMEDIES, Remedy
 
 _SHOWN = 200
 """Characters of an error's own text before an advice: an attempt's message has 500."""
+_LONGEST = 450
+"""Characters of one without an advice."""
 _SEARCHED = 20_000
 """Characters of an error's text that are searched: a remote error holds a whole traceback."""
 _CAUSES = 5
@@ -38,9 +40,10 @@ def _notes(error: BaseException) -> list[str]:
 def explained(error: BaseException, where: str = "") -> str:
     """The first line of an error's text, where it was raised, and what to do where it is known."""
     remedy, line = find(error), first_line(error)
+    most = (_LONGEST if remedy is None else _SHOWN) - len(where)
+    shown = line if len(line) <= most else f"{line[: most - 1]}…"
     if remedy is None:
-        return f"{line}{where}"
-    shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+        return f"{shown}{where}"
     return f"{shown.rstrip('.')}{where}; {remedy.advice}"
 
 

@@ -6,11 +6,8 @@ from traceback import walk_tb
 from types import TracebackType
 
 _RUNTIME = Path(__file__).parent
-_OTHERS = (
-    sysconfig.get_path("stdlib"),
-    *(str(path) for path in _RUNTIME.iterdir() if path.name != "examples"),
-    "<",  # of no file
-)
+_OURS = tuple(str(path) for path in _RUNTIME.iterdir() if path.name != "examples")
+_OTHERS = (sysconfig.get_path("stdlib"), *_OURS, "<")  # <: of no file
 _PACKAGES = ("/site-packages/", "/dist-packages/", "/.trainingrun-packages/")
 """Where code is that the user has not written, beside `_OTHERS`."""
 
@@ -25,14 +22,13 @@ def own_line(raised: TracebackType | None) -> tuple[str, int] | None:
 
     None: it has passed none.
     """
-    passed = [
-        (frame.f_code.co_filename, line)
-        for frame, line in walk_tb(raised)
-        if _is_of_a_package(frame.f_code.co_filename) or is_of_the_user(frame.f_code.co_filename)
-    ]
+    passed = [(frame.f_code.co_filename, line) for frame, line in walk_tb(raised)]
     own = [place for place in passed if is_of_the_user(place[0])]
-    # A training that is a package of the image has no other lines; it was called first.
-    return own[-1] if own else next(iter(passed), None)
+    if own:
+        return own[-1]
+    # A training that is a package of the image: it was called before the packages that it uses.
+    packages = (p for p in passed if _is_of_a_package(p[0]) and not p[0].startswith(_OURS))
+    return next(packages, None)
 
 
 def raised_at(error: BaseException) -> str | None:
