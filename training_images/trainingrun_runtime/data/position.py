@@ -96,10 +96,7 @@ class ResumableLoader(SmallState):
         world_size: int | None,
     ) -> None:
         if not hasattr(batch_size, "__index__") or batch_size < 1:
-            raise ValueError(
-                f"batch_size is {batch_size}; it takes a whole number of 1 or more, and "
-                "collate_fn=lambda batch: batch[0] hands out a single sample as it is"
-            )
+            raise ValueError(f"batch_size is {batch_size}; it takes a whole number of 1 or more")
         if not hasattr(dataset, "__len__"):
             raise TypeError(
                 f"{type(dataset).__name__} has no __len__, so the end of an epoch is not known; "
