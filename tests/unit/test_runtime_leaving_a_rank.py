@@ -228,7 +228,9 @@ def test_what_every_process_knows_is_reported_as_it_is(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [threading.Lock(), lambda: 1, Color.RED, Lr(lr=1), HasLock()], ids=repr
+    "value",
+    [threading.Lock(), lambda: 1, Color.RED, Lr(lr=1), HasLock()],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_another_process_may_not_know_is_reported_as_text(value: Any) -> None:
     found = leaving_a_rank.report({"value": value, "list": [1, value], "tree": {"a": value}})
