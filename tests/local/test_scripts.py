@@ -134,7 +134,7 @@ def test_a_script_gets_its_arguments_and_the_names_of_its_run(
     )
     run.contract = run.contract.model_copy(update={"script_args": ["--lr", "0.1"], "attempt": 2})
     assert run.drive() == 0, run.log()
-    assert run.metrics() == {"step": 1, "rank": "example/default/0/2", "script": "--lr 0.1"}
+    assert run.metrics() == {"rank": "example/default/0/2", "script": "--lr 0.1"}
 
 
 def test_a_script_without_checkpoints_prints_its_last_metrics_and_the_table(

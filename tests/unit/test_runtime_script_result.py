@@ -56,13 +56,14 @@ def test_the_last_report_is_as_it_was_with_what_came_later() -> None:
 
 def test_without_a_report_of_this_driver_the_metrics_are_those_of_the_run() -> None:
     assert last_metrics({"loss": 0.5}, b"") == {"loss": 0.5}
-    assert last_metrics({}, b"") == {}
+    assert last_metrics({}, b"") is None
+    assert last_metrics({}, cloudpickle.dumps({})) == {}
 
 
 def test_the_checkpoints_are_those_that_the_run_keeps_whoever_has_made_them(
     bucket: Bucket, of_ray: Result
 ) -> None:
-    found = completed(of_ray, bucket, [a_manifest(1, 1), a_manifest(2, 2)], {}, lambda: None)
+    found = completed(of_ray, bucket, [a_manifest(1, 1), a_manifest(2, 2)], None, lambda: None)
     assert found.metrics is None
     (first, of_first), (second, of_second) = found.best_checkpoints or []
     assert first.path.endswith("checkpoints/0001-000001/step-1")

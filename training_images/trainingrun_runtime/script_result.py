@@ -40,7 +40,7 @@ def completed(
     result: Result,
     bucket: Bucket,
     kept: Sequence[Manifest],
-    metrics: dict[str, Any],
+    metrics: dict[str, Any] | None,
     read_table: Callable[[], Any],
 ) -> RunResult:
     """Ray's result, with the run's metrics and the checkpoints that it keeps.
@@ -55,7 +55,7 @@ def completed(
     known = {bucket.key_of(each.path): (each, own) for each, own in result.best_checkpoints or ()}
     found = RunResult(**{field.name: getattr(result, field.name) for field in fields(Result)})
     found.read_table = read_table
-    found.metrics = metrics or None
+    found.metrics = metrics
     found.best_checkpoints = [known.get(each.path) or _of(bucket, each) for each in kept]
     newest = max(kept, key=lambda each: each.sort_key, default=None)
     if found.checkpoint is None and newest is not None:
@@ -79,13 +79,15 @@ def answer_from_path(found: RunResult, bucket: Bucket) -> None:
     Result.from_path = classmethod(from_path)
 
 
-def last_metrics(reported: Mapping[str, Any], pickled: bytes) -> dict[str, Any]:
+def last_metrics(reported: Mapping[str, Any], pickled: bytes) -> dict[str, Any] | None:
     """The last metrics of the run, as they were reported where they are known so.
 
     Args:
         reported: as the run's result has them.
         pickled: the last report of this driver; empty: there is none.
     """
+    if not reported and not pickled:
+        return None
     original: Mapping[str, Any] = cloudpickle.loads(pickled) if pickled else {}
     printed = printable_metrics(original)
     others = {name: value for name, value in reported.items() if printed.get(name) != value}

@@ -27,7 +27,7 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
 
     def __init__(self, coordinator: Any, needed: Collection[str] = ()) -> None:
         self._coordinator, self._needed = coordinator, needed
-        self._last: dict[str, Any] = {}
+        self._last: dict[str, Any] | None = None
         self._pending: deque[Any] = deque(maxlen=_PENDING)
         self._steps = ReportedSteps(lambda: int(ray.get(coordinator.resumed_step.remote())))
 
@@ -58,5 +58,6 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
     def after_controller_finish(self, result: Any) -> None:
         """Training is done: the coordinator gets the last report as it was, for the script."""
         ray.get(list(self._pending))  # Ray runs the coordinator's calls in no order
-        # As bytes: the coordinator may not be able to import what is in it.
-        ray.get(self._coordinator.keep_last_report.remote(cloudpickle.dumps(self._last)))
+        if self._last is not None:
+            # As bytes: the coordinator may not be able to import what is in it.
+            ray.get(self._coordinator.keep_last_report.remote(cloudpickle.dumps(self._last)))
