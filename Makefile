@@ -95,7 +95,7 @@ $(FRAMEWORKS_VENV)/.installed: $(VENV)/.installed .ci/frameworks_venv.py .ci/ray
 # an outage of ten minutes at each place where one can hurt, several at a time.
 test-all: test test-slow test-ray test-frameworks
 	TRAININGRUN_FUZZ_STORIES=5000 TRAININGRUN_FUZZ_RANDOM=1 \
-	  $(BIN)/python -m pytest tests/unit/test_fuzz_reconciling.py
+	  $(BIN)/python -m pytest tests/unit/test_fuzz_reconciling.py tests/apiserver/test_untrusted.py
 	TEST_OUTAGE_SECONDS=600 $(BIN)/python -m pytest tests/local/test_storage_outages.py -n 3
 
 lint: venv

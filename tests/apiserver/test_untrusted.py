@@ -1,6 +1,9 @@
 """What one tenant writes into an object stops neither the operator nor another tenant's run."""
 
+import contextlib
 import itertools
+import os
+import random
 import re
 
 import pytest
@@ -11,7 +14,9 @@ from support.operators import PlaysKubeRay, a_lease, a_run
 from support.processes import Process, wait_for
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 
-SEED, EACH = 7, 4
+SEED = random.randrange(10**6) if os.environ.get("TRAININGRUN_FUZZ_RANDOM") == "1" else 7
+EACH = 4
+"""Objects for each place that takes free-form JSON."""
 
 
 class Cluster:
@@ -95,6 +100,7 @@ def test_a_run_that_is_nested_too_deeply_is_refused_and_nobody_else_notices(clus
 
 def test_a_healthy_run_does_not_notice_whatever_others_write(cluster):
     """A fuzzer of depth, size and types, through the real API server."""
+    print("seed", SEED)  # seen where it fails
     operator = cluster.start()
     kuberay = PlaysKubeRay(cluster.apiserver, cluster.ours)
     run = cluster.apiserver.create(a_run(cluster.ours, "healthy"))
@@ -102,14 +108,12 @@ def test_a_healthy_run_does_not_notice_whatever_others_write(cluster):
     kuberay.starts(run)
     uid = kuberay.job("healthy-1")["metadata"]["uid"]
 
-    values, submitted, refused = hostile_values(SEED), [], 0
+    values, submitted = hostile_values(SEED), []
     for number, place in itertools.product(range(EACH), PLACES):
         name = f"{place}-{number}"
-        try:
+        with contextlib.suppress(ApiError):
             cluster.submit(run_with(place, next(values), cluster.theirs, name))
             submitted.append(name)
-        except ApiError:
-            refused += 1
     assert len(submitted) > 5 * EACH, "the API server takes most of them"
     assert not any(name.startswith("sweep-value") for name in submitted), "its schema is bounded"
     for name in submitted:
