@@ -257,6 +257,11 @@ class Proxy:
         self._target = target_port
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._silent: set[asyncio.StreamWriter] = set()
+
+    def silence(self) -> None:
+        """From now on nothing comes through the connections that are open; they stay open."""
+        self._silent |= self._writers
 
     async def up(self) -> None:
         """Listens; after the first time on the same port."""
@@ -274,16 +279,17 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
         self._writers |= {writer, there_writer}
-        await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
+        await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
         self._writers -= {writer, there_writer}
+        self._silent -= {writer, there_writer}
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while chunk := await reader.read(65536):
-            writer.write(chunk)
-            await writer.drain()
-    writer.transport.abort()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(65536):
+                if writer not in self._silent:
+                    writer.write(chunk)
+                    await writer.drain()
+        writer.transport.abort()
 
 
 class PlaysKubeRay:

@@ -1,9 +1,14 @@
 """When what was watched is stale: nothing is decided on what is missing then."""
 
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
+from support.builders import an_object
 from support.watches import Answer, a_watch
-from trainingrun.cluster.watch_state import STALE_AFTER_S
+from trainingrun.cluster.watch_state import STALE_AFTER_S, HistoryRewound
 
 
 @pytest.fixture
@@ -38,3 +43,66 @@ def test_without_an_open_watch_for_some_seconds_it_is_stale_until_it_has_caught_
     watch.began(watches=True)
     clock[0] += STALE_AFTER_S + 1
     assert "sends no news of the Things" in watch.stale
+
+
+class Lists:
+    """An API server that answers lists of objects' metadata with what the test sets."""
+
+    def __init__(self, version: int, *items: tuple[str, str, int]):
+        self.version, self.items = version, items
+
+    async def list_metadata(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """The list, in one page."""
+        items = [an_object(name, version, uid) for name, uid, version in self.items]
+        return {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+
+
+@pytest.fixture
+def seen(watch):
+    """What the watch has brought so far."""
+    watch.state = "synced"
+    for name, uid, version in (("one", "1", 40), ("two", "2", 90)):
+        watch.store.saw(an_object(name, version, uid))
+    return watch
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        pytest.param(Lists(80, ("one", "1", 40)), id="an older list"),
+        pytest.param(Lists(120, ("one", "1", 40), ("two", "2", 60)), id="an older object"),
+    ],
+)
+async def test_a_cluster_restored_from_a_backup_is_found_out(seen, lists):
+    seen._connection = lists
+    with pytest.raises(HistoryRewound, match="the Things are older than what was read before"):
+        await seen._compare()
+
+
+async def test_what_changed_while_the_list_was_read_is_no_other_history(seen):
+    seen._connection = Lists(95, ("one", "1", 40), ("two", "2", 90))
+    seen.store.saw(an_object("one", 99, "1"))
+    seen.store.newest = 95
+    await seen._compare()
+    assert sorted(seen.store.keys()) == [("ns", "one"), ("ns", "two")]
+
+
+async def test_to_catch_up_is_to_have_all_that_there_is_now(seen):
+    seen.opened(Answer())
+    seen._connection = Lists(130, ("one", "1", 125))
+    waiting = asyncio.create_task(seen.catch_up())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    seen.store.saw(an_object("one", 125, "1"))
+    await waiting
+    assert seen.store.keys() == [("ns", "one")], "two was deleted"
+
+
+async def test_nobody_waits_for_a_watch_of_which_nothing_can_be_known(seen, clock):
+    seen.opened(Answer())
+    seen._connection = Lists(130, ("one", "1", 125))
+    waiting = asyncio.create_task(seen.catch_up())
+    seen.began(watches=True)
+    clock[0] += STALE_AFTER_S + 1
+    await waiting

@@ -2,9 +2,17 @@
 
 import json
 
+import kopf
 import pytest
 
-from trainingrun.controller.settings import Settings, SettingsError, from_environment, variables
+from trainingrun.controller import handlers
+from trainingrun.controller.settings import (
+    OperatorSettings,
+    Settings,
+    SettingsError,
+    from_environment,
+    variables,
+)
 
 
 @pytest.fixture
@@ -89,3 +97,13 @@ def test_an_unknown_variable_is_refused_with_those_that_are_known(read):
 def test_a_value_that_the_operator_finds_itself_is_no_setting(read):
     with pytest.raises(SettingsError, match="TOKEN_KEY is not a setting"):
         read(TOKEN_KEY="0a1b2c3d")
+
+
+@pytest.mark.parametrize(("namespaces", "seconds"), [(0, 8), (40, 8), (500, 81)])
+def test_a_watch_is_opened_anew_within_seconds_unless_there_are_very_many(
+    namespaces: int, seconds: int
+) -> None:
+    kopfs = kopf.OperatorSettings()
+    handlers.configure(kopfs, OperatorSettings(namespaces=tuple(map(str, range(namespaces)))))
+    assert kopfs.watching.server_timeout == seconds
+    assert kopfs.watching.inactivity_timeout == seconds + 2

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 CHECK_S = 0.5
 """Between checks whether a watch has ended without a new one."""
-OPTIONAL_RETRY_S = 20.0
+OPTIONAL_RETRY_S = 6.0
 """Between tries of what the operator works without and has never been allowed to see; shorter than
-any request may take, for kopf's request waits as long."""
+a watch may be silent, for kopf's request waits as long."""
 UNWATCHED_S = 15.0
 """A kind that is served for so long and not requested by kopf was installed after kopf began; kopf
 waits shorter before it requests again what was refused."""
@@ -92,7 +92,7 @@ class Watches:
         """Checks the watches and the kinds until cancelled.
 
         Raises:
-            ExceptionGroup: of `KindInstalledLater`; of anything else by a bug.
+            ExceptionGroup: of `KindInstalledLater` or `HistoryRewound`; of anything else by a bug.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -165,11 +165,20 @@ class Watches:
         """Waits until `synced`."""
         await self._synced.wait()
 
+    async def catch_up_with_runs(self) -> None:
+        """Waits until every TrainingRun is as it is now, where that can be known."""
+        async with asyncio.TaskGroup() as tasks:
+            for watch in self._of_kind[self._stores.runs.name].values():
+                tasks.create_task(watch.catch_up())
+
+    def of(self, kind: str, namespace: str) -> Watch:
+        """The watch of this kind that has the objects of that namespace."""
+        watches = self._of_kind[kind]
+        return watches.get(namespace) or watches[""]
+
     def stale(self, kind: str, namespace: str) -> str | None:
         """Why what the store has of this kind and namespace may be out of date; None: it is not."""
-        watches = self._of_kind.get(kind, {})
-        watch = watches.get(namespace) or watches.get("")
-        return watch.stale if watch else None
+        return self.of(kind, namespace).stale
 
     def stale_kinds(self, namespace: str) -> dict[str, str]:
         """The kinds that a run of this namespace is made of and that are stale, with the reason."""
@@ -200,7 +209,7 @@ class Watches:
             kind.store,
             what=f"{kind.name}s",
             namespace=namespace,
-            label_selector=RUN_LABEL if kind in self._stores.of_runs[1:] else "",
+            label_selector=RUN_LABEL if kind in self._stores.owned_by_runs else "",
             optional=optional,
             on_state=self._changed,
             spawn=self._spawn,

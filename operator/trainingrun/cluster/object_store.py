@@ -8,7 +8,7 @@ and the UID of a deleted object never returns. Who feeds it is not its concern.
 import json
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,8 @@ class Store:
         self._entries: dict[Key, _Entry] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._skipped: dict[Key, int] = {}
+        self.newest = 0
+        """The highest resource version that was ever seen of an object."""
         self.summaries: Counter[Any] = Counter()
         """How many objects have each summary."""
 
@@ -111,6 +113,7 @@ class Store:
             return
         if old is not None and old.uid != metadata["uid"]:
             self._remember_gone(old.uid)
+        self.newest = max(self.newest, int(metadata["resourceVersion"]))
         kept = self._project(seen)
         new = _Entry(
             metadata["uid"],
@@ -139,6 +142,16 @@ class Store:
         newest = max(entry.version if entry else 0, self._skipped.get(key, 0))
         return uid in self._gone or newest >= version
 
+    def is_ahead_of(self, listed: Mapping[Key, tuple[str, int]], version: int) -> bool:
+        """Whether an object was seen newer than a complete list as of `version` has it, with its
+        UID and version, though not newer than the list: then the list is of another history.
+        """
+        return any(
+            entry.uid == uid and known < entry.version <= version
+            for key, (uid, known) in listed.items()
+            if (entry := self._entries.get(key)) is not None
+        )
+
     def keep_listed(self, listed: Collection[Key], version: int, namespace: str = "") -> None:
         """Takes out what a complete list as of `version` does not name.
 
@@ -147,9 +160,19 @@ class Store:
             version: The list's resource version. What we wrote after it is newer, and stays.
             namespace: The list's; empty: of all namespaces.
         """
-        for key, entry in list(self._entries.items()):
-            in_scope = not namespace or key[0] == namespace
-            if in_scope and key not in listed and entry.version <= version:
+        keys = [key for key in self._entries if not namespace or key[0] == namespace]
+        self._keep(keys, listed, version)
+
+    def keep_listed_of(
+        self, index: str, at: Hashable, listed: Collection[Key], version: int
+    ) -> None:
+        """The same for a complete list of the objects of one index key."""
+        self._keep(list(self._indices[index].get(at, ())), listed, version)
+
+    def _keep(self, keys: Iterable[Key], listed: Collection[Key], version: int) -> None:
+        for key in keys:
+            entry = self._entries[key]
+            if key not in listed and entry.version <= version:
                 self.forget(*key, entry.uid)
 
     def clear(self, namespace: str = "") -> None:

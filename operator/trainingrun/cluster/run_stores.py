@@ -70,7 +70,9 @@ class Stores:
             "Node",
             Store(project=kept_fields.projection("Node"), on_change=self._node_changed),
         )
-        self.of_runs = (self.runs, self.ray_jobs, self.ray_clusters, self.pods)
+        self.owned_by_runs = (self.ray_jobs, self.ray_clusters, self.pods)
+        """The kinds that runs own; all have the index "run"."""
+        self.of_runs = (self.runs, *self.owned_by_runs)
         """The kinds that runs are made of."""
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -118,7 +120,7 @@ class Stores:
     def _is_done(self, key: RunKey) -> bool:
         summary = self.runs.store.summary(key)
         ended = isinstance(summary, RunSummary) and summary.ended
-        return ended and not any(kind.store.has("run", key) for kind in self.of_runs[1:])
+        return ended and not any(kind.store.has("run", key) for kind in self.owned_by_runs)
 
     def _owned(self, api_version: str, name: str, indices: Mapping[str, Index]) -> Kind:
         store = Store(

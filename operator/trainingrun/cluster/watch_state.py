@@ -31,11 +31,19 @@ RECONNECT_GRACE_S = 2.0
 """A gap between two watches that is shorter than this shows nothing about the API server."""
 STALE_AFTER_S = 10.0
 """A collection without an open watch for so long may have changed: the server's own ends of a
-watch, every 300 s, are made up for within milliseconds."""
+watch, every few seconds, are made up for within milliseconds."""
 CATCH_UP_S = 1.0
 """After a longer gap: how long the events that were missed may take to arrive."""
 HANDLED_CHECK_S = 0.02
 """Between checks whether kopf has reported every listed object."""
+
+
+class HistoryRewound(Exception):
+    """The cluster's own store went back, as when etcd is restored from a backup.
+
+    What this process has read may never have happened, and resource versions are given anew: it
+    has to begin again, with nothing remembered.
+    """
 
 
 class Watch:
@@ -132,7 +140,8 @@ class Watch:
         if self._reported_stale is not None or gap_s > STALE_AFTER_S:
             self._fresh_at = now + CATCH_UP_S
             asyncio.get_running_loop().call_later(CATCH_UP_S + 0.1, self._report)
-        if self._listed or self.state != "synced":
+        # After a long gap all is compared: the API server may have come back with an older state.
+        if self._listed or self.state != "synced" or gap_s > STALE_AFTER_S:
             self._listed = False
             if self._comparing is not None:
                 self._comparing.cancel()
@@ -177,31 +186,59 @@ class Watch:
 
     # The store against what is really there
 
+    async def catch_up(self) -> None:
+        """Waits until the store has all that there is now, however late the events are.
+
+        Not while nothing can be known of it: `stale` says so.
+        """
+        if self.state == "synced":
+            await self._follow(*await self._list(), patient=False)
+
     async def _compare(self) -> None:
         """After a list of kopf's: waits until the store has what is there, and takes out the rest.
 
         kopf reports each listed object by itself, and does not report those that vanished while no
         watch was open, as after a watch that expired (410 Gone).
+
+        Raises:
+            HistoryRewound: What is there is older than what was seen.
         """
-        wait = RETRY_S[0]
-        while True:
-            try:
-                listed, version = await self._list_metadata()
-                break
-            except ClusterError as error:
-                log.info("%s", error, extra={"path": self.path})
-                await asyncio.sleep(wait * random.uniform(0.7, 1.3))  # noqa: S311
-                wait = min(wait * 2, RETRY_S[1])
-        awaited = listed
-        while awaited := {  # noqa: ASYNC110 - there is no event for it
-            key: seen for key, seen in awaited.items() if not self.store.has_seen(key, *seen)
-        }:
-            await asyncio.sleep(HANDLED_CHECK_S)
-        self.store.keep_listed(listed, version, self.namespace)
+        newest = self.store.newest
+        listed, version = await self._list()
+        if version < newest or self.store.is_ahead_of(listed, version):
+            raise HistoryRewound(
+                f"the {self._what}{self._where} are older than what was read before: the cluster's "
+                "etcd was restored from a backup; the operator begins anew"
+            )
+        await self._follow(listed, version, patient=True)
         if self.state != "synced":
             self.state, self._reported_stale = "synced", None
             self._fresh_at = self._monotonic()
         self._on_state(self)
+
+    async def _follow(
+        self, listed: dict[Key, tuple[str, int]], version: int, *, patient: bool
+    ) -> None:
+        """Waits for the events of a list, `patient` also while the watch is stale."""
+        awaited = listed
+        while awaited := {
+            key: seen for key, seen in awaited.items() if not self.store.has_seen(key, *seen)
+        }:
+            if not patient and self.stale:
+                return
+            await asyncio.sleep(HANDLED_CHECK_S)
+        self.store.keep_listed(listed, version, self.namespace)
+
+    async def _list(self) -> tuple[dict[Key, tuple[str, int]], int]:
+        """As `_list_metadata`, until the API server answers."""
+        wait = RETRY_S[0]
+        while True:
+            try:
+                return await self._list_metadata()
+            except ClusterError as error:
+                log.info("%s", error, extra={"path": self.path})
+                await asyncio.sleep(wait * random.uniform(0.7, 1.3))  # noqa: S311
+                wait = min(wait * 2, RETRY_S[1])
 
     async def _list_metadata(self) -> tuple[dict[Key, tuple[str, int]], int]:
         """UID and version of every object, and the version of the list."""

@@ -13,6 +13,7 @@ import asyncio
 import gc
 import itertools
 import logging
+import math
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -31,12 +32,19 @@ from .settings import OperatorSettings, SettingsError, from_environment
 log = logging.getLogger(__name__)
 
 CRDS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+KINDS_IN_NAMESPACES = 4
+"""TrainingRuns, RayJobs, RayClusters and pods."""
+KINDS_OF_CLUSTER = 2
+"""Nodes and CRDs."""
 CHUNK = 25
 """Objects that are listed at once: users may create TrainingRuns of 1 MB."""
-WATCH_TIMEOUT_S = 300
-"""The server ends a watch after so long, and kopf opens it again where it stopped."""
-WATCH_SILENCE_S = 90
-"""A watch that is silent for so long is broken: bookmarks come about once a minute."""
+WATCH_S = 8
+"""The server ends a watch after so long, and kopf opens it again where it stopped; two seconds
+before, it sends a bookmark. So a watch that is silent for longer is broken."""
+WATCH_LATE_S = 2
+"""How long a bookmark may take."""
+WATCHES_PER_S = 25
+"""Watches that are opened at most: with very many namespaces each lasts longer."""
 
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
@@ -115,8 +123,9 @@ def configure(settings: kopf.OperatorSettings, own: OperatorSettings) -> None:
     settings.networking.request_timeout = own.request_timeout_s
     settings.networking.error_backoffs = _Backoffs()
     settings.watching.chunk_size = CHUNK
-    settings.watching.server_timeout = WATCH_TIMEOUT_S
-    settings.watching.inactivity_timeout = WATCH_SILENCE_S
+    watches = KINDS_IN_NAMESPACES * max(len(own.namespaces), 1) + KINDS_OF_CLUSTER
+    settings.watching.server_timeout = max(WATCH_S, math.ceil(watches / WATCHES_PER_S))
+    settings.watching.inactivity_timeout = settings.watching.server_timeout + WATCH_LATE_S
     settings.watching.connect_timeout = 10
     for group, plural in (("ray.io", "rayjobs"), ("ray.io", "rayclusters"), ("", "pods")):
         settings.watching.label_selectors[group, "v1", plural] = RUN_LABEL
