@@ -68,6 +68,11 @@ def labels(number: int, *, uid: str = UID, role: str | None = None) -> dict[str,
     return {**found, "trainingrun.dev/role": role} if role else found
 
 
+def controlled_by(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
+    """The owner references of an object with this controller."""
+    return [{"kind": kind, "name": name, "uid": uid, "controller": True}]
+
+
 def a_ray_job(
     number: int = 1,
     *,
@@ -89,7 +94,7 @@ def a_ray_job(
             "namespace": NAMESPACE,
             "uid": f"job-{number}-{owner[-1]}",
             "labels": labels(number, uid=owner),
-            "ownerReferences": [{"kind": "TrainingRun", "name": "digits", "uid": owner}],
+            "ownerReferences": controlled_by("TrainingRun", "digits", owner),
             "creationTimestamp": at(created_at),
             **({"deletionTimestamp": at(created_at)} if terminating else {}),
         },
@@ -114,6 +119,9 @@ def a_ray_cluster(number: int = 1, *, failure: str | None = None) -> dict[str, A
             "namespace": NAMESPACE,
             "uid": f"cluster-{number}",
             "labels": labels(number),
+            "ownerReferences": controlled_by(
+                "RayJob", f"digits-{number}", f"job-{number}-{UID[-1]}"
+            ),
             "creationTimestamp": at(0),
         },
         "status": {"conditions": [condition] if failure else []},
@@ -130,6 +138,7 @@ def a_pod(
     created_at: float = 0,
     uid: str | None = None,
     run_uid: str = UID,
+    ray_cluster: str | None = None,
     terminating_at: float | None = None,
     grace: int = 35,
     reason: str | None = None,
@@ -180,6 +189,9 @@ def a_pod(
         "namespace": NAMESPACE,
         "uid": uid or f"uid-{number}-{name}",
         "labels": labels(number, uid=run_uid, role=role),
+        "ownerReferences": controlled_by(
+            "RayCluster", f"digits-{number}-abcde", ray_cluster or f"cluster-{number}"
+        ),
         "creationTimestamp": at(created_at),
     }
     if terminating_at is not None:

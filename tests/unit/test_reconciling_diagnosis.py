@@ -119,7 +119,8 @@ def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_lo
     script = {"script": {"configMap": "my-code", "file": "fit.py"}}
     creating = a_head(waiting=("ContainerCreating", ""))
     begun = then(Observed(a_run(training=script)), 0)
-    seen = replace(begun, ray_jobs=a_training_run().ray_jobs, pods=(creating,))
+    made = a_training_run()
+    seen = replace(begun, ray_jobs=made.ray_jobs, ray_clusters=made.ray_clusters, pods=(creating,))
     assert in_the_way(reconcile(seen, 20)).status == "False"
     found = in_the_way(reconcile(seen, 40))
     assert found.reason == "ScriptNotMounted"
@@ -133,8 +134,8 @@ def test_a_scheduler_that_does_not_exist_is_said(training: Observed) -> None:
     pending = a_pod("worker-1", node=None, phase="Pending", created_at=created_at)
     pending["status"]["conditions"] = []
     seen = replace(training, pods=(HEAD, pending, TWO))
-    assert condition(reconcile(seen, training_age), "Stalled").status == "False"
-    found = condition(reconcile(seen, training_age + 31), "Stalled")
+    assert in_the_way(reconcile(seen, training_age)).status == "False"
+    found = in_the_way(reconcile(seen, training_age + 31))
     assert found.reason == "Unschedulable"
     assert "No scheduler has looked at pod worker-1" in found.message
 

@@ -74,3 +74,13 @@ def test_an_init_container_that_failed_its_pod_is_the_cause() -> None:
     starting = a_pod(phase="Pending")
     starting["status"]["initContainerStatuses"] = [{"name": "fetch", **FAILED}]
     assert why_pod_ended(starting, a_node()) is None, "it is tried again"
+
+
+def test_a_native_sidecar_that_lives_on_is_a_container_that_has_not_ended() -> None:
+    """An init container with restartPolicy Always, as a service mesh's proxy."""
+    pod = a_pod(exit_code=0)
+    assert pod_status.all_containers_ended(pod)
+    pod["status"]["initContainerStatuses"] = [{"name": "wait", **DONE}, {"name": "proxy", **DONE}]
+    assert pod_status.all_containers_ended(pod)
+    pod["status"]["initContainerStatuses"][1] |= {"state": {"running": {}}}
+    assert not pod_status.all_containers_ended(pod)

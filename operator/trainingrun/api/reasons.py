@@ -283,7 +283,7 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ConditionType.WAITING,
         "True",
         ConditionReason.FOREIGN_OBJECT,
-        "An object has the run's labels but another owner.",
+        "An object of an ended attempt has another owner.",
         "Delete it or remove the labels.",
     ),
     ConditionRow(

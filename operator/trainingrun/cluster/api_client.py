@@ -192,6 +192,20 @@ class Connection:
             found, _ = await self._exchange("GET", path, None, query, accept=METADATA_ONLY)
             return found
 
+    async def list_objects(
+        self, path: str, query: Mapping[str, str], page: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Every object of a collection as of now, read `page` at once, and the list's version."""
+        found: list[dict[str, Any]] = []
+        wanted = {**query, "limit": str(page)}
+        async with self.lists:
+            while True:
+                listed, _ = await self._exchange("GET", path, query=wanted)
+                found += listed["items"] or ()
+                if not listed["metadata"].get("continue"):
+                    return found, int(listed["metadata"]["resourceVersion"])
+                wanted["continue"] = listed["metadata"]["continue"]
+
     async def get_dated(self, path: str) -> tuple[dict[str, Any], datetime | None]:
         """GET of an object, and what the API server's own clock showed."""
         found, date_header = await self._exchange("GET", path)

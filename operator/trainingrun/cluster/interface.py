@@ -43,6 +43,15 @@ class Cluster(Protocol):
         """Everything about one run, never older than our own writes; None: it does not exist."""
         ...
 
+    async def confirm(self, namespace: str, name: str) -> None:
+        """Read what the run owns, and the nodes of its pods that are not known, from the API
+        server: after it, `observe` lacks nothing that existed when it began.
+
+        Raises:
+            ClusterError: it did not answer, so that nothing is confirmed.
+        """
+        ...
+
     @property
     def kuberay_namespaces(self) -> tuple[str, ...]:
         """Namespaces in which KubeRay's operator runs; empty: that is not known."""

@@ -14,7 +14,7 @@ import aiohttp
 
 from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
-from ..rendering.names import MANAGER
+from ..rendering.names import MANAGER, RUN_LABEL
 from .api_client import JSON_PATCH, AlreadyExists, Connection, NotFound
 from .exclusion_patch import exclusion_patch
 from .interface import ClusterError, Conflict, Rejected
@@ -30,8 +30,8 @@ from .run_stores import Kind, Stores
 
 log = logging.getLogger(__name__)
 
-EVENT_OF_OUR_OWN_S = 1.0
-"""How long the watch may take to show an object that another operator process has created."""
+PAGE = 100
+"""Objects of a run that are read at once."""
 
 
 class KubernetesCluster:
@@ -100,6 +100,12 @@ class KubernetesCluster:
         await self.watches.wait_synced()
         await self._kuberay_namespaces.known()
 
+    async def catch_up(self) -> None:
+        """Waits until no TrainingRun is older than this call: what a former leader has written, and
+        what users have changed. What runs own is read when a decision rests on it, see `confirm`.
+        """
+        await self.watches.catch_up_with_runs()
+
     @property
     def alive_at(self) -> float:
         """Monotonic time at which the slowest watch last did anything."""
@@ -131,6 +137,24 @@ class KubernetesCluster:
             kuberay=self.watches.kuberay or "missing",
             stale=self.watches.stale_kinds(namespace),
         )
+
+    async def confirm(self, namespace: str, name: str) -> None:
+        """See `Cluster.confirm`."""
+        key = (namespace, name)
+        for kind in self.stores.owned_by_runs:
+            watch = self.watches.of(kind.name, namespace)
+            if watch.stale or watch.state == "missing":
+                continue  # unknown, so that nothing rests on it; or known to have no objects
+            found, version = await self._read(kind, namespace, labelSelector=f"{RUN_LABEL}={name}")
+            for item in found:
+                kind.store.saw(item)
+            kind.store.keep_listed_of("run", key, [key_of(item) for item in found], version)
+        nodes = self.stores.nodes
+        on = {pod["spec"].get("nodeName") for pod in self.stores.pods.of_run(key)}
+        for node in sorted(filter(None, on)):
+            if ("", node) not in nodes.store and not self.watches.stale("Node", ""):
+                for item in (await self._read(nodes, "", fieldSelector=f"metadata.name={node}"))[0]:
+                    nodes.store.saw(item)
 
     @property
     def kuberay_namespaces(self) -> tuple[str, ...]:
@@ -173,16 +197,19 @@ class KubernetesCluster:
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         if kind is None:
             return await self._connection.request("GET", path_of_manifest(manifest))
-        stale = self.watches.stale(kind.name, namespace)
-        if stale:
-            raise ClusterError(f"{manifest['kind']} {name} is there already, unseen: {stale}")
-        # Only objects with the run's label are watched, so that one of ours shows up here.
-        deadline = asyncio.get_running_loop().time() + EVENT_OF_OUR_OWN_S
-        while (known := kind.store.get(namespace, name)) is None:
-            if asyncio.get_running_loop().time() > deadline:
-                raise Rejected(foreign(manifest, None))
-            await asyncio.sleep(0.05)
-        return known
+        for found in (await self._read(kind, namespace, fieldSelector=f"metadata.name={name}"))[0]:
+            self.stores.saw(found)
+            return found
+        raise ClusterError(f"{manifest['kind']} {name} was there already, and is gone")
+
+    async def _read(self, kind: Kind, namespace: str, **selector: str) -> tuple[list[Object], int]:
+        """Objects as the API server has them, and the version of the list. A list needs no other
+        right than the watch does.
+        """
+        url = path(kind.api_version, kind.name, namespace or None)
+        items, version = await self._connection.list_objects(url, selector, PAGE)
+        type_of = {"apiVersion": kind.api_version, "kind": kind.name}  # lists leave it out
+        return [{**type_of, **item} for item in items], version
 
     async def create(self, manifest: Mapping[str, Any]) -> bool:
         """See `Cluster.create`."""

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ..reconciling.owners import controller_uid
+
 
 def owner_uid(found: Mapping[str, Any]) -> str | None:
-    """UID of the TrainingRun that owns an object; None: none does."""
-    for owner in found["metadata"].get("ownerReferences") or ():
-        if owner.get("kind") == "TrainingRun":
-            return str(owner["uid"])
-    return None
+    """UID of the TrainingRun that controls an object; None: none does."""
+    return controller_uid(found, "TrainingRun")
 
 
 def foreign(manifest: Mapping[str, Any], known: Mapping[str, Any] | None) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..api.contract import PROGRESS_PORT
 from ..cluster.object_store import Object
+from ..reconciling.owners import controller_uid
 from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TOKEN_KEY_LABEL
 
 
@@ -34,11 +35,11 @@ def head_of(
     Its controller is a RayCluster, whose controller is a RayJob, whose controller is the run `uid`.
     One that is terminating is polled as well, while there is no other: it may have final progress.
     """
-    jobs = {job["metadata"]["uid"] for job in ray_jobs if _controller(job, "TrainingRun") == uid}
+    jobs = {job["metadata"]["uid"] for job in ray_jobs if controller_uid(job, "TrainingRun") == uid}
     clusters = {
         cluster["metadata"]["uid"]
         for cluster in ray_clusters
-        if _controller(cluster, "RayJob") in jobs
+        if controller_uid(cluster, "RayJob") in jobs
     }
     wanted = {RUN_UID_LABEL: uid, ATTEMPT_LABEL: str(attempt), ROLE_LABEL: HEAD}
     found = None
@@ -49,7 +50,7 @@ def head_of(
             continue
         if not wanted.items() <= metadata.get("labels", {}).items():
             continue
-        if _controller(pod, "RayCluster") not in clusters:
+        if controller_uid(pod, "RayCluster") not in clusters:
             continue
         host = f"[{address}]" if ":" in address else address
         key = metadata["labels"].get(TOKEN_KEY_LABEL, "")
@@ -58,11 +59,3 @@ def head_of(
             return target
         found = target
     return found
-
-
-def _controller(owned: Object, kind: str) -> str | None:
-    """UID of the object of that kind that controls it."""
-    for owner in owned["metadata"].get("ownerReferences") or ():
-        if owner.get("controller") and owner.get("kind") == kind:
-            return str(owner.get("uid"))
-    return None

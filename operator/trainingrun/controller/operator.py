@@ -26,8 +26,8 @@ from .work_queue import Key, WorkQueue
 log = logging.getLogger(__name__)
 
 WATCH_STUCK_S = 900.0
-"""A watch that did nothing for so long hangs: each is opened anew every 300 s, and a missing kind
-is checked more often than that."""
+"""A watch that did nothing for so long hangs: each is opened anew every few seconds, and a missing
+kind is checked more often than that."""
 KEY_RETRY_S = 2.0
 """Between tries to read the operator's keys while the API server cannot be reached."""
 KEY_REFRESH_S = 60.0
@@ -124,6 +124,7 @@ class Operator:
         self.queue = self._new_queue()
         while not await self._load_keys():  # noqa: ASYNC110 - it reads the API server
             await asyncio.sleep(KEY_RETRY_S)
+        await self.cluster.catch_up()
         poller = self._poller()
         reconciler = Reconciler(
             self.cluster,

@@ -111,10 +111,14 @@ class Reconciler:
             return None
         if self._awaits_poll(key, seen):
             return self._polls.patience_s + 1  # earlier, as soon as it has answered
-        seen = self._with_failures(key, self._with_progress(key, seen))
         with about(attempt=seen.run.status.attempt):
-            seen = await self._with_lease_ages(seen)
-            plan = self._decide(key, seen)
+            seen, plan = await self._planned(key, seen)
+            if plan.confirm:
+                await self._cluster.confirm(*key)
+                again = await self._cluster.observe(*key)
+                if again is None:
+                    return 0.0
+                seen, plan = await self._planned(key, dataclasses.replace(again, confirmed=True))
             wait_s = self._wait_s(key, seen, plan)
             if wait_s > 0:
                 self._follow(key, seen, plan)
@@ -126,6 +130,12 @@ class Reconciler:
             await self._emit(key, _ref(seen), plan.events)
             await self._renew_token(key, seen)
         return requeue_after_s
+
+    async def _planned(self, key: Key, seen: Observed) -> tuple[Observed, Plan]:
+        """The plan, and what was observed with all that it rests on."""
+        seen = self._with_failures(key, self._with_progress(key, seen))
+        seen = await self._with_lease_ages(seen)
+        return seen, self._decide(key, seen)
 
     def _decide(self, key: Key, seen: Observed) -> Plan:
         """The plan. An error of ours is in the status of the run that it is about, and stops no

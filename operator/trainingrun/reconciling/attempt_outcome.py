@@ -173,7 +173,9 @@ def driver_lives(context: ReconcileContext, attempt: Attempt) -> bool:
 def _final_progress_is_in(context: ReconcileContext, attempt: Attempt, end_seen: str) -> bool:
     """Whether nothing more can be read from the driver, whose RayJob has ended."""
     head = context.head(attempt.number)
-    if head is None or not pod_status.running(head):
+    if head is not None and not pod_status.running(head):
+        return True
+    if head is None and context.is_absent_for_certain("Pod"):
         return True
     waited = seconds_since(end_seen, context.now)
     age = context.observed.progress_age_s

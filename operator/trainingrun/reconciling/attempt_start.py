@@ -10,14 +10,19 @@ from ..api.status import MOST_ATTEMPTS, Attempt, RunStatus
 from ..rendering import names
 from . import attempts, diagnosis, node_exclusions, pod_status, retry_policy
 from .bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
-from .context import ReconcileContext
+from .context import OWNED_KINDS, ReconcileContext
 from .findings import Blocker, Findings
 from .model import Action, Apply, EnsureToken, RunEvent
 from .timestamps import parsed, written
 
 
 def adopt(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
-    """Record the attempt whose RayJob was created and is not in the status yet."""
+    """Record the attempt whose RayJob was created and is not in the status yet.
+
+    Never beside an attempt that runs: each begins only after the end of the former is written.
+    """
+    if attempts.running(status):
+        return Findings()
     # Pods count too: someone may have deleted the RayJob meanwhile, and its number was used.
     newest = context.newest_number()
     if newest <= status.attempt:
@@ -25,6 +30,15 @@ def adopt(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
     job = context.job(newest)
     created_at = (pod_status.created(job) if job else None) or context.now
     return _begun(context, status, bookkeeping, newest, written(created_at))
+
+
+def remember_cluster(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: int) -> Findings:
+    """Remember which RayCluster is the attempt's: its pods stay the run's own once it is gone."""
+    clusters = [item for item in context.clusters(attempt) if not pod_status.terminating(item)]
+    newest = max(clusters, key=pod_status.creation_text, default=None)
+    if newest is None or pod_status.uid(newest) == bookkeeping.ray_cluster:
+        return Findings()
+    return Findings(bookkeeping={"ray_cluster": pod_status.uid(newest)})
 
 
 def prevented(
@@ -60,6 +74,8 @@ def begin(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
     may fail, or the operator die before.
     """
     run, number = context.run, status.attempt + 1
+    if status.attempt and not context.is_absent_for_certain(*OWNED_KINDS):
+        return Findings()  # the former attempt may still have pods
     excluded = node_exclusions.hostnames(bookkeeping)
     actions: tuple[Action, ...] = (
         EnsureToken(rendering.token_secret(run, context.render.token_key)),
@@ -95,6 +111,7 @@ def _begun(
         },
         bookkeeping={
             **OF_ONE_ATTEMPT,
+            "ray_cluster": None,
             "workers": context.run.spec.total_workers,
             "checkpoints": context.run.spec.checkpoints.to_dict(),
             "attempts_without_progress": bookkeeping.attempts_without_progress + 1,

@@ -65,6 +65,9 @@ class Bookkeeping(Model):
 
     head: str | None = None
     """UID of the current attempt's head pod, once there is one."""
+    ray_cluster: str | None = None
+    """UID of the newest attempt's RayCluster, once it was seen with its owner; kept until the next
+    attempt begins, for what it may leave."""
     counted: dict[str, CountedDisruption] = _formerly("charges", "counted", {})
     """Losses of the current attempt, by pod UID, `node:<name>` or
     `record:<fencing token>/<number>`."""

@@ -1,4 +1,9 @@
-"""What was observed, sorted by what the run owns and by attempt."""
+"""What was observed, sorted by what the run owns and by attempt.
+
+What the run owns is what its chain of controllers says, by UID: a pod of a RayCluster, of a RayJob,
+of this run. The UID of an attempt's RayCluster is remembered in the status, so that its pods are
+still the run's own once it or its RayJob is gone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +16,17 @@ from ..rendering import names
 from ..rendering.render_settings import RenderSettings
 from . import pod_index, pod_status
 from .model import NodeState, Object, Observed, Ref
+from .owners import controller, controller_uid
 from .pod_index import PodIndex
 from .reconcile_settings import ReconcileSettings
 
 RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
 """Kinds of which a run has objects while an attempt is there."""
+
+
+class UnconfirmedAbsence(Exception):
+    """A decision rests on the absence of objects, and the API server has not confirmed it yet."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,21 @@ class ReconcileContext:
         """Whether nothing may be decided on the absence of objects of one of these kinds."""
         return bool(self.observed.stale) and any(kind in self.observed.stale for kind in kinds)
 
+    def is_absent_for_certain(self, *kinds: str) -> bool:
+        """Whether what of these kinds is not observed does not exist; False: that is unknown.
+
+        An open watch may lag, above all in an operator that has just begun to lead. What ends
+        something, or begins an attempt, because an object is missing is decided by this alone.
+
+        Raises:
+            UnconfirmedAbsence: It is to be read from the API server first, see `Plan.confirm`.
+        """
+        if self.unknown(*kinds):
+            return False
+        if not self.observed.confirmed:
+            raise UnconfirmedAbsence
+        return True
+
     @property
     def can_be_empty(self) -> bool:
         """Whether an empty observation would mean that nothing is left of any attempt."""
@@ -44,16 +69,34 @@ class ReconcileContext:
 
     @cached_property
     def _own_jobs(self) -> dict[int, Object]:
-        uid = self.run.metadata.uid
         found = {}
         for job in self.observed.ray_jobs:
-            owners = job["metadata"].get("ownerReferences") or ()
             number = _number(job)
             if number is None or pod_status.name(job) != names.ray_job_name(self.run, number):
                 continue
-            if any(owner.get("uid") == uid for owner in owners):
+            if controller_uid(job, "TrainingRun") == self.run.metadata.uid:
                 found[number] = job
         return found
+
+    @cached_property
+    def _own_clusters(self) -> dict[str, Object]:
+        jobs = {pod_status.uid(job) for job in self._own_jobs.values()}
+        return {
+            pod_status.uid(item): item
+            for item in self.observed.ray_clusters
+            if controller_uid(item, "RayJob") in jobs
+            or pod_status.uid(item) == self._remembered_cluster
+        }
+
+    @cached_property
+    def _own_cluster_uids(self) -> frozenset[str]:
+        remembered = self._remembered_cluster
+        return frozenset((*self._own_clusters, *((remembered,) if remembered else ())))
+
+    @property
+    def _remembered_cluster(self) -> str | None:
+        """UID of the RayCluster of the newest attempt, see `Bookkeeping.ray_cluster`."""
+        return self.run.status.seen.get("rayCluster")
 
     def own_jobs(self) -> dict[int, Object]:
         """The RayJobs that this run owns, by attempt."""
@@ -78,40 +121,77 @@ class ReconcileContext:
         if job is not None:
             return pod_status.terminating(job)
         # Without the CRD, or while its watch is stale, no RayJob is seen: that is not a deletion.
-        return self.observed.kuberay != "missing" and not self.unknown("RayJob")
+        return self.observed.kuberay != "missing" and self.is_absent_for_certain("RayJob")
 
     @cached_property
     def _pods(self) -> dict[int, PodIndex]:
-        return pod_index.sort(self.observed.pods, self.run.metadata.uid)
+        return pod_index.sort(self.observed.pods, self.run.metadata.uid, self._own_cluster_uids)
 
     def index(self, number: int) -> PodIndex:
         """The pods of one attempt, sorted."""
         return self._pods.get(number) or PodIndex()
 
-    def pods(self, number: int | None = None) -> Sequence[Object]:
-        """The run's own pods; of one attempt where a number is given."""
-        if number is not None:
-            return self.index(number).all
-        return [pod for _, index in sorted(self._pods.items()) for pod in index.all]
+    def pods(self, number: int) -> Sequence[Object]:
+        """The run's own pods of one attempt."""
+        return self.index(number).all
 
-    def clusters(self, number: int | None = None) -> list[Object]:
-        """The run's own RayClusters; of one attempt where a number is given."""
-        uid = self.run.metadata.uid
-        return [
-            item
-            for item in self.observed.ray_clusters
-            if item["metadata"].get("labels", {}).get(names.RUN_UID_LABEL) == uid
-            and (number is None or _number(item) == number)
-        ]
+    def clusters(self, number: int) -> list[Object]:
+        """The run's own RayClusters of one attempt."""
+        return [item for item in self._own_clusters.values() if _number(item) == number]
+
+    @cached_property
+    def pods_left(self) -> list[Object]:
+        """Every pod of the run, of whatever attempt: its own, and those whose RayCluster is gone,
+        which can belong to nobody else.
+        """
+        own = self._own_cluster_uids
+        there = {pod_status.uid(item) for item in self.observed.ray_clusters}
+        found = []
+        for pod in self.observed.pods:
+            known = pod_index.summary(pod)
+            owner = known.controller
+            if known.run_uid != self.run.metadata.uid or known.attempt is None or owner is None:
+                continue
+            gone = owner.uid not in there and self._is_made_for(known.attempt, owner.name)
+            if owner.uid in own or gone:
+                found.append(pod)
+        return found
+
+    @cached_property
+    def clusters_left(self) -> list[Object]:
+        """Every RayCluster of the run: its own, and those whose RayJob is gone."""
+        there = {pod_status.uid(item) for item in self.observed.ray_jobs}
+        found = list(self._own_clusters.values())
+        for item in self.observed.ray_clusters:
+            owner, number = controller(item, "RayJob"), _number(item)
+            labels = item["metadata"].get("labels") or {}
+            if (
+                owner is not None
+                and number is not None
+                and owner.uid not in there
+                and owner.name == names.ray_job_name(self.run, number)
+                and labels.get(names.RUN_UID_LABEL) == self.run.metadata.uid
+                and pod_status.uid(item) not in self._own_clusters
+            ):
+                found.append(item)
+        return found
+
+    def _is_made_for(self, number: int, ray_cluster: str) -> bool:
+        """Whether a RayCluster has such a name as KubeRay gives it for that attempt."""
+        return ray_cluster.startswith(f"{names.ray_job_name(self.run, number)}-")
 
     def head(self, number: int) -> Object | None:
-        """The attempt's head pod; the newest where an old one is still terminating."""
+        """The attempt's head pod: the one that lives, else the newest.
+
+        A second one beside a head that lives is a copy: KubeRay replaces only what is gone.
+        """
+        heads = self.index(number).heads
+        living = [pod for pod in heads if not pod_status.absent(pod)]
+        if living:
+            return min(living, key=pod_status.creation_text)
         return max(
-            self.index(number).heads,
-            key=lambda pod: (
-                not pod_status.terminating(pod),
-                pod["metadata"].get("creationTimestamp") or "",
-            ),
+            heads,
+            key=lambda pod: (not pod_status.terminating(pod), pod_status.creation_text(pod)),
             default=None,
         )
 
@@ -170,11 +250,11 @@ class ReconcileContext:
     def newest_number(self) -> int:
         """The highest attempt of which anything is left in the cluster; 0: none.
 
-        Labels of pods and RayClusters can be forged, and count only where they could be
-        true: nothing comes after the attempt that follows the one in the status.
+        Of what has lost its owner the number counts only where it can be true: nothing comes after
+        the attempt that follows the one in the status.
         """
         following = self.run.status.attempt + 1
-        left = {*self._pods, *(_number(item) for item in self.clusters())}
+        left = {_number(item) for item in (*self.pods_left, *self.clusters_left)}
         known = [*self._own_jobs, *(number for number in left if number and number <= following)]
         return max(known, default=0)
 

@@ -112,7 +112,12 @@ def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> Non
     if head is None and known is None:
         return  # KubeRay makes the head first; before that nothing can have been lost
     here = {pod_status.uid(pod) for pod in context.index(attempt).heads}
-    if known is not None and known not in here and known not in losses:
+    if (
+        known is not None
+        and known not in here
+        and known not in losses
+        and context.is_absent_for_certain("Pod")
+    ):
         losses.count_disruption(known, LossReason.HEAD_LOST, context.now, "The head pod is gone")
     if head is not None and not pod_status.terminating(head):
         losses.changes["head"] = pod_status.uid(head)

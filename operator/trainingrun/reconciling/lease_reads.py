@@ -52,7 +52,7 @@ def _candidates(context: ReconcileContext) -> Iterator[str]:
         if node_loss.network_sign(context, number, node):
             yield name
     yield from context.run.status.seen.get("lostNodes") or ()
-    for pod in context.pods():
+    for pod in context.pods_left:
         node_name = pod_status.node_name(pod)
         if node_name is not None and node_loss.outstays(context, pod):
             yield node_name

@@ -5,7 +5,7 @@ from ..api.status import RunStatus
 from ..api.v1alpha1 import API_VERSION, KIND
 from . import goodput, progress_status
 from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
+from .context import OWNED_KINDS, ReconcileContext
 from .findings import AttemptEnd, Blocker, Findings, RunFailure
 from .model import Delete, Ref, RunEvent
 from .timestamps import seconds_since, written
@@ -102,4 +102,5 @@ def delete_after_ttl(context: ReconcileContext, status: RunStatus, gone: bool) -
         return Findings(requeue_within_s=left)
     meta = context.run.metadata
     ref = Ref(API_VERSION, KIND, meta.namespace, meta.name, meta.uid)
-    return Findings(actions=(Delete(ref),) if gone else ())
+    certain = gone and context.is_absent_for_certain(*OWNED_KINDS)
+    return Findings(actions=(Delete(ref),) if certain else ())

@@ -100,6 +100,9 @@ class Observed:
     """Kinds, such as "Pod" or "RayJob", of which lists and watches fail at present, with
     the reason in a sentence. What is given of such a kind was read last: an object that is
     missing here may exist, and nothing may be decided on its absence."""
+    confirmed: bool = False
+    """Whether the run's RayJobs, RayClusters and pods, and those pods' nodes, were read from the
+    API server in this reconcile. Otherwise a watch that lags may not have shown one yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +204,6 @@ class Plan:
     """Emitted after the status is written and the actions were tried."""
     requeue_after_s: float | None = None
     """Seconds until the next reconcile, unless an event comes first; None: at the next event."""
+    confirm: bool = False
+    """Nothing is decided: a decision would rest on an absence that is to be confirmed first. The
+    plan is to be made anew of an observation that is `confirmed`."""

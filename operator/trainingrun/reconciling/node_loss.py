@@ -44,7 +44,7 @@ def lost_nodes(context: ReconcileContext, attempt: int) -> dict[str, LostNode]:
         if control is None or name not in index.by_node:
             continue
         network = network_sign(context, attempt, node)
-        if not network and node.exists:
+        if not network and (node.exists or not context.is_absent_for_certain("Node")):
             continue
         pods = [pod for pod in index.by_node[name] if not pod_status.ended(pod)]
         if pods:
@@ -63,19 +63,23 @@ def free_stuck_pods(context: ReconcileContext) -> Findings:
 
     The next attempt waits until they are gone, so this works without a driver's progress.
     """
-    stuck = (pod for pod in context.pods() if _will_never_go(context, pod))
+    stuck = (pod for pod in context.pods_left if _will_never_go(context, pod))
     return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in stuck))
 
 
 def _will_never_go(context: ReconcileContext, pod: Object) -> bool:
     node = context.node(pod_status.node_name(pod))
     if not pod_status.terminating(pod):
-        return node is not None and not node.exists
+        return node is not None and _is_gone(context, node)
     if (pod_status.overdue_s(pod, context.now) or 0.0) >= STUCK_POD_S:
         return True
     if node is None:
         return False
-    return not node.exists or bool(control_sign(context, node) and outstays(context, pod))
+    return bool(control_sign(context, node) and outstays(context, pod)) or _is_gone(context, node)
+
+
+def _is_gone(context: ReconcileContext, node: NodeState) -> bool:
+    return not node.exists and context.is_absent_for_certain("Node")
 
 
 def network_sign(context: ReconcileContext, attempt: int, node: NodeState) -> str | None:
@@ -119,6 +123,8 @@ def replace_workers_of_lost_head(
     head, index = context.head(attempt), context.index(attempt)
     if head is not None and pod_status.terminating(head) and not _forced(head):
         return Findings()  # it is deleted gracefully, and its workers get their notice through it
+    if head is None and not context.is_absent_for_certain("Pod"):
+        return Findings()
     headless = pod_status.absent(head)
     head_created = str(head["metadata"].get("creationTimestamp") or "") if head else ""
     if not headless and not "" < index.oldest_worker < head_created:

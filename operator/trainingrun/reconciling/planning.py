@@ -32,7 +32,7 @@ from . import (
     stuck,
     suspension,
 )
-from .context import ReconcileContext
+from .context import ReconcileContext, UnconfirmedAbsence
 from .findings import AttemptEnd, Findings
 from .model import Observed, Plan
 from .plan_builder import PlanBuilder
@@ -47,7 +47,14 @@ def plan(
     The same observation gives the same plan, and nothing in the status changes with the clock
     alone but what a deadline or a wait that has passed brings about.
     """
-    context = ReconcileContext(observed, render, settings, now)
+    try:
+        return _plan(ReconcileContext(observed, render, settings, now))
+    except UnconfirmedAbsence:
+        return Plan((), observed.run.status, confirm=True)
+
+
+def _plan(context: ReconcileContext) -> Plan:
+    observed = context.observed
     builder = PlanBuilder.of(observed.run.status)
     if observed.run.metadata.deletion_timestamp:
         _while_deleted(context, builder)
@@ -85,6 +92,8 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     """An attempt runs: record what it reports and loses, end it, or respond to its losses."""
     attempt = builder.status.attempts[-1]
     number = attempt.number
+    builder.add(attempt_start.remember_cluster(context, builder.bookkeeping, number))
+    builder.add(cleanup.delete_earlier_ray_jobs(context, number))
     # An attempt that was adopted after a crash has ended the suspended time too.
     builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
     builder.add(queue_wait.record(context, builder.status, builder.bookkeeping, number))

@@ -4,13 +4,14 @@ What is read from a pod for sorting is remembered by its UID and resource versio
 reconcile of a thousand pods that have not changed costs a thousand dictionary reads.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
 from ..rendering import names
-from . import pod_status
+from . import owners, pod_status
 from .model import Object
+from .owners import Controller
 
 MOST_REMEMBERED = 50_000
 """Summaries kept; beyond that all are read anew."""
@@ -23,6 +24,8 @@ class PodSummary(NamedTuple):
 
     run_uid: str
     attempt: int | None
+    controller: Controller | None
+    """Its RayCluster."""
     uid: str
     name: str
     head: bool
@@ -79,12 +82,16 @@ class PodIndex:
         return min(filter(None, joined), default="")
 
 
-def sort(found: Iterable[Object], run_uid: str) -> dict[int, PodIndex]:
-    """The run's own pods by attempt."""
+def sort(
+    found: Iterable[Object], run_uid: str, ray_clusters: Container[str]
+) -> dict[int, PodIndex]:
+    """The run's own pods by attempt: those that one of these RayClusters controls, by UID."""
     attempts: dict[int, PodIndex] = {}
     for pod in found:
-        known = _summary(pod)
-        if known.run_uid != run_uid or known.attempt is None:
+        known = summary(pod)
+        if known.run_uid != run_uid or known.attempt is None or known.controller is None:
+            continue
+        if known.controller.uid not in ray_clusters:
             continue
         index = attempts.get(known.attempt)
         if index is None:
@@ -93,7 +100,8 @@ def sort(found: Iterable[Object], run_uid: str) -> dict[int, PodIndex]:
     return attempts
 
 
-def _summary(pod: Object) -> PodSummary:
+def summary(pod: Object) -> PodSummary:
+    """What the pod is sorted by."""
     metadata = pod["metadata"]
     version = metadata.get("resourceVersion")
     if not version:
@@ -114,6 +122,7 @@ def _read(pod: Object) -> PodSummary:
     return PodSummary(
         run_uid=str(labels.get(names.RUN_UID_LABEL, "")),
         attempt=int(number) if number.isdecimal() else None,
+        controller=owners.controller(pod, "RayCluster"),
         uid=pod_status.uid(pod),
         name=pod_status.name(pod),
         head=labels.get(names.ROLE_LABEL) == names.HEAD,

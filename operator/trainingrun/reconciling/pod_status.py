@@ -30,6 +30,11 @@ def created(item: Object) -> datetime | None:
     return parsed(text) if text else None
 
 
+def creation_text(item: Object) -> str:
+    """When any object was created, as Kubernetes writes it; such times sort as text."""
+    return str(item["metadata"].get("creationTimestamp") or "")
+
+
 def ref(item: Object, api_version: str, kind: str) -> Ref:
     """A reference with the object's UID, so that a successor of the same name is not touched."""
     metadata = item["metadata"]
@@ -136,9 +141,13 @@ def ray_ending(pod: Object) -> Object | None:
 
 
 def all_containers_ended(pod: Object) -> bool:
-    """Whether the kubelet says of each of its containers that it ended."""
-    found = pod.get("status", {}).get("containerStatuses") or ()
-    return bool(found) and all((known.get("state") or {}).get("terminated") for known in found)
+    """Whether the kubelet says of each of its containers that it ended, native sidecars (init
+    containers that are restarted) included.
+    """
+    if not pod.get("status", {}).get("containerStatuses"):
+        return False
+    found = container_statuses(pod)
+    return all((known.get("state") or {}).get("terminated") for known in found)
 
 
 def terminations(pod: Object) -> Iterator[Object]:

@@ -51,6 +51,7 @@ def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | 
         seconds_since(hung_since, context.now) < deadline_s
         or polled_s is None
         or polled_s < SILENT_S
+        or not context.is_absent_for_certain("RayJob", "Pod")
     ):
         return None
     return (

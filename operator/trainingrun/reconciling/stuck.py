@@ -77,7 +77,7 @@ def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
     ended = _ended_s(context, status)
     jobs = [_held(context, "RayJob", job) for _, job in sorted(context.own_jobs().items())]
     found = [Findings(blocker=blocker) for blocker in jobs]
-    for cluster in context.clusters():
+    for cluster in context.clusters_left:
         orphaned = ended >= ORPHAN_S and _owner_is_gone(context, cluster)
         if pod_status.terminating(cluster):
             found.append(Findings(blocker=_held(context, "RayCluster", cluster)))
@@ -86,15 +86,15 @@ def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
     if (
         ended >= ORPHAN_S
         and not context.own_jobs()
-        and not context.clusters()
+        and not context.clusters_left
         and context.can_be_empty
     ):
         found += [
             _delete_own(context, "Pod", "v1", "RayCluster", pod)
-            for pod in context.pods()
+            for pod in context.pods_left
             if not pod_status.terminating(pod)
         ]
-    terminating = _terminating(context, context.pods())
+    terminating = _terminating(context, context.pods_left)
     if terminating:
         found.append(terminating)
     return Findings(

@@ -20,7 +20,7 @@ def request(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attemp
         return Findings(bookkeeping={"suspend_asked": None} if bookkeeping.suspend_asked else {})
     head = context.head(attempt.number)
     if head is None or not pod_status.running(head) or not _driver_is_up(context, attempt):
-        if context.unknown("Pod", "RayJob"):
+        if not context.is_absent_for_certain("Pod", "RayJob"):
             return Findings()  # a driver may be there
         # No driver has reported, so nothing was trained that a checkpoint could keep.
         return Findings(end=_end("Suspended before the driver had anything to save"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainingrun.api.progress import RecordKind
 
+from ..builders import a_pod, a_ray_cluster, a_ray_job
 from . import kuberay
 from .fault_groups import fault
 from .machines import Node, Pod
@@ -268,7 +269,8 @@ def raycluster_is_orphaned(story: Story, choice: int) -> None:
     """The RayJob is deleted without what it owns."""
     for job in list(story.world.jobs.values()):
         cluster = story.world.cluster_of(job)
-        if cluster is not None:
+        # Nobody can tell whose it was that has not seen it with its owner.
+        if cluster is not None and story.status.get("seen", {}).get("rayCluster") == cluster.uid:
             story.world.lose("attempt")
             cluster.orphaned = True
             cluster.object["metadata"]["ownerReferences"] = []
@@ -285,3 +287,56 @@ def kuberay_is_uninstalled(story: Story, choice: int) -> None:
 @fault("validation")
 def kuberay_refuses(story: Story, choice: int) -> None:
     story.world.invalid_jobs = bool(choice % 2)
+
+
+# What others make with the run's labels
+
+MOST_COPIES = 5
+"""Of each kind; more show nothing else."""
+
+
+def _put_in(story: Story, kind: str, copied: dict[str, Any], name: str) -> None:
+    found = story.world.foreign.setdefault(kind, [])
+    if len(found) < MOST_COPIES:
+        copied["metadata"].pop("ownerReferences", None)
+        copied["metadata"].update(name=name, uid=f"copy-{kind}-{len(found)}-{story.steps}")
+        found.append(copied)
+
+
+@fault("foreign")
+def somebody_copies_a_pod(story: Story, choice: int) -> None:
+    """As with `kubectl debug --copy-to --keep-labels`: of this attempt, or as if of the next."""
+    pod = a_pod(
+        number=story.world.number() + choice % 2,
+        role=("head", "worker")[choice // 2 % 2],
+        node=_node(story, choice).name,
+        created_at=story.world.now,
+        exit_code=(None, 1, 137)[choice // 4 % 3],
+        terminating_at=story.world.now if choice % 5 == 0 else None,
+        disruption="EvictionByEvictionAPI" if choice % 7 == 0 else None,
+    )
+    _put_in(story, "Pod", pod, f"copy-{choice}")
+
+
+@fault("foreign")
+def somebody_copies_a_ray_cluster(story: Story, choice: int) -> None:
+    copied = a_ray_cluster(story.world.number() + choice % 2)
+    copied["spec"] = {}
+    _put_in(story, "RayCluster", copied, f"copy-{choice}")
+
+
+@fault("foreign")
+def somebody_copies_a_ray_job(story: Story, choice: int) -> None:
+    number = story.world.number() + choice % 2
+    _put_in(story, "RayJob", a_ray_job(number, status="FAILED"), f"copy-{choice}")
+
+
+@fault("foreign")
+def somebody_takes_the_next_name(story: Story, choice: int) -> None:
+    number = story.status.get("attempt", 0) + 1
+    _put_in(story, "RayJob", a_ray_job(number), f"digits-{number}")
+
+
+@fault("foreign")
+def copies_are_deleted(story: Story, choice: int) -> None:
+    story.world.foreign.clear()

@@ -64,6 +64,19 @@ def hold(story: Story, before: Before, made: Plan) -> None:
     _documented(after)
 
 
+def at_rest(story: Story) -> None:
+    """What holds once reconciles change nothing more."""
+    running = Before.of(story).running
+    if running is None or "RayJob" in story.operator.stale or story.operator.kuberay == "missing":
+        return
+    left = [
+        number
+        for number, job in story.world.jobs.items()
+        if number < running and "deletionTimestamp" not in job["metadata"]
+    ]
+    assert not left, f"attempt {running} runs beside RayJobs {left}"
+
+
 def _one_attempt(after: dict[str, Any]) -> None:
     attempts = after.get("attempts") or []
     numbers = [attempt["number"] for attempt in attempts]
@@ -90,6 +103,7 @@ def _healthy_goes_on(story: Story, before: Before, made: Plan) -> None:
         for action in made.actions
         if isinstance(action, Delete)
         and action.ref.kind != "TrainingRun"
+        and not (action.ref.kind == "RayJob" and _number(action.ref.name) < before.running)
         and not (action.ref.kind == "Pod" and action.ref.name in before.ending)
     ]
     assert not deleted, f"deletes {deleted} of a healthy attempt"
@@ -117,6 +131,10 @@ def _deleted_trains_no_more(story: Story, made: Plan) -> None:
     running = [known.number for known in made.status.attempts if known.outcome == "Running"]
     assert not running, f"attempts {running} of a deleted run are shown as running"
     assert made.status.phase in ("Deleting", "Succeeded", "Failed"), made.status.phase
+
+
+def _number(ray_job: str) -> int:
+    return int(ray_job.rpartition("-")[2])
 
 
 def _total(status: dict[str, Any]) -> int:

@@ -87,6 +87,8 @@ def _create(world: World, cluster: Cluster, role: str) -> None:
 
 
 def _submit(world: World, job: dict[str, Any], cluster: Cluster) -> None:
+    if cluster.number < world.number():
+        return  # created late: its driver does not get the lease, which a later attempt has
     status = job["status"]
     head = world.live_head(cluster)
     driver = world.driver

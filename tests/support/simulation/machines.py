@@ -241,6 +241,7 @@ def new_pod(name: str, number: int, role: str, cluster: str, now: float) -> Pod:
         phase="Pending",
         created_at=now,
         uid=f"uid-{name}",
+        ray_cluster=cluster,
     )
     found["status"]["conditions"] = []
     return Pod(found, number, role == "head", now, cluster)

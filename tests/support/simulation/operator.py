@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainingrun.api.progress import Progress
 from trainingrun.api.status import RunStatus
@@ -27,6 +27,7 @@ from trainingrun.reconciling.model import (
     RequestSuspend,
     key_of,
 )
+from trainingrun.reconciling.owners import controller_uid
 from trainingrun.rendering import RenderSettings
 
 from ..builders import T0, a_run
@@ -40,6 +41,14 @@ FOREIGN = "example.org/someone-else"
 
 Objects = dict[str, dict[str, Any]]
 """Manifests by UID."""
+
+
+class View(NamedTuple):
+    """What was so at a time: manifests by kind, and nodes by name."""
+
+    time: float
+    objects: dict[str, Objects]
+    nodes: dict[str, NodeState]
 
 
 @dataclass(eq=False)
@@ -73,13 +82,17 @@ class Operator:
     frozen_nodes: dict[str, NodeState] = field(default_factory=dict)
     refuses: dict[tuple[str, str], str] = field(default_factory=dict)
     """What the API server refuses ("create", "delete" or "change" of a kind), with its message."""
+    late: dict[str, Objects] = field(default_factory=dict)
+    """Kinds of which events are late though their watch is open: what was so some seconds ago."""
+    late_nodes: dict[str, NodeState] = field(default_factory=dict)
+    """The same of nodes."""
     kuberay: str = "ok"
     retries: ActionRetries | None = None
     down: bool = False
     """Nobody polls and nobody reconciles."""
     deaf: bool = False
     """POST /suspend does not reach the runtime."""
-    late: Progress | None = None
+    late_document: Progress | None = None
     """An old document that is read now."""
     writes: int = 0
     reconciles: int = 0
@@ -87,9 +100,11 @@ class Operator:
 
     # Reading
 
-    def observe(self) -> Observed:
-        """What the operator sees."""
+    def observe(self, *, confirmed: bool = False) -> Observed:
+        """What the operator sees; `confirmed`: with a read of all that is the run's."""
         world = self.world
+        if confirmed:
+            self.events_arrive()
         run, invalid = self._read_run()
         pods = self._view("Pod", {pod.uid: pod.object for pod in world.pods})
         on = {pod["spec"].get("nodeName") for pod in pods}
@@ -97,6 +112,7 @@ class Operator:
             nodes = {n: state for n, state in self.frozen_nodes.items() if n in on}
         else:
             nodes = {n: node.state(world.now) for n, node in world.nodes.items() if n in on}
+            nodes |= {n: state for n, state in self.late_nodes.items() if n in on}
         polls, now = self.polls, world.now
         missing = self.kuberay == "missing"
         return Observed(
@@ -114,6 +130,7 @@ class Operator:
             failing=self.retries.found() if self.retries else (),
             acted=self.retries is not None and self.retries.acted,
             stale={kind: reason for kind, (reason, _) in self.stale.items()},
+            confirmed=confirmed,
         )
 
     def _read_run(self) -> tuple[TrainingRun, str | None]:
@@ -139,7 +156,27 @@ class Operator:
         return {cluster.uid: cluster.object for cluster in self.world.clusters}
 
     def _view(self, kind: str, true: Objects) -> list[dict[str, Any]]:
-        return list((self.stale[kind][1] if kind in self.stale else true).values())
+        seen = self.stale[kind][1] if kind in self.stale else self.late.get(kind, true)
+        return [*seen.values(), *self.world.foreign.get(kind, ())]
+
+    def view(self) -> View:
+        """What is so now."""
+        world = self.world
+        pods = {pod.uid: pod.object for pod in world.pods}
+        objects = {"Pod": pods, "RayJob": self._jobs(), "RayCluster": self._clusters()}
+        nodes = {name: node.state(world.now) for name, node in world.nodes.items()}
+        return View(world.now, copy.deepcopy(objects), nodes)
+
+    def lag(self, kind: str, view: View) -> None:
+        """The events of a kind since then have not arrived yet."""
+        if kind == "Node":
+            self.late_nodes = view.nodes
+        else:
+            self.late = {kind: dict(view.objects[kind])}
+
+    def events_arrive(self) -> None:
+        """Nothing is late any more."""
+        self.late, self.late_nodes = {}, {}
 
     def freeze(self, kind: str, reason: str, empty: bool) -> None:
         """From now on the watch of a kind fails; empty: it has never listed."""
@@ -180,15 +217,18 @@ class Operator:
         polls.failing_since = None
         driver = world.driver
         document = driver.document(world.now) if driver and driver.head is pod else None
-        if self.late is not None:
-            document, self.late = self.late, None
+        if self.late_document is not None:
+            document, self.late_document = self.late_document, None
         if document is not None:
             polls.document, polls.fetched_at = document, world.now
 
     def _target(self) -> dict[str, Any] | None:
         number = str(self.status.get("attempt", 0))
         found = None
-        for pod in self._view("Pod", {pod.uid: pod.object for pod in self.world.pods}):
+        own = {pod.uid: pod.object for pod in self.world.pods}
+        for pod in self._view("Pod", own):
+            if not controller_uid(pod, "RayCluster"):
+                continue
             labels = pod["metadata"]["labels"]
             if labels["trainingrun.dev/role"] != "head" or pod["status"]["phase"] != "Running":
                 continue
@@ -218,6 +258,9 @@ class Operator:
         seen = self.observe()
         now = T0 + timedelta(seconds=self.world.now)
         made = self.plan(seen, RENDER, SETTINGS, now)
+        if made.confirm:
+            seen = self.observe(confirmed=True)
+            made = self.plan(seen, RENDER, SETTINGS, now)
         if crash_after == -1:
             self.restart()
             return made
@@ -302,8 +345,7 @@ class Operator:
         if number in self.world.jobs:
             return
         job = self.world.add_job(manifest)
-        if kind in self.stale:
-            self.stale[kind][1][job["metadata"]["uid"]] = copy.deepcopy(job)
+        self._saw(kind, job["metadata"]["uid"], job)
 
     def _exclude_nodes(self, uid: str | None, names: tuple[str, ...]) -> None:
         for cluster in self.world.clusters:
@@ -317,6 +359,8 @@ class Operator:
     def _delete(self, kind: str, uid: str | None, grace_s: int | None) -> None:
         world = self.world
         self.writes += 1
+        foreign = [found["metadata"]["uid"] for found in world.foreign.get(kind, ())]
+        assert uid not in foreign, f"deletes {kind} {uid}, which is not the run's own"
         self._forget(kind, uid)  # also what is not there: the API server answers 404
         if kind == "TrainingRun":
             world.run_deleted = True
@@ -344,12 +388,16 @@ class Operator:
             self._saw("Pod", pod.uid, pod.object)
 
     def _saw(self, kind: str, uid: str, found: dict[str, Any]) -> None:
-        if kind in self.stale:
-            self.stale[kind][1][uid] = copy.deepcopy(found)
+        for known in self._not_up_to_date(kind):
+            known[uid] = copy.deepcopy(found)
 
     def _forget(self, kind: str, uid: str | None) -> None:
-        if kind in self.stale and uid:
-            self.stale[kind][1].pop(uid, None)
+        for known in self._not_up_to_date(kind):
+            known.pop(uid or "", None)
+
+    def _not_up_to_date(self, kind: str) -> list[Objects]:
+        stale = [self.stale[kind][1]] if kind in self.stale else []
+        return [*stale, *([self.late[kind]] if kind in self.late else [])]
 
 
 def _patch(target: dict[str, Any], operation: dict[str, Any]) -> None:

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from .story import Story
 
 
+LATE_S = 8.0
+"""How late the events of a watch that is open may be."""
+
+MOST_LATE = 5
+"""Requests of former leaders in one story."""
+
 # The runtime
 
 
@@ -72,7 +78,7 @@ def records_name_no_pods(story: Story, choice: int) -> None:
 def an_old_document_is_read_late(story: Story, choice: int) -> None:
     history = story.documents
     if history:
-        story.operator.late = history[choice % len(history)]
+        story.operator.late_document = history[choice % len(history)]
 
 
 # The operator and its view
@@ -122,6 +128,35 @@ def operator_is_away(story: Story, choice: int) -> None:
     story.wait((10, 60, 300, 700, 3600, 90000)[choice % 6])
     story.operator.down = False
     story.awake_since = story.world.now
+
+
+@fault("failover")
+def a_standby_that_lags_begins_to_lead(story: Story, choice: int) -> None:
+    """Its watch of one kind is open, and its events are late by some seconds."""
+    kind = ("Pod", "RayJob", "RayCluster", "Node")[choice % 4]
+    late = [view for view in story.views if story.world.now - view.time <= LATE_S]
+    if late:
+        story.operator.restart()
+        story.operator.lag(kind, late[choice // 4 % len(late)])
+
+
+@fault("failover")
+def a_leader_is_stopped_and_goes_on(story: Story, choice: int) -> None:
+    """The process remembers what it knew before, and all timers are late."""
+    story.operator.down = True
+    story.wait((8, 30, 120, 700)[choice % 4])
+    story.operator.down = False
+    story.awake_since = story.world.now
+
+
+@fault("failover")
+def a_former_leader_creates_its_attempt_late(story: Story, choice: int) -> None:
+    """It was stopped between its last check that it leads and the request."""
+    world = story.world
+    ended = [a["number"] for a in story.status.get("attempts", ()) if a["outcome"] != "Running"]
+    late = [number for number in ended if number in world.manifests and number not in world.jobs]
+    if late and not world.run_deleted and world.created_late < MOST_LATE:
+        world.add_late_job(late[choice % len(late)])
 
 
 # The queue and the user

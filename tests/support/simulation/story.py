@@ -7,6 +7,7 @@ nothing happens.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from trainingrun.reconciling import Plan, plan
 from ..builders import at
 from . import invariants
 from .faults import FAULTS, GROUPS, Fault
-from .operator import Operator
+from .operator import Operator, View
 from .world import World
 
 QUIET = 120
@@ -55,6 +56,8 @@ class Story:
     """When a step was done, or a RayJob's state changed."""
     awake_since: float = 0.0
     """Since when the operator has reconciled without dying."""
+    views: deque[View] = field(default_factory=lambda: deque(maxlen=6))
+    """What was so lately, where a standby may lag."""
 
     def __post_init__(self) -> None:
         world = self.world
@@ -98,6 +101,8 @@ class Story:
         driver = self.world.driver
         trained = driver is not None and driver.trains
         states = self.world.states_of_jobs()
+        if "failover" in self.groups:
+            self.views.append(self.operator.view())
         self.world.pass_time(seconds)
         if trained or self.world.states_of_jobs() != states:
             # Perhaps to its end, in a time of hours: the operator sees it only now.
@@ -106,6 +111,7 @@ class Story:
             return
         self.operator.poll()
         self.reconcile(crash)
+        self.operator.events_arrive()
 
     def reconcile(self, crash: int | None = None) -> Plan:
         """One reconcile, and what must hold after it."""
@@ -143,6 +149,7 @@ class Story:
                 break
         else:
             raise AssertionError(f"no rest: {made.actions}")
+        invariants.at_rest(self)
         assert made.requeue_after_s is None or made.requeue_after_s >= 0.5, (
             "reconciles without a pause"
         )
@@ -192,6 +199,7 @@ class Story:
         if world.driver:
             world.driver.mute = world.driver.hung = False
             world.driver.storage_since = None
+        world.foreign.clear()
         operator.stale.clear()
         operator.refuses = {}
         operator.kuberay, operator.deaf, operator.down = "ok", False, False

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..builders import at
+from ..builders import at, controlled_by
 from . import kuberay
 from .driver import Bucket, Driver
 from .machines import START_S, TAINT_EVICTION_S, Node, Pod
@@ -72,6 +72,11 @@ class World:
     later_causes: Counter[str] = field(default_factory=Counter)
     """By kind, what happened to pods that were lost already: it may be seen as their cause."""
     created: list[int] = field(default_factory=list)
+    manifests: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Of each attempt's RayJob, as it was created."""
+    created_late: int = 0
+    foreign: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By kind, objects with the run's labels that others made; nothing happens to them."""
     created_pods: int = 0
     created_clusters: int = 0
     run_deleted: bool = False
@@ -103,20 +108,17 @@ class World:
         assert not self.pods, f"attempt {number} begins beside pods of another one"
         assert number not in self.created, f"number {number} is used twice"
         self.created.append(number)
-        job = {
-            "apiVersion": "ray.io/v1",
-            "kind": "RayJob",
-            "metadata": {
-                **manifest["metadata"],
-                "uid": f"job-{number}",
-                "creationTimestamp": at(self.now),
-                "finalizers": ["ray.io/rayjob-finalizer"],
-            },
-            "spec": {"suspend": False, "rayClusterSpec": manifest["spec"]["rayClusterSpec"]},
-            "status": {"jobStatus": "", "jobDeploymentStatus": "", "reason": "", "message": ""},
-        }
+        job = _ray_job(manifest, f"job-{number}", self.now)
         self.jobs[number] = job
+        self.manifests[number] = manifest
         return job
+
+    def add_late_job(self, number: int) -> None:
+        """The request by which a former leader created this attempt arrives only now."""
+        self.created_late += 1
+        self.jobs[number] = _ray_job(
+            self.manifests[number], f"job-{number}-late-{self.created_late}", self.now
+        )
 
     def delete_job(self, job: dict[str, Any]) -> None:
         """Its deletion is asked for."""
@@ -143,9 +145,8 @@ class World:
         found = kuberay.ray_cluster_object(number, self.created_clusters)
         found["metadata"]["creationTimestamp"] = at(self.now)
         found["spec"] = copy.deepcopy(job["spec"]["rayClusterSpec"])
-        found["metadata"]["ownerReferences"] = [
-            {"kind": "RayJob", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
-        ]
+        owner = job["metadata"]
+        found["metadata"]["ownerReferences"] = controlled_by("RayJob", owner["name"], owner["uid"])
         cluster = Cluster(found, number, job["metadata"]["uid"])
         self.clusters.append(cluster)
         return cluster
@@ -334,6 +335,21 @@ class World:
             return
         workers = [p for p in self.pods if p.cluster == driver.head.cluster and not p.is_head]
         driver.go_on(self.now, passed, workers)
+
+
+def _ray_job(manifest: dict[str, Any], uid: str, now: float) -> dict[str, Any]:
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {
+            **manifest["metadata"],
+            "uid": uid,
+            "creationTimestamp": at(now),
+            "finalizers": ["ray.io/rayjob-finalizer"],
+        },
+        "spec": {"suspend": False, "rayClusterSpec": manifest["spec"]["rayClusterSpec"]},
+        "status": {"jobStatus": "", "jobDeploymentStatus": "", "reason": "", "message": ""},
+    }
 
 
 def _kept_off(affinity: dict[str, Any]) -> frozenset[str]:
