@@ -34,7 +34,9 @@ class Failures(Model):
     """How often, and how soon, a run is tried again."""
 
     max_restarts: Whole = Field(default=3, ge=0, le=10000)
-    """Retries after failures of the application itself, such as an exception."""
+    """Retries after failures of the application itself, such as an exception. None follows the same
+    error of the code in two attempts in a row before their first step, and an error of a script
+    after its training."""
     max_preemptions: Whole = Field(default=-1, ge=-1, le=100000)
     """Losses of infrastructure that are survived; -1: as many as there are."""
     backoff: Backoff = Field(default_factory=Backoff)
