@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun.cli import rank_view, result_views, run_views, sweep_view, tables
+from trainingrun.cli import rank_view, result_views, run_views, sweep_view
+from trainingrun.local import tables
 
 GIB = 2**30
 NODE = "gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2"

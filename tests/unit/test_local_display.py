@@ -20,6 +20,14 @@ def test_a_sweep_ends_with_its_losses_and_its_best_config() -> None:
     assert 'best config {"lr": 0.01}' in lines
 
 
+def test_the_summary_is_neither_padded_nor_folded() -> None:
+    uri = f"file:///{'runs/' * 30}digits"
+    said = summary(ProgressResult(metrics={"loss": 0.5}, checkpoint_uri=uri), [], 0, 1.0, "folder")
+    lines = str(said).splitlines()
+    assert lines[-1].split() == ["checkpoint", uri]
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_the_line_of_a_start_changes_while_nothing_else_does() -> None:
     out = io.StringIO()
     display = Display(Console(file=out, width=80), "digits")

@@ -13,6 +13,7 @@ import typer
 from ..api.status import Phase
 from ..local import LocalError, local_ranks, local_sweeps
 from ..local.plain import cell, plain, plain_lines
+from ..local.tables import terminal_width
 from . import (
     manifest_files,
     rank_view,
@@ -26,7 +27,6 @@ from . import (
 from .consoles import wide_console
 from .errors import CliError, one_sentence
 from .options import Context, Endpoint, File, Folder, Local, Name, Namespace
-from .tables import terminal_width
 
 if TYPE_CHECKING:
     from .kube import Kube

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..api.progress import MOST_RANKS
 from ..api.status import Phase
-from . import tables
+from ..local import tables
 
 Rank = Mapping[str, Any]
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..local.plain import plain, plain_lines
+from ..local.tables import terminal_width
 from . import result_views, run_folders
 from .cluster_commands import connect
 from .errors import CliError, one_sentence, print_error
 from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Step, Trial
-from .tables import terminal_width
 
 if TYPE_CHECKING:
     from trainingrun_runtime.checkpoints.bucket import Bucket

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from . import tables
+from ..local import tables
 from .durations import short
 
 if TYPE_CHECKING:

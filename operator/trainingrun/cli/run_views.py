@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ..local import tables
 from ..local.plain import plain
-from . import tables
 from .durations import short
 
 Run = Mapping[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..api.sweep_table import TrialState
-from . import tables
+from ..local import tables
 
 Trial = Mapping[str, Any]
 

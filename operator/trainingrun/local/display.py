@@ -10,10 +10,10 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from ..api import progress as documents
+from . import tables
 from .interruptions import Interruption
 from .plain import cell, plain, plain_lines
 
@@ -140,7 +140,7 @@ def summary(
     losses: int,
     elapsed_s: float,
     folder: str,
-) -> Table:
+) -> Text:
     """The result of the run and the cost of its interruptions.
 
     Args:
@@ -150,25 +150,25 @@ def summary(
         elapsed_s: Seconds from the command to the result.
         folder: The run's own folder, shown where there is no checkpoint.
     """
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows: list[tuple[str, object]] = []
     # Accuracy first: it is the metric of most interest.
     for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
-        table.add_row(cell(name), cell(_short(result.metrics[name])))
+        rows.append((plain(name), _short(result.metrics[name])))
     if result.sweep is not None:  # a loss stops one trial, and the others go on
-        table.add_row("interruptions", str(losses))
+        rows.append(("interruptions", str(losses)))
         best = next((t for t in result.sweep.trials if t.number == result.sweep.best), None)
         if best is not None:
-            table.add_row("best config", cell(json.dumps(best.config)))
+            rows.append(("best config", json.dumps(best.config)))
     else:
-        table.add_row("interruptions", str(len(interruptions)))
-        table.add_row("steps lost", _steps_lost(interruptions))
+        rows.append(("interruptions", str(len(interruptions))))
+        rows.append(("steps lost", _steps_lost(interruptions)))
         without = sum(each.seconds for each in interruptions)
-        table.add_row("seconds without training", f"{without:.1f}")
-    table.add_row("seconds in all", f"{elapsed_s:.1f}")
-    table.add_row("checkpoint", cell(result.checkpoint_uri or f"none; see {folder}"))
+        rows.append(("seconds without training", f"{without:.1f}"))
+    rows.append(("seconds in all", f"{elapsed_s:.1f}"))
+    rows.append(("checkpoint", result.checkpoint_uri or f"none; see {folder}"))
     if result.best_checkpoint_uri:
-        table.add_row("best checkpoint", cell(result.best_checkpoint_uri))
-    return table
+        rows.append(("best checkpoint", result.best_checkpoint_uri))
+    return Text(tables.pairs(rows))
 
 
 def _steps_lost(interruptions: Sequence[Interruption]) -> str:

@@ -114,7 +114,9 @@ def _show_end(
         console.print(f"{run.metadata.name} succeeded", style="green", highlight=False)
         interruptions = loop.interruptions.ended
         losses = loop.sweep_losses.count
-        console.print(summary(final.result, interruptions, losses, elapsed, folder.uri))
+        console.print(
+            summary(final.result, interruptions, losses, elapsed, folder.uri), soft_wrap=True
+        )
         if final.result.sweep is not None:
             found = final.result.sweep
             name = run.metadata.name

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 
-from ..local.plain import plain
+from .plain import plain
 
 _GAP = 2
 
