@@ -59,6 +59,23 @@ def test_what_checkpoints_depend_on_cannot_change(
     assert f"{field} cannot change after creation; delete this TrainingRun" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"hostname": "b", "containers": [{"name": "proxy", "image": "a"}]}},
+        {"spec": {"hostname": "a", "containers": [{"name": "proxy", "image": "b"}]}},
+    ],
+    ids=str,
+)
+def test_nor_can_what_of_a_pod_template_only_kubernetes_knows(
+    apiserver: ApiServer, namespace: str, change: dict[str, Any]
+):
+    template = {"spec": {"hostname": "a", "containers": [{"name": "proxy", "image": "a"}]}}
+    apiserver.create(minimal_run(namespace, podTemplate=template))
+    with pytest.raises(ApiError, match="podTemplate cannot change after creation"):
+        apiserver.apply(minimal_run(namespace, podTemplate=change))
+
+
 def test_an_optional_field_cannot_be_taken_away(apiserver: ApiServer, namespace: str):
     run = apiserver.create(minimal_run(namespace, image="train:1"))
     del run["spec"]["image"]

@@ -9,6 +9,7 @@ import yaml
 
 from support.apiserver import ApiError, ApiServer
 from support.goldens import BATCH_INFERENCE, GOLDEN, SAMPLES, a_run, rendered
+from trainingrun.api.pod_template import RAY_CONTAINERS
 
 FILES = sorted(GOLDEN.glob("*.yaml"))
 
@@ -78,6 +79,25 @@ def test_a_privileged_pod_is_refused_there(apiserver: ApiServer, restricted: str
     worker = templates(rendered(run)[-1])[1]
     with pytest.raises(ApiError, match="privileged"):
         apiserver.create(as_pod(worker, restricted), dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        pytest.param({"sleep": {"seconds": 10}}, id="sleep"),
+        pytest.param({"exec": {"command": ["sh", "-c", "curl -s localhost/quit"]}}, id="exec"),
+    ],
+)
+def test_a_pod_with_a_users_own_pre_stop_hook_is_accepted(
+    apiserver: ApiServer, restricted: str, hook: dict[str, Any]
+):
+    """It takes one handler per hook."""
+    containers = [{"name": name, "lifecycle": {"preStop": hook}} for name in RAY_CONTAINERS]
+    run = a_run(
+        podTemplate={"spec": {"terminationGracePeriodSeconds": 60, "containers": containers}}
+    )
+    for template in templates(rendered(run)[-1]):
+        apiserver.create(as_pod(template, restricted), dry_run=True)
 
 
 def test_a_misspelled_field_in_a_pod_template_is_refused_by_name(
