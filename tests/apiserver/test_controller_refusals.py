@@ -28,6 +28,22 @@ async def test_what_the_api_server_refuses_stands_in_the_status(
     assert kuberay.jobs() == []
 
 
+async def test_what_only_the_operator_can_refuse_stands_in_the_status(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    """Linux takes no environment variable of 128 KiB, and CEL does not see a sweep's values."""
+    values = [f"{number:03}" + "x" * 190 for number in range(100)]
+    space = [{"name": name, "values": values} for name in "abcdef"]
+    sweep = {"samples": 2, "metric": "loss", "mode": "min", "space": space}
+    async with running(await new_operator()):
+        apiserver.create(a_run(namespace, sweep=sweep))
+        await eventually(lambda: condition_says(status, "InvalidSpec", "spec.training: config, "))
+    (found,) = [c for c in status()["conditions"] if c["type"] == "Accepted"]
+    assert "must have at most 102400 bytes together, as JSON; put larger" in found["message"]
+    assert "Value error" not in found["message"]
+    assert kuberay.jobs() == []
+
+
 QUOTA = {
     "apiVersion": "v1",
     "kind": "ResourceQuota",

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..api.parse import explain
 from ..api.status import RunStatus
 from ..api.v1alpha1 import ObjectMeta, RunSpec, Storage, Training, TrainingRun
 
@@ -16,6 +17,9 @@ PLACEHOLDER = RunSpec(
     training=Training(function="unusable:spec"), storage=Storage(uri="file:///unusable")
 )
 """Stands for what of a spec cannot be used; nothing is ever rendered from it."""
+
+MOST_SENTENCES = 5
+"""About a spec that cannot be used."""
 
 MOST_FAULTS = 200
 """Parts of a spec or status that are left out one by one, before all of it is."""
@@ -46,15 +50,8 @@ def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
             spec=_spec(raw.get("spec")),
             status=status,
         )
-        return bare, _sentence(error)
+        return bare, "; ".join(found.sentence for found in explain(error)[:MOST_SENTENCES])
     return run.model_copy(update={"status": status}), None
-
-
-def _sentence(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(map(str, problem['loc'])) or 'the object'}: {problem['msg']}"
-        for problem in error.errors(include_url=False, include_input=False)[:5]
-    )
 
 
 def _spec(raw: Any) -> RunSpec:
