@@ -168,6 +168,15 @@ def test_watch_ends_with_1_and_the_reason_when_the_run_has_failed(server: Server
     assert errors == "digits failed: MaxRestarts: ValueError: no such metric\n"
 
 
+def test_watch_ends_with_1_when_a_finalizer_holds_the_deleted_run(server: Server) -> None:
+    run = a_run("Deleting")
+    run["metadata"]["finalizers"] = ["example.org/hook"]
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+    code, _, errors = call("watch", "digits")
+    assert code == 1
+    assert "digits is deleted; finalizers hold the object: example.org/hook" in errors
+
+
 def test_watch_says_so_when_the_run_is_deleted(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running")), (404, {"message": "gone"})]
     code, _, errors = call("watch", "digits")

@@ -55,7 +55,16 @@ def follow(kube: "Kube", name: str) -> None:
                     return
                 case "Failed":
                     raise CliError(f"{name} failed: {plain(_why(run))}")
+                case "Deleting":
+                    raise CliError(
+                        f"{name} is deleted; finalizers hold the object: {_holders(run)}"
+                    )
         time.sleep(_POLL_INTERVAL_S)
+
+
+def _holders(run: Run) -> str:
+    """The finalizers of a deleted run."""
+    return plain(", ".join(run["metadata"].get("finalizers") or ()))
 
 
 def _line(run: Run) -> str:
