@@ -226,6 +226,43 @@ async def test_suspend_reaches_the_head_and_frees_the_pods(
     assert status()["attempts"][-1]["outcome"] == "Suspended"
 
 
+async def test_a_deleted_run_that_a_finalizer_holds_frees_its_pods_and_says_so(
+    apiserver, namespace, kuberay, head, new_operator, status
+):
+    async with running(await new_operator()) as operator:
+        held = a_run(namespace)
+        held["metadata"]["finalizers"] = ["example.org/someone-else"]
+        run = apiserver.create(held)
+        await eventually(lambda: status().get("attempt") == 1)
+        kuberay.starts(run)
+        head.document = document(step=3)
+        await eventually(lambda: status().get("phase") == "Running")
+        apiserver.request("DELETE", apiserver.path(run))
+        await eventually(lambda: status().get("phase") == "Deleting")
+        await eventually(lambda: kuberay.jobs() == [])
+        kuberay.takes_the_pods_away(run)
+        await settled(operator, (namespace, "digits"))
+        ready = next(found for found in status()["conditions"] if found["type"] == "Ready")
+    assert "example.org/someone-else" in ready["message"]
+    assert [attempt["outcome"] for attempt in status()["attempts"]] == ["Suspended"]
+
+
+async def test_edited_checkpoints_are_said_to_apply_from_the_next_attempt_on(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    async with running(await new_operator()):
+        run = apiserver.create(a_run(namespace))
+        await eventually(lambda: status().get("attempt") == 1)
+        edit = {"spec": {"checkpoints": {"everySeconds": 60}}}
+        apiserver.request("PATCH", apiserver.path(run), edit, "application/merge-patch+json")
+        await eventually(
+            lambda: (
+                "FromNextAttempt" in [condition["reason"] for condition in status()["conditions"]]
+            )
+        )
+        assert status()["observedGeneration"] == 2
+
+
 async def test_heads_that_hang_after_the_end_hold_no_worker(
     apiserver, namespace, kuberay, new_operator, status
 ):
