@@ -148,6 +148,14 @@ def test_nothing_is_said_of_an_attempt_of_an_operator_that_did_not_note_its_chec
     assert condition(reconcile(edited, 62), "Accepted").reason == "Valid"
 
 
+def test_a_default_that_a_former_operator_did_not_know_is_no_edit(training: Observed) -> None:
+    status = training.run.status
+    seen = {**status.seen, "checkpoints": {"everySeconds": 60}}
+    run = training.run.model_copy(update={"status": status.model_copy(update={"seen": seen})})
+    same = wanting(replace(training, run=run), checkpoints={"everySeconds": 60})
+    assert condition(reconcile(same, 62), "Accepted").reason == "Valid"
+
+
 def test_the_wait_for_kueue_is_left_out_of_the_deadline() -> None:
     queued = then(Observed(a_run(activeDeadlineSeconds=100)), 0, ray_jobs=(a_ray_job(queued=True),))
     waiting = then(queued, 2)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..api.progress import Progress
 from ..api.reasons import WAITS, ConditionReason, Truth
 from ..api.status import Attempt, Condition, ConditionType, Phase, RunStatus
+from ..api.storage_spec import Checkpoints
 from . import attempts, lifetime, pod_status, progress_status, silence
 from .bookkeeping import Bookkeeping
 from .context import ReconcileContext
@@ -121,8 +122,9 @@ def _accepted(
 ) -> NewCondition:
     if refused:
         return NewCondition(ConditionType.ACCEPTED, "False", refused.reason, refused.message)
-    rendered = bookkeeping.checkpoints
-    if attempt and rendered and rendered != context.run.spec.checkpoints.to_dict():
+    # With the defaults of fields that a former operator did not know.
+    known = {**Checkpoints().to_dict(), **bookkeeping.checkpoints}
+    if attempt and bookkeeping.checkpoints and known != context.run.spec.checkpoints.to_dict():
         return NewCondition(
             ConditionType.ACCEPTED,
             "True",
