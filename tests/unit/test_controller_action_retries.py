@@ -54,12 +54,12 @@ def test_what_cannot_heal_by_itself_is_tried_seldom(
     for wait in waits:
         assert retries.due(POD)
         retries.failed(POD, error, T0)
-        assert retries.due_in_s() == pytest.approx(wait)
+        assert retries.due_in_s([POD]) == pytest.approx(wait)
         assert not retries.due(POD)
         clock.now += wait
     for _ in range(20):
         retries.failed(POD, error, T0)
-    assert (retries.due_in_s() or 0) <= UNUSABLE_S
+    assert (retries.due_in_s([POD]) or 0) <= UNUSABLE_S
 
 
 def test_an_action_that_fails_holds_up_no_other_one(clock: Clock) -> None:
@@ -69,7 +69,7 @@ def test_an_action_that_fails_holds_up_no_other_one(clock: Clock) -> None:
     assert retries.due(OTHER)
     assert [(one.verb, one.name, one.message) for one in retries.found()] == [("delete", "a", "no")]
     retries.worked(POD)
-    assert (retries.found(), retries.due_in_s()) == ((), None)
+    assert (retries.found(), retries.due_in_s([POD, OTHER])) == ((), None)
 
 
 def test_what_is_not_planned_any_more_is_forgotten(clock: Clock) -> None:
@@ -79,6 +79,16 @@ def test_what_is_not_planned_any_more_is_forgotten(clock: Clock) -> None:
     retries.keep([delete(OTHER)])
     assert [one.name for one in retries.found()] == ["b"]
     assert not retries.due(STATUS)
+
+
+def test_what_waits_for_another_action_is_no_reason_to_reconcile_at_once(clock: Clock) -> None:
+    retries = ActionRetries(clock)
+    retries.failed(OTHER, ClusterError("no answer"), T0)
+    clock.now += 20
+    retries.failed(POD, Rejected("no"), T0)
+    assert retries.due_in_s([POD, OTHER]) == 0
+    assert retries.due_in_s([POD]) == REFUSED_S, "the other one is made after this one"
+    assert retries.due_in_s([None]) is None
 
 
 def test_a_flood_of_events_of_one_reason_becomes_a_few_and_takes_no_room_from_others(

@@ -28,7 +28,7 @@ RUN_RULES: list[Rule] = [
     _rule("", "pods", "list", "watch", "delete"),
     # Never get or list: tokens are derived, so users' secrets stay unread.
     _rule("", "secrets", "create"),
-    # get: whose one is that has the name of ours
+    # get: whose one is that has the name of ours, and whether ours is as it was made
     _rule("networking.k8s.io", "networkpolicies", "get", "create", "patch"),
     _rule("", "events", "create"),
 ]

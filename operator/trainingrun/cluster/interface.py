@@ -75,6 +75,14 @@ class Cluster(Protocol):
         """
         ...
 
+    async def find(self, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The object of this kind and name, read from the API server; None: it does not exist."""
+        ...
+
+    async def restore(self, manifest: Mapping[str, Any], uid: str) -> None:
+        """Make the spec of the object with this UID be exactly the manifest's."""
+        ...
+
     async def create(self, manifest: Mapping[str, Any]) -> bool:
         """Create it; False if one of that name is there already."""
         ...

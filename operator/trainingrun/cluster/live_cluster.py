@@ -211,6 +211,21 @@ class KubernetesCluster:
         type_of = {"apiVersion": kind.api_version, "kind": kind.name}  # lists leave it out
         return [{**type_of, **item} for item in items], version
 
+    async def find(self, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """See `Cluster.find`."""
+        try:
+            return await self._connection.request("GET", path_of_manifest(manifest))
+        except NotFound:
+            return None
+
+    async def restore(self, manifest: Mapping[str, Any], uid: str) -> None:
+        """See `Cluster.restore`."""
+        guard = {"op": "test", "path": "/metadata/uid", "value": uid}
+        spec = {"op": "replace", "path": "/spec", "value": manifest["spec"]}
+        await self._connection.request(
+            "PATCH", path_of_manifest(manifest), [guard, spec], content_type=JSON_PATCH
+        )
+
     async def create(self, manifest: Mapping[str, Any]) -> bool:
         """See `Cluster.create`."""
         try:

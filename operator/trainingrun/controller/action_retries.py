@@ -4,7 +4,7 @@ A fault of the moment is tried again soon. What the API server refuses stays so 
 changes a policy, a quota or the run, and is tried seldom, whatever events come in meanwhile.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -78,9 +78,15 @@ class ActionRetries:
         """What of the plan's actions fails."""
         return tuple(one.shown for key, one in self._failing.items() if key != STATUS)
 
-    def due_in_s(self) -> float | None:
-        """Seconds until the next one is tried; None: none fails."""
-        due_at = min((one.due_at for one in self._failing.values()), default=None)
+    def __bool__(self) -> bool:
+        """Whether anything fails."""
+        return bool(self._failing)
+
+    def due_in_s(self, keys: Collection[ActionKey | None]) -> float | None:
+        """Seconds until the first of these is tried; None: none of them fails."""
+        due_at = min(
+            (one.due_at for key, one in self._failing.items() if key in keys), default=None
+        )
         return None if due_at is None else max(0.0, due_at - self._clock())
 
     def _wait_s(self, error: Exception, tries: int) -> float:

@@ -31,11 +31,12 @@ from ..reconciling.model import (
     Plan,
     Ref,
     RequestSuspend,
+    Restore,
     RunEvent,
     key_of,
 )
 from ..reconciling.reconcile_settings import ReconcileSettings
-from ..rendering import renewed_token_secret, token_secret
+from ..rendering import renewed_token_secret, support_objects, token_secret
 from ..rendering.render_settings import RenderSettings
 from .action_retries import STATUS, ActionRetries
 from .event_limits import EventLimits
@@ -56,6 +57,10 @@ EMIT_S = 5.0
 """The longest time for the events of one reconcile."""
 ERROR_RETRY_S = 60.0
 """Until a run is planned again for which planning has raised an error, unless it changes."""
+SUPPORT_S = 60.0
+"""Between two reads of what a running attempt needs beside its pods, while it is reconciled."""
+REPAIRED_S = 10.0
+"""The same after it was repaired: another controller may change it again and again."""
 RENEW_S = 60.0
 """Between two tokens made for one head: about as long as the kubelet takes to mount one."""
 
@@ -97,6 +102,7 @@ class Reconciler:
         self._retries: dict[Key, tuple[tuple[str, int], ActionRetries]] = {}
         self._events, self._pace = EventLimits(clock), StatusPace(clock)
         self._plan_errors: dict[Key, str] = {}
+        self._support_due: dict[Key, tuple[tuple[str, ...], float]] = {}
         self._renewed: dict[str, datetime] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -124,9 +130,10 @@ class Reconciler:
                 self._follow(key, seen, plan)
                 return min(wait_s, plan.requeue_after_s or wait_s)
             if not await self._publish(key, seen, plan):
-                return self._retries_of(key, seen).due_in_s()
+                return self._retries_of(key, seen).due_in_s([STATUS])
             self._follow(key, seen, plan)
             requeue_after_s = await self._act(key, seen, plan)
+            self._note_support(key, seen, plan)
             await self._emit(key, _ref(seen), plan.events)
             await self._renew_token(key, seen)
         return requeue_after_s
@@ -135,6 +142,7 @@ class Reconciler:
         """The plan, and what was observed with all that it rests on."""
         seen = self._with_failures(key, self._with_progress(key, seen))
         seen = await self._with_lease_ages(seen)
+        seen = await self._with_support(key, seen)
         return seen, self._decide(key, seen)
 
     def _decide(self, key: Key, seen: Observed) -> Plan:
@@ -215,6 +223,36 @@ class Reconciler:
             return dataclasses.replace(seen, acted=False)
         return dataclasses.replace(seen, failing=retries.found(), acted=retries.acted)
 
+    async def _with_support(self, key: Key, seen: Observed) -> Observed:
+        """With what a running attempt needs beside its pods, where it was not read for a while.
+
+        It is not watched: a watch of it would have every one of the cluster's runs in memory.
+        """
+        if running(seen.run.status) is None:
+            return seen
+        rendering, now = self._rendering(), self._clock()
+        namespaces, due_at = self._support_due.get(key, ((), 0.0))
+        if namespaces == rendering.kuberay_namespaces and now < due_at:
+            return seen
+        found = []
+        try:
+            for manifest in support_objects(seen.run, rendering):
+                found.append(await self._cluster.find(manifest))
+        except ClusterError as error:
+            log.info("not read: %s", text_of(error))
+            return seen
+        return dataclasses.replace(seen, support=tuple(known for known in found if known))
+
+    def _note_support(self, key: Key, seen: Observed, plan: Plan) -> None:
+        """When it is read again: soon after a repair, at once while that fails."""
+        if seen.support is None:
+            return
+        repairs = {key_of(action) for action in plan.actions if isinstance(action, Apply | Restore)}
+        retries = self._known_retries(key, seen)
+        failing = {(one.verb, one.kind, one.name) for one in retries.found()} if retries else set()
+        wait_s = 0.0 if repairs & failing else REPAIRED_S if repairs else SUPPORT_S
+        self._support_due[key] = (self._rendering().kuberay_namespaces, self._clock() + wait_s)
+
     async def _act(self, key: Key, seen: Observed, plan: Plan) -> float | None:
         """Carries the plan out; seconds until the next reconcile.
 
@@ -226,7 +264,7 @@ class Reconciler:
         retries = self._retries_of(key, seen)
         retries.keep(plan.actions)
         waits = [] if plan.requeue_after_s is None else [plan.requeue_after_s]
-        until, creates = self._clock() + ACT_S, True
+        until, creates, tried = self._clock() + ACT_S, True, set()
         for action in plan.actions:
             is_creation = isinstance(action, Apply | EnsureToken)
             if is_creation and not creates:
@@ -234,14 +272,15 @@ class Reconciler:
             if not is_creation and self._clock() > until:
                 waits.append(0.0)
                 break
+            tried.add(key_of(action))
             if not retries.due(key_of(action)) or not await self._try(action, seen, retries):
                 creates = creates and not is_creation
         if retries.found() != seen.failing:
             waits.append(0.0)  # the status is to say so
-        due_in_s = retries.due_in_s()
+        due_in_s = retries.due_in_s(tried)
         if due_in_s is not None:
             waits.append(due_in_s)
-        elif not plan.actions:
+        if not plan.actions and not retries:
             self._retries.pop(key, None)
         return min(waits, default=None)
 
@@ -279,6 +318,8 @@ class Reconciler:
         match action:
             case Apply(manifest):
                 await self._cluster.apply(manifest)
+            case Restore(manifest, uid):
+                await self._cluster.restore(manifest, uid)
             case EnsureToken(secret):
                 token = self._tokens().of(metadata.uid)
                 await self._cluster.create(with_token(secret, token))
@@ -387,6 +428,7 @@ class Reconciler:
         self._pace.forget(key)
         self._retries.pop(key, None)
         self._plan_errors.pop(key, None)
+        self._support_due.pop(key, None)
 
     def _known_retries(self, key: Key, seen: Observed) -> ActionRetries | None:
         """Of this run and this spec: after an edit everything is tried anew."""

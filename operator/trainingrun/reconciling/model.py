@@ -96,6 +96,8 @@ class Observed:
     """The actions on this run that were tried and did not work, for this generation."""
     acted: bool = True
     """Whether this process has carried out a plan of this run, so that `failing` is complete."""
+    support: tuple[Object, ...] | None = None
+    """What of `rendering.support_objects` is there, read just now; None: it was not read."""
     stale: Mapping[str, str] = field(default_factory=dict)
     """Kinds, such as "Pod" or "RayJob", of which lists and watches fail at present, with
     the reason in a sentence. What is given of such a kind was read last: an object that is
@@ -121,6 +123,15 @@ class Apply:
     """Server-side apply of a manifest; idempotent."""
 
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Make the spec of an object be exactly as in a manifest; `Apply` leaves what others added."""
+
+    manifest: Manifest
+    uid: str
+    """Of the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +170,7 @@ class RequestSuspend:
     attempt: int
 
 
-Action = Apply | EnsureToken | Delete | ExcludeNodes | RequestSuspend
+Action = Apply | Restore | EnsureToken | Delete | ExcludeNodes | RequestSuspend
 
 
 Verb = Literal["create", "delete", "change"]
@@ -174,6 +185,8 @@ def key_of(action: Action) -> ActionKey | None:
     match action:
         case Apply(manifest) | EnsureToken(manifest):
             return "create", manifest["kind"], manifest["metadata"]["name"]
+        case Restore(manifest):
+            return "change", manifest["kind"], manifest["metadata"]["name"]
         case Delete(ref):
             return "delete", ref.kind, ref.name
         case ExcludeNodes(ref):

@@ -30,6 +30,7 @@ from . import (
     restore_source,
     silence,
     stuck,
+    support,
     suspension,
 )
 from .context import ReconcileContext, UnconfirmedAbsence
@@ -124,6 +125,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     # The exclusion first: a replacement on the dead node, which stays Ready for most of a minute,
     # would wait without end.
     builder.add(node_exclusions.exclude_nodes(context, builder.status, builder.bookkeeping, number))
+    builder.add(support.keep(context))
     builder.add(node_loss.replace_pods(lost))
     builder.add(ray_loss.replace_pods(context, number))
     builder.add(
