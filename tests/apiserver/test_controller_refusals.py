@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from support.apiserver import ApiError
 from support.operators import a_run, document, eventually, running
 from trainingrun.controller import reconcile
 
@@ -191,11 +192,10 @@ async def test_two_deletions_that_are_denied_keep_no_loss_out_of_the_status(
 async def test_a_ray_job_too_large_to_be_stored_is_said_and_seldom_tried(
     apiserver, namespace, kuberay, new_operator, status
 ):
-    """Its variables are in the head's template and in the workers'."""
-    variables = [{"name": f"E{number}", "value": "x" * 16_000} for number in range(60)]
-    training = {"function": "a.b:c", "env": variables}
+    """The podTemplate is in the head's template and in the workers'."""
+    side = {"name": "side", "image": "none", "args": ["x" * 800_000]}
     async with running(operator := await new_operator()):
-        apiserver.create(a_run(namespace, training=training))
+        apiserver.create(a_run(namespace, podTemplate={"spec": {"containers": [side]}}))
         await eventually(lambda: condition_says(status, "Rejected", "RayJob", "too large"))
         tries = operator.metrics.reconcile_errors.labels("Unusable")._value.get()
     assert tries == 1
@@ -226,8 +226,17 @@ async def test_a_status_that_is_refused_is_said_in_an_event_and_nothing_is_done(
 ):
     denied("trainingrun.dev", "trainingruns/status", "UPDATE", "false", "no status here")
     events = f"/api/v1/namespaces/{namespace}/events"
+    path = apiserver.path(apiserver.create(a_run(namespace)))
+
+    def is_denied() -> bool:
+        try:
+            apiserver.replace(apiserver.request("GET", path) | {"status": {}}, "status")
+        except ApiError as error:
+            return "no status here" in str(error)
+        return False
+
+    await eventually(is_denied, "a policy takes a moment to be in force")
     async with running(operator := await new_operator()):
-        apiserver.create(a_run(namespace))
         await eventually(
             lambda: [
                 event

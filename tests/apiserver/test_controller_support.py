@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from support.operators import a_run, document, eventually, running, settled
+from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import reconcile
 
 MERGE = "application/merge-patch+json"
@@ -46,7 +47,8 @@ async def test_a_network_policy_that_is_deleted_or_edited_is_put_right_while_the
         await asyncio.to_thread(apiserver.request, "PATCH", path, edits, MERGE)
         await eventually(lambda: policy()["spec"] == rendered["spec"])
 
-        monkeypatch.setattr(operator.cluster._kuberay_namespaces, "found", ("elsewhere",))
+        moved = property(lambda _: ("elsewhere",))
+        monkeypatch.setattr(KubernetesCluster, "kuberay_namespaces", moved)
         await eventually(lambda: "elsewhere" in str(policy()["spec"]))
         await settled(operator, (namespace, "digits"))
         assert status()["phase"] == "Running"
