@@ -432,7 +432,7 @@ def test_the_runtime_learns_when_checkpoints_are_made(
 ):
     run = a_run(checkpoints=checkpoints, workers={"capacity": {"type": capacity}})
     found = rendering.contract(run, 1, rendering.RenderSettings()).checkpoints.to_dict()
-    assert found == {"keep": 2, "bestOrder": "max", **told}
+    assert found == {"keep": 2, "bestOrder": "max", "keepBest": 1, **told}
 
 
 def test_two_runs_of_one_name_keep_apart_in_the_bucket():
