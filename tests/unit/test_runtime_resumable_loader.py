@@ -368,7 +368,7 @@ def test_a_loader_with_the_protocol_of_stateful_data_loader_goes_on(at: int) -> 
 
 def test_a_loader_that_is_not_restored_is_refused() -> None:
     drawn = DrawnBatches({"loader": a_loader()})
-    with pytest.raises(ValueError, match=r"as in Session\(loader=loader\): this list would begin anew"):
+    with pytest.raises(ValueError, match=r"Session\(loader=loader\): this list would begin anew"):
         next(drawn.repeated([1, 2]))
 
 
