@@ -76,7 +76,7 @@ class TestParsing:
         raw = self.raw(workers={"count": 0})
         raw["status"] = RunStatus(attempt=3, phase=Phase.RUNNING).to_dict()
         run, invalid = parse(raw)
-        assert invalid.startswith("spec.workers.count: ")
+        assert invalid.startswith("spec.workers.count is 0; write at least 1")
         assert (run.metadata.name, run.status.attempt) == ("digits", 3)
 
     @pytest.mark.parametrize(
