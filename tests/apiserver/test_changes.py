@@ -137,7 +137,7 @@ def test_the_same_quantity_written_otherwise_is_no_change(
         ({"resources": {"dataCpus": 1}}, {"resources": {"dataCpus": 2}}),
         ({"placement": "Pack"}, {"placement": "Spread"}),
         ({"capacity": {"type": "Spot"}}, {"capacity": {"type": "PreferSpot"}}),
-        ({"podTemplate": {"spec": {"nodeName": "a"}}}, {}),
+        ({"podTemplate": {"spec": {"serviceAccountName": "a"}}}, {}),
     ],
     ids=str,
 )

@@ -233,7 +233,7 @@ def a_ray_job(
     return {
         "apiVersion": RAY_API,
         "kind": "RayJob",
-        "metadata": owned_by(run, name, attempt="1"),
+        "metadata": owned_by(run, name, attempt="1") | {"ownerReferences": [controlled_by(run)]},
         "spec": {"entrypoint": entrypoint},
     }
 

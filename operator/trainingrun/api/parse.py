@@ -116,6 +116,8 @@ def _sentence(detail: ErrorDetails) -> str:
     }
     if kind in needs:
         return f"{shown}; write {needs[kind].format(**context)}"
+    if isinstance(value, Mapping | list):
+        shown = path
     return f"{shown}: {detail['msg']}"
 
 

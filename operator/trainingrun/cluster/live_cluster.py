@@ -179,7 +179,7 @@ class KubernetesCluster:
                 return made
             except AlreadyExists:
                 known = await self._existing(manifest, kind)
-        if owner_uid(known) != owner_uid(manifest):
+        if owner_uid(known) is None or owner_uid(known) != owner_uid(manifest):
             raise Rejected(foreign(manifest, known))
         # With its UID: another of that name, made meanwhile by another client, is a conflict.
         own = {**manifest, "metadata": {**metadata, "uid": known["metadata"]["uid"]}}
