@@ -1,6 +1,6 @@
 """How many Events a run may have: the code of a run brings about as many as it likes.
 
-Each reason has an allowance of its own, so that many of one kind take no room from the others.
+Each reason has an allowance of its own, so that many of one reason suppress no other one.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 """Which reconciles may begin: slow ones take no more than their share of the operator.
 
 A reconcile waits for the API server, and where a webhook is slow, for long. One that takes longer
-than `SLOW_S` makes room for another. Of runs that were slow the last time, and of new ones beside
+than `SLOW_S` lets another one begin. Of runs that were slow the last time, and of new ones beside
 such in their namespace, only a few are reconciled at once.
 """
 
@@ -17,7 +17,7 @@ SLOW_S = 1.0
 MOST_SLOW = 8
 """Slow reconciles at once before another one begins that is expected to be slow."""
 MOST_BESIDE = 32
-"""Slow reconciles at once that make room for others; all together they are fewer than the
+"""Slow reconciles at once beside which others begin; all together they are fewer than the
 connections to the API server (`api_client.REQUESTS`)."""
 
 

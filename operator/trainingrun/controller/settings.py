@@ -35,7 +35,7 @@ class OperatorSettings:
     in one namespace need two names."""
     workers: int = 8
     """Runs that are reconciled in parallel. Each waits mostly for the API server; one that waits
-    for over a second makes room for another."""
+    for over a second lets another one begin."""
     request_timeout_s: float = 30.0
     """Longest wait for an answer of the API server, in seconds."""
     retry_initial_s: float = 0.1
