@@ -81,9 +81,8 @@ class Display:
         """Show the progress of the training."""
         rate = self._rate(progress)
         parts = [progress.state.value.lower()]
-        if (
-            progress.state is documents.RunState.STARTING
-        ):  # the line changes while nothing else does
+        # Else no line would follow while the training starts.
+        if progress.state is documents.RunState.STARTING:
             parts.append(f"{time.monotonic() - self._began:.0f} s")
         if progress.total_steps:
             parts.append(f"step {progress.step}/{progress.total_steps}")

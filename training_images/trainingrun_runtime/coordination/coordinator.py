@@ -178,7 +178,7 @@ class Coordinator:
         """Rank 0: the training code has a session, whose reports are the ones that count."""
         with self._lock:
             if group == self._group.number:
-                self._group.has_session, self._group.silence = True, ""
+                self._group.has_session = True
                 self._accounting.session_began()
 
     def reports_nothing(self, group: int, sentence: str) -> None:
@@ -191,7 +191,7 @@ class Coordinator:
     def stepped(self, report: StepReport) -> Command:
         """Rank 0: steps were done; returns the command that applies now."""
         with self._lock:
-            self._group.has_session, self._group.silence = True, ""
+            self._group.has_session = True
             self._accounting.stepped(report)
         return self._command
 
@@ -205,7 +205,7 @@ class Coordinator:
             now = time.time()
             own = printable_metrics(metrics, self._needed)
             self._inbox.add(group.number, [Row(step, now, own)])
-            group.has_reported, group.silence = True, ""
+            group.has_reported = True
             self._accounting.reported(now, step, own)
 
     def keep_last_report(self, pickled: bytes) -> None:

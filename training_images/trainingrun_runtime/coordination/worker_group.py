@@ -85,6 +85,6 @@ class WorkerGroup:
         """
         stuck = standstill.sentence(self._stands, self.world_size, now)
         found = self.comparison.findings(nodes, pods, now)
-        if self.silence:
+        if self.silence and not self.reports:
             found["warnings"] = [self.silence, *found.get("warnings", ())]
         return {"standstill": stuck, **found}
