@@ -1,5 +1,6 @@
 """A standby whose view is late takes over, and what is healthy goes on."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -10,10 +11,12 @@ import pytest
 
 from support.apiserver import ApiServer
 from support.operators import (
+    PATIENCE_S,
     RAY_API,
     Proxy,
     a_ray_job,
     a_run,
+    configuration_of,
     document,
     eventually,
     owned_by,
@@ -21,6 +24,7 @@ from support.operators import (
     settled,
     watching,
 )
+from trainingrun.cluster.api_client import Connection
 from trainingrun.controller.operator import Operator
 
 HALF_OPEN_S = 10.0
@@ -170,3 +174,20 @@ async def test_a_watch_that_is_open_and_says_nothing_is_noticed_within_ten_secon
         took = time.monotonic() - began
     await proxy.down()
     assert took <= HALF_OPEN_S + 2, f"{took:.1f} s"  # and to be opened anew
+
+
+async def test_a_watch_is_never_opened_on_a_connection_that_may_have_gone_silent(apiserver):
+    proxy = Proxy(urlsplit(apiserver.url).port)
+    await proxy.up()
+    connection = Connection(await configuration_of(apiserver, proxy.port))
+    session = connection.session_for_watches(lambda request, send: send(request))
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(2):
+                async with session.get(f"{connection.server}/version") as answer:
+                    assert (await answer.json())["gitVersion"]
+                proxy.silence()
+    finally:
+        await session.close()
+        await connection.close()
+        await proxy.down()

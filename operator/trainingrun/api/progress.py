@@ -261,7 +261,8 @@ class Progress(Wire):
     """Latest reported metrics; NaN and infinity as strings."""
     checkpoint: LastCheckpoint | None = None
     """The newest committed checkpoint."""
-    records: Annotated[list[Record], the_last(MOST_RECORDS), BeforeValidator(_of_known_kinds)] = (
+    # The validator on the right comes first: only the last records are looked at.
+    records: Annotated[list[Record], BeforeValidator(_of_known_kinds), the_last(MOST_RECORDS)] = (
         Field(default_factory=list)
     )
     """What happened, newest last, at most 100."""

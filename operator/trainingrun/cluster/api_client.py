@@ -137,7 +137,11 @@ class Connection:
     def session_for_watches(
         self, middleware: Callable[..., Awaitable[aiohttp.ClientResponse]]
     ) -> aiohttp.ClientSession:
-        """A session with the same credentials, without a limit of connections."""
+        """A session with the same credentials, without a limit of connections.
+
+        Each watch has a connection of its own: where the way to the API server is interrupted, one
+        that was kept from an earlier request is as silent as the watch that is to be replaced.
+        """
 
         async def authorized(
             request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
@@ -145,14 +149,18 @@ class Connection:
             request.headers.update(await self._headers("application/json"))
             return await send(request)
 
-        return self._new_session(0, (middleware, authorized))
+        return self._new_session(0, (middleware, authorized), reuse=False)
 
     def _new_session(
-        self, limit: int, middlewares: Sequence[aiohttp.ClientMiddlewareType] = ()
+        self,
+        limit: int,
+        middlewares: Sequence[aiohttp.ClientMiddlewareType] = (),
+        *,
+        reuse: bool = True,
     ) -> aiohttp.ClientSession:
         """At most `limit` connections at once; 0: as many as are opened."""
         connector = aiohttp.TCPConnector(
-            ssl=self._tls, limit=limit, socket_factory=_keepalive_socket
+            ssl=self._tls, limit=limit, socket_factory=_keepalive_socket, force_close=not reuse
         )
         return aiohttp.ClientSession(
             connector=connector, trust_env=True, read_bufsize=READ_BYTES, middlewares=middlewares
