@@ -7,7 +7,7 @@
 # make test-all  make test, test-slow, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
 # make e2e-full  make e2e, further losses and outages, a sweep, other frameworks, what newcomers meet: an hour more
-# make bench     training beside torchrun and Ray Train alone (ONLY=stall: one part)
+# make bench     training beside torchrun and Ray Train alone (ONLY=stall: one part); writes docs/benchmarks.md
 #
 # pip's own settings (PIP_FIND_LINKS, PIP_INDEX_URL …) reach every pip that is called here.
 PYTHON ?= python3

@@ -26,6 +26,7 @@ from e2e.journals import ENV, MOUNT, Journals  # noqa: E402
 from e2e.kube import Kubectl, wait_for  # noqa: E402
 from e2e.report import seconds_without_training  # noqa: E402
 from e2e.runs import BURST, Run, kill_trainer, specification  # noqa: E402
+from support import benchmark_page  # noqa: E402
 
 SCRIPT = ROOT / "tests" / "e2e" / "plain_train.py"
 FOREVER = {"name": "STEPS", "value": "1000000"}
@@ -174,7 +175,9 @@ def main() -> None:
     print(f"\n{'medians, seconds without training':34} KubeRay    ours   ratio")
     for what, by_side in found.items():
         theirs, ours = (statistics.median(by_side[name]) for name in ("KubeRay", "ours"))
-        print(f"{what:34} {theirs:7.1f} {ours:7.1f} {theirs / ours:7.2f}")
+        print(f"{what:34} {theirs:7.1f} {ours:7.1f} {ours / theirs:7.2f}")
+        row = (what, f"{theirs:.1f} s", f"{ours:.1f} s", f"{ours / theirs:.2f}")
+        benchmark_page.write("beside KubeRay", [row])
 
 
 def one_run(kubectl: Kubectl, side: Side, only: str) -> list[tuple[str, float]]:

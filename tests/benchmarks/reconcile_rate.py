@@ -28,6 +28,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 
+from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiServer, running_apiserver  # noqa: E402
 from support.binaries import kuberay_crds  # noqa: E402
 from support.operators import RAY_API, a_run, configuration_of  # noqa: E402
@@ -73,6 +74,8 @@ def main() -> None:
             )
         print(f"RayJob -> RayCluster      {runs} in {their_s:6.2f} s   {runs / their_s:6.1f}/s")
         print(f"ratio                     {their_s / our_s:.2f}")
+        rates = (f"{runs / our_s:.0f} RayJobs/s", f"KubeRay: {runs / their_s:.0f} RayClusters/s")
+        benchmark_page.write("operator", [(f"{runs} runs created at once", *rates)])
 
 
 async def measure(

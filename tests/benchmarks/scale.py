@@ -42,6 +42,7 @@ import aiohttp  # noqa: E402
 from aiohttp import web  # noqa: E402
 
 from benchmarks import scale_objects as objects  # noqa: E402
+from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiError, ApiServer, running_apiserver  # noqa: E402
 from support.binaries import kuberay_crds  # noqa: E402
 from support.operators import configuration_of  # noqa: E402
@@ -110,6 +111,9 @@ def measure(
         print(f"  reconciles              {(reconciles() - before) / passed:.1f}/s")
         polls = metric("trainingrun_progress_polls_total") - polls_before
         print(f"  progress polls          {polls / passed:.1f}/s")
+        runs = f"{arguments.runs} runs, {arguments.running} running, {arguments.nodes} nodes"
+        found = f"{now_mb:.0f} MB; {share * 100:.1f} % of a core; all seen after {seen_s:.0f} s"
+        benchmark_page.write("operator", [(runs, found, "")])
 
 
 def install(server: ApiServer, arguments: argparse.Namespace) -> None:

@@ -18,9 +18,10 @@ from e2e import installing, live_source
 from e2e.cluster import TestCluster
 from e2e.diagnosing import excerpt, keep_evidence, recall
 from e2e.long_run import LongRun
-from e2e.report import Row, table
+from e2e.report import Row, cells_of, table
 from e2e.runs import Run, specification
 from e2e.scenario import Scenario, keep_reference, reference_key
+from support import benchmark_page
 
 NAME = os.environ.get("E2E_CLUSTER", "trainingrun-e2e")
 ROWS = pytest.StashKey[list[Row]]()
@@ -160,6 +161,7 @@ def write_table(rows: list[Row]) -> None:
     """Now, not at the end: a session that is cut off has measured something too."""
     if rows:
         (clusters.ARTIFACTS / "e2e.md").write_text(table(rows))
+        benchmark_page.write("losses", map(cells_of, rows))
 
 
 def failed(node: pytest.Item) -> bool:

@@ -113,7 +113,7 @@ HEADER = (
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table, aligned so that it reads well as plain text too."""
-    cells = [HEADER, *(_cells(row) for row in rows)]
+    cells = [HEADER, *(cells_of(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEADER))]
     cells.insert(1, tuple("-" * width for width in widths))
     lines = [
@@ -123,7 +123,8 @@ def table(rows: Sequence[Row]) -> str:
     return "".join(f"| {line} |\n" for line in lines)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def cells_of(row: Row) -> tuple[str, ...]:
+    """The row's cells, in the order of `HEADER`."""
     return (
         row.scenario,
         _or_dash(row.seconds, "{:.1f}"),

@@ -132,6 +132,7 @@ def test_a_run_that_loses_a_node_ends_with_the_same_weights(folder: Path) -> Non
     assert preempted.result()["weights_sha256"] == undisturbed.result()["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log(
     folder: Path,
 ) -> None:

@@ -91,29 +91,20 @@ def test_a_script_that_swallows_a_suspend_is_suspended(a_script: Callable[[str],
     assert run_result.read(run.bucket) is None
 
 
-@pytest.mark.parametrize("code", ["print('no training here')", "import os; os._exit(0)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('no training here')",
+        pytest.param("import os; os._exit(0)", marks=pytest.mark.slow),
+    ],
+)
 def test_a_script_that_never_trains_has_failed(a_script: Callable[[str], Run], code: str) -> None:
     run = a_script(code)
     assert run.drive() == 1, run.log()
     assert "without calling fit()" in failure_of(run).message
 
 
-def test_a_second_fit_is_refused_in_a_sentence_and_not_mixed_with_the_first(
-    a_script: Callable[[str], Run],
-) -> None:
-    run = a_script(
-        """
-        trainer(steps=5).fit()
-        trainer(steps=7).fit()
-        """
-    )
-    assert run.drive() == 1, run.log()
-    failure = failure_of(run)
-    assert failure.kind == "Application"
-    assert "fit() was called a second time" in failure.message
-    assert [committed.step for committed in manifest.committed(run.bucket)] == [5]
-
-
+@pytest.mark.slow
 def test_a_script_gets_its_arguments_and_the_names_of_its_run(
     a_script: Callable[[str], Run],
 ) -> None:

@@ -1,0 +1,53 @@
+"""The tables of docs/benchmarks.md, which the commands that measure write themselves.
+
+A table begins with `<!-- table: NAME -->` and ends with the first empty line after it. A row that
+is measured again takes the place of the one with the same first cell, and the others stay: a
+command may measure some of them. CI measures on machines that nobody knows, and writes nothing.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+def write(table: str, rows: Iterable[Sequence[str]]) -> None:
+    """Takes the rows into the page's table, each with when and on what it was measured.
+
+    Raises:
+        ValueError: the page has no such table, or a row has another number of cells.
+    """
+    if os.environ.get("CI") == "true":
+        return
+    measured = f"{datetime.now(UTC):%Y-%m-%d}, {_revision()}, {os.cpu_count()} cores"
+    PAGE.write_text(merged(PAGE.read_text(), table, [(*row, measured) for row in rows]))
+
+
+def merged(page: str, table: str, rows: Iterable[Sequence[str]]) -> str:
+    """The page with these rows in its table."""
+    before, mark, rest = page.partition(f"<!-- table: {table} -->\n")
+    if not mark:
+        raise ValueError(f"docs/benchmarks.md has no table {table!r}: add <!-- table: {table} -->")
+    old, end, after = rest.partition("\n\n")
+    heading, line, *lines = old.splitlines()
+    known = {_cells(line)[0]: line for line in lines}
+    for row in rows:
+        if len(row) != len(_cells(heading)):
+            raise ValueError(f"{row} does not fit the table {heading}")
+        known[row[0]] = f"| {' | '.join(row)} |"
+    return "".join([before, mark, "\n".join([heading, line, *known.values()]), end, after])
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def _revision() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    return found.stdout.strip() or "no revision"

@@ -1,0 +1,37 @@
+"""A row that is measured again replaces the old one; the others stay."""
+
+import pytest
+
+from support.benchmark_page import PAGE, merged
+
+OLD = """# Benchmarks
+
+<!-- table: losses -->
+| what | seconds | measured |
+| --- | --- | --- |
+| a pod | 11.0 | May |
+| a node | 20.0 | May |
+
+After it.
+"""
+
+
+def test_a_row_takes_the_place_of_the_one_with_its_first_cell_and_a_new_one_is_the_last():
+    new = merged(OLD, "losses", [("a node", "19.0", "June"), ("a head", "18.0", "June")])
+    assert new == OLD.replace(
+        "| a node | 20.0 | May |", "| a node | 19.0 | June |\n| a head | 18.0 | June |"
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "row"), [("gains", ("a", "b", "c")), ("losses", ("a node", "19.0"))]
+)
+def test_what_does_not_fit_changes_nothing(table, row):
+    with pytest.raises(ValueError, match=r"docs/benchmarks\.md|does not fit"):
+        merged(OLD, table, [row])
+
+
+@pytest.mark.parametrize("table", ["losses", "training", "beside KubeRay"])
+def test_the_page_has_the_tables_that_commands_write(table):
+    page = PAGE.read_text()
+    assert merged(page, table, []) == page
