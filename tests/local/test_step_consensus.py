@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
+from trainingrun_runtime.coordination.step_consensus import Place, StepConsensus, StepValues
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", params=[16, 1], ids=["own connections", "gloo"])
-def found(request: pytest.FixtureRequest) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
     """What rank 0 of two has found."""
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "support" / "two_ranks.py"), str(request.param)],
+        [sys.executable, str(ROOT / "tests" / "support" / "two_ranks.py")],
         env={**os.environ, "PYTHONPATH": roots},
         capture_output=True,
         text=True,
@@ -46,6 +48,19 @@ def test_a_silent_rank_is_waited_for_as_long_as_torch_timeout_seconds_says(
 ) -> None:
     """Not for the half hour that PyTorch's own default would be."""
     assert 2.5 < found["waited"] < 30
+
+
+def test_a_lost_rank_is_noticed_at_once(found: dict[str, Any]) -> None:
+    """And its loss is no error of the code."""
+    assert found["noticed after"] < 30
+    assert found["a loss"] is True
+
+
+def test_a_rank_that_trains_alone_agrees_with_itself() -> None:
+    alone = StepConsensus(timeout_s=1.0)
+    assert alone.exchange(Place.STEP, StepValues(command=1, step=1)) == StepValues()
+    assert alone.under_way()() == alone.settle() == StepValues(command=1, step=1)
+    assert alone.gather([7]) == [[7]]
 
 
 def test_a_result_is_known_to_another_thread_once_every_rank_has_contributed(

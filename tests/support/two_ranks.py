@@ -1,12 +1,8 @@
-"""`python two_ranks.py LINKED`: what two ranks agree on, without Ray; prints JSON.
-
-LINKED: the largest number of ranks with connections of their own; 1: these use gloo.
-"""
+"""What two ranks agree on, without Ray; prints JSON."""
 
 import json
 import os
 import socket
-import sys
 import time
 from typing import Any
 
@@ -19,14 +15,15 @@ from trainingrun_runtime.coordination.step_consensus import (
     StepConsensus,
     StepValues,
 )
+from trainingrun_runtime.failure_causes import is_collective_error
 
 TIMEOUT_S = 3.0
 
 
-def work(rank: int, port: int, results: Any) -> None:
+def work(rank: int, port: int, results: Any, given_up: Any) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    consensus = StepConsensus(TIMEOUT_S, int(sys.argv[1]))
+    consensus, until_one_is_lost = StepConsensus(TIMEOUT_S), StepConsensus(60.0)
     found: dict[str, Any] = {}
     consensus.exchange(Place.STEP, StepValues(command=rank, step=1))
     found["one step late"] = consensus.exchange(
@@ -51,27 +48,30 @@ def work(rank: int, port: int, results: Any) -> None:
         except (RuntimeError, ConnectionError):
             found["waited"] = time.monotonic() - began
             found["unknown after it failed"] = result() is None
+        given_up.set()
+        began = time.monotonic()
+        try:
+            until_one_is_lost.barrier()
+        except (RuntimeError, ConnectionError) as error:
+            found["noticed after"] = time.monotonic() - began
+            found["a loss"] = is_collective_error(error)
         results.put(found)
     else:
-        results.get()  # alive, and silent, until rank 0 has given up
+        given_up.wait()  # alive, and silent
+        os._exit(0)
 
 
 def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    results = torch.multiprocessing.get_context("fork").Queue()
-    answers = torch.multiprocessing.get_context("fork").Queue()
+    context = torch.multiprocessing.get_context("fork")
+    results, given_up = context.Queue(), context.Event()
     ranks = torch.multiprocessing.start_processes(
-        start, (port, results, answers), 2, join=False, start_method="fork"
+        work, (port, results, given_up), 2, join=False, start_method="fork"
     )
     print(json.dumps(results.get(timeout=120)))
-    answers.put(None)
     while not ranks.join():
         pass
-
-
-def start(rank: int, port: int, results: Any, answers: Any) -> None:
-    work(rank, port, answers if rank else results)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from ray.train import ControllerError, PreemptionError, WorkerGroupError
 from ray.train.v2.api.preemption import PreemptionInfo
 
 from trainingrun_runtime.checkpoints.storage_errors import CredentialsError
-from trainingrun_runtime.coordination.rank_links import RankUnreachable
 from trainingrun_runtime.failure_causes import (
     DataLost,
     FailureCause,
@@ -206,9 +205,6 @@ def test_the_message_names_rank_type_and_first_line():
         pytest.param(
             raised_in("train", ConnectionError("gloo: connection closed by peer")),
             id="connection of gloo",
-        ),
-        pytest.param(
-            raised_in("train", RankUnreachable("rank 1 is lost: broken pipe")), id="rank's link"
         ),
         pytest.param(
             XGBoostError("[22:10] /xgboost/src/collective/result.cc:78: Failed to recv."),

@@ -12,7 +12,6 @@ from ray.exceptions import RayActorError
 from ray.train import TrainingFailedError, WorkerGroupError
 
 from .checkpoints.storage_errors import StorageError, recognize
-from .coordination.rank_links import RankUnreachable
 from .error_text import first_line, text_of
 from .ray_internals.controller import (
     ControllerError,
@@ -132,8 +131,8 @@ _COLLECTIVE = re.compile(
 _OF_A_GROUP = re.compile(r"gloo|nccl|process group", re.IGNORECASE)
 _OF_THE_CODE = re.compile(r"NCCL built in|only supported with GPUs|Duplicate GPU")
 """Errors of NCCL that each start meets again."""
-_COLLECTIVES = ("torch.distributed.", f"{__package__}.coordination.")
-"""Packages of what ranks say to each other."""
+_COLLECTIVES = "torch.distributed."
+"""The package by which ranks send each other something."""
 _LOST = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
 """Of ranks that do not answer: their process has ended, or was stopped."""
 _OF_TREES = re.compile(
@@ -151,7 +150,7 @@ def retry_of(error: BaseException) -> Literal["Always", "UnlessRepeated"]:
 
 def is_collective_error(error: BaseException) -> bool:
     """Whether an exception of the training code is one that the loss of another rank causes."""
-    if isinstance(error, DataLost | RankUnreachable):
+    if isinstance(error, DataLost):
         return True
     kind = type(error).__name__
     if _OF_THE_CODE.search(text_of(error)):

@@ -4,12 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum, auto
 from typing import NamedTuple
 
-import torch.distributed as dist
-
 from ..checkpoints.fingerprint import fingerprint
-from .gloo_group import GlooGroup, GlooRound
-from .link_setup import links_to_all
-from .rank_links import RankLinks, Round
+from .gloo_group import GlooGroup, Round
 from .standstill import LEFT_LOOP
 
 
@@ -71,25 +67,16 @@ class StepConsensus:
 
     A preemption notice reaches one pod, yet all ranks must make the checkpoint after the same step.
     Each step sends a few bytes to the other ranks and reads what they have sent after the former
-    one, which has arrived by then, so the step takes no longer. This does not interfere with the
+    one, which has arrived by then, so the step takes little longer. It does not interfere with the
     training's collectives and needs no accelerator.
 
     Args:
         timeout_s: seconds after which a rank that waits for the others fails.
-        linked_ranks: the largest number of ranks of which each has connections to all others; more
-            of them use a gloo group of their own.
     """
 
-    def __init__(self, timeout_s: float, linked_ranks: int = 16) -> None:
-        alone = not dist.is_initialized() or dist.get_world_size() == 1
-        rank, world_size = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
-        self._exchange: RankLinks | GlooGroup
-        if world_size <= linked_ranks:
-            links = {} if alone else links_to_all(rank, world_size, timeout_s)
-            self._exchange = RankLinks(rank, links, timeout_s)
-        else:
-            self._exchange = GlooGroup(timeout_s)
-        self._pending: Round | GlooRound | None = None
+    def __init__(self, timeout_s: float) -> None:
+        self._group = GlooGroup(timeout_s)
+        self._pending: Round | None = None
         self._last = StepValues()
 
     def exchange(self, place: Place, mine: StepValues) -> StepValues:
@@ -145,7 +132,7 @@ class StepConsensus:
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """Every rank's numbers, by rank; each rank passes equally many."""
-        return [list(each) for each in self._exchange.start(numbers).wait()]
+        return [list(each) for each in self._group.start(numbers).wait()]
 
     def compare_names(self, names: Iterable[str]) -> None:
         """Make sure that every rank has the same objects.
@@ -166,7 +153,7 @@ class StepConsensus:
 
     def _start(self, place: Place, mine: StepValues) -> None:
         values = [mine.command, mine.busy, mine.stop, mine.changed, mine.hold]
-        self._pending = self._exchange.start([mine.step, place, *values])
+        self._pending = self._group.start([mine.step, place, *values])
 
 
 def _largest(every: Sequence[Sequence[int]]) -> StepValues | None:
