@@ -1,5 +1,6 @@
 """Where workers, Ray's controller and the driver meet."""
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from trainingrun.api.contract import ContractCheckpoints, ContractStorage, RunCo
 from trainingrun.api.progress import ProgressResult, RecordKind, RunState
 from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
 from trainingrun_runtime.checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
+from trainingrun_runtime.coordination.command import Command
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.document import SHOWN
@@ -214,6 +216,34 @@ def test_reports_of_a_script_are_rows_and_those_of_a_session_come_from_itself(
     coordinator.reported(5, {"loss": 0.4})
     rows = [row for batch in coordinator.rows(0) for row in batch.rows]
     assert [(row.step, row.metrics) for row in rows] == [(3, {"loss": "NaN"}), (4, {"loss": 0.5})]
+
+
+class ComparedSlowly(int):
+    """A command whose comparison with the one that applies takes until it may end."""
+
+    compared, may_end = threading.Event(), threading.Event()
+
+    def __gt__(self, other: int) -> bool:
+        self.compared.set()
+        self.may_end.wait(60)
+        return int(self) > other
+
+
+def test_a_request_that_comes_while_a_group_begins_leaves_it_no_command_of_the_former_one(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.request(Command.CHECKPOINT_AND_EXIT)
+    command = ComparedSlowly(Command.NONE)
+    request = threading.Thread(target=coordinator.request, args=(command,))
+    group = threading.Thread(target=coordinator.group_started, args=(2, 0, []))
+    request.start()
+    assert command.compared.wait(60)
+    group.start()
+    group.join(0.5)  # it has to wait for the request, or is done by now
+    command.may_end.set()
+    for thread in (request, group):
+        thread.join(60)
+    assert coordinator.stepped(a_report(1, 1)) == Command.NONE
 
 
 def test_a_step_saved_alone_that_was_not_restored_is_not_named(coordinator: Coordinator):

@@ -193,7 +193,7 @@ class Coordinator:
         with self._lock:
             self._group.has_session = True
             self._accounting.stepped(report)
-        return self._command
+            return self._command
 
     def reported(self, step: int, metrics: dict[str, Any]) -> None:
         """Ray's controller: a `ray.train.report`, the only report of code without a session."""
@@ -313,8 +313,8 @@ class Coordinator:
 
     def saved_alone(self, upload: UploadedCheckpoint, ranks: tuple[int, ...]) -> None:
         """Ray's controller: these ranks have saved the last step after another one was lost."""
-        self._saved_alone = (upload.step, ranks)
         with self._lock:
+            self._saved_alone = (upload.step, ranks)
             metrics = {**self._accounting.metrics_of(upload.step), **upload.metrics}
             # What rank 0 had not sent when it was lost.
             self._inbox.complete(self._group.number, upload.rows, upload.step)
@@ -322,7 +322,8 @@ class Coordinator:
 
     def not_saved_alone(self, reason: str) -> None:
         """Ray's controller: why they have not; a sentence without its period."""
-        self._not_saved_alone = reason
+        with self._lock:
+            self._not_saved_alone = reason
 
     def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
         """Ray's controller: a worker group ended before training was done."""
@@ -346,10 +347,11 @@ class Coordinator:
 
     def uploaded(self, upload: UploadedCheckpoint) -> None:
         """Ray's controller: all ranks have uploaded their part of a checkpoint."""
-        if upload.validated:
-            with self._lock:
-                self._validating[upload.path] = (upload.step, self._group.number)
-        self._uploads.add(replace(upload, group=self._group.number))
+        with self._lock:
+            group = self._group.number
+            if upload.validated:
+                self._validating[upload.path] = (upload.step, group)
+        self._uploads.add(replace(upload, group=group))
 
     def measured(self, step: int, metrics: dict[str, Any]) -> None:
         """Rank 0: metrics of the last step, whose checkpoint was made before."""
@@ -422,7 +424,8 @@ class Coordinator:
 
     def request(self, command: Command) -> None:
         """The driver: have the workers execute a command."""
-        self._command = max(self._command, command)
+        with self._lock:
+            self._command = max(self._command, command)
 
     def overruled(self, sentences: list[str]) -> None:
         """The driver: settings of the script that are not used, a sentence for each."""
@@ -444,7 +447,8 @@ class Coordinator:
 
     def finished(self, metrics: dict[str, Any]) -> None:
         """Rank 0: the training's final metrics."""
-        self._final_metrics = {**self._final_metrics, **metrics}
+        with self._lock:
+            self._final_metrics = {**self._final_metrics, **metrics}
 
     def complete(self, result: ProgressResult, step: int) -> ProgressResult:
         """The result with the last reported metrics, and the training's final ones on top.
@@ -456,7 +460,7 @@ class Coordinator:
         with self._lock:
             last = self._accounting.step
             reported = self._accounting.metrics_of(last) if last > step else {}
-        metrics = {**(reported or result.metrics), **self._final_metrics}
+            metrics = {**(reported or result.metrics), **self._final_metrics}
         return result.model_copy(update={"metrics": printable_metrics(metrics, self._needed)})
 
     def succeeded(self, result: ProgressResult) -> None:
