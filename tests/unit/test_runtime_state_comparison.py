@@ -1,10 +1,63 @@
 """Which objects are the same on every rank, by digests of their states."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
+
+SAMPLES, ROWS = 200_000, 20_000
+
+
+class Losses:
+    """A rank's table of the losses of the samples that it has trained on."""
+
+    def __init__(self, rank: int) -> None:
+        self.table = np.zeros(SAMPLES, np.float32)
+        self.table[1 + rank :: 390] = 0.5 + rank
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"table": self.table}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.table = state["table"]
+
+
+def own_of(ranks: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Names of the objects of which each rank has a state of its own."""
+    names = sorted(ranks[0])
+    numbers: list[list[int]] = []
+    for objects in ranks:
+        found = state_comparison.fingerprints(snapshot.encoded(objects, names))
+        numbers.append([number for name in names for number in found[name][:3]])
+    return state_comparison.compare(names, numbers, 0).own
+
+
+def an_embedding(rank: int) -> dict[str, Any]:
+    """A sparse one and its optimizer, of which a rank has trained the rows of its own batch."""
+    torch.manual_seed(0)
+    model = nn.Embedding(ROWS, 8, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters())
+    for batch in (torch.arange(50), torch.arange(7, 9) + 3 * rank):  # the first is the same
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"model": model, "optimizer": optimizer}
+
+
+def test_a_large_table_of_a_ranks_own_samples_is_its_own() -> None:
+    assert own_of([{"losses": Losses(rank)} for rank in (0, 1)]) == {"losses"}
+    assert own_of([{"losses": Losses(0)} for _ in (0, 1)]) == set()
+
+
+def test_a_large_embedding_and_its_optimizer_that_differ_in_few_rows_are_each_ranks_own() -> None:
+    """Else a checkpoint would have weights of one rank, and moments of another one."""
+    assert own_of([an_embedding(rank) for rank in (0, 1)]) == {"model", "optimizer"}
+    assert own_of([an_embedding(0) for _ in (0, 1)]) == set()
 
 
 def own(models: list[nn.Module], replicated: bool) -> set[str]:

@@ -1,4 +1,8 @@
-"""Short digests of states: whether ranks hold the same, and whether something changed since."""
+"""Short digests of states: whether ranks hold the same, and whether something changed since.
+
+All of a state is read. Ranks whose states differ in a single element save one each, and a digest of
+some elements would take them for equal.
+"""
 
 import hashlib
 import io
@@ -7,13 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-WHOLE = 65_536
-"""Tensors of up to so many elements are read whole."""
-SAMPLE = 1_024
-"""Of larger ones so many elements, evenly spread: a step changes nearly all of them."""
-_LANES = 127
-"""Sums of the 64-bit words of a tensor; a prime, so that the rows of a matrix begin in other
-ones."""
+_WORDS = 127
+"""64-bit words in a row; a row is digested to one word."""
+_WEIGHTS = np.frombuffer(hashlib.shake_128(b"weights").digest(8 * _WORDS), np.uint64) | np.uint64(1)
+"""Of the words of a row: so their order counts."""
+_MIX = 29
+"""Bits by which a word is moved before it is added to itself: no multiple of a number's size, so
+that changes of two numbers in a word do not cancel out."""
+_ROWS = 256
+"""Rows that are read at once: they fit into a processor's cache."""
+_ROWS_OF_DEVICE = 2**15
+"""The same on an accelerator, which needs as much more memory: 33 MB, three times."""
 
 
 def fingerprint(state: Any) -> int:
@@ -46,20 +54,43 @@ def _content(value: torch.Tensor) -> bytes:
         file = io.BytesIO()
         torch.save(value, file)
         return file.getvalue()
-    count = value.numel()
     flat = value.contiguous().reshape(-1)
-    if count > WHOLE:
-        flat = flat[:: count // SAMPLE]
-    return _summed(flat.cpu().contiguous().view(torch.uint8).numpy())
+    if flat.storage_offset() * flat.element_size() % 8:
+        flat = flat.clone()  # words have to begin where a word can
+    content = flat.view(torch.uint8)
+    whole = len(content) // (8 * _WORDS) * (8 * _WORDS)
+    rest = bytes(content[whole:].cpu().numpy())
+    if not whole:
+        return rest
+    rows = content[:whole].view(torch.int64).reshape(-1, _WORDS)
+    sums = _sums(rows.numpy()) if rows.device.type == "cpu" else sums_of_device(rows)
+    return bytes(sums.tobytes() + rest)
 
 
-def _summed(content: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    """Each `_LANES`th word of a content, added up: ten times as fast as a digest of all of it.
+def _sums(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The weighted sum of each row's words: some twenty times as fast as a digest of all of it.
 
-    A word that changes alone changes a sum, and so does another order of words, unless they are
-    exchanged within a lane.
+    A word's upper bits are mixed into its lower ones first: the sum loses what overflows, and two
+    changes of highest bits, such as signs, would cancel out.
     """
-    row = 8 * _LANES
-    whole = len(content) // row * row
-    sums = np.add.reduce(content[:whole].view(np.uint64).reshape(-1, _LANES), axis=0)
-    return bytes(sums.tobytes() + content[whole:].tobytes())
+    words, by = rows.view(np.uint64), np.uint64(_MIX)
+    sums = np.empty(len(words), np.uint64)
+    mixed = np.empty((min(_ROWS, len(words)), _WORDS), np.uint64)
+    for begin in range(0, len(words), _ROWS):
+        some = words[begin : begin + _ROWS]
+        into = mixed[: len(some)]
+        np.right_shift(some, by, out=into)
+        np.bitwise_xor(into, some, out=into)
+        np.matmul(into, _WEIGHTS, out=sums[begin : begin + _ROWS])
+    return sums
+
+
+def sums_of_device(rows: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The same where the rows are: copying them to the host would take far longer."""
+    weights = torch.from_numpy(_WEIGHTS.view(np.int64)).to(rows.device)
+    sums = []
+    for some in rows.split(_ROWS_OF_DEVICE):
+        mixed = (some >> _MIX).bitwise_and_(2 ** (64 - _MIX) - 1).bitwise_xor_(some)
+        sums.append(mixed.mul_(weights).sum(1))
+    found: np.ndarray[Any, Any] = torch.cat(sums).cpu().numpy()
+    return found

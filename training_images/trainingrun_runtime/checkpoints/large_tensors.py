@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 
 from . import data_changes, encoding
-from .fingerprint import WHOLE
 from .sharded_state import Encoded, held_tensor, is_sharded
 from .stateful_objects import own_tensors
 
@@ -52,7 +51,7 @@ def versions(states: Mapping[str, Encoded], objects: Iterable[Any]) -> Versions:
 
 def _is_large(tensor: torch.Tensor) -> bool:
     held = held_tensor(tensor)
-    return held.numel() > WHOLE and held.layout is torch.strided
+    return held.numel() > 65_536 and held.layout is torch.strided
 
 
 def _place(tensor: torch.Tensor) -> int:
