@@ -21,7 +21,7 @@ from trainingrun.controller import leadership
 from trainingrun.controller.head_pods import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.settings import OperatorSettings, Settings
-from trainingrun.reconciling.reconcile_settings import ReconcileSettings
+from trainingrun.reconciling.model import ReconcileSettings
 from trainingrun.rendering.render_settings import RenderSettings
 
 OPERATOR_NAMESPACE = "default"

@@ -14,7 +14,7 @@ from trainingrun.api.reasons import (
     documented,
 )
 from trainingrun.api.status import LossReason
-from trainingrun.reconciling.losses import COUNTERS
+from trainingrun.reconciling.losses.counting import COUNTERS
 
 RECONCILING = Path(__file__).parents[2] / "operator" / "trainingrun" / "reconciling"
 CODE = "\n".join(path.read_text() for path in sorted(RECONCILING.glob("*.py")))

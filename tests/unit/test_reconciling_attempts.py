@@ -30,8 +30,8 @@ from support.reconciled import (
 from trainingrun.api.status import Attempt, LossReason, RunStatus
 from trainingrun.api.v1alpha1 import Backoff
 from trainingrun.reconciling import Observed
+from trainingrun.reconciling.attempts.retry_policy import backoff
 from trainingrun.reconciling.model import Apply, Delete
-from trainingrun.reconciling.retry_policy import backoff
 
 SAVED = {"uri": "s3://c/10", "step": 10, "time": unix(50)}
 

@@ -20,8 +20,8 @@ from support.reconciled import reconcile, then
 from trainingrun.api.reasons import EventReason
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
+from trainingrun.reconciling.losses.pod_loss import why_pod_ended
 from trainingrun.reconciling.model import RunEvent
-from trainingrun.reconciling.pod_loss import why_pod_ended
 
 HEAD, ONE, TWO = pods()
 NOT_READY = a_node("spot-1", ready=False)

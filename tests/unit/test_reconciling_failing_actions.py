@@ -9,7 +9,7 @@ import pytest
 from support.builders import T0, a_run, at
 from support.reconciled import a_polled_run, begins, condition, reconcile, then
 from trainingrun.reconciling import Observed, ReconcileSettings
-from trainingrun.reconciling.failing_actions import after_error, without_status
+from trainingrun.reconciling.diagnosis.failing_actions import after_error, without_status
 from trainingrun.reconciling.model import Delete, FailingAction
 from trainingrun.rendering import RenderSettings
 

@@ -12,7 +12,7 @@ from trainingrun.api.contract import ContractSweep
 from trainingrun.api.progress import Progress, ProgressResult, RunState
 from trainingrun.api.sweep_table import SweepTable, TrialRow, TrialState
 from trainingrun.reconciling import Observed
-from trainingrun.reconciling.progress_status import result, sweep
+from trainingrun.reconciling.status.progress_status import result, sweep
 from trainingrun.rendering import RenderSettings, contract
 from trainingrun_runtime.sweep.record import Trial
 from trainingrun_runtime.sweep.summary import Summary

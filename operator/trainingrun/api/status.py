@@ -370,3 +370,19 @@ class RunStatus(StatusModel):
     seen: dict[str, Any] = Field(default_factory=dict)
     """Evidence already counted (pod UIDs, the runtime's record numbers), so that an event seen
     twice, or by an operator that was restarted, is counted once."""
+
+    @property
+    def last_attempt(self) -> Attempt | None:
+        """The newest attempt; None: none has begun."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def running_attempt(self) -> Attempt | None:
+        """The attempt that is running."""
+        newest = self.last_attempt
+        return newest if newest and newest.outcome == "Running" else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended; it stays ended."""
+        return self.completion_time is not None

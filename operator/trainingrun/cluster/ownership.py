@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..reconciling.owners import controller_uid
+from ..reconciling.pod_status import controller_uid
 
 
 def owner_uid(found: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..api.contract import PROGRESS_PORT
 from ..cluster.object_store import Object
-from ..reconciling.owners import controller_uid
+from ..reconciling.pod_status import controller_uid
 from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TOKEN_KEY_LABEL
 
 

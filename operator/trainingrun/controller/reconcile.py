@@ -16,10 +16,9 @@ from typing import Any
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..cluster.interface import Cluster, ClusterError, Conflict, NotLeading, Rejected, text_of
-from ..reconciling import failing_actions
 from ..reconciling import plan as decide
-from ..reconciling.attempts import running
-from ..reconciling.lease_reads import suspects
+from ..reconciling.diagnosis import failing_actions
+from ..reconciling.losses.node_loss import suspect_nodes
 from ..reconciling.model import (
     Action,
     ActionKey,
@@ -29,13 +28,13 @@ from ..reconciling.model import (
     ExcludeNodes,
     Observed,
     Plan,
+    ReconcileSettings,
     Ref,
     RequestSuspend,
     Restore,
     RunEvent,
     key_of,
 )
-from ..reconciling.reconcile_settings import ReconcileSettings
 from ..rendering import renewed_token_secret, support_objects, token_secret
 from ..rendering.render_settings import RenderSettings
 from .action_retries import STATUS, ActionRetries
@@ -180,7 +179,7 @@ class Reconciler:
         written its final progress since the last poll, and is deleted with the job. No worker
         waits.
         """
-        uid, known = seen.run.metadata.uid, running(seen.run.status)
+        uid, known = seen.run.metadata.uid, seen.run.status.running_attempt
         if known is None:
             return False
         attempt = known.number
@@ -207,7 +206,7 @@ class Reconciler:
 
     async def _with_lease_ages(self, seen: Observed) -> Observed:
         """With the age of the Leases of those nodes with another sign of failure."""
-        names = suspects(seen, self._render, self._settings, self._now())
+        names = suspect_nodes(seen, self._render, self._settings, self._now())
         if not names:
             return seen
         ages = await self._cluster.lease_ages(names)
@@ -228,7 +227,7 @@ class Reconciler:
 
         It is not watched: a watch of it would have every one of the cluster's runs in memory.
         """
-        if running(seen.run.status) is None:
+        if seen.run.status.running_attempt is None:
             return seen
         rendering, now = self._rendering(), self._clock()
         namespaces, due_at = self._support_due.get(key, ((), 0.0))
@@ -390,7 +389,7 @@ class Reconciler:
                     await self._cluster.emit(ref, event.type, event.reason, event.message)
 
     def _follow(self, key: Key, seen: Observed, plan: Plan) -> None:
-        attempt = running(plan.status)
+        attempt = plan.status.running_attempt
         if attempt is not None:
             self._polls.follow(key, seen.run.metadata.uid, attempt.number)
         else:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, FiniteFloat, PositiveInt, ValidationError, create_model
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from ..reconciling.reconcile_settings import ReconcileSettings
+from ..reconciling.model import ReconcileSettings
 from ..rendering.render_settings import RenderSettings
 
 PREFIX = "TRAININGRUN_OPERATOR_"

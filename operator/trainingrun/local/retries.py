@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..api.progress import Failure
 from ..api.v1alpha1 import Failures
-from ..reconciling import retry_policy
+from ..reconciling.attempts import retry_policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,9 @@ from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
 from ..rendering.render_settings import RenderSettings
 from . import pod_index, pod_status
-from .model import NodeState, Object, Observed, Ref
-from .owners import controller, controller_uid
+from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_index import PodIndex
-from .reconcile_settings import ReconcileSettings
+from .pod_status import controller, controller_uid
 
 RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")

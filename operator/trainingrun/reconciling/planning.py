@@ -9,35 +9,14 @@ from datetime import datetime
 from ..api.status import LossReason
 from ..api.v1alpha1 import KIND
 from ..rendering.render_settings import RenderSettings
-from . import (
-    attempt_end,
-    attempt_outcome,
-    attempt_start,
-    attempts,
-    cleanup,
-    conditions,
-    diagnosis,
-    evidence,
-    failing_actions,
-    goodput,
-    lifetime,
-    node_exclusions,
-    node_loss,
-    progress_status,
-    queue_wait,
-    ray_loss,
-    requeue,
-    restore_source,
-    silence,
-    stuck,
-    support,
-    suspension,
-)
+from .attempts import ending, lifetime, outcome, requeue, starting, suspension
 from .context import ReconcileContext, UnconfirmedAbsence
+from .diagnosis import blockers, failing_actions, silence, stuck
 from .findings import AttemptEnd, Findings
-from .model import Observed, Plan
+from .losses import evidence, node_exclusions, node_loss, pod_loss
+from .model import Observed, Plan, ReconcileSettings
 from .plan_builder import PlanBuilder
-from .reconcile_settings import ReconcileSettings
+from .status import conditions, goodput, progress_status
 
 
 def plan(
@@ -60,14 +39,14 @@ def _plan(context: ReconcileContext) -> Plan:
     if observed.run.metadata.deletion_timestamp:
         _while_deleted(context, builder)
         return builder.plan()
-    if lifetime.has_ended(builder.status):
+    if builder.status.has_ended:
         _after_the_end(context, builder)
         _report_failing(context, builder)
         builder.add(conditions.settle_after_the_end(context, builder.status, builder.blocker))
         return builder.plan()
     builder.add(lifetime.accept(context, builder.status))
-    builder.add(attempt_start.adopt(context, builder.status, builder.bookkeeping))
-    if attempts.running(builder.status):
+    builder.add(starting.adopt(context, builder.status, builder.bookkeeping))
+    if builder.status.running_attempt:
         _during_an_attempt(context, builder)
     else:
         _between_attempts(context, builder)
@@ -93,11 +72,11 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     """An attempt runs: record what it reports and loses, end it, or respond to its losses."""
     attempt = builder.status.attempts[-1]
     number = attempt.number
-    builder.add(attempt_start.remember_cluster(context, builder.bookkeeping, number))
-    builder.add(cleanup.delete_earlier_ray_jobs(context, number))
+    builder.add(starting.remember_cluster(context, builder.bookkeeping, number))
+    builder.add(ending.delete_earlier_ray_jobs(context, number))
     # An attempt that was adopted after a crash has ended the suspended time too.
     builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
-    builder.add(queue_wait.record(context, builder.status, builder.bookkeeping, number))
+    builder.add(suspension.record_queue_wait(context, builder.status, builder.bookkeeping, number))
     builder.add(goodput.record_seconds(context, builder.status, builder.bookkeeping, number))
     builder.add(
         progress_status.record_progress(context, builder.status, builder.bookkeeping, attempt)
@@ -111,9 +90,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         evidence.record_lost_nodes(context, builder.status, builder.bookkeeping, number, signs)
     )
     builder.add(
-        attempt_outcome.ended(
-            context, builder.status, builder.bookkeeping, builder.charged, attempt
-        )
+        outcome.ended(context, builder.status, builder.bookkeeping, builder.charged, attempt)
     )
     if not builder.end:
         builder.add(lifetime.deadline(context, builder.status, builder.bookkeeping))
@@ -125,23 +102,23 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     # The exclusion first: a replacement on the dead node, which stays Ready for most of a minute,
     # would wait without end.
     builder.add(node_exclusions.exclude_nodes(context, builder.status, builder.bookkeeping, number))
-    builder.add(support.keep(context))
+    builder.add(starting.keep_support_objects(context))
     builder.add(node_loss.replace_pods(lost))
-    builder.add(ray_loss.replace_pods(context, number))
+    builder.add(pod_loss.replace_pods_without_ray(context, number))
     builder.add(
         node_loss.replace_workers_of_lost_head(context, builder.status, builder.bookkeeping, number)
     )
     after_s = requeue.after_s(context, builder.bookkeeping, attempt)
     builder.add(Findings(requeue_within_s=after_s))
     blocker = (
-        diagnosis.of_access(context)
-        or diagnosis.of_kuberay(context)
-        or attempt_outcome.crashing(context, builder.bookkeeping, attempt)
-        or diagnosis.of_pods(context, attempt)
-        or diagnosis.of_storage(context.live_progress(number))
-        or diagnosis.of_ranks(context.live_progress(number))
+        blockers.of_access(context)
+        or blockers.of_kuberay(context)
+        or outcome.crashing(context, builder.bookkeeping, attempt)
+        or blockers.of_pods(context, attempt)
+        or blockers.of_storage(context.live_progress(number))
+        or blockers.of_ranks(context.live_progress(number))
         or silence.blocker(context, attempt)
-        or attempt_outcome.given_up(builder.bookkeeping, attempt)
+        or outcome.given_up(builder.bookkeeping, attempt)
     )
     builder.add(Findings(blocker=blocker))
     if not builder.blocker:
@@ -152,26 +129,24 @@ def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEn
     """The running attempt has ended: write it, and whether the run succeeds, fails or retries."""
     # Only written now; the next reconcile acts on it, once it cannot be forgotten any more.
     builder.actions.clear()
-    builder.add(attempt_end.record(context, builder.status, builder.bookkeeping, end))
+    builder.add(ending.record(context, builder.status, builder.bookkeeping, end))
     if end.outcome == "Succeeded":
         number = builder.status.attempts[-1].number
         builder.add(lifetime.succeed(context, builder.status, builder.bookkeeping, number))
     elif not builder.run_failure:
-        builder.add(
-            attempt_end.retry(context, builder.status, builder.bookkeeping, builder.charged)
-        )
+        builder.add(ending.retry(context, builder.status, builder.bookkeeping, builder.charged))
 
 
 def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
     """No attempt runs: fail, clean up, stay suspended, wait, or begin the next attempt."""
-    builder.add(queue_wait.record(context, builder.status, builder.bookkeeping, None))
+    builder.add(suspension.record_queue_wait(context, builder.status, builder.bookkeeping, None))
     builder.add(lifetime.deadline(context, builder.status, builder.bookkeeping))
     if builder.run_failure:
         return
-    if not cleanup.nothing_left(context):
+    if not ending.nothing_left(context):
         _clean_up(context, builder)
         return
-    misplaced = diagnosis.of_namespace(context)
+    misplaced = blockers.of_namespace(context)
     if misplaced:
         builder.add(Findings(refused=misplaced))
     elif context.run.spec.suspend:
@@ -179,21 +154,21 @@ def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
     elif not context.observed.invalid and not context.unknown(KIND):
         builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
         _begin_attempt(context, builder)
-    builder.add(Findings(blocker=diagnosis.of_access(context)))
+    builder.add(Findings(blocker=blockers.of_access(context)))
 
 
 def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Begin the next attempt, or report what prevents it."""
-    prevented = attempt_start.prevented(context, builder.status, builder.bookkeeping)
+    prevented = starting.prevented(context, builder.status, builder.bookkeeping)
     if prevented:
         builder.add(prevented)
         return
-    found = restore_source.find(context, builder.status)
+    found = starting.find_restore_source(context, builder.status)
     if found:
         builder.add(found)
         return
     builder.add(node_exclusions.lift(context, builder.status, builder.bookkeeping))
-    builder.add(attempt_start.begin(context, builder.status, builder.bookkeeping))
+    builder.add(starting.begin(context, builder.status, builder.bookkeeping))
 
 
 def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
@@ -203,7 +178,7 @@ def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
     begins a new attempt. It is repeated until everything is gone.
     """
     _clean_up(context, builder)
-    gone = cleanup.nothing_left(context)
+    gone = ending.nothing_left(context)
     builder.add(lifetime.delete_after_ttl(context, builder.status, gone))
 
 
@@ -211,12 +186,12 @@ def _while_deleted(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Finalizers of others hold a deleted run: its pods are freed, and no attempt follows."""
     if lifetime.left_to_the_garbage_collector(context):
         return
-    if attempts.running(builder.status):
+    if builder.status.running_attempt:
         end = AttemptEnd("Suspended", LossReason.SUSPENDED, "The TrainingRun was deleted")
-        builder.add(attempt_end.record(context, builder.status, builder.bookkeeping, end))
+        builder.add(ending.record(context, builder.status, builder.bookkeeping, end))
     _clean_up(context, builder)
     _report_failing(context, builder)
-    if lifetime.has_ended(builder.status):
+    if builder.status.has_ended:
         builder.add(conditions.settle_after_the_end(context, builder.status, builder.blocker))
     else:
         builder.add(conditions.settle_while_deleted(context, builder.status, builder.blocker))
@@ -224,10 +199,10 @@ def _while_deleted(context: ReconcileContext, builder: PlanBuilder) -> None:
 
 def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Delete what ended attempts have left, or report what keeps it."""
-    builder.add(cleanup.delete_ray_jobs(context))
+    builder.add(ending.delete_ray_jobs(context))
     builder.add(node_loss.free_stuck_pods(context))
-    if not cleanup.nothing_left(context):
-        builder.add(Findings(blocker=diagnosis.of_access(context)))
+    if not ending.nothing_left(context):
+        builder.add(Findings(blocker=blockers.of_access(context)))
         if not builder.blocker:
             builder.add(stuck.of_leftovers(context, builder.status))
 

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..rendering import names
-from . import owners, pod_status
+from . import pod_status
 from .model import Object
-from .owners import Controller
+from .pod_status import Controller
 
 MOST_REMEMBERED = 50_000
 """Summaries kept; beyond that all are read anew."""
@@ -122,7 +122,7 @@ def _read(pod: Object) -> PodSummary:
     return PodSummary(
         run_uid=str(labels.get(names.RUN_UID_LABEL, "")),
         attempt=int(number) if number.isdecimal() else None,
-        controller=owners.controller(pod, "RayCluster"),
+        controller=pod_status.controller(pod, "RayCluster"),
         uid=pod_status.uid(pod),
         name=pod_status.name(pod),
         head=labels.get(names.ROLE_LABEL) == names.HEAD,

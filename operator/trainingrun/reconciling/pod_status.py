@@ -1,8 +1,12 @@
-"""What a pod's metadata and status say; a pod is a plain dict as the API server gives it."""
+"""What a pod's metadata and status say; a pod is a plain dict as the API server gives it.
+
+Whose an object is, the chain of its controllers says, by UID. Labels alone decide nothing: whoever
+copies an object copies its labels (`kubectl debug --copy-to --keep-labels`, a backup).
+"""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..rendering import names
 from .model import Object, Ref
@@ -212,3 +216,24 @@ def scheduled_at(pod: Object) -> datetime | None:
     if found and found.get("status") == "True" and found.get("lastTransitionTime"):
         return parsed(found["lastTransitionTime"])
     return None
+
+
+class Controller(NamedTuple):
+    """The object that controls another one."""
+
+    uid: str
+    name: str
+
+
+def controller(owned: Object, kind: str) -> Controller | None:
+    """The object of that kind that controls it; None: none does."""
+    for owner in owned["metadata"].get("ownerReferences") or ():
+        if owner.get("controller") and owner.get("kind") == kind:
+            return Controller(str(owner.get("uid")), str(owner.get("name")))
+    return None
+
+
+def controller_uid(owned: Object, kind: str) -> str | None:
+    """UID of the object of that kind that controls it; None: none does."""
+    found = controller(owned, kind)
+    return found.uid if found else None

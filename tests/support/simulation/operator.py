@@ -27,7 +27,7 @@ from trainingrun.reconciling.model import (
     RequestSuspend,
     key_of,
 )
-from trainingrun.reconciling.owners import controller_uid
+from trainingrun.reconciling.pod_status import controller_uid
 from trainingrun.rendering import RenderSettings
 
 from ..builders import T0, a_run

@@ -11,13 +11,14 @@ share of its productive time moves to lost work.
 from datetime import datetime
 from typing import Any
 
-from ..api.progress import Progress
-from ..api.status import Goodput, LostSeconds, RunStatus
-from . import pod_status, silence
-from .bookkeeping import Bookkeeping, TimeSpent
-from .context import ReconcileContext
-from .findings import Findings
-from .timestamps import from_unix, parsed, seconds_since
+from ...api.progress import Progress
+from ...api.status import Goodput, LostSeconds, RunStatus
+from .. import pod_status
+from ..bookkeeping import Bookkeeping, TimeSpent
+from ..context import ReconcileContext
+from ..diagnosis import silence
+from ..findings import Findings
+from ..timestamps import from_unix, parsed, seconds_since
 
 
 def record_seconds(

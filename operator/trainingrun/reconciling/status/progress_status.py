@@ -1,10 +1,15 @@
-"""The runtime's document -> status.progress, status.checkpoint and the attempt's steps."""
+"""The driver's document -> status.progress, status.checkpoint and the attempt's steps.
+
+All ranks report their memory and the use of their accelerators every few seconds, also while no
+step is done. A status that followed each of these measurements would be written as often.
+"""
 
 from math import isfinite
 from typing import Any
 
-from ..api.progress import Progress, RunState
-from ..api.status import (
+from ...api.progress import Progress, RankMemory, RankRow, RunState
+from ...api.rank_status import MemoryStatus, RankStatus, SlowestRankStatus
+from ...api.status import (
     MOST_RANKED,
     Attempt,
     CheckpointStatus,
@@ -15,14 +20,14 @@ from ..api.status import (
     SweepStatus,
     TrialStatus,
 )
-from ..api.sweep_spec import Sweep
-from ..api.sweep_table import SweepTable, TrialState
-from . import losses, rank_status
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .findings import Findings
-from .texts import URI, short
-from .timestamps import from_unix, written
+from ...api.sweep_spec import Sweep
+from ...api.sweep_table import SweepTable, TrialState
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..findings import Findings
+from ..losses import counting
+from ..texts import URI, short
+from ..timestamps import from_unix, written
 
 MOST_METRICS = 50
 """Metrics kept in status; etcd limits the whole object to 1.5 MB and status is rewritten often."""
@@ -75,7 +80,7 @@ def record_progress(
     ]
     seen = _newer(progress) if _has_newer_checkpoint(progress, bookkeeping) else {}
     if progress.step > max(attempt.last_step or 0, steps["resumed_from_step"] or 0):
-        seen |= losses.after_new_step(bookkeeping)
+        seen |= counting.after_new_step(bookkeeping)
     return Findings(status=changes, bookkeeping=seen)
 
 
@@ -187,14 +192,14 @@ def _progress(progress: Progress, former: RunProgress | None) -> RunProgress:
         percent=min(progress.step * 100 // total, 100) if total else None,
         seconds_left=round(progress.seconds_left) if progress.seconds_left is not None else None,
         checkpoint_interval_seconds=round(interval) if interval is not None else None,
-        data_wait_share=rank_status.share(progress.data_wait_share),
+        data_wait_share=share(progress.data_wait_share),
         data_wait_rank=progress.data_wait_rank,
-        step_seconds=rank_status.seconds(step) if step is not None else None,
-        communication_wait_share=rank_status.share(progress.communication_wait_share),
+        step_seconds=seconds(step) if step is not None else None,
+        communication_wait_share=share(progress.communication_wait_share),
         communication_wait_rank=progress.communication_wait_rank,
-        slowest_rank=rank_status.slowest(progress),
-        memory=rank_status.memory(progress, former),
-        ranks=rank_status.ranks(progress, former),
+        slowest_rank=slowest(progress),
+        memory=memory(progress, former),
+        ranks=ranks(progress, former),
         warnings=[short(warning, LONGEST_WARNING) for warning in progress.warnings] or None,
         metrics=metrics(progress.metrics),
         update_time=written(from_unix(progress.step_time)) if progress.step_time else None,
@@ -208,3 +213,99 @@ def _has_newer_checkpoint(progress: Progress, bookkeeping: Bookkeeping) -> bool:
 def _newer(progress: Progress) -> dict[str, Any]:
     step = progress.checkpoint.step if progress.checkpoint else 0
     return {"attempts_without_progress": 0, "best_step": step}
+
+
+STEADY = {"used_bytes": 0.02, "limit_bytes": 0.0, "bytes_per_hour": 0.2}
+"""Share by which a measurement of memory has to differ from what the status has."""
+
+STEADY_USE = 0.05
+"""The same for the use of accelerators, which is a share itself."""
+
+_LONGEST_NAME = 253
+
+
+def slowest(progress: Progress) -> SlowestRankStatus | None:
+    """The rank for which the others wait longest."""
+    slow = progress.slowest_rank
+    if slow is None:
+        return None
+    return SlowestRankStatus(
+        rank=slow.rank,
+        node=_name(slow.node),
+        own_seconds=seconds(slow.own_seconds),
+        median_seconds=seconds(slow.median_seconds),
+    )
+
+
+def memory(progress: Progress, former: RunProgress | None) -> MemoryStatus | None:
+    """The rank with the fullest memory.
+
+    Args:
+        progress: as reported.
+        former: what the status has.
+    """
+    found, known = progress.memory, former.memory if former is not None else None
+    if found is None:
+        return None
+    same = known if known is not None and known.rank == found.rank else None
+    return MemoryStatus(rank=found.rank, node=_name(found.node), **_memory_fields(found, same))
+
+
+def ranks(progress: Progress, former: RunProgress | None) -> list[RankStatus] | None:
+    """Each rank that is reported, once: the API server refuses a number that is there twice.
+
+    Args:
+        progress: as reported.
+        former: what the status has.
+    """
+    known = {one.rank: one for one in (former.ranks if former is not None else None) or ()}
+    found = {
+        one.rank: RankStatus(
+            rank=one.rank,
+            node=_name(one.node),
+            pod=_name(one.pod),
+            step_seconds=seconds(one.step_seconds) if one.step_seconds is not None else None,
+            data_wait_share=share(one.data_wait_share),
+            communication_wait_share=share(one.communication_wait_share),
+            **_memory_fields(one, known.get(one.rank)),
+            accelerator_share=_use(one, known.get(one.rank)),
+        )
+        for one in progress.ranks
+    }
+    return [found[rank] for rank in sorted(found)] or None
+
+
+def seconds(measured: float) -> float:
+    """With three digits: more of them would only change from one poll to the next."""
+    return float(f"{measured:.3g}")
+
+
+def share(measured: float | None) -> float | None:
+    """In whole percent."""
+    return round(measured, 2) if measured is not None else None
+
+
+def _name(reported: str | None) -> str | None:
+    return short(reported, _LONGEST_NAME) if reported else None
+
+
+def _memory_fields(
+    found: RankMemory | RankRow, known: MemoryStatus | RankStatus | None
+) -> dict[str, Any]:
+    return {
+        name: _steady(getattr(known, name, None), getattr(found, name), least)
+        for name, least in STEADY.items()
+    }
+
+
+def _use(found: RankRow, known: RankStatus | None) -> float | None:
+    measured, former = found.accelerator_share, known.accelerator_share if known else None
+    if measured is not None and former is not None and abs(measured - former) < STEADY_USE:
+        return former
+    return share(measured)
+
+
+def _steady(known: int | None, found: int | None, least: float) -> int | None:
+    if known is None or found is None or abs(found - known) > least * known:
+        return found
+    return known

@@ -1,14 +1,14 @@
 """The run's own clock: start, deadline, end and time to live."""
 
-from ..api.reasons import ConditionReason, EventReason
-from ..api.status import RunStatus
-from ..api.v1alpha1 import API_VERSION, KIND
-from . import goodput, progress_status
-from .bookkeeping import Bookkeeping
-from .context import OWNED_KINDS, ReconcileContext
-from .findings import AttemptEnd, Blocker, Findings, RunFailure
-from .model import Delete, Ref, RunEvent
-from .timestamps import seconds_since, written
+from ...api.reasons import ConditionReason, EventReason
+from ...api.status import RunStatus
+from ...api.v1alpha1 import API_VERSION, KIND
+from ..bookkeeping import Bookkeeping
+from ..context import OWNED_KINDS, ReconcileContext
+from ..findings import AttemptEnd, Blocker, Findings, RunFailure
+from ..model import Delete, Ref, RunEvent
+from ..status import goodput, progress_status
+from ..timestamps import seconds_since, written
 
 
 def accept(context: ReconcileContext, status: RunStatus) -> Findings:
@@ -19,11 +19,6 @@ def accept(context: ReconcileContext, status: RunStatus) -> Findings:
     if context.observed.invalid:
         return Findings(refused=Blocker(ConditionReason.INVALID_SPEC, context.observed.invalid))
     return Findings(status={} if status.start_time else {"start_time": written(context.now)})
-
-
-def has_ended(status: RunStatus) -> bool:
-    """Whether the run has ended; it stays ended."""
-    return status.completion_time is not None
 
 
 def left_to_the_garbage_collector(context: ReconcileContext) -> bool:

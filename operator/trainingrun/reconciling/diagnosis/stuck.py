@@ -6,16 +6,16 @@ chain of owners is deleted.
 
 from collections.abc import Sequence
 
-from ..api.reasons import ConditionReason
-from ..api.status import Attempt, RunStatus
-from ..rendering import names
-from . import attempts, pod_status
-from .bookkeeping import Bookkeeping
-from .context import RAY_API, ReconcileContext
-from .findings import Blocker, Findings
-from .model import Delete, Object
+from ...api.reasons import ConditionReason
+from ...api.status import Attempt, RunStatus
+from ...rendering import names
+from .. import pod_status
+from ..bookkeeping import Bookkeeping
+from ..context import RAY_API, ReconcileContext
+from ..findings import Blocker, Findings
+from ..model import Delete, Object
+from ..timestamps import seconds_since, written
 from .silence import wanted_pods
-from .timestamps import seconds_since, written
 
 KUBERAY_SILENT_S = 60.0
 """How long KubeRay may do nothing about a RayJob or missing pods before the status reports it. It
@@ -104,7 +104,7 @@ def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
 
 
 def _ended_s(context: ReconcileContext, status: RunStatus) -> float:
-    last = attempts.last(status)
+    last = status.last_attempt
     end = status.completion_time or (last.end_time if last else None)
     return seconds_since(end, context.now) if end else 0.0
 

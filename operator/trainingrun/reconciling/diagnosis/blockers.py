@@ -5,15 +5,15 @@ None of this ends an attempt or uses up a budget: once the cause is corrected, t
 
 import re
 
-from ..api.progress import Progress
-from ..api.reasons import ConditionReason
-from ..api.status import Attempt
-from . import pod_status
-from .context import ReconcileContext
-from .findings import Blocker
-from .model import Object
-from .pod_loss import NEVER_RAN
-from .texts import short
+from ...api.progress import Progress
+from ...api.reasons import ConditionReason
+from ...api.status import Attempt
+from .. import pod_status
+from ..context import ReconcileContext
+from ..findings import Blocker
+from ..losses.pod_loss import NEVER_RAN
+from ..model import Object
+from ..texts import short
 
 MOUNT_PATIENCE_S = 30.0
 """A container that is being created for longer waits for a volume; Kubernetes reports that only in

@@ -5,14 +5,14 @@ that has just started, a NetworkPolicy or a mesh in between, another token. The 
 it then. An attempt is given up only where KubeRay reports that it never submitted a driver.
 """
 
-from ..api.reasons import ConditionReason
-from ..api.status import Attempt
-from . import pod_status
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .findings import Blocker
-from .model import Object
-from .timestamps import seconds_since, written
+from ...api.reasons import ConditionReason
+from ...api.status import Attempt
+from .. import pod_status
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..findings import Blocker
+from ..model import Object
+from ..timestamps import seconds_since, written
 
 SILENT_S = 60.0
 """Seconds of this process's own polls without an answer, before the status reports it."""

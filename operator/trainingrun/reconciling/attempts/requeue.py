@@ -8,14 +8,14 @@ was lost is made up for by the operator's resync (`OperatorSettings.resync_s`).
 
 from collections.abc import Iterator
 
-from ..api.progress import RunState
-from ..api.status import Attempt
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .model import Object
-from .node_health import control_sign
-from .silence import wanted_pods
-from .timestamps import parsed, seconds_since
+from ...api.progress import RunState
+from ...api.status import Attempt
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..diagnosis.silence import wanted_pods
+from ..losses.node_health import control_sign
+from ..model import Object
+from ..timestamps import parsed, seconds_since
 
 LONGEST_S = 60.0
 """For what lasts, however long it has lasted."""

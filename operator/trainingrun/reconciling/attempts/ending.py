@@ -6,28 +6,24 @@ deleted, then the next attempt waits until nothing of the former is left.
 
 from datetime import timedelta
 
-from ..api.reasons import EventReason
-from ..api.status import Budget, LossReason, RunStatus
+from ...api.reasons import EventReason
+from ...api.status import Budget, LossReason, RunStatus
+from .. import pod_status
+from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
+from ..context import ReconcileContext
+from ..findings import AttemptEnd, Findings
+from ..losses import out_of_memory
+from ..model import Delete, RunEvent
+from ..texts import ATTEMPT_MESSAGE, short
+from ..timestamps import written
 from . import retry_policy
-from .bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
-from .context import ReconcileContext
-from .findings import AttemptEnd, Findings
-from .losses import out_of_memory_lately
-from .model import RunEvent
-from .texts import ATTEMPT_MESSAGE, short
-from .timestamps import written
 
 
 def record(
     context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, end: AttemptEnd
 ) -> Findings:
     """Write how the running attempt ended, count it, and forget what concerns it alone."""
-    reason = end.reason
-    if reason is LossReason.APPLICATION_ERROR and out_of_memory_lately(
-        bookkeeping.counted.values(), context.now
-    ):
-        # The exception is what a peer without memory left behind: one failure, counted already.
-        reason = LossReason.OUT_OF_MEMORY
+    reason = out_of_memory.reason_of_end(end.reason, bookkeeping, context.now)
     *earlier, attempt = status.attempts
     closed = attempt.model_copy(
         update={
@@ -98,3 +94,33 @@ def retry(
     if wait > timedelta(0):
         return Findings(status={"next_attempt_time": written(context.now + wait)})
     return Findings()
+
+
+def nothing_left(context: ReconcileContext) -> bool:
+    """Whether every object of every attempt is known to be gone."""
+    left = context.own_jobs() or context.clusters_left or context.pods_left
+    return not left and context.can_be_empty
+
+
+def delete_ray_jobs(context: ReconcileContext) -> Findings:
+    """Delete the RayJobs of ended attempts; owner references collect their pods."""
+    jobs = [job for _, job in sorted(context.own_jobs().items()) if not pod_status.terminating(job)]
+    return Findings(
+        actions=tuple(Delete(context.job_ref(job)) for job in jobs),
+        requeue_within_s=None if nothing_left(context) else context.settings.poll_s,
+    )
+
+
+def delete_earlier_ray_jobs(context: ReconcileContext, attempt: int) -> Findings:
+    """Delete RayJobs of attempts that ended before the one that runs began.
+
+    There is one only where a former leader was stopped for long between its last check that it
+    leads and the request by which it creates one. Its driver does not get the run's lease, which a
+    later attempt has.
+    """
+    late = [
+        job
+        for number, job in sorted(context.own_jobs().items())
+        if number < attempt and not pod_status.terminating(job)
+    ]
+    return Findings(actions=tuple(Delete(context.job_ref(job)) for job in late))

@@ -15,19 +15,21 @@ count moves along. The rules:
 
 from collections.abc import Iterable, Mapping
 
-from ..api.progress import Progress, Record, RecordKind
-from ..api.reasons import EventReason
-from ..api.status import Attempt, LossReason, RunStatus
-from . import pod_loss, pod_status, silence
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .findings import Findings
-from .loss_texts import describe
-from .losses import Losses
-from .model import EventType, Object, RunEvent
+from ...api.progress import Progress, Record, RecordKind
+from ...api.reasons import EventReason
+from ...api.status import Attempt, LossReason, RunStatus
+from .. import pod_status
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..diagnosis import silence
+from ..findings import Findings
+from ..model import EventType, Object, RunEvent
+from ..status.progress_status import trains
+from ..timestamps import from_unix
+from . import pod_loss
+from .counting import Losses
 from .node_health import control_sign
-from .progress_status import trains
-from .timestamps import from_unix
+from .pod_loss import describe
 
 _EVENTS: dict[RecordKind, tuple[EventType, EventReason]] = {
     RecordKind.RESTORED: ("Normal", EventReason.RESTORED),

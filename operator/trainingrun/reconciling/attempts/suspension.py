@@ -1,16 +1,18 @@
 """suspend: true checkpoints first, then deletes every pod; false continues from there.
 
 The run counts as suspended, and its deadline does not advance, only once the last pod is gone.
+Nor does it while Kueue keeps the run waiting, as with Jobs: Kueue suspends the RayJob until it is
+admitted, and when its capacity is taken back.
 """
 
-from ..api.reasons import EventReason
-from ..api.status import Attempt, LossReason, RunStatus
-from . import pod_status
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .findings import AttemptEnd, Findings
-from .model import RequestSuspend, RunEvent
-from .timestamps import seconds_since, written
+from ...api.reasons import EventReason
+from ...api.status import Attempt, LossReason, RunStatus
+from .. import pod_status
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..findings import AttemptEnd, Findings
+from ..model import RequestSuspend, RunEvent
+from ..timestamps import seconds_since, written
 
 
 def request(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Findings:
@@ -73,3 +75,29 @@ def _driver_is_up(context: ReconcileContext, attempt: Attempt) -> bool:
 
 def _end(message: str) -> AttemptEnd:
     return AttemptEnd("Suspended", LossReason.SUSPENDED, message)
+
+
+def record_queue_wait(
+    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int | None
+) -> Findings:
+    """Record when a wait begins, and how long it was once it has ended.
+
+    Args:
+        context: What was observed.
+        status: The status so far.
+        bookkeeping: The bookkeeping so far.
+        attempt: The running attempt; None: none runs.
+    """
+    since = bookkeeping.queued_since
+    if attempt is not None:
+        if context.job(attempt) is None and not context.deleted(attempt):
+            return Findings()  # it cannot be seen
+        if context.suspended_by_queue(attempt):
+            return Findings(bookkeeping={} if since else {"queued_since": written(context.now)})
+    if since is None:
+        return Findings()
+    seconds = max(seconds_since(since, context.now), 0.0)
+    return Findings(
+        status={"queued_seconds": status.queued_seconds + seconds},
+        bookkeeping={"queued_since": None},
+    )

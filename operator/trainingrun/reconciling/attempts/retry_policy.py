@@ -3,12 +3,12 @@
 import re
 from datetime import timedelta
 
-from ..api.progress import Failure
-from ..api.reasons import ConditionReason
-from ..api.status import Attempt, Budget, Disruptions, LossReason, RunStatus
-from ..api.v1alpha1 import Backoff, Failures
-from .bookkeeping import Bookkeeping
-from .findings import RunFailure
+from ...api.progress import Failure
+from ...api.reasons import ConditionReason
+from ...api.status import Attempt, Budget, Disruptions, LossReason, RunStatus
+from ...api.v1alpha1 import Backoff, Failures
+from ..bookkeeping import Bookkeeping
+from ..findings import RunFailure
 
 _VARIES = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\btmp\w+|\d+")
 """What differs between two texts of the same error: ranks, addresses, times, names of folders."""

@@ -1,19 +1,22 @@
-"""How an attempt begins, and what prevents it.
+"""How an attempt begins, what prevents it, and what a run needs beside its attempts.
 
 The RayJob is created before the status has the attempt: a RayJob that the status does not have yet
 is therefore the attempt that was just begun.
 """
 
-from .. import rendering
-from ..api.reasons import ConditionReason, EventReason
-from ..api.status import MOST_ATTEMPTS, Attempt, RunStatus
-from ..rendering import names
-from . import attempts, diagnosis, node_exclusions, pod_status, retry_policy
-from .bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
-from .context import OWNED_KINDS, ReconcileContext
-from .findings import Blocker, Findings
-from .model import Action, Apply, EnsureToken, RunEvent
-from .timestamps import parsed, written
+from ... import rendering
+from ...api.reasons import ConditionReason, EventReason
+from ...api.status import MOST_ATTEMPTS, Attempt, RestoredFrom, RunStatus
+from ...rendering import names
+from .. import pod_status
+from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
+from ..context import OWNED_KINDS, ReconcileContext
+from ..diagnosis import blockers
+from ..findings import Blocker, Findings
+from ..losses import node_exclusions
+from ..model import Action, Apply, EnsureToken, Manifest, Object, Restore, RunEvent
+from ..timestamps import parsed, written
+from . import retry_policy
 
 
 def adopt(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
@@ -21,7 +24,7 @@ def adopt(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
 
     Never beside an attempt that runs: each begins only after the end of the former is written.
     """
-    if attempts.running(status):
+    if status.running_attempt:
         return Findings()
     # Pods count too: someone may have deleted the RayJob meanwhile, and its number was used.
     newest = context.newest_number()
@@ -45,7 +48,7 @@ def prevented(
     context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
 ) -> Findings | None:
     """What prevents the next attempt, by the first of these that applies; None: nothing does."""
-    last = attempts.last(status)
+    last = status.last_attempt
     charged = retry_policy.budgets(last.reason if last else None)
     run_failure = retry_policy.exhausted(status, bookkeeping, context.run.spec.failures, charged)
     if run_failure:
@@ -60,7 +63,7 @@ def prevented(
             blocker=Blocker(ConditionReason.NAME_TAKEN, message),
             requeue_within_s=context.settings.poll_s,
         )
-    missing = diagnosis.of_kuberay(context)
+    missing = blockers.of_kuberay(context)
     if missing:
         return Findings(blocker=missing, requeue_within_s=context.settings.kuberay_retry_s)
     wait_s = _backoff_left_s(context, status)
@@ -118,3 +121,62 @@ def _begun(
         },
         events=(event,),
     )
+
+
+def find_restore_source(context: ReconcileContext, status: RunStatus) -> Findings | None:
+    """Write the folder of storage.restoreFrom's run to the status; None: nothing is to be done.
+
+    What a name stands for is decided once, before the first attempt: the other TrainingRun may then
+    be deleted, or created again, without effect on this run.
+    """
+    wanted = context.run.spec.storage.restore_from
+    if wanted is None or status.restored_from is not None:
+        return None
+    uri = wanted.uri or _folder_of_run(context)
+    if uri is None:
+        return Findings(
+            blocker=Blocker(
+                ConditionReason.RESTORE_SOURCE_MISSING,
+                f"storage.restoreFrom.run is {wanted.run}, and namespace "
+                f"{context.run.metadata.namespace} has no TrainingRun of that name; create it, or "
+                "create this run again with the right name, or with the other run's folder in "
+                "restoreFrom.uri",
+            ),
+            requeue_within_s=context.settings.poll_s,
+        )
+    found = RestoredFrom(uri=uri.rstrip("/"))
+    # Only written now: an attempt whose RayJob exists must find the folder in the status.
+    return Findings(status={"restored_from": found}, requeue_within_s=0)
+
+
+def _folder_of_run(context: ReconcileContext) -> str | None:
+    source = context.observed.restore_source
+    if source is None:
+        return None
+    metadata, storage = source["metadata"], source["spec"]["storage"]
+    return names.folder_below(storage["uri"], metadata["name"], metadata["uid"])
+
+
+def keep_support_objects(context: ReconcileContext) -> Findings:
+    """Make again what is missing, and restore what differs: also where KubeRay has moved."""
+    if context.observed.support is None:
+        return Findings()
+    found = {pod_status.name(known): known for known in context.observed.support}
+    wanted = rendering.support_objects(context.run, context.render)
+    actions = (
+        _restored(context, manifest, found.get(manifest["metadata"]["name"])) for manifest in wanted
+    )
+    return Findings(actions=tuple(action for action in actions if action))
+
+
+def _restored(context: ReconcileContext, manifest: Manifest, known: Object | None) -> Action | None:
+    if known is None or not _is_own(context, known):
+        return Apply(manifest)  # which is refused, and said, where another's has its name
+    if known.get("spec") != manifest["spec"] and not pod_status.terminating(known):
+        return Restore(manifest, pod_status.uid(known))
+    return None
+
+
+def _is_own(context: ReconcileContext, known: Object) -> bool:
+    owners = known["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == context.run.metadata.uid for owner in owners)

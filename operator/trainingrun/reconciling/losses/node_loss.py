@@ -5,17 +5,25 @@ KubeRay replaces none of them meanwhile. A node counts as lost only on two indep
 by the control plane (its Lease is stale, NotReady, a taint) and one by the network (Ray reports it
 as lost, its head pod does not answer, a pod outstays its grace period). A Node object that is
 gone is enough alone.
+
+The Lease of a node against which a sign other than the control plane's is (`suspect_nodes`) is
+read: the Node object shows the loss most of a minute later. So are the Leases of nodes that were
+lost and are Ready: a renewal since proves that they are back. Others are never read: each is
+renewed every 10 s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
-from ..api.status import LossReason, RunStatus
-from . import evidence, pod_status
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .findings import Findings
-from .model import Delete, NodeState, Object
+from ...api.status import LossReason, RunStatus
+from ...rendering.render_settings import RenderSettings
+from .. import pod_status
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..findings import Findings
+from ..model import Delete, NodeState, Object, Observed, ReconcileSettings
+from . import evidence
 from .node_health import control_sign
 
 STUCK_POD_S = 600.0
@@ -145,3 +153,45 @@ def replace_workers_of_lost_head(
 
 def _forced(pod: Object) -> bool:
     return bool(pod["metadata"].get("deletionGracePeriodSeconds") == 0)
+
+
+def suspect_nodes(
+    observed: Observed, render: RenderSettings, settings: ReconcileSettings, now: datetime
+) -> tuple[str, ...]:
+    """Names of the nodes whose Lease is to be read, in order; those that the control plane
+    already shows as lost need none.
+    """
+    if not _any_sign(observed):
+        return ()
+    context = ReconcileContext(observed, render, settings, now)
+    return tuple(
+        sorted(
+            name
+            for name in set(_candidates(context))
+            if (node := observed.nodes.get(name)) is not None
+            and control_sign(context, node) is None
+        )
+    )
+
+
+def _any_sign(observed: Observed) -> bool:
+    """Whether any node can be a candidate; mostly none is."""
+    progress = observed.progress
+    return (
+        observed.progress_failing_s is not None
+        or (progress is not None and bool(progress.lost_nodes))
+        or bool(observed.run.status.seen.get("lostNodes"))
+        or any(pod_status.terminating(pod) for pod in observed.pods)
+    )
+
+
+def _candidates(context: ReconcileContext) -> Iterator[str]:
+    number = context.run.status.attempt
+    for name, node in context.observed.nodes.items():
+        if network_sign(context, number, node):
+            yield name
+    yield from context.run.status.seen.get("lostNodes") or ()
+    for pod in context.pods_left:
+        node_name = pod_status.node_name(pod)
+        if node_name is not None and outstays(context, pod):
+            yield node_name

@@ -5,15 +5,16 @@ that is gone. The exclusion ends when the node's kubelet is known to run again, 
 no node because of it, or after a while: a cluster may have no other node.
 """
 
-from ..api.status import LossReason, RunStatus
-from ..rendering import affinities
-from . import evidence, pod_status
-from .bookkeeping import Bookkeeping
-from .context import RAY_API, ReconcileContext
-from .findings import Findings
-from .model import Delete, ExcludeNodes, Object
+from ...api.status import LossReason, RunStatus
+from ...rendering import affinities
+from .. import pod_status
+from ..bookkeeping import Bookkeeping
+from ..context import RAY_API, ReconcileContext
+from ..findings import Findings
+from ..model import Delete, ExcludeNodes, Object
+from ..timestamps import seconds_since
+from . import evidence
 from .node_health import HEALTHY_S, control_sign, well_since
-from .timestamps import seconds_since
 
 EXCLUSION_S = 600.0
 """How long pods exclude a lost node of which nothing is known."""

@@ -1,7 +1,7 @@
 """Whether the control plane shows a node as lost or as ready again."""
 
-from .context import ReconcileContext
-from .model import NodeState
+from ..context import ReconcileContext
+from ..model import NodeState
 
 NODE_GONE_TAINTS = frozenset(
     {

@@ -7,19 +7,21 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
-from ..api.progress import Failure, Progress, RunState
-from ..api.reasons import ConditionReason
-from ..api.status import Attempt, Budget, LossReason, RunStatus
-from . import pod_status, retry_policy, silence
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .findings import AttemptEnd, Blocker, Findings, RunFailure
-from .loss_texts import last_without_memory
-from .losses import ended_by_itself
-from .model import Object, RequestSuspend
-from .progress_status import trains
-from .timestamps import seconds_since, written
+from ...api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from ...api.progress import Failure, Progress, RunState
+from ...api.reasons import ConditionReason
+from ...api.status import Attempt, Budget, LossReason, RunStatus
+from .. import pod_status
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..diagnosis import silence
+from ..findings import AttemptEnd, Blocker, Findings, RunFailure
+from ..losses import out_of_memory
+from ..losses.counting import ended_by_itself
+from ..model import Object, RequestSuspend
+from ..status.progress_status import trains
+from ..timestamps import seconds_since, written
+from . import retry_policy
 
 INFRASTRUCTURE_REASONS = frozenset(
     {
@@ -204,8 +206,8 @@ def _unexplained(
     if code == LEASE_LOST_EXIT_CODE or reason in INFRASTRUCTURE_REASONS:
         return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
     causes = [known.reason for known in bookkeeping.counted.values()]
-    if out_of_memory := last_without_memory(bookkeeping):
-        return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, out_of_memory)
+    if without_memory := out_of_memory.end(bookkeeping):
+        return without_memory
     if LossReason.NODE_LOST in causes or LossReason.HEAD_LOST in causes:
         lost = LossReason.NODE_LOST if LossReason.NODE_LOST in causes else LossReason.HEAD_LOST
         return AttemptEnd("Lost", lost, message)
@@ -277,6 +279,8 @@ def _by_silence(context: ReconcileContext, hung_since: str | None) -> AttemptEnd
 def _out_of_budget(bookkeeping: Bookkeeping, run_failure: RunFailure) -> AttemptEnd:
     causes = [known.reason for known in bookkeeping.counted.values()]
     if run_failure.reason is ConditionReason.RESTARTS_EXHAUSTED:
-        why = last_without_memory(bookkeeping) or run_failure.message
-        return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, why)
+        # While an attempt runs, only pods without memory charge this budget.
+        return out_of_memory.end(bookkeeping) or AttemptEnd(
+            "Failed", LossReason.OUT_OF_MEMORY, run_failure.message
+        )
     return AttemptEnd("Lost", causes[-1] if causes else None, run_failure.message)

@@ -2,26 +2,23 @@
 
 A loss has a key (a pod's UID, a node, a record), a reason and one place in status.disruptions. A
 reason of higher precedence replaces it; what another loss explains carries no count of its own.
-
-Memory is counted by failure and not by pod: workers that hold the same model run out of memory
-together. What counts is a function of all that is known, never of the order in which it was shown.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..api.reasons import EventReason
-from ..api.status import Budget, LossReason, RunStatus
-from .bookkeeping import Bookkeeping, CountedDisruption
-from .findings import Findings
-from .model import RunEvent
-from .timestamps import parsed, written
+from ...api.reasons import EventReason
+from ...api.status import Budget, LossReason, RunStatus
+from ..bookkeeping import Bookkeeping, CountedDisruption
+from ..findings import Findings
+from ..model import RunEvent
+from ..timestamps import parsed, written
+from . import out_of_memory
 
 SAME_LOSS_S = 60.0
-"""A record that names no pod and a pod that ended belong together within so many seconds, and so
-do pods that run out of memory."""
+"""A record that names no pod and a pod that ended belong together within so many seconds."""
 
 MEMORY_S = 600.0
 """How long a pod that is gone is remembered while the driver's documents are read: no record about
@@ -70,7 +67,7 @@ class Losses:
         """Fields of the bookkeeping to change, other than the losses themselves."""
         self._lost_nodes: dict[str, str] = {}
         self._counted = dict(bookkeeping.counted)
-        self._failures_before = memory_failures(self._counted.values())
+        self._failures_before = out_of_memory.failures(self._counted.values())
         self._counts: Counter[str] = Counter()
         self._dropped: set[str] = set()
         self._changed = False
@@ -207,7 +204,7 @@ class Losses:
 
     def findings(self) -> Findings:
         """What was counted and found."""
-        failed = memory_failures(self._counted.values()) - self._failures_before
+        failed = out_of_memory.failures(self._counted.values()) - self._failures_before
         self._counts["out_of_memory"] += failed
         false_heads, false_workers = 0, 0
         for key in self._dropped:
@@ -298,35 +295,3 @@ def after_new_step(bookkeeping: Bookkeeping) -> dict[str, Any]:
             for key, known in bookkeeping.counted.items()
         }
     return changes
-
-
-def memory_failures(counted: Iterable[CountedDisruption]) -> int:
-    """How many failures the pods that ran out of memory make up.
-
-    A failure holds every pod that was there when it began and ran out of memory soon after. A pod
-    that was created later ran out of memory in the next try.
-    """
-    ends = sorted(
-        (known.ended or known.time, known.created_at or "")
-        for known in counted
-        if known.reason is LossReason.OUT_OF_MEMORY and not known.collateral
-    )
-    count, began = 0, ""
-    for ended, created_at in ends:
-        joins = (
-            began != ""
-            and created_at <= began
-            and (parsed(ended) - parsed(began)).total_seconds() <= SAME_LOSS_S
-        )
-        if not joins:
-            count, began = count + 1, ended
-    return count
-
-
-def out_of_memory_lately(counted: Iterable[CountedDisruption], now: datetime) -> bool:
-    """Whether a pod ran out of memory within the last minute."""
-    return any(
-        abs((now - parsed(known.ended or known.time)).total_seconds()) <= SAME_LOSS_S
-        for known in counted
-        if known.reason is LossReason.OUT_OF_MEMORY and not known.collateral
-    )

@@ -6,16 +6,18 @@ Policies find facts; only here do they become conditions.
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ..api.progress import Progress
-from ..api.reasons import WAITS, ConditionReason, Truth
-from ..api.status import Attempt, Condition, ConditionType, Phase, RunStatus
-from ..api.storage_spec import Checkpoints
-from . import attempts, lifetime, pod_status, progress_status, silence
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .findings import Blocker, Findings, RunFailure
-from .texts import short
-from .timestamps import written
+from ...api.progress import Progress
+from ...api.reasons import WAITS, ConditionReason, Truth
+from ...api.status import Attempt, Condition, ConditionType, Phase, RunStatus
+from ...api.storage_spec import Checkpoints
+from .. import pod_status
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..diagnosis import silence
+from ..findings import Blocker, Findings, RunFailure
+from ..texts import short
+from ..timestamps import written
+from . import progress_status
 
 ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 """Phases of an attempt that has its pods."""
@@ -92,9 +94,9 @@ def settle(
         refused: Why the spec cannot be used.
         run_failure: Why the run has failed, where this reconcile found so.
     """
-    attempt = attempts.running(status)
+    attempt = status.running_attempt
     progress = context.live_progress(attempt.number) if attempt else None
-    blocker = None if lifetime.has_ended(status) else blocker
+    blocker = None if status.has_ended else blocker
     kept = attempt is not None and _not_read_yet(context, status, bookkeeping, attempt)
     found = [
         _accepted(context, bookkeeping, refused, attempt),
@@ -161,7 +163,7 @@ def _ending(
     """The run's failure, or why no attempt of it begins."""
     if run_failure:
         return _of_failure(_why(status, run_failure))
-    if attempts.running(status) or lifetime.has_ended(status):
+    if status.running_attempt or status.has_ended:
         return None  # what runs goes on
     return refused
 
@@ -177,7 +179,7 @@ def _not_read_yet(
     last status: a restarted operator does not show a run that trains as one that starts.
     """
     former = context.run.status
-    if former.attempt != attempt.number or former.phase is None or lifetime.has_ended(status):
+    if former.attempt != attempt.number or former.phase is None or status.has_ended:
         return False
     if context.progress(attempt.number) is not None:
         return False
@@ -215,12 +217,12 @@ def _ready(
         return NewCondition(kind, "True", ConditionReason.TRAINING, message)
     if run_failure:
         return NewCondition(kind, "False", ConditionReason.FAILED)
-    if lifetime.has_ended(status):
+    if status.has_ended:
         return NewCondition(kind, "True", ConditionReason.SUCCEEDED)
     if context.run.spec.suspend and bookkeeping.suspended_since is not None:
         return NewCondition(kind, "True", ConditionReason.SUSPENDED)
     until = status.next_attempt_time
-    waits = attempts.running(status) is None and bookkeeping.suspended_since is None
+    waits = status.running_attempt is None and bookkeeping.suspended_since is None
     message = f"The next attempt begins at {until}" if waits and until else ""
     return NewCondition(kind, "False", ConditionReason.NOT_TRAINING, message)
 
@@ -229,7 +231,7 @@ def _suspended(
     context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
 ) -> NewCondition:
     kind = ConditionType.SUSPENDED
-    if lifetime.has_ended(status):
+    if status.has_ended:
         return NewCondition(kind, "False", ConditionReason.ENDED)
     if bookkeeping.suspended_since is not None:
         message = "Every pod is gone; suspend: false goes on"
@@ -247,7 +249,7 @@ def _ended(status: RunStatus, cause: RunFailure | None) -> tuple[NewCondition, N
             NewCondition(failed, "True", cause.reason, _why(status, cause)),
             NewCondition(succeeded, "False", ConditionReason.FAILED),
         )
-    if lifetime.has_ended(status):
+    if status.has_ended:
         return (
             NewCondition(succeeded, "True", ConditionReason.DONE, "The training is done"),
             NewCondition(failed, "False", ConditionReason.SUCCEEDED),
@@ -272,7 +274,7 @@ def _phase(
     progress: Progress | None,
     run_failure: RunFailure | None,
 ) -> Phase:
-    if lifetime.has_ended(status):
+    if status.has_ended:
         return Phase.FAILED if run_failure else Phase.SUCCEEDED
     if bookkeeping.suspended_since is not None:
         return Phase.SUSPENDED
@@ -288,7 +290,7 @@ def _phase(
 
 
 def _between_attempts(context: ReconcileContext, status: RunStatus) -> Phase:
-    last = attempts.last(status)
+    last = status.last_attempt
     if last is None:
         return Phase.PENDING
     if last.outcome == "Suspended" and context.run.spec.suspend:

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from ..api.reasons import ConditionReason, EventReason
-from ..api.status import ConditionType
-from ..rendering.render_settings import RenderSettings
-from . import attempts, conditions, diagnosis
-from .bookkeeping import Bookkeeping
-from .context import ReconcileContext
-from .findings import Blocker, Findings
-from .model import Action, FailingAction, Observed, Plan, RunEvent, key_of
-from .reconcile_settings import ReconcileSettings
-from .texts import short
-from .timestamps import written
+from ...api.reasons import ConditionReason, EventReason
+from ...api.status import ConditionType
+from ...rendering.render_settings import RenderSettings
+from ..bookkeeping import Bookkeeping
+from ..context import ReconcileContext
+from ..findings import Blocker, Findings
+from ..model import Action, FailingAction, Observed, Plan, ReconcileSettings, RunEvent, key_of
+from ..status import conditions
+from ..texts import short
+from ..timestamps import written
+from . import blockers
 
 TRANSIENT_S = 10.0
 """An action without an answer that is about the object is reported after so long."""
@@ -47,7 +47,7 @@ def report(
     since = bookkeeping.failing_since or written(min(one.since for one in found))
     blocker = _said(found, since)
     # A spec of which nothing can be made is not accepted. A quota says nothing about the spec.
-    begins = attempts.running(context.run.status) is None and found[0].verb == "create"
+    begins = context.run.status.running_attempt is None and found[0].verb == "create"
     is_refused = begins and blocker.reason is ConditionReason.REJECTED
     return Findings(
         blocker=None if is_refused else blocker,
@@ -124,7 +124,7 @@ def _said(found: Iterable[FailingAction], since: str) -> Blocker:
     if not first.refused:
         text = f"{_DOING[first.verb]} {what} has not worked since {since}: {message}{more}"
         return Blocker(ConditionReason.ACTION_FAILS, text)
-    quota = diagnosis.of_quota(what, message)
+    quota = blockers.of_quota(what, message)
     if quota is not None:
         return quota._replace(message=f"{quota.message} (since {since}){more}")
     object_ = what if first.verb == "create" else f"to {first.verb} {what}"

@@ -1,0 +1,1 @@
+"""The status: conditions and phase, what the driver reports, where the time went."""
