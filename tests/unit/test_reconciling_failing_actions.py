@@ -8,10 +8,9 @@ import pytest
 
 from support.builders import T0, a_run, at
 from support.reconciled import a_polled_run, begins, condition, reconcile, then
-from trainingrun.reconciling import Observed, ReconcileSettings
+from trainingrun.reconciling import Observed
 from trainingrun.reconciling.diagnosis.failing_actions import after_error, without_status
 from trainingrun.reconciling.model import Delete, FailingAction
-from trainingrun.rendering import RenderSettings
 
 DENIED = 'admission webhook "policy.example.org" denied the request: no'
 ENDLESS = "no " * 500_000
@@ -131,7 +130,7 @@ def test_a_restarted_operator_says_what_the_former_one_said_until_it_has_tried(
 def test_an_error_of_the_operator_itself_is_in_the_status_of_the_run(left: Observed) -> None:
     now = T0 + timedelta(seconds=62)
     error = f"KeyError: {ENDLESS}"
-    plan = after_error(left, RenderSettings(), ReconcileSettings(), now, error)
+    plan = after_error(left.run, now, error)
     found = condition(plan, "Stalled")
     assert (found.status, found.reason, plan.actions) == ("True", "InternalError", ())
     assert "KeyError" in found.message
@@ -142,7 +141,7 @@ def test_an_error_of_the_operator_itself_is_in_the_status_of_the_run(left: Obser
 
 def test_a_status_that_is_refused_is_said_in_the_former_one(left: Observed) -> None:
     now = T0 + timedelta(seconds=62)
-    plan = without_status(left, RenderSettings(), ReconcileSettings(), now, "spec.x: no")
+    plan = without_status(left.run, now, "spec.x: no")
     found = condition(plan, "Stalled")
     assert (found.status, found.reason, plan.actions) == ("True", "StatusRefused", ())
     assert "spec.x: no" in found.message

@@ -1,5 +1,13 @@
 """YAML files as users write them: TrainingRuns, and the other objects in the same files."""
 
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..api.parse import Problem
+from ..api.v1alpha1 import TrainingRun
+
 import os
 import random
 import sys
@@ -10,8 +18,8 @@ from typing import Any
 
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import KIND, TrainingRun
-from . import pod_fields, yaml_text
-from .errors import CliError
+from . import yaml_text
+from .terminal import CliError
 
 _SUFFIX_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Of which Kubernetes makes the end of a generated name."""
@@ -139,7 +147,7 @@ def _add_run(document: yaml_text.Document, found: Documents) -> None:
         for problem in error.problems:
             found.add_problem(problem.sentence, document.line(problem.location))
         return
-    for unknown in pod_fields.unknown(run):
+    for unknown in _unknown_pod_fields(run):
         found.add_problem(unknown.sentence, document.line(unknown.location))
     key = (run.metadata.namespace, run.metadata.name)
     if key in found.lines:
@@ -164,3 +172,55 @@ def _named(manifest: Any) -> Any:
     suffix = "".join(random.choices(_SUFFIX_CHARACTERS, k=5))  # noqa: S311 - no secret
     rest = {name: value for name, value in metadata.items() if name != "generateName"}
     return {**manifest, "metadata": {**rest, "name": prefix + suffix}}
+
+
+_TEMPLATES = (("podTemplate",), ("workers", "podTemplate"), ("head", "podTemplate"))
+_OF = re.compile(r"(?:list\[|dict\(str, |dict\[str, )(?P<of>.+)[\])]", re.IGNORECASE)
+
+Location = tuple[str | int, ...]
+
+
+def _unknown_pod_fields(run: TrainingRun) -> Iterator[Problem]:
+    """A sentence for each unknown field of the run's pod templates and of `valueFrom`."""
+    spec = run.spec
+    templates = (spec.pod_template, spec.workers.pod_template, spec.head.pod_template)
+    for path, template in zip(_TEMPLATES, templates, strict=True):
+        yield from _unknown_below(template, "V1PodTemplateSpec", ("spec", *path))
+    for index, variable in enumerate(spec.training.env):
+        place: Location = ("spec", "training", "env", index, "valueFrom")
+        yield from _unknown_below(variable.value_from, "V1EnvVarSource", place)
+
+
+def _unknown_below(value: Any, kind: str, location: Location) -> Iterator[Problem]:
+    if not value:
+        return
+    if match := _OF.fullmatch(kind):
+        items: Iterator[tuple[str | int, Any]] = iter(())
+        if isinstance(value, list):
+            items = iter(enumerate(value))
+        elif isinstance(value, Mapping):
+            items = iter(value.items())
+        for key, item in items:
+            yield from _unknown_below(item, match["of"], (*location, key))
+        return
+    # Imported late: the client takes a second to load, and few runs have such a field.
+    from kubernetes.client import models
+
+    model = getattr(models, kind, None)
+    if model is None or not isinstance(value, Mapping):
+        return
+    names = {json_name: python for python, json_name in model.attribute_map.items()}
+    for key, item in value.items():
+        if key in names:
+            yield from _unknown_below(item, model.openapi_types[names[key]], (*location, key))
+        else:
+            yield Problem(_no_field((*location, key), list(names)), (*location, key))
+
+
+def _no_field(location: Location, names: list[str]) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:]
+    lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(str(location[-1]).lower(), lower, n=1)
+    if close:
+        return f"{path} is not a field of a pod; did you mean {lower[close[0]]}?"
+    return f"{path} is not a field of a pod; there are {', '.join(sorted(names))}"

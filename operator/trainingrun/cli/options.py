@@ -1,21 +1,29 @@
 """Arguments and options that several commands have."""
 
+import contextlib
+from pathlib import Path
+
+import typer
+
+from ..rendering import platforms
+from .terminal import CliError
+
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from . import completion
+
 
 File = Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")]
 Name = Annotated[
-    str, typer.Argument(help="Name of the TrainingRun.", autocompletion=completion.run_names)
+    str, typer.Argument(help="Name of the TrainingRun.", autocompletion=run_names)
 ]
 NameOrUri = Annotated[
     str,
     typer.Argument(
         help="Name of the TrainingRun, or URI of its folder in the bucket.",
-        autocompletion=completion.run_names,
+        autocompletion=run_names,
     ),
 ]
 Namespace = Annotated[
@@ -38,3 +46,23 @@ Trial = Annotated[
     int | None,
     typer.Option(min=1, help="Number of the trial of a sweep.", show_default="the best one"),
 ]
+
+
+def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """TrainingRuns of the namespace that the line names so far, or with --local of this folder."""
+    found: list[str] = []
+    if ctx.params.get("local"):
+        found = [path.parent.name for path in Path("trainingrun-local").glob("*/latest.json")]
+    else:
+        with contextlib.suppress(CliError):
+            # Imported late: the client takes a second to load.
+            from .kube import Kube
+
+            kube = Kube(ctx.params.get("context"), ctx.params.get("namespace"))
+            found = [run["metadata"]["name"] for run in kube.runs(everywhere=False)]
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def platform_names(incomplete: str) -> list[str]:
+    """The clouds that are known."""
+    return [name for name in platforms.KNOWN if name.startswith(incomplete)]

@@ -157,7 +157,7 @@ class Reconciler:
             if self._plan_errors.get(key) != text:  # at each event it is the same again
                 log.exception("no plan for this run")
             self._plan_errors[key] = text
-            plan = failing_actions.after_error(seen, rendering, self._settings, now, text)
+            plan = failing_actions.after_error(seen.run, now, text)
             return dataclasses.replace(plan, requeue_after_s=ERROR_RETRY_S)
         self._plan_errors.pop(key, None)
         return plan
@@ -367,9 +367,7 @@ class Reconciler:
 
     async def _publish_refusal(self, key: Key, seen: Observed, message: str) -> None:
         """Says in the former status, else in an event, that the next one is refused."""
-        plan = failing_actions.without_status(
-            seen, self._rendering(), self._settings, self._now(), message
-        )
+        plan = failing_actions.without_status(seen.run, self._now(), message)
         if plan.status.to_dict() == seen.run.status.to_dict():
             return
         try:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from ..api.progress import Progress
+from ..api.progress import Progress, RunState
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
 from ..rendering.render_settings import RenderSettings
 from . import pod_index, pod_status
+from .findings import Draft
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_index import PodIndex
 from .pod_status import controller, controller_uid
@@ -229,6 +230,25 @@ class ReconcileContext:
             return None
         return progress
 
+    def trains(self, number: int) -> bool:
+        """Whether the driver that is there now says that steps are being done."""
+        return trains(self.live_progress(number))
+
+    def wanted_workers(self, draft: Draft) -> int:
+        """Workers of the current attempt as it was rendered: its world size."""
+        return draft.bookkeeping.workers or self.run.spec.total_workers
+
+    def wanted_pods(self, draft: Draft) -> int:
+        """Pods of the current attempt: those of its workers as they were rendered, and the head."""
+        return self.wanted_workers(draft) // self.run.spec.workers.per_pod + 1
+
+    def every_pod_runs(self, draft: Draft, number: int) -> bool:
+        """Whether the attempt has all of its pods, and each of them runs."""
+        index = self.index(number)
+        if len(index.all) < self.wanted_pods(draft):
+            return False
+        return all(pod_status.running(pod) for pod in index.unwell)
+
     def lost_by_ray(self, number: int) -> frozenset[str]:
         """Names or hostnames of the nodes that the live driver reports as lost."""
         found = self._lost_by_ray.get(number)
@@ -260,6 +280,16 @@ class ReconcileContext:
     def job_ref(self, job: Object) -> Ref:
         """A reference to this RayJob, with its UID."""
         return pod_status.ref(job, RAY_API, "RayJob")
+
+
+def trains(progress: Progress | None) -> bool:
+    """Whether the driver says that steps are being done."""
+    return progress is not None and progress.state is RunState.TRAINING
+
+
+def job_status(job: Object) -> str:
+    """RayJob's status.jobStatus; "": KubeRay has set none."""
+    return str((job.get("status") or {}).get("jobStatus") or "")
 
 
 def _number(item: Object) -> int | None:

@@ -1,14 +1,38 @@
-"""What a policy finds. A policy returns it; `planning.plan` adds it to the plan."""
+"""What a policy reads and what it finds, which `planning.plan` adds to the plan."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from ..api.reasons import ConditionReason
-from ..api.status import Budget, LossReason
+from ..api.status import Budget, LossReason, RunStatus
+from .bookkeeping import Bookkeeping
 from .model import Action, RunEvent
 
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
+
+
+class Draft(NamedTuple):
+    """The run's next status so far: the last one, with what the policies have changed."""
+
+    status: RunStatus
+    """Its `seen` is the last one's."""
+    bookkeeping: Bookkeeping
+    """What its `seen` will be."""
+
+    @classmethod
+    def of(cls, status: RunStatus) -> "Draft":
+        """From the status that was last written."""
+        return cls(status, Bookkeeping.read(status.seen))
+
+    def changed(self, found: "Findings") -> "Draft":
+        """With what a policy changes."""
+        return Draft(
+            self.status.model_copy(update=dict(found.status)) if found.status else self.status,
+            self.bookkeeping.model_copy(update=dict(found.bookkeeping))
+            if found.bookkeeping
+            else self.bookkeeping,
+        )
 
 
 class Blocker(NamedTuple):

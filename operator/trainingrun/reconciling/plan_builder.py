@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ..api.reasons import EventReason
 from ..api.status import Budget, RunStatus
-from .bookkeeping import Bookkeeping
-from .findings import AttemptEnd, Blocker, Findings, RunFailure
+from .findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
 from .model import Action, Plan, RunEvent
 from .texts import short
 
@@ -16,10 +15,9 @@ MOST_EVENTS = 20
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """The next status, the bookkeeping in it, and what was found so far."""
+    """The next status, and what was found so far."""
 
-    status: RunStatus
-    bookkeeping: Bookkeeping
+    draft: Draft
     actions: list[Action] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
     charged: frozenset[Budget] = frozenset()
@@ -34,14 +32,11 @@ class PlanBuilder:
     @classmethod
     def of(cls, status: RunStatus) -> "PlanBuilder":
         """From the status that was last written."""
-        return cls(status, Bookkeeping.read(status.seen))
+        return cls(Draft.of(status))
 
     def add(self, found: Findings) -> None:
         """Add what a policy found."""
-        if found.status:
-            self.status = self.status.model_copy(update=dict(found.status))
-        if found.bookkeeping:
-            self.bookkeeping = self.bookkeeping.model_copy(update=dict(found.bookkeeping))
+        self.draft = self.draft.changed(found)
         self.actions += found.actions
         for event in found.events:
             self.events.append(replace(event, message=short(event.message)))
@@ -63,7 +58,7 @@ class PlanBuilder:
         """What was decided."""
         return Plan(
             tuple(self.actions),
-            self.status.model_copy(update={"seen": self.bookkeeping.write()}),
+            self.draft.status.model_copy(update={"seen": self.draft.bookkeeping.write()}),
             tuple(_bounded(self.events)),
             self.requeue_after_s,
         )

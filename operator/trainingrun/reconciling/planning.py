@@ -39,27 +39,26 @@ def _plan(context: ReconcileContext) -> Plan:
     if observed.run.metadata.deletion_timestamp:
         _while_deleted(context, builder)
         return builder.plan()
-    if builder.status.has_ended:
+    if builder.draft.status.has_ended:
         _after_the_end(context, builder)
         _report_failing(context, builder)
-        builder.add(conditions.settle_after_the_end(context, builder.status, builder.blocker))
+        builder.add(
+            conditions.of_ended_run(context.run, context.now, builder.draft.status, builder.blocker)
+        )
         return builder.plan()
-    builder.add(lifetime.accept(context, builder.status))
-    builder.add(starting.adopt(context, builder.status, builder.bookkeeping))
-    if builder.status.running_attempt:
+    builder.add(lifetime.accept(context, builder.draft))
+    builder.add(starting.adopt(context, builder.draft))
+    if builder.draft.status.running_attempt:
         _during_an_attempt(context, builder)
     else:
         _between_attempts(context, builder)
     _report_failing(context, builder)
     if builder.run_failure:
-        builder.add(
-            lifetime.fail(context, builder.status, builder.bookkeeping, builder.run_failure)
-        )
+        builder.add(lifetime.fail(context, builder.draft, builder.run_failure))
     builder.add(
-        conditions.settle(
+        conditions.of_run(
             context,
-            builder.status,
-            builder.bookkeeping,
+            builder.draft,
             builder.blocker,
             builder.refused,
             builder.run_failure,
@@ -70,77 +69,69 @@ def _plan(context: ReconcileContext) -> Plan:
 
 def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     """An attempt runs: record what it reports and loses, end it, or respond to its losses."""
-    attempt = builder.status.attempts[-1]
+    attempt = builder.draft.status.attempts[-1]
     number = attempt.number
-    builder.add(starting.remember_cluster(context, builder.bookkeeping, number))
+    builder.add(starting.remember_cluster(context, builder.draft, number))
     builder.add(ending.delete_earlier_ray_jobs(context, number))
     # An attempt that was adopted after a crash has ended the suspended time too.
-    builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
-    builder.add(suspension.record_queue_wait(context, builder.status, builder.bookkeeping, number))
-    builder.add(goodput.record_seconds(context, builder.status, builder.bookkeeping, number))
-    builder.add(
-        progress_status.record_progress(context, builder.status, builder.bookkeeping, attempt)
-    )
-    attempt = builder.status.attempts[-1]
-    builder.add(evidence.record_losses(context, builder.status, builder.bookkeeping, number))
-    builder.add(node_exclusions.lift(context, builder.status, builder.bookkeeping, number))
+    builder.add(suspension.resume(context, builder.draft))
+    builder.add(suspension.record_queue_wait(context, builder.draft, number))
+    builder.add(goodput.record_seconds(context, builder.draft, number))
+    builder.add(progress_status.record_progress(context, builder.draft, attempt))
+    attempt = builder.draft.status.attempts[-1]
+    builder.add(evidence.record_losses(context, builder.draft, number))
+    builder.add(node_exclusions.lift(context, builder.draft, number))
     lost = node_loss.lost_nodes(context, number)
     signs = {name: node.signs for name, node in lost.items()}
-    builder.add(
-        evidence.record_lost_nodes(context, builder.status, builder.bookkeeping, number, signs)
-    )
-    builder.add(
-        outcome.ended(context, builder.status, builder.bookkeeping, builder.charged, attempt)
-    )
+    builder.add(evidence.record_lost_nodes(context, builder.draft, number, signs))
+    builder.add(outcome.ended(context, builder.draft, builder.charged, attempt))
     if not builder.end:
-        builder.add(lifetime.deadline(context, builder.status, builder.bookkeeping))
+        builder.add(lifetime.deadline(context, builder.draft))
     if not builder.end:
-        builder.add(suspension.request(context, builder.bookkeeping, attempt))
+        builder.add(suspension.request(context, builder.draft, attempt))
     if builder.end:
         _end_attempt(context, builder, builder.end)
         return
     # The exclusion first: a replacement on the dead node, which stays Ready for most of a minute,
     # would wait without end.
-    builder.add(node_exclusions.exclude_nodes(context, builder.status, builder.bookkeeping, number))
+    builder.add(node_exclusions.exclude_nodes(context, builder.draft, number))
     builder.add(starting.keep_support_objects(context))
     builder.add(node_loss.replace_pods(lost))
     builder.add(pod_loss.replace_pods_without_ray(context, number))
-    builder.add(
-        node_loss.replace_workers_of_lost_head(context, builder.status, builder.bookkeeping, number)
-    )
-    after_s = requeue.after_s(context, builder.bookkeeping, attempt)
+    builder.add(node_loss.replace_workers_of_lost_head(context, builder.draft, number))
+    after_s = requeue.after_s(context, builder.draft, attempt)
     builder.add(Findings(requeue_within_s=after_s))
     blocker = (
         blockers.of_access(context)
         or blockers.of_kuberay(context)
-        or outcome.crashing(context, builder.bookkeeping, attempt)
+        or outcome.crashing(context, builder.draft, attempt)
         or blockers.of_pods(context, attempt)
         or blockers.of_storage(context.live_progress(number))
         or blockers.of_ranks(context.live_progress(number))
         or silence.blocker(context, attempt)
-        or outcome.given_up(builder.bookkeeping, attempt)
+        or outcome.given_up(builder.draft.bookkeeping, attempt)
     )
     builder.add(Findings(blocker=blocker))
     if not builder.blocker:
-        builder.add(stuck.of_attempt(context, builder.bookkeeping, attempt))
+        builder.add(stuck.of_attempt(context, builder.draft, attempt))
 
 
 def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEnd) -> None:
     """The running attempt has ended: write it, and whether the run succeeds, fails or retries."""
     # Only written now; the next reconcile acts on it, once it cannot be forgotten any more.
     builder.actions.clear()
-    builder.add(ending.record(context, builder.status, builder.bookkeeping, end))
+    builder.add(ending.record(context, builder.draft, end))
     if end.outcome == "Succeeded":
-        number = builder.status.attempts[-1].number
-        builder.add(lifetime.succeed(context, builder.status, builder.bookkeeping, number))
+        number = builder.draft.status.attempts[-1].number
+        builder.add(lifetime.succeed(context, builder.draft, number))
     elif not builder.run_failure:
-        builder.add(ending.retry(context, builder.status, builder.bookkeeping, builder.charged))
+        builder.add(ending.retry(context, builder.draft, builder.charged))
 
 
 def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
     """No attempt runs: fail, clean up, stay suspended, wait, or begin the next attempt."""
-    builder.add(suspension.record_queue_wait(context, builder.status, builder.bookkeeping, None))
-    builder.add(lifetime.deadline(context, builder.status, builder.bookkeeping))
+    builder.add(suspension.record_queue_wait(context, builder.draft, None))
+    builder.add(lifetime.deadline(context, builder.draft))
     if builder.run_failure:
         return
     if not ending.nothing_left(context):
@@ -150,25 +141,25 @@ def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
     if misplaced:
         builder.add(Findings(refused=misplaced))
     elif context.run.spec.suspend:
-        builder.add(suspension.rest(context, builder.bookkeeping))
+        builder.add(suspension.rest(context, builder.draft))
     elif not context.observed.invalid and not context.unknown(KIND):
-        builder.add(suspension.resume(context, builder.status, builder.bookkeeping))
+        builder.add(suspension.resume(context, builder.draft))
         _begin_attempt(context, builder)
     builder.add(Findings(blocker=blockers.of_access(context)))
 
 
 def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Begin the next attempt, or report what prevents it."""
-    prevented = starting.prevented(context, builder.status, builder.bookkeeping)
+    prevented = starting.prevented(context, builder.draft)
     if prevented:
         builder.add(prevented)
         return
-    found = starting.find_restore_source(context, builder.status)
+    found = starting.find_restore_source(context, builder.draft)
     if found:
         builder.add(found)
         return
-    builder.add(node_exclusions.lift(context, builder.status, builder.bookkeeping))
-    builder.add(starting.begin(context, builder.status, builder.bookkeeping))
+    builder.add(node_exclusions.lift(context, builder.draft))
+    builder.add(starting.begin(context, builder.draft))
 
 
 def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
@@ -179,22 +170,24 @@ def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
     """
     _clean_up(context, builder)
     gone = ending.nothing_left(context)
-    builder.add(lifetime.delete_after_ttl(context, builder.status, gone))
+    builder.add(lifetime.delete_after_ttl(context, builder.draft, gone))
 
 
 def _while_deleted(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Finalizers of others hold a deleted run: its pods are freed, and no attempt follows."""
     if lifetime.left_to_the_garbage_collector(context):
         return
-    if builder.status.running_attempt:
+    if builder.draft.status.running_attempt:
         end = AttemptEnd("Suspended", LossReason.SUSPENDED, "The TrainingRun was deleted")
-        builder.add(ending.record(context, builder.status, builder.bookkeeping, end))
+        builder.add(ending.record(context, builder.draft, end))
     _clean_up(context, builder)
     _report_failing(context, builder)
-    if builder.status.has_ended:
-        builder.add(conditions.settle_after_the_end(context, builder.status, builder.blocker))
+    if builder.draft.status.has_ended:
+        builder.add(
+            conditions.of_ended_run(context.run, context.now, builder.draft.status, builder.blocker)
+        )
     else:
-        builder.add(conditions.settle_while_deleted(context, builder.status, builder.blocker))
+        builder.add(conditions.of_deleted_run(context, builder.draft, builder.blocker))
 
 
 def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> None:
@@ -204,11 +197,11 @@ def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> None:
     if not ending.nothing_left(context):
         builder.add(Findings(blocker=blockers.of_access(context)))
         if not builder.blocker:
-            builder.add(stuck.of_leftovers(context, builder.status))
+            builder.add(stuck.of_leftovers(context, builder.draft))
 
 
 def _report_failing(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Say which actions do not work, before whatever else keeps the run from continuing."""
-    found = failing_actions.report(context, builder.bookkeeping, builder.actions)
+    found = failing_actions.report(context, builder.draft, builder.actions)
     builder.blocker = found.blocker or builder.blocker
     builder.add(found)

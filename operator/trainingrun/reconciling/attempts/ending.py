@@ -7,11 +7,11 @@ deleted, then the next attempt waits until nothing of the former is left.
 from datetime import timedelta
 
 from ...api.reasons import EventReason
-from ...api.status import Budget, LossReason, RunStatus
+from ...api.status import Budget, LossReason
 from .. import pod_status
-from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
+from ..bookkeeping import OF_ONE_ATTEMPT
 from ..context import ReconcileContext
-from ..findings import AttemptEnd, Findings
+from ..findings import AttemptEnd, Draft, Findings
 from ..losses import out_of_memory
 from ..model import Delete, RunEvent
 from ..texts import ATTEMPT_MESSAGE, short
@@ -19,12 +19,10 @@ from ..timestamps import written
 from . import retry_policy
 
 
-def record(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, end: AttemptEnd
-) -> Findings:
+def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings:
     """Write how the running attempt ended, count it, and forget what concerns it alone."""
-    reason = out_of_memory.reason_of_end(end.reason, bookkeeping, context.now)
-    *earlier, attempt = status.attempts
+    reason = out_of_memory.reason_of_end(end.reason, draft.bookkeeping, context.now)
+    *earlier, attempt = draft.status.attempts
     closed = attempt.model_copy(
         update={
             "outcome": end.outcome,
@@ -33,15 +31,19 @@ def record(
             "end_time": written(context.now),
         }
     )
-    disruptions, changes = status.disruptions, dict(OF_ONE_ATTEMPT)
+    disruptions, changes = draft.status.disruptions, dict(OF_ONE_ATTEMPT)
     if reason is LossReason.APPLICATION_ERROR:
         errors = disruptions.application_errors + 1
         disruptions = disruptions.model_copy(update={"application_errors": errors})
-    elif reason is LossReason.STORAGE_ERROR or (end.outcome == "Lost" and not bookkeeping.counted):
-        changes["other_losses"] = bookkeeping.other_losses + 1
+    elif reason is LossReason.STORAGE_ERROR or (
+        end.outcome == "Lost" and not draft.bookkeeping.counted
+    ):
+        changes["other_losses"] = draft.bookkeeping.other_losses + 1
     if end.outcome == "Suspended":
         # A suspended attempt is not one without progress.
-        changes["attempts_without_progress"] = max(bookkeeping.attempts_without_progress - 1, 0)
+        changes["attempts_without_progress"] = max(
+            draft.bookkeeping.attempts_without_progress - 1, 0
+        )
     message = f"Attempt {attempt.number}: {end.message}"
     events = {
         "Failed": (RunEvent("Warning", EventReason.ATTEMPT_FAILED, message),),
@@ -63,33 +65,31 @@ def record(
 
 def retry(
     context: ReconcileContext,
-    status: RunStatus,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     charged: frozenset[Budget],
 ) -> Findings:
     """After a failed or lost attempt: why none follows, or when the next one may begin.
 
     Args:
         context: What was observed.
-        status: The status, with the end of the attempt.
-        bookkeeping: The bookkeeping, with what it lost.
+        draft: The status, with the end of the attempt and what it lost.
         charged: The budgets that this reconcile charged.
     """
-    ended, failures = status.attempts[-1], context.run.spec.failures
+    ended, failures = draft.status.attempts[-1], context.run.spec.failures
     if ended.outcome not in ("Failed", "Lost"):
         return Findings()
     progress = context.progress(ended.number)
     failure = progress.failure if progress is not None else None
-    before = status.attempts[-2] if len(status.attempts) > 1 else None
+    before = draft.status.attempts[-2] if len(draft.status.attempts) > 1 else None
     run_failure = (
         (retry_policy.would_repeat(failure, ended, before) if failure is not None else None)
-        or retry_policy.exhausted(status, bookkeeping, failures, charged)
-        or retry_policy.without_progress(ended, bookkeeping, failures)
+        or retry_policy.exhausted(draft, failures, charged)
+        or retry_policy.without_progress(ended, draft.bookkeeping, failures)
     )
     if run_failure:
         return Findings(run_failure=run_failure)
     wait = retry_policy.backoff(
-        ended.reason, bookkeeping.attempts_without_progress, failures.backoff
+        ended.reason, draft.bookkeeping.attempts_without_progress, failures.backoff
     )
     if wait > timedelta(0):
         return Findings(status={"next_attempt_time": written(context.now + wait)})

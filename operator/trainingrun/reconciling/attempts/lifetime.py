@@ -1,24 +1,22 @@
 """The run's own clock: start, deadline, end and time to live."""
 
 from ...api.reasons import ConditionReason, EventReason
-from ...api.status import RunStatus
 from ...api.v1alpha1 import API_VERSION, KIND
-from ..bookkeeping import Bookkeeping
 from ..context import OWNED_KINDS, ReconcileContext
-from ..findings import AttemptEnd, Blocker, Findings, RunFailure
+from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
 from ..model import Delete, Ref, RunEvent
 from ..status import goodput, progress_status
 from ..timestamps import seconds_since, written
 
 
-def accept(context: ReconcileContext, status: RunStatus) -> Findings:
+def accept(context: ReconcileContext, draft: Draft) -> Findings:
     """The run's clock starts, once; a spec that cannot be used starts nothing.
 
     What runs continues as it was rendered.
     """
     if context.observed.invalid:
         return Findings(refused=Blocker(ConditionReason.INVALID_SPEC, context.observed.invalid))
-    return Findings(status={} if status.start_time else {"start_time": written(context.now)})
+    return Findings(status={} if draft.status.start_time else {"start_time": written(context.now)})
 
 
 def left_to_the_garbage_collector(context: ReconcileContext) -> bool:
@@ -27,18 +25,18 @@ def left_to_the_garbage_collector(context: ReconcileContext) -> bool:
     return not finalizers or "orphan" in finalizers
 
 
-def deadline(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
+def deadline(context: ReconcileContext, draft: Draft) -> Findings:
     """The run fails, and with it a running attempt, once activeDeadlineSeconds have passed.
 
     Before that, they are the longest time until the next reconcile.
     """
     limit = context.run.spec.active_deadline_seconds
-    if limit is None or status.start_time is None:
+    if limit is None or draft.status.start_time is None:
         return Findings()
-    if bookkeeping.suspended_since is not None or bookkeeping.queued_since is not None:
+    if draft.bookkeeping.suspended_since is not None or draft.bookkeeping.queued_since is not None:
         return Findings()  # its clock stands still
-    inactive_s = status.suspended_seconds + status.queued_seconds
-    left = limit - (seconds_since(status.start_time, context.now) - inactive_s)
+    inactive_s = draft.status.suspended_seconds + draft.status.queued_seconds
+    left = limit - (seconds_since(draft.status.start_time, context.now) - inactive_s)
     if left > 0:
         return Findings(requeue_within_s=left)
     message = f"The run was active for longer than activeDeadlineSeconds, which is {limit}"
@@ -48,48 +46,44 @@ def deadline(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeep
     )
 
 
-def succeed(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
-) -> Findings:
+def succeed(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """End the run with that attempt's result."""
-    settled = goodput.settle(status, bookkeeping, context.now)
+    spent = goodput.until(draft, context.now)
     result = progress_status.result(
-        context.progress(attempt), status.checkpoint, context.run.spec.sweep
+        context.progress(attempt), draft.status.checkpoint, context.run.spec.sweep
     )
     return Findings(
-        status={**settled.status, "completion_time": written(context.now), "result": result},
-        bookkeeping=settled.bookkeeping,
+        status={**spent.status, "completion_time": written(context.now), "result": result},
+        bookkeeping=spent.bookkeeping,
         events=(RunEvent("Normal", EventReason.SUCCEEDED, "The training is done"),),
         requeue_within_s=0,
     )
 
 
-def fail(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, cause: RunFailure
-) -> Findings:
+def fail(context: ReconcileContext, draft: Draft, cause: RunFailure) -> Findings:
     """End the run."""
-    settled = goodput.settle(status, bookkeeping, context.now)
+    spent = goodput.until(draft, context.now)
     return Findings(
         status={
-            **settled.status,
+            **spent.status,
             "completion_time": written(context.now),
             "next_attempt_time": None,
         },
-        bookkeeping=settled.bookkeeping,
+        bookkeeping=spent.bookkeeping,
         events=(RunEvent("Warning", EventReason.FAILED, cause.message),),
         requeue_within_s=0,
     )
 
 
-def delete_after_ttl(context: ReconcileContext, status: RunStatus, gone: bool) -> Findings:
+def delete_after_ttl(context: ReconcileContext, draft: Draft, gone: bool) -> Findings:
     """Delete the run itself ttlSecondsAfterFinished after its end, once its objects are gone.
 
     Args:
         context: What was observed.
-        status: The status of the ended run.
+        draft: The status of the ended run.
         gone: Whether all of its objects are gone.
     """
-    ttl, ended = context.run.spec.ttl_seconds_after_finished, status.completion_time
+    ttl, ended = context.run.spec.ttl_seconds_after_finished, draft.status.completion_time
     if ttl is None or ended is None or context.unknown(KIND):
         return Findings()
     left = ttl - seconds_since(ended, context.now)

@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 from ...api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 from ...api.progress import Failure, Progress, RunState
 from ...api.reasons import ConditionReason
-from ...api.status import Attempt, Budget, LossReason, RunStatus
+from ...api.status import Attempt, Budget, LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
 from ..diagnosis import silence
-from ..findings import AttemptEnd, Blocker, Findings, RunFailure
+from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
 from ..losses import out_of_memory
 from ..losses.counting import ended_by_itself
 from ..model import Object, RequestSuspend
-from ..status.progress_status import trains
 from ..timestamps import seconds_since, written
 from . import retry_policy
 
@@ -43,8 +42,7 @@ _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 def ended(
     context: ReconcileContext,
-    status: RunStatus,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     charged: frozenset[Budget],
     attempt: Attempt,
 ) -> Findings:
@@ -52,8 +50,7 @@ def ended(
 
     Args:
         context: What was observed.
-        status: The status so far.
-        bookkeeping: The bookkeeping so far.
+        draft: The status so far.
         charged: The budgets that this reconcile charged.
         attempt: The current attempt.
     """
@@ -62,39 +59,39 @@ def ended(
     if (
         progress is not None
         and progress.state.final
-        and (progress.fencing_token == 0 or progress.fencing_token >= bookkeeping.fencing_token)
+        and (
+            progress.fencing_token == 0 or progress.fencing_token >= draft.bookkeeping.fencing_token
+        )
     ):
-        return Findings(end=_by_final_progress(context, bookkeeping, progress))
+        return Findings(end=_by_final_progress(context, draft, progress))
     if context.deleted(attempt.number):
         message = f"RayJob {attempt.ray_job} was deleted by someone else"
         return Findings(end=AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message))
     job = context.job(attempt.number)
     if job is None:
         return Findings()  # unknown at present: that is not a loss
-    run_failure = retry_policy.exhausted(status, bookkeeping, context.run.spec.failures, charged)
+    run_failure = retry_policy.exhausted(draft, context.run.spec.failures, charged)
     if run_failure:
-        return Findings(end=_out_of_budget(bookkeeping, run_failure), run_failure=run_failure)
-    found = _by_ray_job(context, bookkeeping, attempt, job)
+        return Findings(end=_out_of_budget(draft.bookkeeping, run_failure), run_failure=run_failure)
+    found = _by_ray_job(context, draft, attempt, job)
     if found.end:
         return found
-    crash_loop = _by_crash_loop(context, bookkeeping, attempt)
+    crash_loop = _by_crash_loop(context, draft, attempt)
     if crash_loop:
         return found._replace(end=crash_loop)
-    hung_since = silence.hung_since(context, bookkeeping, attempt, job)
+    hung_since = silence.hung_since(context, draft, attempt, job)
     changes = dict(found.bookkeeping)
-    if hung_since != bookkeeping.hung_since:
+    if hung_since != draft.bookkeeping.hung_since:
         changes["hung_since"] = hung_since
     return found._replace(end=_by_silence(context, hung_since), bookkeeping=changes)
 
 
-def _by_final_progress(
-    context: ReconcileContext, bookkeeping: Bookkeeping, progress: Progress
-) -> AttemptEnd:
+def _by_final_progress(context: ReconcileContext, draft: Draft, progress: Progress) -> AttemptEnd:
     if progress.state is RunState.SUCCEEDED:
         return AttemptEnd("Succeeded", None, "The training is done")
     if (
         progress.state is RunState.SUSPENDED
-        and bookkeeping.given_up
+        and draft.bookkeeping.given_up
         and not context.run.spec.suspend
     ):
         return AttemptEnd(
@@ -118,9 +115,7 @@ def _by_failure(failure: Failure) -> AttemptEnd:
     return AttemptEnd("Lost", reason, failure.message)
 
 
-def _by_ray_job(
-    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt, job: Object
-) -> Findings:
+def _by_ray_job(context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object) -> Findings:
     status: dict[str, Any] = job.get("status") or {}
     deployment, result = status.get("jobDeploymentStatus"), status.get("jobStatus")
     message = str(status.get("message") or "").strip()
@@ -129,14 +124,14 @@ def _by_ray_job(
         run_failure = RunFailure(ConditionReason.REJECTED, refused)
         return Findings(end=AttemptEnd("Failed", None, refused), run_failure=run_failure)
     if result not in ("SUCCEEDED", "FAILED", "STOPPED") and deployment != "Failed":
-        return Findings(bookkeeping={"end_seen": None} if bookkeeping.end_seen else {})
-    end_seen = bookkeeping.end_seen or written(context.now)
+        return Findings(bookkeeping={"end_seen": None} if draft.bookkeeping.end_seen else {})
+    end_seen = draft.bookkeeping.end_seen or written(context.now)
     changes = {"end_seen": end_seen}
     reason = str(status.get("reason") or "")
     # KubeRay's status is one sign that the driver is lost, and the driver's answer is one against
     # it. KubeRay deletes its RayCluster some minutes later; a checkpoint before that loses no step.
     if reason in INFRASTRUCTURE_REASONS and driver_lives(context, attempt):
-        given_up_at = changes["given_up"] = bookkeeping.given_up or written(context.now)
+        given_up_at = changes["given_up"] = draft.bookkeeping.given_up or written(context.now)
         if seconds_since(given_up_at, context.now) < context.settings.suspend_deadline_s:
             return Findings(bookkeeping=changes, actions=(RequestSuspend(attempt.number),))
     if not _final_progress_is_in(context, attempt, end_seen):
@@ -144,7 +139,7 @@ def _by_ray_job(
     if result == "SUCCEEDED":
         end = AttemptEnd("Succeeded", None, "The training is done; its final progress was not read")
     else:
-        end = _unexplained(context, bookkeeping, attempt, reason, message)
+        end = _unexplained(context, draft, attempt, reason, message)
     return Findings(end=end, bookkeeping=changes)
 
 
@@ -190,7 +185,7 @@ def _final_progress_is_in(context: ReconcileContext, attempt: Attempt, end_seen:
 
 def _unexplained(
     context: ReconcileContext,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     attempt: Attempt,
     reason: str,
     reported: str,
@@ -199,14 +194,14 @@ def _unexplained(
     message = reported or f"RayJob {attempt.ray_job} failed"
     exit_code = _EXIT_CODE.search(reported)
     code = int(exit_code.group(1)) if exit_code else None
-    if code == SUSPEND_EXIT_CODE or (context.run.spec.suspend and bookkeeping.suspend_asked):
+    if code == SUSPEND_EXIT_CODE or (context.run.spec.suspend and draft.bookkeeping.suspend_asked):
         return AttemptEnd(
             "Suspended", LossReason.SUSPENDED, "Suspended; the final progress was not read"
         )
     if code == LEASE_LOST_EXIT_CODE or reason in INFRASTRUCTURE_REASONS:
         return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
-    causes = [known.reason for known in bookkeeping.counted.values()]
-    if without_memory := out_of_memory.end(bookkeeping):
+    causes = [known.reason for known in draft.bookkeeping.counted.values()]
+    if without_memory := out_of_memory.end(draft.bookkeeping):
         return without_memory
     if LossReason.NODE_LOST in causes or LossReason.HEAD_LOST in causes:
         lost = LossReason.NODE_LOST if LossReason.NODE_LOST in causes else LossReason.HEAD_LOST
@@ -233,22 +228,20 @@ class _Falls(NamedTuple):
         return f"{self.number} pods of spec.{self.where} ended {since}, the last one with {last}"
 
 
-def _falls(context: ReconcileContext, bookkeeping: Bookkeeping) -> Iterator[_Falls]:
-    pods = silence.wanted_pods(context, bookkeeping) - 1
+def _falls(context: ReconcileContext, draft: Draft) -> Iterator[_Falls]:
+    pods = context.wanted_pods(draft) - 1
     for where, reason, gone, most in (
-        ("head", LossReason.HEAD_LOST, bookkeeping.false_heads, MOST_FALLS),
-        ("workers", LossReason.WORKER_LOST, bookkeeping.false_workers, MOST_FALLS * pods),
+        ("head", LossReason.HEAD_LOST, draft.bookkeeping.false_heads, MOST_FALLS),
+        ("workers", LossReason.WORKER_LOST, draft.bookkeeping.false_workers, MOST_FALLS * pods),
     ):
-        fallen = [one for one in bookkeeping.counted.values() if ended_by_itself(one, reason)]
+        fallen = [one for one in draft.bookkeeping.counted.values() if ended_by_itself(one, reason)]
         message = fallen[-1].termination_message if fallen else ""
         yield _Falls(where, len(fallen) + gone, most, message)
 
 
-def _by_crash_loop(
-    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt
-) -> AttemptEnd | None:
+def _by_crash_loop(context: ReconcileContext, draft: Draft, attempt: Attempt) -> AttemptEnd | None:
     """Pods that end by themselves again and again: KubeRay would replace them for ever."""
-    for falls in _falls(context, bookkeeping):
+    for falls in _falls(context, draft):
         if falls.number >= falls.most:
             message = (
                 f"{falls.said(attempt)}; correct spec.image or spec.{falls.where}.podTemplate if "
@@ -258,13 +251,11 @@ def _by_crash_loop(
     return None
 
 
-def crashing(
-    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt
-) -> Blocker | None:
+def crashing(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Blocker | None:
     """What the status says while pods end by themselves again and again."""
-    if trains(context.live_progress(attempt.number)):
+    if context.trains(attempt.number):
         return None
-    for falls in _falls(context, bookkeeping):
+    for falls in _falls(context, draft):
         if falls.number > 1:
             message = f"{falls.said(attempt)}; after {falls.most} the attempt ends"
             return Blocker(ConditionReason.PODS_CRASH, message)

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from ...api.progress import RunState
 from ...api.status import Attempt
-from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
-from ..diagnosis.silence import wanted_pods
+from ..findings import Draft
 from ..losses.node_health import control_sign
 from ..model import Object
 from ..timestamps import parsed, seconds_since
@@ -23,23 +22,23 @@ SHARE_OF_AGE = 0.1
 """What lasts for long is reconciled less often: after 100 s every 10 s."""
 
 
-def after_s(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> float | None:
+def after_s(context: ReconcileContext, draft: Draft, attempt: Attempt) -> float | None:
     """Seconds until the attempt is reconciled again; None: when something happens."""
     often = context.settings.poll_s
-    ages = _ages(context, bookkeeping, attempt)
+    ages = _ages(context, draft, attempt)
     # Of what is unknown no event tells that it changed.
     otherwise = LONGEST_S if context.observed.stale else None
     return min((max(often, min(LONGEST_S, age * SHARE_OF_AGE)) for age in ages), default=otherwise)
 
 
-def _ages(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Iterator[float]:
+def _ages(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Iterator[float]:
     """For how many seconds each thing lasts that may soon be decided on; none: nothing is."""
     progress, index = context.live_progress(attempt.number), context.index(attempt.number)
     if (
         context.run.spec.suspend
-        or bookkeeping.suspend_asked
-        or bookkeeping.end_seen
-        or bookkeeping.given_up
+        or draft.bookkeeping.suspend_asked
+        or draft.bookkeeping.end_seen
+        or draft.bookkeeping.given_up
     ):
         yield 0.0  # each has a deadline of its own that is not far
     if progress is not None and progress.lost_nodes:
@@ -47,9 +46,9 @@ def _ages(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt)
     if any(control_sign(context, node) for node in context.observed.nodes.values()):
         yield 0.0
     for time in (
-        bookkeeping.hung_since,
-        bookkeeping.incomplete_since,
-        *bookkeeping.lost_nodes.values(),
+        draft.bookkeeping.hung_since,
+        draft.bookkeeping.incomplete_since,
+        *draft.bookkeeping.lost_nodes.values(),
     ):
         if time is not None:
             yield seconds_since(time, context.now)
@@ -57,7 +56,7 @@ def _ages(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt)
         yield context.observed.progress_failing_s
     for pod in index.unwell:
         yield _age(context, pod)
-    complete = len(index.all) >= wanted_pods(context, bookkeeping)
+    complete = len(index.all) >= context.wanted_pods(draft)
     if not complete or progress is None or progress.state is RunState.STARTING:
         # It starts, or waits for pods: how long is counted from the newest of them.
         youngest = min((_age(context, pod) for pod in index.all), default=None)

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 from ...api.progress import Failure
 from ...api.reasons import ConditionReason
-from ...api.status import Attempt, Budget, Disruptions, LossReason, RunStatus
+from ...api.status import Attempt, Budget, Disruptions, LossReason
 from ...api.v1alpha1 import Backoff, Failures
 from ..bookkeeping import Bookkeeping
-from ..findings import RunFailure
+from ..findings import Draft, RunFailure
 
 _VARIES = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\btmp\w+|\d+")
 """What differs between two texts of the same error: ranks, addresses, times, names of folders."""
@@ -23,15 +23,15 @@ def application_failures(disruptions: Disruptions) -> int:
     return disruptions.application_errors + disruptions.out_of_memory
 
 
-def infrastructure_losses(status: RunStatus, bookkeeping: Bookkeeping) -> int:
+def infrastructure_losses(draft: Draft) -> int:
     """What counts against failures.maxPreemptions."""
-    lost = status.disruptions
+    lost = draft.status.disruptions
     return (
         lost.preemptions
         + lost.node_losses
         + lost.head_losses
         + lost.worker_failures
-        + bookkeeping.other_losses
+        + draft.bookkeeping.other_losses
     )
 
 
@@ -40,21 +40,19 @@ def budgets(reason: LossReason | None) -> frozenset[Budget]:
     return frozenset((reason.budget,) if reason is not None else ())
 
 
-def exhausted(
-    status: RunStatus, bookkeeping: Bookkeeping, failures: Failures, charged: frozenset[Budget]
-) -> RunFailure | None:
+def exhausted(draft: Draft, failures: Failures, charged: frozenset[Budget]) -> RunFailure | None:
     """Whether a budget is used up.
 
     Only budgets that were charged are checked: one that a user lowers ends no healthy attempt.
     """
-    own = application_failures(status.disruptions)
+    own = application_failures(draft.status.disruptions)
     if "application" in charged and own > failures.max_restarts:
         return RunFailure(
             ConditionReason.RESTARTS_EXHAUSTED,
             f"The training failed by itself {_times(own)} and failures.maxRestarts is "
             f"{failures.max_restarts}",
         )
-    losses = infrastructure_losses(status, bookkeeping)
+    losses = infrastructure_losses(draft)
     if "infrastructure" in charged and 0 <= failures.max_preemptions < losses:
         return RunFailure(
             ConditionReason.PREEMPTIONS_EXHAUSTED,

@@ -6,54 +6,52 @@ is therefore the attempt that was just begun.
 
 from ... import rendering
 from ...api.reasons import ConditionReason, EventReason
-from ...api.status import MOST_ATTEMPTS, Attempt, RestoredFrom, RunStatus
+from ...api.status import MOST_ATTEMPTS, Attempt, RestoredFrom
 from ...rendering import names
 from .. import pod_status
-from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
+from ..bookkeeping import OF_ONE_ATTEMPT
 from ..context import OWNED_KINDS, ReconcileContext
 from ..diagnosis import blockers
-from ..findings import Blocker, Findings
+from ..findings import Blocker, Draft, Findings
 from ..losses import node_exclusions
 from ..model import Action, Apply, EnsureToken, Manifest, Object, Restore, RunEvent
 from ..timestamps import parsed, written
 from . import retry_policy
 
 
-def adopt(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
+def adopt(context: ReconcileContext, draft: Draft) -> Findings:
     """Record the attempt whose RayJob was created and is not in the status yet.
 
     Never beside an attempt that runs: each begins only after the end of the former is written.
     """
-    if status.running_attempt:
+    if draft.status.running_attempt:
         return Findings()
     # Pods count too: someone may have deleted the RayJob meanwhile, and its number was used.
     newest = context.newest_number()
-    if newest <= status.attempt:
+    if newest <= draft.status.attempt:
         return Findings()
     job = context.job(newest)
     created_at = (pod_status.created(job) if job else None) or context.now
-    return _begun(context, status, bookkeeping, newest, written(created_at))
+    return _begun(context, draft, newest, written(created_at))
 
 
-def remember_cluster(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: int) -> Findings:
+def remember_cluster(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """Remember which RayCluster is the attempt's: its pods stay the run's own once it is gone."""
     clusters = [item for item in context.clusters(attempt) if not pod_status.terminating(item)]
     newest = max(clusters, key=pod_status.creation_text, default=None)
-    if newest is None or pod_status.uid(newest) == bookkeeping.ray_cluster:
+    if newest is None or pod_status.uid(newest) == draft.bookkeeping.ray_cluster:
         return Findings()
     return Findings(bookkeeping={"ray_cluster": pod_status.uid(newest)})
 
 
-def prevented(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
-) -> Findings | None:
+def prevented(context: ReconcileContext, draft: Draft) -> Findings | None:
     """What prevents the next attempt, by the first of these that applies; None: nothing does."""
-    last = status.last_attempt
+    last = draft.status.last_attempt
     charged = retry_policy.budgets(last.reason if last else None)
-    run_failure = retry_policy.exhausted(status, bookkeeping, context.run.spec.failures, charged)
+    run_failure = retry_policy.exhausted(draft, context.run.spec.failures, charged)
     if run_failure:
         return Findings(run_failure=run_failure)
-    foreign = context.foreign_ray_job(status.attempt + 1)
+    foreign = context.foreign_ray_job(draft.status.attempt + 1)
     if foreign is not None:
         message = (
             f"RayJob {pod_status.name(foreign)} belongs to another owner, such as a deleted run of "
@@ -66,20 +64,20 @@ def prevented(
     missing = blockers.of_kuberay(context)
     if missing:
         return Findings(blocker=missing, requeue_within_s=context.settings.kuberay_retry_s)
-    wait_s = _backoff_left_s(context, status)
+    wait_s = _backoff_left_s(context, draft)
     return Findings(requeue_within_s=wait_s) if wait_s > 0 else None
 
 
-def begin(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping) -> Findings:
+def begin(context: ReconcileContext, draft: Draft) -> Findings:
     """Create the next attempt's RayJob, after the objects that it needs.
 
     The status gets the attempt in the next reconcile, which sees the RayJob (`adopt`): creating it
     may fail, or the operator die before.
     """
-    run, number = context.run, status.attempt + 1
-    if status.attempt and not context.is_absent_for_certain(*OWNED_KINDS):
+    run, number = context.run, draft.status.attempt + 1
+    if draft.status.attempt and not context.is_absent_for_certain(*OWNED_KINDS):
         return Findings()  # the former attempt may still have pods
-    excluded = node_exclusions.hostnames(bookkeeping)
+    excluded = node_exclusions.hostnames(draft.bookkeeping)
     actions: tuple[Action, ...] = (
         EnsureToken(rendering.token_secret(run, context.render.token_key)),
         *(Apply(manifest) for manifest in rendering.support_objects(run, context.render)),
@@ -88,15 +86,13 @@ def begin(context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
     return Findings(actions=actions, requeue_within_s=context.settings.poll_s)
 
 
-def _backoff_left_s(context: ReconcileContext, status: RunStatus) -> float:
+def _backoff_left_s(context: ReconcileContext, draft: Draft) -> float:
     """Seconds until the next attempt may begin."""
-    until = status.next_attempt_time
+    until = draft.status.next_attempt_time
     return (parsed(until) - context.now).total_seconds() if until else 0.0
 
 
-def _begun(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, number: int, start: str
-) -> Findings:
+def _begun(context: ReconcileContext, draft: Draft, number: int, start: str) -> Findings:
     attempt = Attempt(
         number=number,
         ray_job=names.ray_job_name(context.run, number),
@@ -109,7 +105,7 @@ def _begun(
     return Findings(
         status={
             "attempt": number,
-            "attempts": [*status.attempts, attempt][-MOST_ATTEMPTS:],
+            "attempts": [*draft.status.attempts, attempt][-MOST_ATTEMPTS:],
             "next_attempt_time": None,
         },
         bookkeeping={
@@ -117,20 +113,20 @@ def _begun(
             "ray_cluster": None,
             "workers": context.run.spec.total_workers,
             "checkpoints": context.run.spec.checkpoints.to_dict(),
-            "attempts_without_progress": bookkeeping.attempts_without_progress + 1,
+            "attempts_without_progress": draft.bookkeeping.attempts_without_progress + 1,
         },
         events=(event,),
     )
 
 
-def find_restore_source(context: ReconcileContext, status: RunStatus) -> Findings | None:
+def find_restore_source(context: ReconcileContext, draft: Draft) -> Findings | None:
     """Write the folder of storage.restoreFrom's run to the status; None: nothing is to be done.
 
     What a name stands for is decided once, before the first attempt: the other TrainingRun may then
     be deleted, or created again, without effect on this run.
     """
     wanted = context.run.spec.storage.restore_from
-    if wanted is None or status.restored_from is not None:
+    if wanted is None or draft.status.restored_from is not None:
         return None
     uri = wanted.uri or _folder_of_run(context)
     if uri is None:

@@ -4,6 +4,7 @@ None of this ends an attempt or uses up a budget: once the cause is corrected, t
 """
 
 import re
+from datetime import datetime
 
 from ...api.progress import Progress
 from ...api.reasons import ConditionReason
@@ -185,10 +186,9 @@ def _of_config(context: ReconcileContext, message: str) -> Blocker | None:
 
 def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
     script = context.run.spec.training.script
-    scheduled = pod_status.scheduled_at(pod)
-    if script is None or script.config_map is None or scheduled is None:
+    if script is None or script.config_map is None:
         return None
-    if (context.now - scheduled).total_seconds() < MOUNT_PATIENCE_S:
+    if not _lasts(context, pod_status.scheduled_at(pod), MOUNT_PATIENCE_S):
         return None
     return Blocker(
         ConditionReason.SCRIPT_NOT_MOUNTED,
@@ -230,10 +230,9 @@ def _of_scheduling(context: ReconcileContext, pod: Object) -> Blocker | None:
 
 
 def _of_scheduler(context: ReconcileContext, pod: Object) -> Blocker | None:
-    created = pod_status.created(pod)
-    if pod_status.node_name(pod) is not None or created is None:
+    if pod_status.node_name(pod) is not None:
         return None
-    if (context.now - created).total_seconds() < SCHEDULER_PATIENCE_S:
+    if not _lasts(context, pod_status.created(pod), SCHEDULER_PATIENCE_S):
         return None
     return Blocker(
         ConditionReason.UNSCHEDULABLE,
@@ -241,6 +240,10 @@ def _of_scheduler(context: ReconcileContext, pod: Object) -> Blocker | None:
         f"{round(SCHEDULER_PATIENCE_S)} s; check that the one runs that scheduling.queue or "
         "podTemplate's schedulerName names",
     )
+
+
+def _lasts(context: ReconcileContext, since: datetime | None, patience_s: float) -> bool:
+    return since is not None and (context.now - since).total_seconds() >= patience_s
 
 
 def _requests(pod: Object) -> dict[str, str]:

@@ -10,11 +10,10 @@ from datetime import datetime
 
 from ...api.reasons import ConditionReason, EventReason
 from ...api.status import ConditionType
-from ...rendering.render_settings import RenderSettings
-from ..bookkeeping import Bookkeeping
+from ...api.v1alpha1 import TrainingRun
 from ..context import ReconcileContext
-from ..findings import Blocker, Findings
-from ..model import Action, FailingAction, Observed, Plan, ReconcileSettings, RunEvent, key_of
+from ..findings import Blocker, Draft, Findings
+from ..model import Action, FailingAction, Plan, RunEvent, key_of
 from ..status import conditions
 from ..texts import short
 from ..timestamps import written
@@ -32,19 +31,17 @@ _REPORTED = (
 )
 
 
-def report(
-    context: ReconcileContext, bookkeeping: Bookkeeping, actions: Sequence[Action]
-) -> Findings:
+def report(context: ReconcileContext, draft: Draft, actions: Sequence[Action]) -> Findings:
     """What of the plan's actions has failed so far; nothing where none has."""
     planned = {key_of(action) for action in actions}
     known = [one for one in context.observed.failing if (one.verb, one.kind, one.name) in planned]
     found = [one for one in known if one.refused or _lasts(one, context.now)]
     if not found:
         kept = None if context.observed.acted else _as_before(context, actions)
-        if kept is not None or known or bookkeeping.failing_since is None:
+        if kept is not None or known or draft.bookkeeping.failing_since is None:
             return kept or Findings()
         return Findings(bookkeeping={"failing_since": None})
-    since = bookkeeping.failing_since or written(min(one.since for one in found))
+    since = draft.bookkeeping.failing_since or written(min(one.since for one in found))
     blocker = _said(found, since)
     # A spec of which nothing can be made is not accepted. A quota says nothing about the spec.
     begins = context.run.status.running_attempt is None and found[0].verb == "create"
@@ -57,60 +54,32 @@ def report(
     )
 
 
-def after_error(
-    observed: Observed,
-    render: RenderSettings,
-    settings: ReconcileSettings,
-    now: datetime,
-    error: str,
-) -> Plan:
-    """The plan where planning has raised an error: nothing is done, and the status says so.
-
-    Args:
-        observed: What was observed.
-        render: As for `planning.plan`.
-        settings: As for `planning.plan`.
-        now: As for `planning.plan`.
-        error: Its type and text.
-    """
-    return _stalled(
-        ReconcileContext(observed, render, settings, now),
+def after_error(run: TrainingRun, now: datetime, error: str) -> Plan:
+    """The plan where planning has raised this error: nothing is done, and the status says so."""
+    return _nothing_done(
+        run,
+        now,
         ConditionReason.INTERNAL_ERROR,
         f"The operator fails at this run and does nothing about it: {short(error, 500)}; what runs "
-        "goes on; please report this, with the operator's log",
+        "continues; please report this, with the operator's log",
     )
 
 
-def without_status(
-    observed: Observed,
-    render: RenderSettings,
-    settings: ReconcileSettings,
-    now: datetime,
-    error: str,
-) -> Plan:
-    """The plan where the API server refuses the next status: the former one, which says so. Its
-    event is for where that is refused, too.
-
-    Args:
-        observed: What was observed.
-        render: As for `planning.plan`.
-        settings: As for `planning.plan`.
-        now: As for `planning.plan`.
-        error: The API server's message.
+def without_status(run: TrainingRun, now: datetime, error: str) -> Plan:
+    """The plan where the API server refuses the next status with this message: the former one,
+    which says so. Its event is for where that is refused, too.
     """
     message = (
         f"The API server refuses the run's status, so that nothing is done: {short(error, 500)}; "
-        "what runs goes on"
+        "what runs continues"
     )
-    context = ReconcileContext(observed, render, settings, now)
-    plan = _stalled(context, ConditionReason.STATUS_REFUSED, message)
+    plan = _nothing_done(run, now, ConditionReason.STATUS_REFUSED, message)
     return replace(plan, events=(RunEvent("Warning", EventReason.STATUS_REFUSED, message),))
 
 
-def _stalled(context: ReconcileContext, reason: ConditionReason, message: str) -> Plan:
-    status = context.run.status
-    changes = conditions.settle_after_the_end(context, status, Blocker(reason, message)).status
-    return Plan((), status.model_copy(update=dict(changes)))
+def _nothing_done(run: TrainingRun, now: datetime, reason: ConditionReason, message: str) -> Plan:
+    changes = conditions.of_ended_run(run, now, run.status, Blocker(reason, message)).status
+    return Plan((), run.status.model_copy(update=dict(changes)))
 
 
 def _lasts(one: FailingAction, now: datetime) -> bool:

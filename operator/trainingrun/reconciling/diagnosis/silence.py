@@ -8,9 +8,8 @@ it then. An attempt is given up only where KubeRay reports that it never submitt
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt
 from .. import pod_status
-from ..bookkeeping import Bookkeeping
-from ..context import ReconcileContext
-from ..findings import Blocker
+from ..context import ReconcileContext, job_status
+from ..findings import Blocker, Draft
 from ..model import Object
 from ..timestamps import seconds_since, written
 
@@ -22,20 +21,20 @@ NOT_SUBMITTED = ("", "PENDING")
 
 
 def hung_since(
-    context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt, job: Object
+    context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object
 ) -> str | None:
     """Since when every pod runs and no driver is submitted; None: that is not so.
 
     Kept in the bookkeeping, so that a restarted operator continues to count.
     """
     if context.unknown("RayJob", "Pod"):
-        return bookkeeping.hung_since
+        return draft.bookkeeping.hung_since
     hangs = (
         job_status(job) in NOT_SUBMITTED
         and context.progress(attempt.number) is None
-        and every_pod_runs(context, bookkeeping, attempt)
+        and context.every_pod_runs(draft, attempt.number)
     )
-    return (bookkeeping.hung_since or written(context.now)) if hangs else None
+    return (draft.bookkeeping.hung_since or written(context.now)) if hangs else None
 
 
 def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | None:
@@ -83,26 +82,3 @@ def blocker(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
             f"though KubeRay calls its job RUNNING; read its log in pod {pod_status.name(head)}",
         )
     return None
-
-
-def job_status(job: Object) -> str:
-    """RayJob's status.jobStatus; "": KubeRay has set none."""
-    return str((job.get("status") or {}).get("jobStatus") or "")
-
-
-def every_pod_runs(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> bool:
-    """Whether the attempt has all of its pods, and each of them runs."""
-    index = context.index(attempt.number)
-    if len(index.all) < wanted_pods(context, bookkeeping):
-        return False
-    return all(pod_status.running(pod) for pod in index.unwell)
-
-
-def wanted_pods(context: ReconcileContext, bookkeeping: Bookkeeping) -> int:
-    """Pods of the current attempt: those of its workers as they were rendered, and the head."""
-    return wanted_workers(context, bookkeeping) // context.run.spec.workers.per_pod + 1
-
-
-def wanted_workers(context: ReconcileContext, bookkeeping: Bookkeeping) -> int:
-    """Workers of the current attempt as it was rendered: its world size."""
-    return bookkeeping.workers or context.run.spec.total_workers

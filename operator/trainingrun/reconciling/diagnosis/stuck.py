@@ -7,15 +7,13 @@ chain of owners is deleted.
 from collections.abc import Sequence
 
 from ...api.reasons import ConditionReason
-from ...api.status import Attempt, RunStatus
+from ...api.status import Attempt
 from ...rendering import names
 from .. import pod_status
-from ..bookkeeping import Bookkeeping
 from ..context import RAY_API, ReconcileContext
-from ..findings import Blocker, Findings
+from ..findings import Blocker, Draft, Findings
 from ..model import Delete, Object
 from ..timestamps import seconds_since, written
-from .silence import wanted_pods
 
 KUBERAY_SILENT_S = 60.0
 """How long KubeRay may do nothing about a RayJob or missing pods before the status reports it. It
@@ -29,15 +27,15 @@ ORPHAN_S = 30.0
 its RayJob has left: it was deleted with `--cascade=orphan`."""
 
 
-def of_attempt(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Attempt) -> Findings:
+def of_attempt(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
     """What does not move in a running attempt; checked after all that has a cause of its own."""
     complete = Findings(
-        bookkeeping={"incomplete_since": None} if bookkeeping.incomplete_since else {}
+        bookkeeping={"incomplete_since": None} if draft.bookkeeping.incomplete_since else {}
     )
     if (
         not context.can_be_empty
         or context.suspended_by_queue(attempt.number)
-        or bookkeeping.end_seen
+        or draft.bookkeeping.end_seen
     ):
         return complete
     job, index = context.job(attempt.number), context.index(attempt.number)
@@ -48,11 +46,11 @@ def of_attempt(context: ReconcileContext, bookkeeping: Bookkeeping, attempt: Att
         return terminating
     leaving = [pod for pod in index.unwell if pod_status.terminating(pod)]
     gone = sum(1 for pod in index.unwell if pod_status.terminating(pod) or pod_status.ended(pod))
-    missing = wanted_pods(context, bookkeeping) - (len(index.all) - gone)
+    missing = context.wanted_pods(draft) - (len(index.all) - gone)
     if missing <= 0 or leaving or _made_lately(context, index.unwell):
         return complete
-    since = bookkeeping.incomplete_since or written(context.now)
-    changes = {} if bookkeeping.incomplete_since else {"incomplete_since": since}
+    since = draft.bookkeeping.incomplete_since or written(context.now)
+    changes = {} if draft.bookkeeping.incomplete_since else {"incomplete_since": since}
     if seconds_since(since, context.now) < KUBERAY_SILENT_S:
         return Findings(bookkeeping=changes)
     message = (
@@ -72,9 +70,9 @@ def _made_lately(context: ReconcileContext, pods: Sequence[Object]) -> bool:
     )
 
 
-def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
+def of_leftovers(context: ReconcileContext, draft: Draft) -> Findings:
     """What of an ended attempt is not deleted; deletes what has no owner that would."""
-    ended = _ended_s(context, status)
+    ended = _ended_s(context, draft)
     jobs = [_held(context, "RayJob", job) for _, job in sorted(context.own_jobs().items())]
     found = [Findings(blocker=blocker) for blocker in jobs]
     for cluster in context.clusters_left:
@@ -103,9 +101,9 @@ def of_leftovers(context: ReconcileContext, status: RunStatus) -> Findings:
     )
 
 
-def _ended_s(context: ReconcileContext, status: RunStatus) -> float:
-    last = status.last_attempt
-    end = status.completion_time or (last.end_time if last else None)
+def _ended_s(context: ReconcileContext, draft: Draft) -> float:
+    last = draft.status.last_attempt
+    end = draft.status.completion_time or (last.end_time if last else None)
     return seconds_since(end, context.now) if end else 0.0
 
 

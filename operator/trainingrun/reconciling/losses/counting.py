@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ...api.reasons import EventReason
-from ...api.status import Budget, LossReason, RunStatus
+from ...api.status import Budget, LossReason
 from ..bookkeeping import Bookkeeping, CountedDisruption
-from ..findings import Findings
+from ..findings import Draft, Findings
 from ..model import RunEvent
 from ..timestamps import parsed, written
 from . import out_of_memory
@@ -57,16 +57,16 @@ PRECEDENCE = {
 class Losses:
     """The losses of one attempt, and what a reconcile adds to them."""
 
-    def __init__(self, status: RunStatus, bookkeeping: Bookkeeping, now: datetime):
+    def __init__(self, draft: Draft, now: datetime):
         """From what was counted so far."""
-        self._status, self._bookkeeping = status, bookkeeping
+        self._status, self._bookkeeping = draft
         self._now, self._written = now, written(now)
         self.events: list[RunEvent] = []
         """Events of what was found, in order."""
         self.changes: dict[str, Any] = {}
         """Fields of the bookkeeping to change, other than the losses themselves."""
         self._lost_nodes: dict[str, str] = {}
-        self._counted = dict(bookkeeping.counted)
+        self._counted = dict(draft.bookkeeping.counted)
         self._failures_before = out_of_memory.failures(self._counted.values())
         self._counts: Counter[str] = Counter()
         self._dropped: set[str] = set()

@@ -17,14 +17,12 @@ from collections.abc import Iterable, Mapping
 
 from ...api.progress import Progress, Record, RecordKind
 from ...api.reasons import EventReason
-from ...api.status import Attempt, LossReason, RunStatus
+from ...api.status import Attempt, LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
-from ..diagnosis import silence
-from ..findings import Findings
+from ..findings import Draft, Findings
 from ..model import EventType, Object, RunEvent
-from ..status.progress_status import trains
 from ..timestamps import from_unix
 from . import pod_loss
 from .counting import Losses
@@ -39,35 +37,32 @@ _EVENTS: dict[RecordKind, tuple[EventType, EventReason]] = {
 """Records that lose nothing, and their events."""
 
 
-def record_losses(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
-) -> Findings:
+def record_losses(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """Count what the attempt's pods and the runtime's records newly show."""
     if context.deleted(attempt):
         return Findings()  # its pods go with it, and are no losses of their own
-    losses = Losses(status, bookkeeping, context.now)
+    losses = Losses(draft, context.now)
     if context.suspended_by_queue(attempt):
-        _record_suspension_by_queue(context, bookkeeping, losses, attempt)
+        _record_suspension_by_queue(context, draft, losses, attempt)
     elif not context.unknown("Pod"):  # one that is missing may exist; the records stay until later
         _record_head(context, losses, attempt)
         for pod in context.index(attempt).unwell:
             _record_pod(context, losses, attempt, pod)
-        _record_events(context, bookkeeping, losses, attempt)
-        _forget(context, bookkeeping, losses, status.attempts[-1])
+        _record_events(context, draft, losses, attempt)
+        _forget(context, draft, losses, draft.status.attempts[-1])
     return losses.findings()
 
 
 def record_lost_nodes(
     context: ReconcileContext,
-    status: RunStatus,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     attempt: int,
     lost: Mapping[str, str],
 ) -> Findings:
     """Count each node once, whatever was on it; `lost` has the signs of each."""
     if not lost or context.suspended_by_queue(attempt):
         return Findings()  # the queue ends what is on it, and that is counted
-    losses = Losses(status, bookkeeping, context.now)
+    losses = Losses(draft, context.now)
     for node, signs in lost.items():
         _lose_node(context, losses, attempt, node, f"Node {node} is lost: {signs}")
     return losses.findings()
@@ -75,23 +70,20 @@ def record_lost_nodes(
 
 def explain(
     context: ReconcileContext,
-    status: RunStatus,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     pods: Iterable[Object],
     reason: LossReason,
 ) -> Findings:
     """Remember pods that end because of a loss that is counted elsewhere."""
-    losses = Losses(status, bookkeeping, context.now)
+    losses = Losses(draft, context.now)
     for pod in pods:
         losses.explain(pod_status.uid(pod), pod_status.name(pod), reason)
     return losses.findings()
 
 
-def reopen_nodes(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, nodes: Iterable[str]
-) -> Findings:
+def reopen_nodes(context: ReconcileContext, draft: Draft, nodes: Iterable[str]) -> Findings:
     """Nodes that came back are counted anew if they are lost once more."""
-    losses = Losses(status, bookkeeping, context.now)
+    losses = Losses(draft, context.now)
     for node in nodes:
         losses.reopen_node(node)
     return losses.findings()
@@ -126,7 +118,7 @@ def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> Non
 
 
 def _record_suspension_by_queue(
-    context: ReconcileContext, bookkeeping: Bookkeeping, losses: Losses, attempt: int
+    context: ReconcileContext, draft: Draft, losses: Losses, attempt: int
 ) -> None:
     """A queue suspends the attempt: one preemption, however many pods it costs.
 
@@ -142,9 +134,9 @@ def _record_suspension_by_queue(
     losses.changes["head"] = None
     # The driver records its workers' notices: the same preemption again.
     progress = context.progress(attempt)
-    if progress is not None and progress.fencing_token >= max(bookkeeping.fencing_token, 1):
+    if progress is not None and progress.fencing_token >= max(draft.bookkeeping.fencing_token, 1):
         newest = max((record.number for record in progress.records), default=0)
-        newest = max(_last_recorded(bookkeeping, progress), newest)
+        newest = max(_last_recorded(draft.bookkeeping, progress), newest)
         losses.changes |= {"fencing_token": progress.fencing_token, "records": newest}
 
 
@@ -203,15 +195,13 @@ def _headless(context: ReconcileContext, losses: Losses, attempt: int, worker: O
     return created_at is not None and head_created_at is not None and created_at < head_created_at
 
 
-def _record_events(
-    context: ReconcileContext, bookkeeping: Bookkeeping, losses: Losses, attempt: int
-) -> None:
+def _record_events(context: ReconcileContext, draft: Draft, losses: Losses, attempt: int) -> None:
     progress = context.progress(attempt)
     # A driver without a lease (token 0) holds nothing that could be lost, and an older driver's
     # document that is read late has nothing new.
-    if progress is None or progress.fencing_token < max(bookkeeping.fencing_token, 1):
+    if progress is None or progress.fencing_token < max(draft.bookkeeping.fencing_token, 1):
         return
-    recorded = _last_recorded(bookkeeping, progress)
+    recorded = _last_recorded(draft.bookkeeping, progress)
     for record in sorted(progress.records, key=lambda record: record.number):
         if record.number > recorded:
             _record_event(context, losses, attempt, progress.fencing_token, record)
@@ -246,17 +236,13 @@ def _record_event(
     losses.count_disruption(key, reason, when, record.message or describe(reason), pod=record.pod)
 
 
-def _forget(
-    context: ReconcileContext, bookkeeping: Bookkeeping, losses: Losses, attempt: Attempt
-) -> None:
+def _forget(context: ReconcileContext, draft: Draft, losses: Losses, attempt: Attempt) -> None:
     """Keep the bookkeeping small: pods that are long gone can be observed no more."""
-    if not bookkeeping.counted:
+    if not draft.bookkeeping.counted:
         return
     index = context.index(attempt.number)
     alive = {*index.by_uid, *(f"node:{node}" for node in index.by_node), losses.head or ""}
     # What the attempt has not recovered from may still end it, and is then not counted again.
-    recovered = trains(context.live_progress(attempt.number)) and silence.every_pod_runs(
-        context, bookkeeping, attempt
-    )
+    recovered = context.trains(attempt.number) and context.every_pod_runs(draft, attempt.number)
     silent_s = context.observed.progress_age_s or 0.0
     losses.forget(alive, silent_s=silent_s, all_recent=not recovered)

@@ -5,12 +5,12 @@ that is gone. The exclusion ends when the node's kubelet is known to run again, 
 no node because of it, or after a while: a cluster may have no other node.
 """
 
-from ...api.status import LossReason, RunStatus
+from ...api.status import LossReason
 from ...rendering import affinities
 from .. import pod_status
 from ..bookkeeping import Bookkeeping
 from ..context import RAY_API, ReconcileContext
-from ..findings import Findings
+from ..findings import Draft, Findings
 from ..model import Delete, ExcludeNodes, Object
 from ..timestamps import seconds_since
 from . import evidence
@@ -25,12 +25,11 @@ MOST_EXCLUDED = 100
 
 def lift(
     context: ReconcileContext,
-    status: RunStatus,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     attempt: int | None = None,
 ) -> Findings:
     """End the exclusion of nodes that are back, that pods need, or that were excluded for long."""
-    lost = bookkeeping.lost_nodes
+    lost = draft.bookkeeping.lost_nodes
     if not lost:
         return Findings()
     pressed = attempt is not None and any(
@@ -39,9 +38,9 @@ def lift(
     kept = {node: time for node, time in lost.items() if _excluded(context, node, time, pressed)}
     if len(kept) == len(lost):
         return Findings()
-    hostnames = {node: name for node, name in bookkeeping.hostnames.items() if node in kept}
+    hostnames = {node: name for node, name in draft.bookkeeping.hostnames.items() if node in kept}
     back = [node for node in lost if node not in kept]
-    found = evidence.reopen_nodes(context, status, bookkeeping, back)
+    found = evidence.reopen_nodes(context, draft, back)
     changes = {**found.bookkeeping, "lost_nodes": kept, "hostnames": hostnames}
     return found._replace(bookkeeping=changes)
 
@@ -53,13 +52,11 @@ def hostnames(bookkeeping: Bookkeeping) -> tuple[str, ...]:
     return tuple(sorted({bookkeeping.hostnames.get(node, node) for node in newest}))
 
 
-def exclude_nodes(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
-) -> Findings:
+def exclude_nodes(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """Patch the live RayCluster where it excludes other nodes, and replace pods that wait."""
     if context.unknown("RayCluster", "Pod"):
         return Findings()
-    wanted = hostnames(bookkeeping)
+    wanted = hostnames(draft.bookkeeping)
     patches = tuple(
         ExcludeNodes(pod_status.ref(cluster, RAY_API, "RayCluster"), wanted)
         for cluster in context.clusters(attempt)
@@ -76,7 +73,7 @@ def exclude_nodes(
     ]
     if not outdated:
         return Findings(actions=patches)
-    found = evidence.explain(context, status, bookkeeping, outdated, LossReason.NODE_LOST)
+    found = evidence.explain(context, draft, outdated, LossReason.NODE_LOST)
     deletions = (Delete(pod_status.pod_ref(pod)) for pod in outdated)
     return found._replace(actions=(*patches, *deletions))
 

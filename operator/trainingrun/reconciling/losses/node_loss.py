@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from ...api.status import LossReason, RunStatus
+from ...api.status import LossReason
 from ...rendering.render_settings import RenderSettings
 from .. import pod_status
-from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
-from ..findings import Findings
+from ..findings import Draft, Findings
 from ..model import Delete, NodeState, Object, Observed, ReconcileSettings
 from . import evidence
 from .node_health import control_sign
@@ -115,16 +114,18 @@ def outstays(context: ReconcileContext, pod: Object) -> bool:
     return late is not None and late >= context.settings.terminating_late_s
 
 
-def replace_workers_of_lost_head(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
-) -> Findings:
+def replace_workers_of_lost_head(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """Replace the workers together with their head.
 
     Otherwise they would wait for the old head's address first, and be replaced only then. Ray
     begins in a worker once a head answers, so a worker in which it began before its head was
     created belongs to a lost one.
     """
-    if bookkeeping.head is None or bookkeeping.end_seen or context.suspended_by_queue(attempt):
+    if (
+        draft.bookkeeping.head is None
+        or draft.bookkeeping.end_seen
+        or context.suspended_by_queue(attempt)
+    ):
         return Findings()
     if context.unknown("Pod"):
         return Findings()  # a head that is missing here may exist
@@ -146,7 +147,7 @@ def replace_workers_of_lost_head(
     ]
     if not workers:
         return Findings()
-    found = evidence.explain(context, status, bookkeeping, workers, LossReason.HEAD_LOST)
+    found = evidence.explain(context, draft, workers, LossReason.HEAD_LOST)
     deletions = (Delete(pod_status.pod_ref(pod), grace_s=0) for pod in workers)
     return found._replace(actions=tuple(deletions))
 

@@ -4,20 +4,19 @@ Policies find facts; only here do they become conditions.
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...api.progress import Progress
 from ...api.reasons import WAITS, ConditionReason, Truth
 from ...api.status import Attempt, Condition, ConditionType, Phase, RunStatus
 from ...api.storage_spec import Checkpoints
+from ...api.v1alpha1 import TrainingRun
 from .. import pod_status
-from ..bookkeeping import Bookkeeping
-from ..context import ReconcileContext
-from ..diagnosis import silence
-from ..findings import Blocker, Findings, RunFailure
+from ..context import ReconcileContext, job_status, trains
+from ..findings import Blocker, Draft, Findings, RunFailure
 from ..texts import short
 from ..timestamps import written
-from . import progress_status
 
 ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 """Phases of an attempt that has its pods."""
@@ -32,13 +31,13 @@ class NewCondition(NamedTuple):
     message: str = ""
 
 
-def settle_after_the_end(
-    context: ReconcileContext, status: RunStatus, blocker: Blocker | None
+def of_ended_run(
+    run: TrainingRun, now: datetime, status: RunStatus, blocker: Blocker | None
 ) -> Findings:
     """What keeps the leftovers of an ended run; nothing else in its status changes any more, but
     the generation that it describes.
     """
-    generation = context.run.metadata.generation
+    generation = run.metadata.generation
     changes: dict[str, Any] = (
         {} if status.observed_generation == generation else {"observed_generation": generation}
     )
@@ -53,13 +52,11 @@ def settle_after_the_end(
         failed = _former(status, ConditionType.FAILED)
         failure = failed and failed.status == "True" and _of_failure(failed.message)
         found = [_waiting(blocker), _stalled(blocker, failure or None)]
-        changes["conditions"] = _merged(context, status, found)
+        changes["conditions"] = _merged(run, now, status, found)
     return Findings(status=changes)
 
 
-def settle_while_deleted(
-    context: ReconcileContext, status: RunStatus, blocker: Blocker | None
-) -> Findings:
+def of_deleted_run(context: ReconcileContext, draft: Draft, blocker: Blocker | None) -> Findings:
     """The phase and the conditions of a deleted run, which finalizers of others hold."""
     message = (
         "The TrainingRun is deleted and its pods are freed; it is gone once its finalizers "
@@ -68,7 +65,12 @@ def settle_while_deleted(
     ready = NewCondition(ConditionType.READY, "False", ConditionReason.DELETING, message)
     return Findings(
         status={
-            "conditions": _merged(context, status, [ready, _waiting(blocker), _stalled(blocker)]),
+            "conditions": _merged(
+                context.run,
+                context.now,
+                draft.status,
+                [ready, _waiting(blocker), _stalled(blocker)],
+            ),
             "phase": Phase.DELETING,
             "next_attempt_time": None,
             "observed_generation": context.run.metadata.generation,
@@ -76,10 +78,9 @@ def settle_while_deleted(
     )
 
 
-def settle(
+def of_run(
     context: ReconcileContext,
-    status: RunStatus,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     blocker: Blocker | None,
     refused: Blocker | None,
     run_failure: RunFailure | None,
@@ -88,28 +89,27 @@ def settle(
 
     Args:
         context: What was observed.
-        status: The status so far.
-        bookkeeping: The bookkeeping so far.
+        draft: The status so far.
         blocker: What keeps the run from continuing.
         refused: Why the spec cannot be used.
         run_failure: Why the run has failed, where this reconcile found so.
     """
-    attempt = status.running_attempt
+    attempt = draft.status.running_attempt
     progress = context.live_progress(attempt.number) if attempt else None
-    blocker = None if status.has_ended else blocker
-    kept = attempt is not None and _not_read_yet(context, status, bookkeeping, attempt)
+    blocker = None if draft.status.has_ended else blocker
+    kept = attempt is not None and _not_read_yet(context, draft, attempt)
     found = [
-        _accepted(context, bookkeeping, refused, attempt),
-        *([] if kept else [_ready(context, status, bookkeeping, progress, run_failure)]),
-        _suspended(context, status, bookkeeping),
+        _accepted(context, draft, refused, attempt),
+        *([] if kept else [_ready(context, draft, progress, run_failure)]),
+        _suspended(context, draft),
         _waiting(blocker),
-        _stalled(blocker, _ending(status, refused, run_failure)),
-        *_ended(status, run_failure),
+        _stalled(blocker, _ending(draft.status, refused, run_failure)),
+        *_ended(draft.status, run_failure),
     ]
-    phase = _phase(context, status, bookkeeping, attempt, progress, run_failure)
+    phase = _phase(context, draft, attempt, progress, run_failure)
     return Findings(
         status={
-            "conditions": _merged(context, status, found),
+            "conditions": _merged(context.run, context.now, draft.status, found),
             "phase": context.run.status.phase if kept else phase,
             "observed_generation": context.run.metadata.generation,
         }
@@ -118,15 +118,19 @@ def settle(
 
 def _accepted(
     context: ReconcileContext,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     refused: Blocker | None,
     attempt: Attempt | None,
 ) -> NewCondition:
     if refused:
         return NewCondition(ConditionType.ACCEPTED, "False", refused.reason, refused.message)
     # With the defaults of fields that a former operator did not know.
-    known = {**Checkpoints().to_dict(), **bookkeeping.checkpoints}
-    if attempt and bookkeeping.checkpoints and known != context.run.spec.checkpoints.to_dict():
+    known = {**Checkpoints().to_dict(), **draft.bookkeeping.checkpoints}
+    if (
+        attempt
+        and draft.bookkeeping.checkpoints
+        and known != context.run.spec.checkpoints.to_dict()
+    ):
         return NewCondition(
             ConditionType.ACCEPTED,
             "True",
@@ -172,14 +176,12 @@ def _of_failure(message: str) -> Blocker:
     return Blocker(ConditionReason.FAILED, message)
 
 
-def _not_read_yet(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: Attempt
-) -> bool:
+def _not_read_yet(context: ReconcileContext, draft: Draft, attempt: Attempt) -> bool:
     """Whether this process has not read the driver's progress yet, and nothing contradicts the
     last status: a restarted operator does not show a run that trains as one that starts.
     """
     former = context.run.status
-    if former.attempt != attempt.number or former.phase is None or status.has_ended:
+    if former.attempt != attempt.number or former.phase is None or draft.status.has_ended:
         return False
     if context.progress(attempt.number) is not None:
         return False
@@ -191,49 +193,46 @@ def _not_read_yet(
         and head is not None
         and pod_status.running(head)
         and pod_status.uid(head) == former.seen.get("head")
-        and status.disruptions == former.disruptions
+        and draft.status.disruptions == former.disruptions
         and job is not None
-        and silence.job_status(job) == "RUNNING"
-        and silence.every_pod_runs(context, bookkeeping, attempt)
+        and job_status(job) == "RUNNING"
+        and context.every_pod_runs(draft, attempt.number)
     )
 
 
 def _ready(
     context: ReconcileContext,
-    status: RunStatus,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     progress: Progress | None,
     run_failure: RunFailure | None,
 ) -> NewCondition:
     """Whether the run is where its spec wants it: it trains, is suspended, or has succeeded."""
-    wanted = silence.wanted_workers(context, bookkeeping)
+    wanted = context.wanted_workers(draft)
     if progress is not None and progress.sweep is not None:
         # At a sweep's end fewer trials are left than could be trained at once.
         left = sum(not trial.state.final for trial in progress.sweep.trials)
         wanted = min(wanted, left * context.run.spec.workers.count)
     kind = ConditionType.READY
-    if progress and progress_status.trains(progress) and progress.world_size >= wanted:
+    if progress and trains(progress) and progress.world_size >= wanted:
         message = "; ".join([f"{wanted} workers train", *progress.warnings])
         return NewCondition(kind, "True", ConditionReason.TRAINING, message)
     if run_failure:
         return NewCondition(kind, "False", ConditionReason.FAILED)
-    if status.has_ended:
+    if draft.status.has_ended:
         return NewCondition(kind, "True", ConditionReason.SUCCEEDED)
-    if context.run.spec.suspend and bookkeeping.suspended_since is not None:
+    if context.run.spec.suspend and draft.bookkeeping.suspended_since is not None:
         return NewCondition(kind, "True", ConditionReason.SUSPENDED)
-    until = status.next_attempt_time
-    waits = status.running_attempt is None and bookkeeping.suspended_since is None
+    until = draft.status.next_attempt_time
+    waits = draft.status.running_attempt is None and draft.bookkeeping.suspended_since is None
     message = f"The next attempt begins at {until}" if waits and until else ""
     return NewCondition(kind, "False", ConditionReason.NOT_TRAINING, message)
 
 
-def _suspended(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping
-) -> NewCondition:
+def _suspended(context: ReconcileContext, draft: Draft) -> NewCondition:
     kind = ConditionType.SUSPENDED
-    if status.has_ended:
+    if draft.status.has_ended:
         return NewCondition(kind, "False", ConditionReason.ENDED)
-    if bookkeeping.suspended_since is not None:
+    if draft.bookkeeping.suspended_since is not None:
         message = "Every pod is gone; suspend: false goes on"
         return NewCondition(kind, "True", ConditionReason.SUSPENDED, message)
     if context.run.spec.suspend:
@@ -268,38 +267,37 @@ def _why(status: RunStatus, cause: RunFailure) -> str:
 
 def _phase(
     context: ReconcileContext,
-    status: RunStatus,
-    bookkeeping: Bookkeeping,
+    draft: Draft,
     attempt: Attempt | None,
     progress: Progress | None,
     run_failure: RunFailure | None,
 ) -> Phase:
-    if status.has_ended:
+    if draft.status.has_ended:
         return Phase.FAILED if run_failure else Phase.SUCCEEDED
-    if bookkeeping.suspended_since is not None:
+    if draft.bookkeeping.suspended_since is not None:
         return Phase.SUSPENDED
     if attempt is None:
-        return _between_attempts(context, status)
+        return _between_attempts(context, draft)
     if context.suspended_by_queue(attempt.number):
         return Phase.QUEUED
-    if progress_status.trains(progress):
+    if trains(progress):
         return Phase.RUNNING
-    trained = any(known.last_step for known in status.attempts)
-    lost = [known for known in status.attempts if known.outcome in ("Failed", "Lost")]
+    trained = any(known.last_step for known in draft.status.attempts)
+    lost = [known for known in draft.status.attempts if known.outcome in ("Failed", "Lost")]
     return Phase.RECOVERING if trained or lost else Phase.STARTING
 
 
-def _between_attempts(context: ReconcileContext, status: RunStatus) -> Phase:
-    last = status.last_attempt
+def _between_attempts(context: ReconcileContext, draft: Draft) -> Phase:
+    last = draft.status.last_attempt
     if last is None:
         return Phase.PENDING
     if last.outcome == "Suspended" and context.run.spec.suspend:
-        return status.phase or Phase.RUNNING
+        return draft.status.phase or Phase.RUNNING
     return Phase.RECOVERING
 
 
 def _merged(
-    context: ReconcileContext, status: RunStatus, found: Iterable[NewCondition]
+    run: TrainingRun, now: datetime, status: RunStatus, found: Iterable[NewCondition]
 ) -> list[Condition]:
     """The former conditions with what was found; a time changes only when its status does."""
     conditions = {known.type: known for known in status.conditions}
@@ -313,8 +311,8 @@ def _merged(
             message=short(one.message),
             last_transition_time=former.last_transition_time
             if former is not None and same
-            else written(context.now),
-            observed_generation=context.run.metadata.generation,
+            else written(now),
+            observed_generation=run.metadata.generation,
         )
     order = list(ConditionType)
     return sorted(conditions.values(), key=lambda known: order.index(known.type))

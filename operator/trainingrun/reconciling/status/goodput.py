@@ -12,31 +12,28 @@ from datetime import datetime
 from typing import Any
 
 from ...api.progress import Progress
-from ...api.status import Goodput, LostSeconds, RunStatus
+from ...api.status import Goodput, LostSeconds
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, TimeSpent
 from ..context import ReconcileContext
-from ..diagnosis import silence
-from ..findings import Findings
+from ..findings import Draft, Findings
 from ..timestamps import from_unix, parsed, seconds_since
 
 
-def record_seconds(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
-) -> Findings:
+def record_seconds(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """Record the driver's seconds, and bring status.goodput up to its last step.
 
     Up to the last step, not to now: else the status would change, and be written, at every
     reconcile.
     """
-    changes = _queue(context, status, bookkeeping, attempt)
+    changes = _queue(context, draft, attempt)
     progress = context.progress(attempt)
-    if progress is None or progress.fencing_token < max(bookkeeping.driver_fencing_token, 1):
+    if progress is None or progress.fencing_token < max(draft.bookkeeping.driver_fencing_token, 1):
         return Findings(bookkeeping=changes)
     if progress.resumed_from_step is None and not progress.step:
         return Findings(bookkeeping=changes)  # its checkpoint is not restored yet
-    if progress.fencing_token > bookkeeping.driver_fencing_token:
-        changes |= _close(bookkeeping, progress)
+    if progress.fencing_token > draft.bookkeeping.driver_fencing_token:
+        changes |= _close(draft.bookkeeping, progress)
     changes |= {
         "driver_fencing_token": progress.fencing_token,
         "last_step": progress.step,
@@ -48,22 +45,22 @@ def record_seconds(
     }
     if progress.step_time is None:
         return Findings(bookkeeping=changes)
-    after = bookkeeping.model_copy(update=changes)
-    settled = settle(status, after, from_unix(progress.step_time))
-    return Findings(status=settled.status, bookkeeping={**changes, **settled.bookkeeping})
+    after = draft.changed(Findings(bookkeeping=changes))
+    found = until(after, from_unix(progress.step_time))
+    return found._replace(bookkeeping={**changes, **found.bookkeeping})
 
 
-def settle(status: RunStatus, bookkeeping: Bookkeeping, until: datetime) -> Findings:
-    """status.goodput from the start to `until`: a step, or the end of the run."""
-    if status.start_time is None:
+def until(draft: Draft, time: datetime) -> Findings:
+    """status.goodput from the start to `time`: a step, or the end of the run."""
+    if draft.status.start_time is None:
         return Findings()
-    elapsed = max((until - parsed(status.start_time)).total_seconds(), 0.0)
-    elapsed = max(elapsed - status.suspended_seconds, 0.0)
-    spent = _total(bookkeeping)
-    queue = min(bookkeeping.queue_seconds or 0.0, elapsed)
+    elapsed = max((time - parsed(draft.status.start_time)).total_seconds(), 0.0)
+    elapsed = max(elapsed - draft.status.suspended_seconds, 0.0)
+    spent = _total(draft.bookkeeping)
+    queue = min(draft.bookkeeping.queue_seconds or 0.0, elapsed)
     rest = max(elapsed - queue - spent.productive - spent.lost_work - spent.checkpoint, 0.0)
     changes: dict[str, Any] = {}
-    known = bookkeeping.startup_seconds
+    known = draft.bookkeeping.startup_seconds
     if known is None and spent.productive + spent.lost_work > 0:
         known = changes["startup_seconds"] = round(rest, 1)
     startup = rest if known is None else min(known, rest)
@@ -81,19 +78,17 @@ def settle(status: RunStatus, bookkeeping: Bookkeeping, until: datetime) -> Find
     return Findings(status={"goodput": goodput}, bookkeeping=changes)
 
 
-def _queue(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: int
-) -> dict[str, Any]:
-    if bookkeeping.queue_seconds is not None or status.start_time is None:
+def _queue(context: ReconcileContext, draft: Draft, attempt: int) -> dict[str, Any]:
+    if draft.bookkeeping.queue_seconds is not None or draft.status.start_time is None:
         return {}
     found = context.pods(attempt)
-    if len(found) < silence.wanted_pods(context, bookkeeping):
+    if len(found) < context.wanted_pods(draft):
         return {}
     times = [time for pod in found if (time := pod_status.scheduled_at(pod))]
     if len(times) < len(found):
         return {}
-    waited = seconds_since(status.start_time, max(times))
-    return {"queue_seconds": max(waited - status.suspended_seconds, 0.0)}
+    waited = seconds_since(draft.status.start_time, max(times))
+    return {"queue_seconds": max(waited - draft.status.suspended_seconds, 0.0)}
 
 
 def _close(bookkeeping: Bookkeeping, progress: Progress) -> dict[str, Any]:

@@ -7,7 +7,7 @@ step is done. A status that followed each of these measurements would be written
 from math import isfinite
 from typing import Any
 
-from ...api.progress import Progress, RankMemory, RankRow, RunState
+from ...api.progress import Progress, RankMemory, RankRow
 from ...api.rank_status import MemoryStatus, RankStatus, SlowestRankStatus
 from ...api.status import (
     MOST_RANKED,
@@ -16,7 +16,6 @@ from ...api.status import (
     RankedTrial,
     RunProgress,
     RunResult,
-    RunStatus,
     SweepStatus,
     TrialStatus,
 )
@@ -24,7 +23,7 @@ from ...api.sweep_spec import Sweep
 from ...api.sweep_table import SweepTable, TrialState
 from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
-from ..findings import Findings
+from ..findings import Draft, Findings
 from ..losses import counting
 from ..texts import URI, short
 from ..timestamps import from_unix, written
@@ -45,12 +44,10 @@ LARGEST = 2**53
 """A whole number beyond this is left out: JSON readers would change it."""
 
 
-def record_progress(
-    context: ReconcileContext, status: RunStatus, bookkeeping: Bookkeeping, attempt: Attempt
-) -> Findings:
+def record_progress(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
     """Write what the driver newly reports: progress, checkpoint and the attempt's steps."""
     progress = context.progress(attempt.number)
-    if progress is None or (0 < progress.fencing_token < bookkeeping.fencing_token):
+    if progress is None or (0 < progress.fencing_token < draft.bookkeeping.fencing_token):
         return Findings()  # nothing, or an older driver's document that was read late
     changes: dict[str, Any] = {}
     if progress.checkpoint is not None:
@@ -59,12 +56,12 @@ def record_progress(
             step=progress.checkpoint.step,
             time=written(from_unix(progress.checkpoint.time)),
         )
-    if status.restored_from is not None and progress.restored_from is not None:
-        changes["restored_from"] = status.restored_from.model_copy(
+    if draft.status.restored_from is not None and progress.restored_from is not None:
+        changes["restored_from"] = draft.status.restored_from.model_copy(
             update={"step": progress.resumed_from_step}
         )
-    if progress.step or progress.resumed_from_step is not None or status.progress is None:
-        changes["progress"] = _progress(progress, status.progress)
+    if progress.step or progress.resumed_from_step is not None or draft.status.progress is None:
+        changes["progress"] = _progress(progress, draft.status.progress)
     # A driver that finds the run done reports its result alone.
     table = progress.sweep or (progress.result.sweep if progress.result else None)
     if table is not None:
@@ -76,17 +73,12 @@ def record_progress(
     }
     changes["attempts"] = [
         one.model_copy(update=steps) if one.number == attempt.number else one
-        for one in status.attempts
+        for one in draft.status.attempts
     ]
-    seen = _newer(progress) if _has_newer_checkpoint(progress, bookkeeping) else {}
+    seen = _newer(progress) if _has_newer_checkpoint(progress, draft.bookkeeping) else {}
     if progress.step > max(attempt.last_step or 0, steps["resumed_from_step"] or 0):
-        seen |= counting.after_new_step(bookkeeping)
+        seen |= counting.after_new_step(draft.bookkeeping)
     return Findings(status=changes, bookkeeping=seen)
-
-
-def trains(progress: Progress | None) -> bool:
-    """Whether the driver says that steps are being done."""
-    return progress is not None and progress.state is RunState.TRAINING
 
 
 def metrics(reported: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """How every command fails: one sentence on stderr, and an exit code."""
 
+from rich.console import Console
+
 import contextlib
 from collections.abc import Iterator
 
@@ -33,3 +35,9 @@ def one_sentence(*also: type[Exception]) -> Iterator[None]:
             raise
         print_error(str(error))
         raise typer.Exit(1) from None
+
+
+def wide_console() -> Console:
+    """Standard output; in a pipe as wide as a line may get, for rich would cut it at 80."""
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)

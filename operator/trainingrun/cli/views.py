@@ -1,0 +1,389 @@
+"""What `list` and `get` print of a status. Pure; any field may be missing, as in a new run."""
+
+import re
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ..local import tables
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..api.sweep_table import TrialState
+from ..local import tables
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..api.progress import MOST_RANKS
+from ..api.status import Phase
+from ..local import tables
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from ..local import tables
+from ..local.plain import plain
+
+
+Run = Mapping[str, Any]
+
+TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
+"""Counts in status.sweep, as `get` prints them."""
+
+
+def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int | None) -> str:
+    """One line per run, as kubectl shows them.
+
+    Args:
+        runs: As the API server gives them.
+        now: The time.
+        with_namespace: Whether a column says in which namespace each one is.
+        width: Columns of the terminal; None: no limit.
+    """
+    heads = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
+    rows = []
+    for run in runs:
+        status, metadata = run.get("status") or {}, run["metadata"]
+        cells = [
+            metadata["name"],
+            status.get("phase", ""),
+            _percent(status.get("progress", {}).get("percent")),
+            step(status),
+            str(status.get("attempt", "") or ""),
+            str(status.get("disruptions", {}).get("preemptions", "")),
+            _percent((status.get("goodput") or {}).get("percent")),
+            _age(metadata.get("creationTimestamp"), now),
+        ]
+        rows.append([metadata["namespace"], *cells] if with_namespace else cells)
+    if with_namespace:
+        return tables.table(["NAMESPACE", *heads], rows, width, keys=2)
+    return tables.table(heads, rows, width)
+
+
+def details(run: Run) -> str:
+    """The whole status of one run, in two columns."""
+    status = run.get("status") or {}
+    rows: list[tuple[str, object]] = []
+
+    def row(name: str, value: object, indent: str = "") -> None:
+        if value not in (None, "", {}):
+            rows.append((indent + plain(name), value))
+
+    row("name", f"{run['metadata']['namespace']}/{run['metadata']['name']}")
+    row("phase", status.get("phase", "not seen by the operator yet"))
+    row("step", step(status))
+    progress = status.get("progress") or {}
+    if progress.get("secondsLeft") is not None and status.get("phase") == "Running":
+        row("time left", duration(progress["secondsLeft"]))
+    if progress.get("dataWaitShare") is not None:
+        share, rank = progress["dataWaitShare"], progress.get("dataWaitRank")
+        row("waiting for data", f"{share:.0%} of the time in steps (rank {rank})")
+    if progress.get("communicationWaitShare") is not None:
+        share, rank = progress["communicationWaitShare"], progress.get("communicationWaitRank")
+        row("waiting for ranks", f"{share:.0%} of the time in steps (rank {rank})")
+    slow = progress.get("slowestRank") or {}
+    if slow:
+        row(
+            "slowest rank",
+            f"{slow['rank']}{_on(slow)}: {slow['ownSeconds']:.3g} s of its own in a step, the "
+            f"others' median is {slow['medianSeconds']:.3g} s",
+        )
+    row("memory", _memory(progress.get("memory") or {}))
+    for warning in progress.get("warnings") or []:
+        row("warning", warning)
+    for name, value in (progress.get("metrics") or {}).items():
+        row(name, value, indent="  ")
+    checkpoint = status.get("checkpoint") or {}
+    if checkpoint:
+        row("checkpoint", f"step {checkpoint['step']}, {checkpoint['uri']}")
+    restored = status.get("restoredFrom") or {}
+    if restored.get("step") is not None:
+        row("restored from", f"step {restored['step']}, {restored['uri']}")
+    row("restarts", status.get("restarts"))
+    for name, count in (status.get("disruptions") or {}).items():
+        row(name, count or None)
+    goodput = status.get("goodput") or {}
+    if goodput:
+        lost = ", ".join(f"{k} {v:.0f} s" for k, v in goodput.get("lostSeconds", {}).items() if v)
+        row("goodput", f"{goodput['percent']}%" + (f" (lost: {lost})" if lost else ""))
+    for attempt in status.get("attempts") or []:
+        words = [attempt.get("outcome", ""), attempt.get("reason", ""), attempt.get("message", "")]
+        row(f"attempt {attempt['number']}", " ".join(word for word in words if word))
+    for condition in status.get("conditions") or []:
+        row(
+            condition["type"],
+            f"{condition['status']} {condition['reason']}: {condition.get('message', '')}",
+        )
+    sweep = status.get("sweep") or {}
+    if sweep:
+        row("trials", ", ".join(f"{sweep[s]} {s}" for s in TRIAL_STATES if sweep.get(s)))
+        row("best trial", sweep.get("best"))
+    result = status.get("result") or {}
+    row("result", result.get("checkpointUri"))
+    return tables.pairs(rows)
+
+
+def step(status: Mapping[str, Any]) -> str:
+    """Steps done, of how many."""
+    progress = status.get("progress") or {}
+    if "step" not in progress:
+        return ""
+    total = progress.get("totalSteps")
+    return f"{progress['step']}/{total}" if total else str(progress["step"])
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    if not memory:
+        return ""
+    limit, growth = memory.get("limitBytes"), memory.get("bytesPerHour")
+    text = f"{memory['usedBytes'] / 2**30:.1f} GiB"
+    if limit:
+        text += f" of {limit / 2**30:.1f} GiB"
+    text += f" (rank {memory['rank']}{_on(memory)})"
+    return f"{text}, {growth / 2**30:.1f} GiB more each hour" if growth else text
+
+
+def _on(place: Mapping[str, Any]) -> str:
+    return f" on node {place['node']}" if place.get("node") else ""
+
+
+def _percent(value: Any) -> str:
+    return "" if value is None else f"{value}%"
+
+
+def _age(created: str | None, now: datetime) -> str:
+    if not created:
+        return ""
+    return duration((now - datetime.fromisoformat(created).astimezone(UTC)).total_seconds())
+
+
+Rank = Mapping[str, Any]
+
+_GIB = 2**30
+RANK_HEADS = ("RANK", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
+"""Seconds of a step; those without the wait for other ranks; the shares of it that go into waiting
+for data and for gradients of other ranks; memory."""
+RANK_PLACE = ("NODE", "POD")
+"""Last, since their names are long: the numbers of a rank stay on one line."""
+RANK_GPU = "GPU%"
+"""Share of the last minutes in which the GPUs of a rank computed, where one measures it."""
+
+
+def ranks(found: Sequence[Rank], width: int | None) -> str:
+    """One line per rank, as in status.progress.ranks; what is not known is left empty.
+
+    Args:
+        found: The ranks.
+        width: Columns of the terminal; None: no limit.
+    """
+    gpus = (RANK_GPU,) if any("acceleratorShare" in rank for rank in found) else ()
+    rows = [
+        (
+            rank["rank"],
+            _seconds(rank.get("stepSeconds")),
+            _seconds(_own_seconds(rank)),
+            _share(rank.get("dataWaitShare")),
+            _share(rank.get("communicationWaitShare")),
+            _gib(rank.get("usedBytes")),
+            _gib(rank.get("limitBytes")),
+            _gib(rank.get("bytesPerHour")),
+            *(_share(rank.get("acceleratorShare")) for _ in gpus),
+            rank.get("node") or "",
+            rank.get("pod") or "",
+        )
+        for rank in found
+    ]
+    return tables.table((*RANK_HEADS, *gpus, *RANK_PLACE), rows, width)
+
+
+def ranks_left_out(found: Sequence[Rank], spec: Mapping[str, Any]) -> str | None:
+    """Which ranks of a run with this spec are not shown, in a sentence; None: all are."""
+    workers = spec.get("workers", {}).get("count", 1)
+    if len(found) >= workers:
+        return None
+    if len(found) < MOST_RANKS:
+        return f"{len(found)} of {workers} ranks have reported."
+    return (
+        f"{len(found)} of {workers} ranks: those that are slowest, wait most for data, have the "
+        "fullest memory or the idlest accelerators."
+    )
+
+
+def ranks_without_steps(found: Sequence[Rank]) -> str | None:
+    """What step times need, in a sentence, where no rank has any."""
+    if not found or any("stepSeconds" in rank for rank in found):
+        return None
+    return "Step times and waits need a session: see docs/training.md."
+
+
+def why_no_ranks(run: Mapping[str, Any]) -> str:
+    """Why the status has no ranks, in a sentence."""
+    name, phase = run["metadata"]["name"], (run.get("status") or {}).get("phase")
+    if run["spec"].get("sweep"):
+        return f"The status has no ranks of trials; `trainingrun sweep {name}` shows the trials."
+    if phase != Phase.RUNNING:
+        return f"{name} is {phase or 'new'}; ranks report while they train."
+    return f"No rank of {name} has reported yet; each one does 10 s after its start."
+
+
+def _own_seconds(rank: Rank) -> float | None:
+    step, waits = rank.get("stepSeconds"), rank.get("communicationWaitShare")
+    return None if step is None or waits is None else step * (1 - waits)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g} s"
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _gib(size: int | None) -> str:
+    return "" if size is None else f"{size / _GIB:.1f} GiB"
+
+
+Trial = Mapping[str, Any]
+
+
+def trials(found: Sequence[Trial], best: int | None, metric: str, width: int | None) -> str:
+    """One line per trial, as they are numbered.
+
+    Args:
+        found: as in status.sweep.trials.
+        best: number of the best one.
+        metric: heads the column of values.
+        width: columns of the terminal; None: no limit.
+    """
+    names = list(dict.fromkeys(name for trial in found for name in trial.get("config") or {}))
+    rows = [
+        (
+            trial["number"],
+            trial.get("state", ""),
+            trial.get("step", 0),
+            _value(trial.get("value")),
+            *(_value((trial.get("config") or {}).get(name)) for name in names),
+            "*" if trial["number"] == best else "",
+        )
+        for trial in found
+    ]
+    return tables.table(("TRIAL", "STATE", "STEP", metric, *names, "BEST"), rows, width)
+
+
+def best_trial(found: Sequence[Trial], best: int | None) -> str:
+    """The best trial's config, as JSON for `training.config`, and its checkpoint."""
+    trial = next(trial for trial in found if trial["number"] == best)
+    config, checkpoint = trial.get("config") or {}, trial.get("checkpointUri")
+    return tables.pairs(
+        [("best config", json.dumps(config)), ("checkpoint", checkpoint or _no_checkpoint(trial))]
+    )
+
+
+def _no_checkpoint(trial: Trial) -> str:
+    over = trial.get("state") in [state for state in TrialState if state.final]
+    return "none" if over else "none yet"
+
+
+def trial_failures(found: Sequence[Trial]) -> list[str]:
+    """Why trials failed, a line for each."""
+    return [f"trial {t['number']}: {t['message']}" for t in found if t.get("message")]
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+if TYPE_CHECKING:
+    from trainingrun_runtime.checkpoints.manifest import Manifest
+
+_NUMBER = 6
+"""Digits of a number in a table."""
+
+
+def metrics_table(rows: Sequence[dict[str, Any]], columns: Sequence[str], width: int | None) -> str:
+    """Rows of the table of reports; `width` is the terminal's, None: no limit."""
+    return tables.table(columns, [[_value(row[name]) for name in columns] for row in rows], width)
+
+
+def checkpoints_table(
+    committed: Sequence["Manifest"],
+    best: "Manifest | None",
+    now: datetime,
+    root: str,
+    width: int | None,
+) -> str:
+    """One line per checkpoint, the newest last; `width` is the terminal's, None: no limit."""
+    rows = []
+    for one in committed:
+        notes = ["newest"] if one is committed[-1] else []
+        notes += ["best"] if best is not None and one.key == best.key else []
+        shown = " ".join(f"{name}={_value(value)}" for name, value in one.metrics.items())
+        row = [one.step, _checkpoint_age(one, now), size_of(one), one.world_size, one.attempt]
+        rows.append([*row, ", ".join(notes), shown, f"{root}/{one.path}"])
+    heads = ("STEP", "AGE", "SIZE", "WORKERS", "ATTEMPT", "NOTE", "METRICS", "URI")
+    return tables.table(heads, rows, width)
+
+
+def name_of(root: str) -> str:
+    """The name of a run's folder, with the trial where it is one of a sweep's."""
+    rest, _, name = root.rpartition("/")
+    run, _, between = rest.rpartition("/")
+    return f"{run.rpartition('/')[2]}-trial-{name}" if between == "trials" else name
+
+
+def size_of(*checkpoints: "Manifest") -> str:
+    """The size of checkpoints' files, in a unit that fits."""
+    size = float(sum(file.size for one in checkpoints for file in one.files.values()))
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def files_of(one: "Manifest") -> str:
+    """How many files a checkpoint has."""
+    return "1 file" if len(one.files) == 1 else f"{len(one.files)} files"
+
+
+def _checkpoint_age(one: "Manifest", now: datetime) -> str:
+    return duration((now - datetime.fromtimestamp(one.time, UTC)).total_seconds())
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.{_NUMBER}g}"
+    return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
+
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in `15s`, `2m`, `1.5h` or plain `15`.
+
+    Raises:
+        ValueError: It is none of these; the text says what to write.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text} is no duration; write for example 15s, 2m or 1h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def duration(total_seconds: float) -> str:
+    """A duration in its largest unit, as kubectl shows ages: 42s, 17m, 5h, 3d."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if total_seconds >= 2 * size:
+            return f"{int(total_seconds // size)}{unit}"
+    return f"{int(max(total_seconds, 0))}s"
