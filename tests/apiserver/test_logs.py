@@ -15,16 +15,29 @@ READ = [
     {"apiGroups": ["trainingrun.dev"], "resources": ["trainingruns"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]},
 ]
+CLUSTER = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayCluster",
+    "name": "digits-1-x",
+    "uid": "0d9b7f5e",
+    "controller": True,
+}
 EXEC = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]}
 
 
 @pytest.fixture
 def logs_with(apiserver: ApiServer, namespace: str, tmp_path, monkeypatch):
     """Calls the command as a user with these rules; exit code, output and errors."""
-    apiserver.create(a_run(namespace))
+    run = apiserver.create(a_run(namespace))
+    apiserver.replace({**run, "status": {"seen": {"rayCluster": CLUSTER["uid"]}}}, "status")
     labels = {names.RUN_LABEL: "digits", names.ROLE_LABEL: names.HEAD}
     container = {"name": names.HEAD_CONTAINER, "image": "none"}
-    head = {"name": "digits-1-head", "namespace": namespace, "labels": labels}
+    head = {
+        "name": "digits-1-head",
+        "namespace": namespace,
+        "labels": labels,
+        "ownerReferences": [CLUSTER],
+    }
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": head}
     apiserver.create({**pod, "spec": {"containers": [container]}})
 

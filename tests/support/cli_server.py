@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainingrun.cli import watch_view
+from trainingrun.cli import watching
 from trainingrun.cli.main import app
 
 RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
@@ -91,7 +91,7 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
         )
     )
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
-    monkeypatch.setattr(watch_view, "_POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(watching, "_POLL_INTERVAL_S", 0.0)
     yield state
     http.shutdown()
     http.server_close()

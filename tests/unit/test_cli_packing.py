@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from trainingrun.cli import packing
-from trainingrun.cli.errors import CliError
 from trainingrun.cli.main import app
 from trainingrun.cli.packing import pack, requirement_lines
+from trainingrun.cli.terminal import CliError
 
 
 def git(folder: Path, *arguments: str) -> None:

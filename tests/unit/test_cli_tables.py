@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun.cli import rank_view, result_views, run_views, sweep_view
+from trainingrun.cli import views
 from trainingrun.local import tables
 
 GIB = 2**30
@@ -63,24 +63,24 @@ TRIALS = [
 
 
 def of_ranks(width: int | None) -> str:
-    return rank_view.ranks(RANKS, width)
+    return views.ranks(RANKS, width)
 
 
 def of_runs(width: int | None) -> str:
-    return run_views.listing([RUN], datetime(2026, 1, 4, tzinfo=UTC), False, width)
+    return views.listing([RUN], datetime(2026, 1, 4, tzinfo=UTC), False, width)
 
 
 def of_runs_everywhere(width: int | None) -> str:
-    return run_views.listing([RUN], datetime(2026, 1, 4, tzinfo=UTC), True, width)
+    return views.listing([RUN], datetime(2026, 1, 4, tzinfo=UTC), True, width)
 
 
 def of_trials(width: int | None) -> str:
-    return sweep_view.trials(TRIALS, 200, "validation_accuracy", width)
+    return views.trials(TRIALS, 200, "validation_accuracy", width)
 
 
 def of_metrics(width: int | None) -> str:
     columns = ["step", *(f"validation/loss_of_task_{n}" for n in range(12))]
-    return result_views.metrics_table([dict.fromkeys(columns, 1.23456789)], columns, width)
+    return views.metrics_table([dict.fromkeys(columns, 1.23456789)], columns, width)
 
 
 SNAPSHOTS = {

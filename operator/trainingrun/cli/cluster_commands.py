@@ -14,19 +14,9 @@ from ..api.status import Phase
 from ..local import LocalError, local_ranks, local_sweeps
 from ..local.plain import cell, plain, plain_lines
 from ..local.tables import terminal_width
-from . import (
-    manifest_files,
-    rank_view,
-    retried_run,
-    run_views,
-    submitting,
-    sweep_view,
-    watch_view,
-    yaml_text,
-)
-from .consoles import wide_console
-from .errors import CliError, one_sentence
+from . import manifest_files, retried_run, submitting, views, watching, yaml_text
 from .options import Context, Endpoint, File, Folder, Local, Name, Namespace
+from .terminal import CliError, one_sentence, wide_console
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -81,7 +71,7 @@ def list_runs(
         where = "any namespace" if everywhere else f"namespace {kube.namespace}"
         typer.echo(f"No TrainingRuns found in {where}.", err=True)  # as kubectl: stdout stays empty
         return
-    typer.echo(run_views.listing(found, datetime.now(UTC), everywhere, terminal_width()))
+    typer.echo(views.listing(found, datetime.now(UTC), everywhere, terminal_width()))
 
 
 def get(
@@ -97,7 +87,7 @@ def get(
         found["metadata"].pop("managedFields", None)
         typer.echo(yaml_text.dump(found), nl=False)
     else:
-        typer.echo(run_views.details(found))
+        typer.echo(views.details(found))
 
 
 def ranks(
@@ -120,14 +110,14 @@ def ranks(
         typer.echo(json.dumps(found, indent=2))
         return
     if run is not None and not found:
-        typer.echo(rank_view.why_none(run), err=True)
+        typer.echo(views.why_no_ranks(run), err=True)
         return
-    typer.echo(rank_view.ranks(found, terminal_width()))
+    typer.echo(views.ranks(found, terminal_width()))
     for warning in progress.get("warnings") or []:
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
-    if (needed := rank_view.without_steps(found)) is not None:
+    if (needed := views.ranks_without_steps(found)) is not None:
         typer.echo(needed, err=True)
-    if run is not None and (rest := rank_view.left_out(found, run["spec"])) is not None:
+    if run is not None and (rest := views.ranks_left_out(found, run["spec"])) is not None:
         typer.echo(rest, err=True)
 
 
@@ -154,11 +144,11 @@ def sweep(
     if not found:
         typer.echo(f"No trial of {name} has begun.", err=True)
         return
-    typer.echo(sweep_view.trials(found, best, metric, terminal_width()))
-    for line in sweep_view.failures(found):
+    typer.echo(views.trials(found, best, metric, terminal_width()))
+    for line in views.trial_failures(found):
         wide_console().print(cell(line), style="red", soft_wrap=True)
     if any(trial["number"] == best for trial in found):
-        typer.echo(sweep_view.of_best(found, best))
+        typer.echo(views.best_trial(found, best))
 
 
 def logs(
@@ -175,8 +165,7 @@ def logs(
 
     with one_sentence():
         kube = connect(context, namespace)
-        kube.run(name)  # a wrong name gets its own error
-        pod = kube.head_pod(name)
+        pod = kube.head_pod(kube.run(name))
         try:
             try:
                 _print_pieces(kube.driver_log(pod, tail, follow))
@@ -294,6 +283,6 @@ def _refuse_ended(kube: "Kube", name: str) -> None:
 
 def _follow(kube: "Kube", name: str) -> None:
     try:
-        watch_view.follow(kube, name)
+        watching.follow(kube, name)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -15,8 +15,10 @@ from websocket import WebSocketBadStatusException
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
 from ..cluster.bounded_json import shallow
+from ..reconciling import pod_status
+from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
-from .errors import CliError
+from .terminal import CliError
 
 _DRIVER_LOG = "/tmp/ray/session_latest/logs/job-driver-*.log"  # noqa: S108 - in the pod
 _TIMEOUT_S = 30
@@ -151,24 +153,34 @@ class Kube:
                 _request_timeout=_TIMEOUT_S,
             )
 
-    def head_pod(self, run: str) -> str:
-        """Name of the run's newest head pod.
+    def head_pod(self, run: Mapping[str, Any]) -> str:
+        """Name of the newest head pod of a TrainingRun.
+
+        It is controlled by the RayCluster that the operator found by the chain of owners, and whose
+        UID is in the status: whoever may create pods can label one like a run's head.
 
         Raises:
             NotFoundError: It has none now.
         """
-        labels = f"{names.RUN_LABEL}={run},{names.ROLE_LABEL}={names.HEAD}"
-        with _one_sentence(f"the pods of {run}"):
-            pods = self._core.list_namespaced_pod(
+        name = run["metadata"]["name"]
+        ray_cluster = Bookkeeping.read((run.get("status") or {}).get("seen") or {}).ray_cluster
+        labels = f"{names.RUN_LABEL}={name},{names.ROLE_LABEL}={names.HEAD}"
+        with _one_sentence(f"the pods of {name}"):
+            found = self._core.list_namespaced_pod(
                 self.namespace, label_selector=labels, _request_timeout=_TIMEOUT_S
-            ).items
-        if not pods:
+            )
+        pods = self._client.sanitize_for_serialization(found)["items"]
+        own = [
+            pod
+            for pod in pods
+            if ray_cluster and pod_status.controller_uid(pod, "RayCluster") == ray_cluster
+        ]
+        if not own:
             raise NotFoundError(
-                f"{run} has no head pod now: it has not started, or it has ended and its log was "
+                f"{name} has no head pod now: it has not started, or it has ended and its log was "
                 "deleted with the pod"
             )
-        newest = max(pods, key=lambda pod: pod.metadata.creation_timestamp)
-        return str(newest.metadata.name)
+        return pod_status.name(max(own, key=pod_status.creation_text))
 
     def driver_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
         """The driver's log in a head pod, in pieces.

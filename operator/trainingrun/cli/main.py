@@ -11,10 +11,9 @@ from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
-from . import cluster_commands, completion, durations, manifest_files, result_commands, yaml_text
-from .consoles import wide_console
-from .errors import CliError, one_sentence, print_error
+from . import cluster_commands, manifest_files, options, result_commands, yaml_text
 from .options import File
+from .terminal import CliError, one_sentence, print_error, wide_console
 
 app = typer.Typer(
     name="trainingrun",
@@ -43,7 +42,7 @@ def _print_version(wanted: bool) -> None:
 
 def _seconds(text: str) -> float:
     try:
-        return durations.seconds(text)
+        return options.parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -129,7 +128,7 @@ def render(
     platform: Annotated[
         str,
         typer.Option(
-            help="generic, gke, eks, karpenter or aks.", autocompletion=completion.platform_names
+            help="generic, gke, eks, karpenter or aks.", autocompletion=options.platform_names
         ),
     ] = _DEFAULTS.platform,
     attempt: Annotated[int, typer.Option(min=1, help="Number of the attempt.")] = 1,

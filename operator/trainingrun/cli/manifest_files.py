@@ -1,22 +1,16 @@
 """YAML files as users write them: TrainingRuns, and the other objects in the same files."""
 
 import difflib
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from ..api.parse import Problem
-from ..api.v1alpha1 import TrainingRun
-
 import os
 import random
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..api.parse import InvalidRunError, parse
+from ..api.parse import InvalidRunError, Problem, parse
 from ..api.v1alpha1 import KIND, TrainingRun
 from . import yaml_text
 from .terminal import CliError

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ..api.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
-from .errors import CliError
+from .terminal import CliError
 
 _LEFT_OUT = ("__pycache__", ".git")
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -1,7 +1,9 @@
 """`metrics` and `checkpoints …`: what a run has in its folder."""
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,10 +14,10 @@ import typer
 
 from ..local.plain import plain, plain_lines
 from ..local.tables import terminal_width
-from . import result_views, run_folders
+from . import run_folders, views
 from .cluster_commands import connect
-from .errors import CliError, one_sentence, print_error
 from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Step, Trial
+from .terminal import CliError, one_sentence, print_error
 
 if TYPE_CHECKING:
     from trainingrun_runtime.checkpoints.bucket import Bucket
@@ -39,13 +41,13 @@ def _opened(place: run_folders.Place) -> Iterator["Bucket"]:
 
 
 def _place(
-    name: str,
-    trial: int | None,
-    local: bool,
-    folder: Path | None,
-    endpoint: str | None,
-    namespace: str | None,
-    context: str | None,
+    name: NameOrUri,
+    trial: Trial = None,
+    local: Local = False,
+    folder: Folder = None,
+    endpoint: Endpoint = None,
+    namespace: Namespace = None,
+    context: Context = None,
 ) -> run_folders.Place:
     with one_sentence():
         if "://" in name:
@@ -57,19 +59,32 @@ def _place(
         return replace(place, trial=trial)
 
 
+def _of_place(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the parameters of `_place` instead of its first one, a place."""
+    wanted = inspect.signature(_place).parameters
+    _, *own = inspect.signature(command).parameters.values()
+    name, *others = wanted.values()
+
+    @functools.wraps(command)
+    def with_place(**given: Any) -> None:
+        place = _place(**{each: given.pop(each) for each in wanted})
+        command(place, **given)
+
+    parameters = [name, *own, *others]
+    with_place.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_place.__annotations__ = {each.name: each.annotation for each in parameters}
+    del with_place.__wrapped__  # typer reads the signature of what is wrapped
+    return with_place
+
+
+@_of_place
 def metrics(
-    name: NameOrUri,
+    place: run_folders.Place,
     csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
     tail: Annotated[int, typer.Option(min=1, help="Rows from the end, without --csv.")] = 20,
-    trial: Trial = None,
-    local: Local = False,
-    folder: Folder = None,
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Print what the training has reported, each step once."""
-    with _opened(_place(name, trial, local, folder, endpoint, namespace, context)) as bucket:
+    with _opened(place) as bucket:
         try:
             from trainingrun_runtime.reports import history
         except ModuleNotFoundError as error:
@@ -83,7 +98,7 @@ def metrics(
         else:
             rows = table.slice(max(len(table) - tail, 0)).to_pylist()
             width = terminal_width()
-            typer.echo(result_views.metrics_table(rows, table.column_names, width))
+            typer.echo(views.metrics_table(rows, table.column_names, width))
             if len(table) > tail:
                 typer.echo(f"The last {tail} of {len(table)} rows; --csv prints all.", err=True)
 
@@ -102,17 +117,12 @@ def _csv(table: Any) -> str:
 
 
 @checkpoints.command("list")
+@_of_place
 def list_checkpoints(
-    name: NameOrUri,
-    trial: Trial = None,
-    local: Local = False,
-    folder: Folder = None,
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
+    place: run_folders.Place,
 ) -> None:
     """List the checkpoints, the newest last."""
-    with _opened(_place(name, trial, local, folder, endpoint, namespace, context)) as bucket:
+    with _opened(place) as bucket:
         from trainingrun_runtime.checkpoints import retention
 
         committed = _committed(bucket)
@@ -121,25 +131,20 @@ def list_checkpoints(
             return
         best = retention.best_of(committed, retention.wanted_by(committed))
         now, width = datetime.now(UTC), terminal_width()
-        typer.echo(result_views.checkpoints_table(committed, best, now, bucket.root, width))
+        typer.echo(views.checkpoints_table(committed, best, now, bucket.root, width))
 
 
 @checkpoints.command()
+@_of_place
 def verify(
-    name: NameOrUri,
+    place: run_folders.Place,
     step: Step = None,
-    trial: Trial = None,
-    local: Local = False,
-    folder: Folder = None,
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Read all files of the checkpoints and compare them with what was committed.
 
     Exit code 1 if one of them is damaged.
     """
-    with _opened(_place(name, trial, local, folder, endpoint, namespace, context)) as bucket:
+    with _opened(place) as bucket:
         from trainingrun_runtime.checkpoints import manifest, verification
 
         unreadable = [found for found in manifest.read_all(bucket) if isinstance(found[1], str)]
@@ -147,7 +152,7 @@ def verify(
         for one in _of_step(_committed(bucket), step, bucket):
             reason = verification.verify(bucket, one)
             if reason is None:
-                size, files = result_views.size_of(one), result_views.files_of(one)
+                size, files = views.size_of(one), views.files_of(one)
                 typer.echo(f"step {one.step}: intact ({files}, {size})")
             else:
                 damaged = True
@@ -156,27 +161,22 @@ def verify(
 
 
 @checkpoints.command()
+@_of_place
 def download(
-    name: NameOrUri,
+    place: run_folders.Place,
     step: Step = None,
     best: Annotated[bool, typer.Option("--best", help="The best one.")] = False,
     to: Annotated[
         Path | None, typer.Option(help="Folder to make.", show_default="RUN-step-STEP")
     ] = None,
-    trial: Trial = None,
-    local: Local = False,
-    folder: Folder = None,
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Download a checkpoint, by default the newest intact one; each file is verified."""
-    with _opened(_place(name, trial, local, folder, endpoint, namespace, context)) as bucket:
+    with _opened(place) as bucket:
         from trainingrun_runtime.checkpoints import downloading
         from trainingrun_runtime.checkpoints.storage_errors import DamagedError
 
         for found in _wanted(bucket, step, best):
-            target = to or Path(f"{result_views.name_of(bucket.root)}-step-{found.step}")
+            target = to or Path(f"{views.name_of(bucket.root)}-step-{found.step}")
             try:
                 downloading.download(bucket, found, target)
             except DamagedError as error:
@@ -188,29 +188,23 @@ def download(
                 ) from None
             except OSError as error:
                 raise CliError(f"{target} cannot be written: {error.strerror}") from None
-            size = result_views.size_of(found)
+            size = views.size_of(found)
             typer.echo(f"step {found.step} downloaded to {target}, {size}")
             return
         raise CliError(f"{bucket.root} has no such checkpoint that is intact")
 
 
 @checkpoints.command()
+@_of_place
 def prune(
-    name: NameOrUri,
+    place: run_folders.Place,
     keep: Annotated[int, typer.Option(min=1, help="Newest checkpoints to keep.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    trial: Trial = None,
-    local: Local = False,
-    folder: Folder = None,
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Delete all checkpoints but the newest, the newest intact one and the best one.
 
     It names them and asks before it deletes.
     """
-    place = _place(name, trial, local, folder, endpoint, namespace, context)
     with _opened(place) as bucket:
         from trainingrun_runtime.checkpoints import pruning
 
@@ -223,7 +217,7 @@ def prune(
             typer.echo(f"Nothing to delete; checkpoints: {kept}.")
             return
         for one in found.dropped:
-            typer.echo(f"step {one.step}, {result_views.size_of(one)}: {plain(one.path)}")
+            typer.echo(f"step {one.step}, {views.size_of(one)}: {plain(one.path)}")
         what = _counted(found.dropped)
         if not yes and not typer.confirm(f"Delete {what} of {bucket.root}, and keep {kept}?"):
             raise CliError("nothing is deleted")
@@ -233,7 +227,7 @@ def prune(
 
 def _counted(found: "list[Manifest]") -> str:
     number = "1 checkpoint" if len(found) == 1 else f"{len(found)} checkpoints"
-    return f"{number} ({result_views.size_of(*found)})"
+    return f"{number} ({views.size_of(*found)})"
 
 
 def _committed(bucket: "Bucket") -> "list[Manifest]":

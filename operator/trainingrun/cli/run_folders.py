@@ -10,7 +10,7 @@ import typer
 
 from ..api.status import Phase
 from ..rendering import names
-from .errors import CliError
+from .terminal import CliError
 
 if TYPE_CHECKING:
     from trainingrun_runtime.checkpoints.bucket import Bucket

@@ -10,10 +10,10 @@ import typer
 
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import Storage
-from .errors import CliError
 from .manifest_files import Documents
 from .packing import pack, requirement_lines
 from .run_folders import CREDENTIALS
+from .terminal import CliError
 
 FOLDER = "code"
 """Folder below `storage.uri` in which zip files are kept, each named by its digest."""

@@ -1,6 +1,4 @@
-"""How every command fails: one sentence on stderr, and an exit code."""
-
-from rich.console import Console
+"""Where the commands print, and how each one fails: one sentence on stderr, and an exit code."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,36 +1,27 @@
-"""What `list` and `get` print of a status. Pure; any field may be missing, as in a new run."""
+"""What the commands print of runs, ranks, trials, metrics and checkpoints. Pure.
 
-import re
-
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
-
-from ..local import tables
+Any field of a status may be missing, as in a new run.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from ..api.sweep_table import TrialState
-from ..local import tables
-
-from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from ..api.progress import MOST_RANKS
 from ..api.status import Phase
-from ..local import tables
-
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
-
+from ..api.sweep_table import TrialState
 from ..local import tables
 from ..local.plain import plain
 
+if TYPE_CHECKING:
+    from trainingrun_runtime.checkpoints.manifest import Manifest
 
 Run = Mapping[str, Any]
+Rank = Mapping[str, Any]
+Trial = Mapping[str, Any]
+"""As the API server gives them."""
+
 
 TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
 """Counts in status.sweep, as `get` prints them."""
@@ -162,8 +153,6 @@ def _age(created: str | None, now: datetime) -> str:
     return duration((now - datetime.fromisoformat(created).astimezone(UTC)).total_seconds())
 
 
-Rank = Mapping[str, Any]
-
 _GIB = 2**30
 RANK_HEADS = ("RANK", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
 """Seconds of a step; those without the wait for other ranks; the shares of it that go into waiting
@@ -248,9 +237,6 @@ def _gib(size: int | None) -> str:
     return "" if size is None else f"{size / _GIB:.1f} GiB"
 
 
-Trial = Mapping[str, Any]
-
-
 def trials(found: Sequence[Trial], best: int | None, metric: str, width: int | None) -> str:
     """One line per trial, as they are numbered.
 
@@ -293,15 +279,6 @@ def trial_failures(found: Sequence[Trial]) -> list[str]:
     """Why trials failed, a line for each."""
     return [f"trial {t['number']}: {t['message']}" for t in found if t.get("message")]
 
-
-def _value(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-if TYPE_CHECKING:
-    from trainingrun_runtime.checkpoints.manifest import Manifest
 
 _NUMBER = 6
 """Digits of a number in a table."""
@@ -363,22 +340,6 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.{_NUMBER}g}"
     return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
-
-
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
-
-
-def parse_duration(text: str) -> float:
-    """Seconds in `15s`, `2m`, `1.5h` or plain `15`.
-
-    Raises:
-        ValueError: It is none of these; the text says what to write.
-    """
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"{text} is no duration; write for example 15s, 2m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def duration(total_seconds: float) -> str:

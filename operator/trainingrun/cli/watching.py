@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..local.plain import plain
-from .errors import CliError
-from .run_views import Run, step
+from .terminal import CliError
+from .views import Run, step
 
 if TYPE_CHECKING:
     from .kube import Kube
