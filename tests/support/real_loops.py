@@ -150,17 +150,27 @@ def draws(config: dict[str, Any]) -> None:
     """
     training = Training(config, seed=3)
     session = training.session
-    samples = torch.linspace(-1, 1, 100).unsqueeze(1)[torch.randperm(100)[:80]]
+    split = torch.randperm(100)
+    require_alike(split)
+    samples = torch.linspace(-1, 1, 100).unsqueeze(1)[split[:80]]
     for _ in session.steps(5):
         training.step()
     noise = torch.randn(80, 1)
     for _ in session.epochs(3):
         order = torch.randperm(80)
+        require_alike(order)
         for _ in session.steps(10):
             first = 8 * session.steps_of_epoch
             training.step((samples + 0.1 * noise)[order[first : first + 8]])
     training.evaluate()
     training.finish()
+
+
+def require_alike(drawn: torch.Tensor) -> None:
+    """Of a split, or an order, each rank takes a part: it has to be the same on all of them."""
+    of_ranks = [torch.empty_like(drawn) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(of_ranks, drawn)
+    assert all(one.equal(drawn) for one in of_ranks)
 
 
 def averages(config: dict[str, Any]) -> None:

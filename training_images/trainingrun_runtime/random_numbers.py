@@ -18,11 +18,14 @@ def derive(seed: int, *place: int | str) -> int:
 
 
 class StepRandom:
-    """Has each step draw its random numbers from the seed, the place and the rank.
+    """Has a training draw its random numbers from a seed and the place where they are drawn.
+
+    In a step each rank draws its own, as for dropout. Outside of the steps all ranks draw the same:
+    a split of the data, or an order of the samples, of which each of them takes a part.
 
     Args:
         seed: None: the random numbers are left as they are.
-        rank: of this process, or one that stands for all that draw the same.
+        rank: of this process, or one that stands for all that draw the same in a step.
     """
 
     def __init__(self, seed: SupportsInt | None, rank: int) -> None:
@@ -35,9 +38,14 @@ class StepRandom:
         return self._seed is not None
 
     def begin(self, where: str, step: int, epoch: int) -> None:
-        """From here on the random numbers follow from this place."""
+        """From here on the random numbers follow from this place, outside of the steps."""
         if self._seed is not None:
-            begin(derive(self._seed, where, step, epoch, self._rank))
+            begin(derive(self._seed, where, step, epoch))
+
+    def begin_step(self, step: int, epoch: int) -> None:
+        """From here on they follow from this step and the rank."""
+        if self._seed is not None:
+            begin(derive(self._seed, "step", step, epoch, self._rank))
 
 
 def begin(number: int) -> None:

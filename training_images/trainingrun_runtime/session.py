@@ -50,7 +50,8 @@ class Session:
     Args:
         seed: every step then draws its random numbers (PyTorch's, NumPy's and Python's) from the
             seed, the step and the rank; ranks that share a matrix by tensor parallelism draw the
-            same ones. When a rank dies without notice, the other ranks of a replicated training
+            same ones. What is drawn outside of the steps, such as a split of the data, is the same
+            on every rank. When a rank dies without notice, the other ranks of a replicated training
             can then save the last finished step, and no step is lost. Without a seed they can
             where a process is lost and not its container, pod or node.
         objects: everything to be restored, by name: whatever has `state_dict` and
@@ -250,7 +251,7 @@ class Session:
             while self.step < end and not self.stopped:
                 self._requests.wait_for_trials()
                 course.loops.in_step, self._step_began = True, time.monotonic()
-                self._random.begin("step", self.step, self.epoch)
+                self._random.begin_step(self.step, self.epoch)
                 self._data.step_begins()
                 self._gradients.step_begins()
                 yield self.step
