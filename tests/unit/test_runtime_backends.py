@@ -16,7 +16,7 @@ from trainingrun_runtime import backends
 from trainingrun_runtime.backends import Backend
 from trainingrun_runtime.ray_internals import jax_backend, jax_config
 from trainingrun_runtime.ray_internals.jax_backend import OwnGpus
-from trainingrun_runtime.scaling import config_of
+from trainingrun_runtime.trainer import scaling_of
 
 ON = {
     "CPUs": {"CPU": 1.0},
@@ -40,7 +40,7 @@ def a_contract(devices: str, torch_backend: Any = "auto") -> RunContract:
 
 def connected(trainer: Any, devices: str) -> Backend:
     contract = a_contract(devices)
-    return backends.in_place_of_the_scripts(trainer, contract, config_of(contract))
+    return backends.in_place_of_the_scripts(trainer, contract, scaling_of(contract))
 
 
 def a_jax_trainer(config: JaxConfig | None = None, **scaling: Any) -> JaxTrainer:
@@ -73,7 +73,7 @@ def test_a_backend_of_the_script_that_is_not_used_is_named() -> None:
 def test_ray_is_told_which_devices_the_workers_have_in_whole_numbers(
     devices: str, gpu: bool, tpu: bool, count: int | None
 ) -> None:
-    config = config_of(a_contract(devices))
+    config = scaling_of(a_contract(devices))
     assert (config.use_gpu, config.use_tpu) == (gpu, tpu)
     assert config.resources_per_worker is not None
     found = config.resources_per_worker.get(devices[:-1])
@@ -84,7 +84,7 @@ def test_ray_is_told_which_devices_the_workers_have_in_whole_numbers(
 def test_a_part_of_a_device_stays_a_part() -> None:
     resources = {"CPU": 1.0, "GPU": 0.5}
     contract = a_contract("CPUs").model_copy(update={"resources_per_worker": resources})
-    assert config_of(contract).resources_per_worker == resources
+    assert scaling_of(contract).resources_per_worker == resources
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,14 @@ def test_a_part_of_a_device_stays_a_part() -> None:
 )
 def test_the_process_group_fits_the_devices(devices: str, wanted: str, used: str | None) -> None:
     contract = a_contract(devices, wanted)
-    config: Any = backends.torch(contract, config_of(contract))
+    config: Any = backends.torch(contract, scaling_of(contract))
     assert isinstance(config, TorchConfig)
     assert config.backend == used
 
 
 def test_a_worker_with_tpus_needs_no_process_group_and_no_pytorch_for_tpus() -> None:
     contract = a_contract("TPUs")
-    used: Any = backends.torch(contract, config_of(contract))
+    used: Any = backends.torch(contract, scaling_of(contract))
     assert used.backend_cls.on_start is RayBackend.on_start, "it does nothing"
     trainer = TorchTrainer(
         print, scaling_config=ScalingConfig(use_tpu=True, resources_per_worker={"TPU": 4})

@@ -34,6 +34,7 @@ def test_every_seed_step_and_rank_has_numbers_of_its_own() -> None:
         seen.add(drawn())
     assert len(seen) == len(places)
 
+
 def numbers_of(rank: int) -> dict[str, tuple[float, float, float]]:
     """What a rank draws at each kind of place."""
     found, of = {}, random_numbers.StepRandom(1, rank)

@@ -18,9 +18,8 @@ from trainingrun.api.contract import (
 )
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.storage_errors import StorageError
-from trainingrun_runtime.tracking import mlflow_run
+from trainingrun_runtime.tracking import mlflow_run, tracking
 from trainingrun_runtime.tracking.event_files import EventFiles
-from trainingrun_runtime.tracking.on_rank import tracking
 
 
 @pytest.fixture

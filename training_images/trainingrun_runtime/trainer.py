@@ -1,5 +1,6 @@
 """Ray Train's trainer: built from the contract, or a script's own one, configured in `fit()`."""
 
+import copy
 import dataclasses
 import logging
 import time
@@ -19,7 +20,6 @@ from . import (
     prestarted_worker,
     script,
     script_result,
-    validation,
 )
 from .backends import Backend
 from .checkpoints import manifest, retention
@@ -28,9 +28,9 @@ from .checkpoints.manifest import CHECKPOINTS, Manifest
 from .checkpoints.storage_retry import StorageRetry, report_to
 from .coordination.lease import Lease
 from .failure_policy import AttemptPolicy
+from .progress.document import printable_metrics
 from .progress.report_callback import CoordinatorReports
 from .ray_internals import air_session, connection, filesystem, training
-from .scaling import config_of
 from .training_function import TrainingFunction
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Trainers:
         from ray.train.torch import TorchTrainer
 
         function = TrainingFunction(self._coordinator, self._contract)
-        scaling = config_of(self._contract)
+        scaling = scaling_of(self._contract)
         TorchTrainer(
             function,
             train_loop_config=self._contract.config,
@@ -137,13 +137,11 @@ class Trainers:
         kept = overruled.kept(trainer.run_config.checkpoint_config, self._contract.checkpoints)
         self._contract = self._contract.model_copy(update={"checkpoints": kept})
         self._keep(kept)
-        trainer.validation_config = validation.with_scores_told(
-            trainer.validation_config, self._coordinator
-        )
+        trainer.validation_config = _with_scores_told(trainer.validation_config, self._coordinator)
         trainer.train_loop_per_worker = TrainingFunction(
             self._coordinator, self._contract, trainer.train_loop_per_worker
         )
-        scaling = config_of(self._contract)
+        scaling = scaling_of(self._contract)
         backend = backends.in_place_of_the_scripts(trainer, self._contract, scaling)
         self._warn(trainer, scaling, backend)
         # The YAML decides how large the run is: a script's own ScalingConfig would wait for
@@ -212,3 +210,53 @@ def _in_order(kept: list[Manifest], best: retention.Best | None) -> list[Manifes
         return kept
     rated = retention.by_score(kept, best)
     return [*(each for each in kept if each not in rated), *rated]
+
+
+def scaling_of(contract: RunContract) -> ScalingConfig:
+    """The ScalingConfig of this attempt's workers.
+
+    Raises:
+        ValueError: Ray refuses it, such as several workers with TPUs, whose slice it does not know.
+    """
+    resources = {
+        # Ray's JAX counts devices with range(), which takes no 2.0.
+        name: int(count) if count.is_integer() else count
+        for name, count in contract.resources_per_worker.items()
+    }
+    return ScalingConfig(
+        num_workers=contract.workers,
+        use_gpu=resources.get("GPU", 0) > 0,
+        use_tpu=resources.get("TPU", 0) > 0,
+        resources_per_worker=resources,
+        placement_strategy=contract.placement,
+    )
+
+
+def _with_scores_told(config: Any, coordinator: Any) -> Any:
+    """A script's ValidationConfig, whose function tells the coordinator what it returns.
+
+    Args:
+        config: of the script; none: it has none.
+        coordinator: handle of the `Coordinator` actor.
+    """
+    if config is None:
+        return None
+    told = copy.copy(config)
+    told.fn = _Told(config.fn, coordinator)
+    return told
+
+
+class _Told:
+    """Called in a task of Ray, on any node."""
+
+    def __init__(self, function: Callable[..., Any], coordinator: Any) -> None:
+        self._function, self._coordinator = function, coordinator
+
+    def __call__(self, checkpoint: Any, **arguments: Any) -> Any:
+        scores: Any = None
+        try:
+            scores = self._function(checkpoint, **arguments)
+            return scores
+        finally:
+            known = printable_metrics(scores) if isinstance(scores, dict) else {}
+            ray.get(self._coordinator.validated.remote(checkpoint.path, known))

@@ -19,7 +19,7 @@ from .deepspeed_import import leave_out_extension
 from .error_text import first_line
 from .failure_causes import PeerLost, Preempted, Suspended, is_collective_error
 from .ray_internals import air_session
-from .tracking.on_rank import tracking
+from .tracking import tracking
 from .worker import Worker, begin
 
 log = logging.getLogger(__name__)

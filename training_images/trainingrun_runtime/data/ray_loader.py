@@ -1,7 +1,7 @@
 """Batches that Ray Data loads, which a resumed training continues at the very sample."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ..failure_causes import DataLost
 from .epoch_order import Indices
 from .position import Position, ResumableLoader, steps_from
-from .ray_executions import Executions, Transform
-from .ray_source import SAMPLE_INDEX, Layout
+from .ray_source import SAMPLE_INDEX, Layout, SamplesLeft
+
+Transform = Callable[[ray.data.Dataset], ray.data.Dataset]
 
 
 class ResumableRayDataLoader(ResumableLoader):
@@ -169,3 +170,46 @@ def _tensor(column: Any, device: Any) -> Any:
     # Ray's arrays are views of its object store, which nobody may write to.
     own = column if column.flags.writeable else column.copy()
     return torch.as_tensor(own).to(device, non_blocking=True)
+
+
+class Executions:
+    """An actor that all ranks ask for their parts.
+
+    Args:
+        dataset: reference to the data set, in a list, so that Ray does not resolve it.
+        transform: what Ray Data does with the rows; None: nothing.
+    """
+
+    def __init__(self, dataset: list[Any], transform: Transform | None) -> None:
+        self._dataset, self._transform = dataset, transform
+        self._number: int | None = None
+        self._shards: list[ray.data.DataIterator] = []
+
+    def shard(self, number: int, layout: Layout, rank: int) -> ray.data.DataIterator:
+        """A rank's part of the execution with this number, which begins when all ranks read it.
+
+        The first rank that asks decides; all ask with the same layout. The former execution ends
+        once no rank has a part of it.
+        """
+        if number != self._number:
+            self._shards = self._begun(layout)
+            self._number = number
+        return self._shards[rank]
+
+    def _begun(self, layout: Layout) -> list[ray.data.DataIterator]:
+        rows = ray.data.read_datasource(
+            SamplesLeft(self._dataset, layout), override_num_blocks=layout.number_of_blocks()
+        )
+        context = rows.context
+        context.execution_options.preserve_order = True
+        context.target_max_block_size = None  # a block keeps its rows, however large it is
+        context.enable_progress_bars = False
+        if self._transform is not None:
+            # Which may cut the rows into other blocks.
+            rows = self._transform(rows).repartition(
+                target_num_rows_per_block=layout.rows_per_block, strict=True
+            )
+        shards: list[ray.data.DataIterator] = rows.streaming_split(
+            layout.dealing.ranks, equal=False
+        )
+        return shards

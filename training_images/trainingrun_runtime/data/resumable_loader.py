@@ -1,5 +1,8 @@
 """A `DataLoader` that a resumed training continues at the very sample."""
 
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -8,9 +11,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from .. import random_numbers
-from . import load_process
 from .loading import loaded
 from .position import Batch, Position, ResumableLoader, steps_from
+
+_LOOK_EVERY_S = 0.1
 
 
 class ResumableDataLoader(ResumableLoader, DataLoader):
@@ -85,7 +89,7 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
             self,
             _SeededBatches(dataset),
             batch_sampler=_BatchSampler(lambda: self._batches_to_load(self._position)),
-            worker_init_fn=partial(load_process.begin, theirs),
+            worker_init_fn=partial(begin_process, theirs),
             **options,
         )
 
@@ -123,3 +127,20 @@ class _SeededBatches(Dataset):
 
     def __getitems__(self, batch: Batch) -> Any:
         return loaded(self.dataset, batch.number, batch.indices.tolist())
+
+
+def begin_process(theirs: Callable[[int], Any] | None, worker_id: int) -> None:
+    """The `worker_init_fn` of a loader; calls the user's own one.
+
+    PyTorch has such a process look every 5 s whether the training process is alive. Meanwhile it
+    keeps the sockets open that it has inherited, by whose end others see that a rank is lost.
+    """
+    threading.Thread(target=_end_with, args=(os.getppid(),), name="parent", daemon=True).start()
+    if theirs is not None:
+        theirs(worker_id)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    os._exit(1)

@@ -10,11 +10,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from trainingrun.api.contract import ContractSweep, RunContract
+import ray
+
+from trainingrun.api.contract import ContractSweep, ContractTrial, RunContract
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 from trainingrun.api.progress import Failure, Progress, ProgressResult, RunState
 
@@ -24,13 +26,16 @@ from ..checkpoints import run_result
 from ..checkpoints.storage_errors import StorageError
 from ..checkpoints.storage_retry import StorageRetry
 from ..coordination import lease_keeper, suspend_request
+from ..coordination.command import Command
+from ..coordination.coordinator_actor import trial_coordinator
 from ..coordination.lease import Lease, Superseded
 from ..coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
+from ..error_text import first_line
 from ..failed_start import FAILED
 from ..progress import document as progress_document
 from ..progress.driver_documents import Documents
 from ..state_directory import state_directory
-from . import record, searches, trial_requests, tuning
+from . import record, searches, tuning
 from .population import Population
 from .record import Trial
 from .trial import Desk, TrialJob, read_document
@@ -40,6 +45,8 @@ from .trial_table import STOP_WAIT_S, TrialTable
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.5
+CALL_S = 5.0
+"""Seconds for which a trial's coordinator may take to answer."""
 
 
 class SweepDriver:
@@ -210,7 +217,7 @@ class SweepDriver:
     def _suspend(self, number: int) -> None:
         """Have a trial save its state and end."""
         trial = self._jobs[number].contract.trial
-        if number not in self._asked and trial is not None and trial_requests.suspend(trial):
+        if number not in self._asked and trial is not None and _suspend_trial(trial):
             self._asked.add(number)  # else the next round asks again
 
     def _write(self) -> None:
@@ -273,10 +280,50 @@ class SweepDriver:
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: each trial makes a checkpoint before Ray ends."""
         under_way = [self._jobs[number].contract.trial for number in self._table.under_way()]
-        trial_requests.checkpoint_all([one for one in under_way if one], notice.deadline)
+        _checkpoint_all([one for one in under_way if one], notice.deadline)
         self._notice.confirm_saved()
 
 
 def _end_superseded(error: Superseded) -> NoReturn:
     log.error("%s", error)
     os._exit(LEASE_LOST_EXIT_CODE)  # without cleanup: it must not write anything
+
+
+def _suspend_trial(trial: ContractTrial) -> bool:
+    """Have a trial save its state and end; False: its coordinator does not run now."""
+    try:
+        coordinator = ray.get_actor(trial_coordinator(trial))
+    except ValueError:
+        return False
+    coordinator.request.remote(Command.SUSPEND)
+    return True
+
+
+def _checkpoint_all(trials: Iterable[ContractTrial], deadline: float) -> None:
+    """Have trials make a checkpoint before Ray ends; returns once they have, or at the deadline.
+
+    Args:
+        trials: those that are trained now.
+        deadline: Unix time in seconds.
+    """
+    waiting: dict[str, int] = {}
+    for name in map(trial_coordinator, trials):
+        try:
+            coordinator = ray.get_actor(name)
+            waiting[name] = ray.get(coordinator.commits.remote(), timeout=CALL_S)
+            coordinator.request.remote(Command.CHECKPOINT_AND_EXIT)
+        except (ValueError, ray.exceptions.RayError) as error:
+            log.warning("%s makes no checkpoint: %s", name, first_line(error))
+    while waiting and time.time() < deadline:
+        for name, before in list(waiting.items()):
+            if _has_committed(name, before):
+                del waiting[name]
+        time.sleep(0.1)
+
+
+def _has_committed(name: str, before: int) -> bool:
+    try:
+        coordinator: Any = ray.get_actor(name)
+        return bool(ray.get(coordinator.commits.remote(), timeout=CALL_S) > before)
+    except (ValueError, ray.exceptions.RayError):
+        return True  # it has ended meanwhile
