@@ -17,6 +17,7 @@ from trainingrun_runtime.checkpoints.kept_random import KeptRandom
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.watched_tensors import NotWhole
+from trainingrun_runtime.gradient_exchange import GradientExchange
 from trainingrun_runtime.noted_steps import NotedSteps
 
 
@@ -111,7 +112,7 @@ def test_no_file_is_left_after_the_training(path: Path) -> None:
 def noted(path: Path | None) -> NotedSteps:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    steps = NotedSteps(random_file=path, world_size=2)
+    steps = NotedSteps(random_file=path, world_size=2, exchange=GradientExchange({}))
     objects = {"model": model, "optimizer": optimizer}
     steps.begin(objects, 0, AccumulatedGradients([optimizer]), (), set, lambda: [0, 0])
     assert steps.noting, steps.reason

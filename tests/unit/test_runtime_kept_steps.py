@@ -14,6 +14,7 @@ from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import KeptState, SmallState, restorable
 from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
 from trainingrun_runtime.coordination.step_consensus import StepValues
+from trainingrun_runtime.gradient_exchange import GradientExchange
 from trainingrun_runtime.noted_steps import NotedSteps
 
 STEP_S = 1.0
@@ -156,7 +157,7 @@ def test_notes_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) 
 
 
 def begun(objects: dict[str, Any]) -> NotedSteps:
-    steps = NotedSteps(random_file=None, world_size=2)
+    steps = NotedSteps(random_file=None, world_size=2, exchange=GradientExchange({}))
     steps.begin(restorable(objects), 0, AccumulatedGradients([]), (), set, lambda: [0, 0])
     return steps
 

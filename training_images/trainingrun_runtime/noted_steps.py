@@ -16,6 +16,7 @@ from .checkpoints.snapshot import Position
 from .checkpoints.stateful_objects import KeptState, Stateful
 from .checkpoints.watched_tensors import NotCovered, NotWhole
 from .coordination.step_consensus import StepValues
+from .gradient_exchange import GradientExchange
 
 _MORE_GENERATORS = 2**12
 """Bytes for the states of GPUs that are not used yet."""
@@ -30,10 +31,14 @@ class NotedSteps:
         random_file: where this rank keeps its random state of each step. None: each step's random
             numbers follow from a seed.
         world_size: number of ranks.
+        exchange: of the gradients, which has to keep the ranks alike.
     """
 
-    def __init__(self, *, random_file: Path | None, world_size: int) -> None:
+    def __init__(
+        self, *, random_file: Path | None, world_size: int, exchange: GradientExchange
+    ) -> None:
         self._random_file = random_file
+        self._exchange = exchange
         self._random: KeptRandom | None = None
         self._last_step: LastStep | KeptSteps | None = None
         self.layouts: Sequence[int] = ()
@@ -72,6 +77,9 @@ class NotedSteps:
         self.layouts = layouts()
         if len(set(self.layouts)) == len(self.layouts):
             self._give_up("the state is sharded, and each rank has a part that no other one has")
+            return
+        if self._exchange.doubt is not None:
+            self._give_up(self._exchange.doubt)
             return
         try:
             if self._random_file is not None:
@@ -116,6 +124,9 @@ class NotedSteps:
             step_s: seconds that the step took.
         """
         if self._last_step is None:
+            return
+        if self._exchange.doubt is not None:
+            self._give_up(self._exchange.doubt)
             return
         try:
             settled = _settled(position, result, self.driven)

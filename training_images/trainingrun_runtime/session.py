@@ -28,6 +28,7 @@ from .coordination.step_consensus import Place, StepConsensus
 from .course import Course
 from .data.drawn_batches import DrawnBatches
 from .data.position import ResumableLoader
+from .gradient_exchange import GradientExchange
 from .noted_steps import NotedSteps
 from .progress.document import printable_metrics
 from .progress.rank_reporter import TimesReporter
@@ -77,6 +78,7 @@ class Session:
         self.noted_steps = NotedSteps(
             random_file=None if self._random.seeded else worker.random_file,
             world_size=worker.world_size,
+            exchange=GradientExchange(objects),
         )
         """The state after the last step, for a rank that is lost."""
         self._ending = ExitStack()
