@@ -24,8 +24,7 @@ from trainingrun.api.crd import crd
 from trainingrun.cluster import watch_state as watch_module
 from trainingrun.cluster.api_client import Connection
 from trainingrun.cluster.interface import ClusterError
-from trainingrun.cluster.kuberay_crd import NEEDED_FIELD, verdict
-from trainingrun.cluster.kuberay_namespaces import KubeRayNamespaces
+from trainingrun.cluster.kuberay import NEEDED_FIELD, KubeRayNamespaces, crd_verdict
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Ref
@@ -173,9 +172,9 @@ def test_the_installed_crd_is_checked_by_its_served_v1():
         "served": True,
         "schema": {"openAPIV3Schema": {"properties": {"spec": {"properties": {NEEDED_FIELD: {}}}}}},
     }
-    assert verdict({"spec": {"versions": [version]}}) == "ok"
-    assert verdict({"spec": {"versions": [version | {"served": False}]}}) == "too-old"
-    assert verdict({"spec": {"versions": [version | {"name": "v1alpha1"}]}}) == "too-old"
+    assert crd_verdict({"spec": {"versions": [version]}}) == "ok"
+    assert crd_verdict({"spec": {"versions": [version | {"served": False}]}}) == "too-old"
+    assert crd_verdict({"spec": {"versions": [version | {"name": "v1alpha1"}]}}) == "too-old"
 
 
 def binding(name: str, *subjects: dict) -> dict:

@@ -22,7 +22,7 @@ from support.operators import (
 from support.ports import free_port
 from support.processes import ROOT
 from trainingrun.controller import operator as operators
-from trainingrun.controller.head_pods import Target
+from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.tokens import KEY_SECRET
 

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from trainingrun.api.progress import Failure, Progress, RankRow, Record, RecordKind, RunState
 from trainingrun.api.v1alpha1 import Failures, TrainingRun
-from trainingrun.local import LocalError, local_ranks, machine
+from trainingrun.local import LocalError, machine, reports
 from trainingrun.local.display import Display
 from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions
-from trainingrun.local.local_sweeps import Losses
+from trainingrun.local.reports import Losses
 from trainingrun.local.retries import GiveUp, Retry, Tally, after_failure
 from trainingrun.rendering import RenderSettings, contract
 
@@ -232,7 +232,7 @@ def test_a_rank_that_a_cluster_would_end_for_its_memory_is_named() -> None:
         RankRow(rank=1, used_bytes=5 * 2**29),
         RankRow(rank=2, used_bytes=2**40, limit_bytes=2**41),  # of a whole container
     ]
-    found = local_ranks.beyond_memory(Progress(attempt=1, ranks=rows), "512Mi")
+    found = reports.beyond_memory(Progress(attempt=1, ranks=rows), "512Mi")
     assert found == {
         1: "rank 1 uses 2.5 GiB of 512Mi, workers.resources.memory, at which a cluster would end it"
     }

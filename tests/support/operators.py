@@ -18,7 +18,7 @@ from trainingrun.cluster.interface import ClusterError
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers as handlers  # registers them with kopf
 from trainingrun.controller import leadership
-from trainingrun.controller.head_pods import Target
+from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.settings import OperatorSettings, Settings
 from trainingrun.reconciling.model import ReconcileSettings

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from support.cli_server import RUNS, Server, call, running_server
 from support.hostile_objects import nested
 from trainingrun.cli.main import app
-from trainingrun.local.plain import plain_lines
+from trainingrun.local.terminal_text import plain_lines
 
 PODS = "/api/v1/namespaces/team-a/pods"
 ALL_RUNS = "/apis/trainingrun.dev/v1alpha1/trainingruns"

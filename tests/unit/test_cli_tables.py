@@ -16,7 +16,7 @@ import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
 from trainingrun.cli import views
-from trainingrun.local import tables
+from trainingrun.local import terminal_text
 
 GIB = 2**30
 NODE = "gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2"
@@ -178,13 +178,13 @@ def test_no_line_ends_in_spaces(view: Callable[[int | None], str], width: int | 
 
 
 def test_wide_characters_take_two_columns() -> None:
-    text = tables.table(["NAME", "LOSS"], [["損失", 1], ["a", 2]], None)
+    text = terminal_text.table(["NAME", "LOSS"], [["損失", 1], ["a", 2]], None)
     assert text.splitlines() == ["NAME  LOSS", "損失  1", "a     2"]
 
 
 def test_what_a_run_reports_cannot_control_the_terminal() -> None:
-    assert "\x1b" not in tables.table(["a\x1b[31m"], [["\x1b]0;title\x07b"]], 80)
-    assert "\x1b" not in tables.pairs([("a", "\x1b[31mb")])
+    assert "\x1b" not in terminal_text.table(["a\x1b[31m"], [["\x1b]0;title\x07b"]], 80)
+    assert "\x1b" not in terminal_text.pairs([("a", "\x1b[31mb")])
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from support.builders import T0
 from trainingrun.api.reasons import EventReason
 from trainingrun.cluster.interface import ClusterError, Rejected, Unusable
 from trainingrun.controller.action_retries import REFUSED_S, STATUS, UNUSABLE_S, ActionRetries
-from trainingrun.controller.event_limits import BURST, REFILL_S, EventLimits
-from trainingrun.controller.status_pace import StatusPace
+from trainingrun.controller.write_limits import BURST, REFILL_S, EventLimits, StatusPace
 from trainingrun.reconciling.model import ActionKey, Delete, Ref, RunEvent
 
 POD: ActionKey = ("delete", "Pod", "a")

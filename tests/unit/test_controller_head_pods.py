@@ -3,7 +3,7 @@
 import pytest
 
 from trainingrun.cluster.kept_fields import projection
-from trainingrun.controller.head_pods import head_of
+from trainingrun.controller.heads import head_of
 
 RUN = {"kind": "TrainingRun", "uid": "u"}
 JOB = {"kind": "RayJob", "uid": "j"}

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import web
 
-from trainingrun.controller.head_pods import Target
-from trainingrun.controller.progress_parsing import MAX_BYTES
+from trainingrun.controller.heads import MAX_BYTES, Target
 from trainingrun.controller.progress_polling import Poller, ProgressSnapshot
 
 KEY = ("team-a", "digits")

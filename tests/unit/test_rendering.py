@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from support.goldens import UID, a_run, rendered
 from trainingrun import rendering
+from trainingrun.api import quantities
 from trainingrun.api.contract import ContractCode, RunContract
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.rendering import names, platforms, whole_quantities
+from trainingrun.rendering import names, platforms
 
 
 def cluster(
@@ -459,7 +460,7 @@ def test_an_unknown_platform_is_refused_with_the_known_ones():
     ],
 )
 def test_quantities_are_read_and_rounded_up(quantity: str, number: int):
-    assert whole_quantities.whole(quantity) == number
+    assert quantities.whole(quantity) == number
 
 
 @pytest.mark.parametrize(
@@ -473,4 +474,4 @@ def test_quantities_are_read_and_rounded_up(quantity: str, number: int):
 )
 def test_what_is_no_quantity_is_refused(quantity: str):
     with pytest.raises(ValueError, match="quantity"):
-        whole_quantities.whole(quantity)
+        quantities.whole(quantity)

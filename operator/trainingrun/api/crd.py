@@ -11,7 +11,6 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from .base import Model, Rule
-from .printer_columns import COLUMNS
 from .status import RunStatus
 from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
 
@@ -64,7 +63,7 @@ def crd() -> Schema:
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [
                         {"name": name, "type": kind, "jsonPath": path, "description": text}
-                        for name, kind, path, text in COLUMNS
+                        for name, kind, path, text in PRINTER_COLUMNS
                     ],
                     "schema": {"openAPIV3Schema": root},
                 }
@@ -155,3 +154,15 @@ def _without_defaults(node: Schema) -> Schema:
 
 def _one_line(text: str | None) -> str:
     return " ".join((text or "").split())
+
+
+PRINTER_COLUMNS = (
+    ("Phase", "string", ".status.phase", "Where the run stands."),
+    ("Progress%", "integer", ".status.progress.percent", "Steps done, in percent."),
+    ("Step", "integer", ".status.progress.step", "Steps done."),
+    ("Attempt", "integer", ".status.attempt", "Number of the current attempt."),
+    ("Preemptions", "integer", ".status.disruptions.preemptions", "Workers lost after a notice."),
+    ("Goodput%", "integer", ".status.goodput.percent", "Share of time in steps that counted."),
+    ("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
+)
+"""Name, type, JSONPath and description of each."""

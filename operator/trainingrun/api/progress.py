@@ -151,7 +151,7 @@ class SlowestRank(Wire):
 
 
 class RankMemory(Wire):
-    """The rank whose memory will be, or is, the fullest."""
+    """The rank whose memory is, or will first be, full."""
 
     rank: Count
     """Its number."""
@@ -167,7 +167,7 @@ class RankMemory(Wire):
 
 
 class RankRow(Wire):
-    """What one rank has measured last; what is none it has not, or not yet."""
+    """What one rank has measured last; what is absent it has not, or not yet."""
 
     rank: Count
     """Its number."""
@@ -178,17 +178,21 @@ class RankRow(Wire):
     step_seconds: Duration | None = None
     """What a step takes it, as the mean of the last steps."""
     data_wait_share: Share | None = None
-    """Share of the time in steps in which it has waited for data since its group began."""
+    """Share of the time in steps, from 0 to 1, in which it has waited for data since its worker
+    group began."""
     communication_wait_share: Share | None = None
-    """Share of the time in steps in which it waits for gradients of other ranks."""
+    """Share of the time in steps, from 0 to 1, in which it waits for the gradients of other ranks:
+    the rank that is waited for has the smallest one."""
     used_bytes: Count | None = None
-    """Memory of its container that cannot be freed; without a limit what its process holds."""
+    """Memory of its container that cannot be freed, without the cache of files; without a limit
+    what its process holds."""
     limit_bytes: Count | None = None
-    """The container's limit."""
+    """The container's limit; none: it has none."""
     bytes_per_hour: Count | None = None
-    """How fast it grows."""
+    """How fast it grows; none: it does not, or has not been seen for long enough."""
     accelerator_share: Share | None = None
-    """Share of the last minutes in which its accelerators computed."""
+    """Share of the last 5 minutes, from 0 to 1, in which its NVIDIA GPUs computed; none: it has
+    none, or parts of them (MIG)."""
 
 
 class ProgressResult(Wire):

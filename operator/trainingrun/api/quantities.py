@@ -1,7 +1,7 @@
 """Kubernetes quantities, such as `500m`, `4` or `16Gi`, as far as they are taken here."""
 
 import re
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field
@@ -152,3 +152,12 @@ def not_more(field: str, limit: str, message: str) -> Rule:
         return amount(values[0]) <= amount(values[1])
 
     return Rule(cel, message, holds, field)
+
+
+def whole(quantity: str) -> int:
+    """A quantity such as `500m`, `4` or `16Gi` in its base unit (cores, bytes), rounded up.
+
+    Raises:
+        ValueError: it is no quantity.
+    """
+    return int(amount(quantity).to_integral_value(rounding=ROUND_CEILING))

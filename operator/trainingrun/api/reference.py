@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .crd import Schema, crd
-from .printer_columns import COLUMNS
+from .crd import PRINTER_COLUMNS, Schema, crd
 from .quantities import MAX_LENGTH
 from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
 
@@ -16,7 +15,7 @@ Generated from the models in `operator/trainingrun/api/` by `make generate`; do 
 After creation {", ".join(f"`{field}`" for field in IMMUTABLE)} cannot change: delete the
 {KIND} and create a new one. Every other field of the spec can be changed at any time.
 
-`kubectl get tr` prints {", ".join(column[0] for column in COLUMNS)}.
+`kubectl get tr` prints {", ".join(column[0] for column in PRINTER_COLUMNS)}.
 """
 
 

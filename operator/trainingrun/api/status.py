@@ -9,8 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .base import StatusModel
-from .progress import MOST_RANKS, MOST_WARNINGS
-from .rank_status import MemoryStatus, RankStatus, SlowestRankStatus
+from .progress import MOST_RANKS, MOST_WARNINGS, RankMemory, RankRow, SlowestRank
 from .sweep_table import MOST_TRIALS
 
 MOST_ATTEMPTS = 20
@@ -140,11 +139,11 @@ class RunProgress(StatusModel):
     the gradients of other ranks; none: the session has no model in DistributedDataParallel."""
     communication_wait_rank: int | None = None
     """That rank."""
-    slowest_rank: SlowestRankStatus | None = None
+    slowest_rank: SlowestRank | None = None
     """The rank for which the others wait longest, as the same models measure it."""
-    memory: MemoryStatus | None = None
+    memory: RankMemory | None = None
     """The rank whose memory is, or will first be, full."""
-    ranks: list[RankStatus] | None = Field(
+    ranks: list[RankRow] | None = Field(
         default=None,
         max_length=MOST_RANKS,
         json_schema_extra={

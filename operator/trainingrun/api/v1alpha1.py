@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from .base import Model, Rule, matching
+from .checkpoints_spec import BestCheckpoint, Checkpoints
 from .failures_spec import Backoff, Failures
 from .pod_template import PodTemplate
 from .pods_spec import Accelerator, Capacity, Head, HeadResources, WorkerResources, Workers
@@ -17,7 +18,7 @@ from .quantities import unchanged
 from .scheduling_spec import Queue, Scheduling
 from .spec_fields import Switch, Whole
 from .status import RunStatus
-from .storage_spec import BestCheckpoint, Checkpoints, RestoreFrom, Storage
+from .storage_spec import RestoreFrom, Storage
 from .sweep_spec import Sweep, SweepParameter
 from .tracking_spec import MlflowTracking, TensorboardTracking, Tracking, WandbTracking
 from .training_spec import CodeSource, EnvVar, ScriptSource, TorchSettings, Training

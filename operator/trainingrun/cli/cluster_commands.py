@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..api.status import Phase
-from ..local import LocalError, local_ranks, local_sweeps
-from ..local.plain import cell, plain, plain_lines
-from ..local.tables import terminal_width
+from ..local import LocalError, reports
+from ..local.terminal_text import cell, plain, plain_lines, terminal_width
 from . import manifest_files, retried_run, submitting, views, watching, yaml_text
 from .options import Context, Endpoint, File, Folder, Local, Name, Namespace
 from .terminal import CliError, one_sentence, wide_console
@@ -101,7 +100,7 @@ def ranks(
     """Show what each rank measures: its steps, what it waits for, and its memory."""
     with one_sentence(LocalError):
         if local:
-            run, progress = None, local_ranks.latest(folder or Path("trainingrun-local") / name)
+            run, progress = None, reports.latest_ranks(folder or Path("trainingrun-local") / name)
         else:
             run = connect(context, namespace).run(name)
             progress = (run.get("status") or {}).get("progress") or {}
@@ -131,7 +130,7 @@ def sweep(
     """Show the trials of a sweep, and the best one's config."""
     with one_sentence(LocalError):
         if local:
-            table = local_sweeps.latest(folder or Path("trainingrun-local") / name)
+            table = reports.latest_sweep(folder or Path("trainingrun-local") / name)
             metric = table.metric
             found, best = [row.to_dict() for row in table.trials], table.best
         else:

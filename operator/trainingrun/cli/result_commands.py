@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..local.plain import plain, plain_lines
-from ..local.tables import terminal_width
+from ..local.terminal_text import plain, plain_lines, terminal_width
 from . import run_folders, views
 from .cluster_commands import connect
 from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Step, Trial

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import typer
 from rich.console import Console
 
-from ..local.plain import plain_lines
+from ..local.terminal_text import plain_lines
 
 
 class CliError(Exception):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..api.progress import MOST_RANKS
 from ..api.status import Phase
 from ..api.sweep_table import TrialState
-from ..local import tables
-from ..local.plain import plain
+from ..local import terminal_text
+from ..local.terminal_text import plain
 
 if TYPE_CHECKING:
     from trainingrun_runtime.checkpoints.manifest import Manifest
@@ -52,8 +52,8 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int
         ]
         rows.append([metadata["namespace"], *cells] if with_namespace else cells)
     if with_namespace:
-        return tables.table(["NAMESPACE", *heads], rows, width, keys=2)
-    return tables.table(heads, rows, width)
+        return terminal_text.table(["NAMESPACE", *heads], rows, width, keys=2)
+    return terminal_text.table(heads, rows, width)
 
 
 def details(run: Run) -> str:
@@ -116,7 +116,7 @@ def details(run: Run) -> str:
         row("best trial", sweep.get("best"))
     result = status.get("result") or {}
     row("result", result.get("checkpointUri"))
-    return tables.pairs(rows)
+    return terminal_text.pairs(rows)
 
 
 def step(status: Mapping[str, Any]) -> str:
@@ -187,7 +187,7 @@ def ranks(found: Sequence[Rank], width: int | None) -> str:
         )
         for rank in found
     ]
-    return tables.table((*RANK_HEADS, *gpus, *RANK_PLACE), rows, width)
+    return terminal_text.table((*RANK_HEADS, *gpus, *RANK_PLACE), rows, width)
 
 
 def ranks_left_out(found: Sequence[Rank], spec: Mapping[str, Any]) -> str | None:
@@ -258,14 +258,14 @@ def trials(found: Sequence[Trial], best: int | None, metric: str, width: int | N
         )
         for trial in found
     ]
-    return tables.table(("TRIAL", "STATE", "STEP", metric, *names, "BEST"), rows, width)
+    return terminal_text.table(("TRIAL", "STATE", "STEP", metric, *names, "BEST"), rows, width)
 
 
 def best_trial(found: Sequence[Trial], best: int | None) -> str:
     """The best trial's config, as JSON for `training.config`, and its checkpoint."""
     trial = next(trial for trial in found if trial["number"] == best)
     config, checkpoint = trial.get("config") or {}, trial.get("checkpointUri")
-    return tables.pairs(
+    return terminal_text.pairs(
         [("best config", json.dumps(config)), ("checkpoint", checkpoint or _no_checkpoint(trial))]
     )
 
@@ -286,7 +286,9 @@ _NUMBER = 6
 
 def metrics_table(rows: Sequence[dict[str, Any]], columns: Sequence[str], width: int | None) -> str:
     """Rows of the table of reports; `width` is the terminal's, None: no limit."""
-    return tables.table(columns, [[_value(row[name]) for name in columns] for row in rows], width)
+    return terminal_text.table(
+        columns, [[_value(row[name]) for name in columns] for row in rows], width
+    )
 
 
 def checkpoints_table(
@@ -305,7 +307,7 @@ def checkpoints_table(
         row = [one.step, _checkpoint_age(one, now), size_of(one), one.world_size, one.attempt]
         rows.append([*row, ", ".join(notes), shown, f"{root}/{one.path}"])
     heads = ("STEP", "AGE", "SIZE", "WORKERS", "ATTEMPT", "NOTE", "METRICS", "URI")
-    return tables.table(heads, rows, width)
+    return terminal_text.table(heads, rows, width)
 
 
 def name_of(root: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..local.plain import plain
+from ..local.terminal_text import plain
 from .terminal import CliError
 from .views import Run, step
 

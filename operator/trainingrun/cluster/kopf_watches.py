@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import aiohttp
 
 from ..rendering.names import RUN_LABEL
-from . import kuberay_crd
+from . import kuberay
 from .api_client import Connection, Forbidden, Gone, NotFound, NotServed, error_of
 from .bounded_json import ShallowContent
 from .interface import ClusterError, text_of
@@ -68,7 +68,7 @@ class Watches:
         self._connection, self._stores = connection, stores
         self._count_unreadable = count_unreadable
         self._kuberay_check_s = kuberay_check_s
-        self.kuberay: kuberay_crd.KubeRay | None = None
+        self.kuberay: kuberay.KubeRay | None = None
         """Whether KubeRay is installed; None: that was not found out yet."""
         self._check_kinds = asyncio.Event()
         self._synced = asyncio.Event()
@@ -291,7 +291,7 @@ class Watches:
             return "unknown"
         # Its CRD decides, where it may be read: a server that is just starting may answer 404.
         try:
-            await self._connection.request("GET", kuberay_crd.crd_path(kind.api_version, kind.name))
+            await self._connection.request("GET", kuberay.crd_path(kind.api_version, kind.name))
         except NotFound:
             return "missing"
         except Forbidden:
@@ -301,7 +301,7 @@ class Watches:
             return "unknown"
         return "no"
 
-    async def _read_kuberay(self) -> kuberay_crd.KubeRay | None:
+    async def _read_kuberay(self) -> kuberay.KubeRay | None:
         """None: not known at present."""
         watches = self._of_kind["RayJob"].values()
         if any(watch.state == "missing" for watch in watches):
@@ -309,10 +309,10 @@ class Watches:
         if not any(watch.settled for watch in watches):
             return None  # the first list requests it again
         try:
-            crd = await self._connection.request("GET", kuberay_crd.crd_path(RAY_API, "RayJob"))
+            crd = await self._connection.request("GET", kuberay.crd_path(RAY_API, "RayJob"))
         except Forbidden:
             return "ok"  # confined to namespaces; the list that has just worked has to do
         except ClusterError as error:
             log.warning("KubeRay's CRD: %s", error)
             return self.kuberay
-        return kuberay_crd.verdict(crd)
+        return kuberay.crd_verdict(crd)

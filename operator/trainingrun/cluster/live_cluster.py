@@ -14,16 +14,16 @@ import aiohttp
 
 from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
+from ..reconciling.pod_status import controller_uid
 from ..rendering.names import MANAGER, RUN_LABEL
 from .api_client import JSON_PATCH, AlreadyExists, Connection, NotFound
 from .exclusion_patch import exclusion_patch
 from .interface import ClusterError, Conflict, Rejected
 from .kopf_watches import Watches
-from .kuberay_namespaces import KubeRayNamespaces
+from .kuberay import KubeRayNamespaces
 from .node_leases import Leases
 from .node_states import Nodes
 from .object_store import Object, key_of
-from .ownership import foreign, owner_uid
 from .parsing import parse
 from .resources import path, path_of, path_of_manifest
 from .run_stores import Kind, Stores
@@ -321,3 +321,19 @@ class KubernetesCluster:
     async def replace(self, manifest: Mapping[str, Any]) -> None:
         """Replaces an object of the operator's own namespace, of the version that is given."""
         await self._connection.request("PUT", path_of_manifest(manifest), manifest)
+
+
+def owner_uid(found: Mapping[str, Any]) -> str | None:
+    """UID of the TrainingRun that controls an object; None: none does."""
+    return controller_uid(found, "TrainingRun")
+
+
+def foreign(manifest: Mapping[str, Any], known: Mapping[str, Any] | None) -> str:
+    """The sentence for a user whose object has the name of one of ours."""
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    of = owner_uid(known) if known else None
+    whose = "of another run" if of else "not this run's"
+    return (
+        f"a {kind} named {name} exists and is {whose}; delete it, or create the run under another "
+        "name"
+    )

@@ -19,13 +19,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import kopf
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
 from ..cluster.api_client import allow_many_connections, load_configuration
 from ..cluster.interface import ClusterError
 from ..cluster.watch_state import RETRY_S
 from ..rendering.names import RUN_LABEL
-from . import serving
 from .operator import Operator
 from .settings import OperatorSettings, SettingsError, from_environment
 
@@ -64,7 +65,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         allow_many_connections()
         try:
             memo.operator = Operator(from_environment(), await load_configuration())
-            memo.servers = await serving.serve(memo.operator)
+            memo.servers = await serve(memo.operator)
             memo.exemption = asyncio.create_task(_exempt_from_collection(memo.operator))
         except (SettingsError, ClusterError, OSError) as error:
             raise kopf.PermanentError(str(error)) from error
@@ -160,3 +161,39 @@ def _ended(task: "asyncio.Task[None]", memo: kopf.Memo) -> None:
         memo.stop.set()
     else:
         signal.raise_signal(signal.SIGTERM)
+
+
+async def serve(operator: Operator) -> list[web.AppRunner]:
+    """Listens on every address; `cleanup` each of the result.
+
+    GET /readyz is 200 once everything is listed. An operator that stands by is ready: it would lead
+    at once, and a rollout must not wait for it to do so while the former one leads. GET /metrics is
+    in Prometheus' text format, on a port of its own, which a NetworkPolicy can close.
+
+    Raises:
+        OSError: a port is taken.
+    """
+
+    async def readyz(_: web.Request) -> web.Response:
+        if operator.ready:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="not everything is listed yet\n")
+
+    async def metrics(_: web.Request) -> web.Response:
+        content = generate_latest(operator.metrics.registry)
+        return web.Response(body=content, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    own = operator.settings.operator
+    return [
+        await _listen(web.get("/readyz", readyz), own.ready_port),
+        await _listen(web.get("/metrics", metrics), own.metrics_port),
+    ]
+
+
+async def _listen(route: web.RouteDef, port: int) -> web.AppRunner:
+    application = web.Application()
+    application.add_routes([route])
+    runner = web.AppRunner(application, handle_signals=False, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, port).start()
+    return runner

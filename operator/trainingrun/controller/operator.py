@@ -12,7 +12,7 @@ from kubernetes.aio.client import Configuration
 from ..cluster.api_client import Connection
 from ..cluster.interface import ClusterError, Conflict, NotLeading
 from ..cluster.live_cluster import KubernetesCluster
-from .head_pods import Target, head_of
+from .heads import Target, head_of
 from .lanes import MOST_BESIDE
 from .leadership import REQUEST_S, Leadership
 from .logs import about

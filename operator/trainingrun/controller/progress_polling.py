@@ -19,8 +19,8 @@ import aiohttp
 
 from ..api.progress import Progress
 from ..cluster.interface import text_of
-from . import progress_parsing
-from .head_pods import Target
+from . import heads
+from .heads import Target
 from .work_queue import Key
 
 log = logging.getLogger(__name__)
@@ -288,7 +288,7 @@ class Poller:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.debug("progress not read: %s", text_of(error))
             return _Answer("unreachable", error=f"the head does not answer ({_cause(error)})")
-        except progress_parsing.DocumentError as error:
+        except heads.DocumentError as error:
             log.warning("progress not taken: %s", error)
             return _Answer("unusable", error=f"the head's document cannot be used: {error}")
 
@@ -305,8 +305,8 @@ class Poller:
                 error = f"the head answers {answer.status} to GET /progress"
                 return _Answer("unusable", error=error)
             if answer.headers.get("Content-Encoding", "identity") != "identity":
-                raise progress_parsing.DocumentError("it is compressed")
-            return _Answer("ok", progress_parsing.read(await _body(answer)))
+                raise heads.DocumentError("it is compressed")
+            return _Answer("ok", heads.read_document(await _body(answer)))
 
     @contextlib.asynccontextmanager
     async def _request(
@@ -347,8 +347,8 @@ class Poller:
 async def _body(answer: aiohttp.ClientResponse) -> bytes:
     """The body, or a little more than what is taken of one."""
     content = b""
-    while len(content) <= progress_parsing.MAX_BYTES and not answer.content.at_eof():
-        content += await answer.content.read(progress_parsing.MAX_BYTES)
+    while len(content) <= heads.MAX_BYTES and not answer.content.at_eof():
+        content += await answer.content.read(heads.MAX_BYTES)
     return content
 
 

@@ -38,12 +38,11 @@ from ..reconciling.model import (
 from ..rendering import renewed_token_secret, support_objects, token_secret
 from ..rendering.render_settings import RenderSettings
 from .action_retries import STATUS, ActionRetries
-from .event_limits import EventLimits
 from .logs import about
 from .progress_polling import Poller
-from .status_pace import StatusPace
 from .tokens import Tokens, with_token
 from .work_queue import Key
+from .write_limits import EventLimits, StatusPace
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 the bucket, and attempts, retries and lost nodes handled in this process instead of by the operator.
 """
 
-from .local_error import LocalError
+from .machine import LocalError
 from .run import Options, run_locally
 
 __all__ = ["LocalError", "Options", "run_locally"]

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from ..api import progress as documents
-from . import tables
+from . import terminal_text
 from .interruptions import Interruption
-from .plain import cell, plain, plain_lines
+from .terminal_text import cell, plain, plain_lines
 
 _MEASURED = re.compile(r"\d+\.\d+")
 """Numbers in a warning that differ from time to time."""
@@ -167,7 +167,7 @@ def summary(
     rows.append(("checkpoint", result.checkpoint_uri or f"none; see {folder}"))
     if result.best_checkpoint_uri:
         rows.append(("best checkpoint", result.best_checkpoint_uri))
-    return Text(tables.pairs(rows))
+    return Text(terminal_text.pairs(rows))
 
 
 def _steps_lost(interruptions: Sequence[Interruption]) -> str:

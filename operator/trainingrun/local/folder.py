@@ -10,7 +10,7 @@ from pathlib import Path
 from ..api.contract import ContractRestore
 from ..api.v1alpha1 import Storage, TrainingRun
 from ..rendering import names
-from .local_error import LocalError
+from .machine import LocalError
 
 _LATEST = "latest.json"
 _UID = re.compile(r"[0-9a-f]{8}")

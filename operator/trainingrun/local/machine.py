@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..api.v1alpha1 import RunSpec
-from .local_error import LocalError
 
 _NVIDIA = re.compile(r"nvidia\d+")
+
+
+class LocalError(Exception):
+    """A run cannot continue here; the text is one sentence, fit for a user."""
 
 
 def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...]:

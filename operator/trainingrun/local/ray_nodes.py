@@ -26,7 +26,7 @@ from ..api.contract import NOTICE_ENV, STATE_DIRECTORY_ENV
 from ..rendering import environments
 from ..rendering.contracts import node_cpus
 from . import processes
-from .local_error import LocalError
+from .machine import LocalError
 
 NOTICE_SECONDS = 30
 """Grace period of a simulated preemption, in seconds; that of the generic platform."""

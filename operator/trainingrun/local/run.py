@@ -19,16 +19,16 @@ from ..api.progress import Failure, Progress
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source
-from . import local_ranks, local_sweeps, machine
+from . import machine, reports
 from .display import Display, summary
 from .driver_process import Driver
 from .folder import Folder
 from .interruptions import Interruptions
-from .local_error import LocalError
-from .plain import cell
+from .machine import LocalError
 from .preemption import Preemption
 from .ray_nodes import LocalRay
 from .retries import GiveUp, Retry, Tally, after_failure
+from .terminal_text import cell
 
 _GIB = 1 << 30
 _POLL_S = 0.2
@@ -155,7 +155,7 @@ class _Loop:
     options: Options
     interruptions: Interruptions = field(default_factory=Interruptions)
     tally: Tally = field(default_factory=Tally)
-    sweep_losses: local_sweeps.Losses = field(default_factory=local_sweeps.Losses)
+    sweep_losses: reports.Losses = field(default_factory=reports.Losses)
     preemption: Preemption | None = None
     log: Path = field(default_factory=Path)
     restored: bool = False
@@ -237,11 +237,11 @@ class _Loop:
             self.restored = True
             step = progress.resumed_from_step
             self.display.note(f"restored step {step} from {progress.restored_from}")
-        local_sweeps.remember(self.folder.root, progress)
-        local_ranks.remember(self.folder.root, progress)
+        reports.remember_sweep(self.folder.root, progress)
+        reports.remember_ranks(self.folder.root, progress)
         self.display.warn(progress)
         memory = self.folder.run.spec.workers.resources.memory
-        for rank, sentence in local_ranks.beyond_memory(progress, memory).items():
+        for rank, sentence in reports.beyond_memory(progress, memory).items():
             if rank not in self.large:
                 self.large.add(rank)
                 self.display.note(sentence, style="yellow")

@@ -7,9 +7,8 @@
 
 from . import names
 from .contracts import contract
-from .rayjob import attempt
+from .objects import attempt, renewed_token_secret, support_objects, token_secret
 from .render_settings import RenderSettings
-from .support_objects import renewed_token_secret, support_objects, token_secret
 
 __all__ = [
     "RenderSettings",

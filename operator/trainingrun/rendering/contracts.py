@@ -3,6 +3,8 @@
 from pathlib import PurePosixPath
 from typing import Literal
 
+from ..api import quantities
+from ..api.checkpoints_spec import ASSUMED_SECONDS_BETWEEN_LOSSES
 from ..api.contract import (
     WORKER_RESOURCE,
     ContractCheckpoints,
@@ -15,7 +17,7 @@ from ..api.contract import (
     RunContract,
 )
 from ..api.v1alpha1 import ScriptSource, TrainingRun
-from . import names, platforms, whole_quantities
+from . import names, platforms
 from .render_settings import RenderSettings
 
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
@@ -30,13 +32,6 @@ RAY_STRATEGIES: dict[str, Strategy] = {
 }
 """Ray's placement strategy for pods of one worker each, by the API's."""
 
-EVERY_S = 300
-"""Seconds between periodic checkpoints where the spec says nothing about them."""
-
-BETWEEN_LOSSES_S = {"OnDemand": 86400.0, "Spot": 7200.0, "PreferSpot": 7200.0}
-"""Seconds that are assumed between two losses without notice before the first one, by capacity
-type."""
-
 
 def _placement(run: TrainingRun) -> Strategy:
     workers = run.spec.workers
@@ -47,7 +42,7 @@ def _placement(run: TrainingRun) -> Strategy:
 
 def worker_cpus(run: TrainingRun) -> int:
     """Ray CPUs of each worker: whole ones, at least 1."""
-    return max(1, whole_quantities.whole(run.spec.workers.resources.cpu))
+    return max(1, quantities.whole(run.spec.workers.resources.cpu))
 
 
 def node_cpus(training: int, data: int | None) -> int:
@@ -120,9 +115,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
 
 def _checkpoints(run: TrainingRun) -> ContractCheckpoints:
     checkpoints = run.spec.checkpoints
-    best, every = checkpoints.best, checkpoints.every_seconds
-    if every is None and checkpoints.every_steps is None:
-        every = EVERY_S
+    best, every = checkpoints.best, checkpoints.interval_s
     return ContractCheckpoints(
         keep=checkpoints.keep,
         best_metric=best.metric if best else None,
@@ -131,7 +124,9 @@ def _checkpoints(run: TrainingRun) -> ContractCheckpoints:
         every_seconds=every if isinstance(every, int) else None,
         every_steps=checkpoints.every_steps,
         assumed_seconds_between_losses=(
-            BETWEEN_LOSSES_S[run.spec.workers.capacity.type] if every == "auto" else None
+            ASSUMED_SECONDS_BETWEEN_LOSSES[run.spec.workers.capacity.type]
+            if every == "auto"
+            else None
         ),
     )
 

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..api import quantities
 from ..api.contract import PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
 from ..api.quantities import more_cores, times
 from ..api.v1alpha1 import ScriptSource, TrainingRun
-from . import affinities, derived, environments, names, platforms, whole_quantities
+from . import affinities, derived, environments, names, platforms
 from .contracts import node_cpus, ray_devices, script_path, worker_cpus
 from .merge import merge, merge_pod_template
 from .queues import queueing
@@ -125,7 +126,7 @@ def worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
 
 def shared_memory(memory: str, wanted: str | None) -> str:
     """Size of /dev/shm: the requested one, else a quarter of the memory that it is taken from."""
-    return wanted or str(whole_quantities.whole(memory) // 4)
+    return wanted or str(quantities.whole(memory) // 4)
 
 
 def _workers_shared_memory(run: TrainingRun) -> str:
@@ -137,7 +138,7 @@ def _workers_shared_memory(run: TrainingRun) -> str:
 def _object_store(shared: str) -> str:
     # Half of /dev/shm, the rest is for data loaders. Ray's own default, 30 % of the memory, may be
     # more than all of it, and Ray then keeps its objects on disk.
-    return str(max(MINIMUM_OBJECT_STORE, whole_quantities.whole(shared) // 2))
+    return str(max(MINIMUM_OBJECT_STORE, quantities.whole(shared) // 2))
 
 
 def _pod(

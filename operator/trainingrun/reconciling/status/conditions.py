@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ...api.checkpoints_spec import Checkpoints
 from ...api.progress import Progress
 from ...api.reasons import WAITS, ConditionReason, Truth
 from ...api.status import Attempt, Condition, ConditionType, Phase, RunStatus
-from ...api.storage_spec import Checkpoints
 from ...api.v1alpha1 import TrainingRun
 from .. import pod_status
 from ..context import ReconcileContext, job_status, trains

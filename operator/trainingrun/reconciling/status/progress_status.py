@@ -7,8 +7,7 @@ step is done. A status that followed each of these measurements would be written
 from math import isfinite
 from typing import Any
 
-from ...api.progress import Progress, RankMemory, RankRow
-from ...api.rank_status import MemoryStatus, RankStatus, SlowestRankStatus
+from ...api.progress import Progress, RankMemory, RankRow, SlowestRank
 from ...api.status import (
     MOST_RANKED,
     Attempt,
@@ -216,12 +215,12 @@ STEADY_USE = 0.05
 _LONGEST_NAME = 253
 
 
-def slowest(progress: Progress) -> SlowestRankStatus | None:
+def slowest(progress: Progress) -> SlowestRank | None:
     """The rank for which the others wait longest."""
     slow = progress.slowest_rank
     if slow is None:
         return None
-    return SlowestRankStatus(
+    return SlowestRank(
         rank=slow.rank,
         node=_name(slow.node),
         own_seconds=seconds(slow.own_seconds),
@@ -229,7 +228,7 @@ def slowest(progress: Progress) -> SlowestRankStatus | None:
     )
 
 
-def memory(progress: Progress, former: RunProgress | None) -> MemoryStatus | None:
+def memory(progress: Progress, former: RunProgress | None) -> RankMemory | None:
     """The rank with the fullest memory.
 
     Args:
@@ -240,10 +239,10 @@ def memory(progress: Progress, former: RunProgress | None) -> MemoryStatus | Non
     if found is None:
         return None
     same = known if known is not None and known.rank == found.rank else None
-    return MemoryStatus(rank=found.rank, node=_name(found.node), **_memory_fields(found, same))
+    return RankMemory(rank=found.rank, node=_name(found.node), **_memory_fields(found, same))
 
 
-def ranks(progress: Progress, former: RunProgress | None) -> list[RankStatus] | None:
+def ranks(progress: Progress, former: RunProgress | None) -> list[RankRow] | None:
     """Each rank that is reported, once: the API server refuses a number that is there twice.
 
     Args:
@@ -252,7 +251,7 @@ def ranks(progress: Progress, former: RunProgress | None) -> list[RankStatus] | 
     """
     known = {one.rank: one for one in (former.ranks if former is not None else None) or ()}
     found = {
-        one.rank: RankStatus(
+        one.rank: RankRow(
             rank=one.rank,
             node=_name(one.node),
             pod=_name(one.pod),
@@ -282,7 +281,7 @@ def _name(reported: str | None) -> str | None:
 
 
 def _memory_fields(
-    found: RankMemory | RankRow, known: MemoryStatus | RankStatus | None
+    found: RankMemory | RankRow, known: RankMemory | RankRow | None
 ) -> dict[str, Any]:
     return {
         name: _steady(getattr(known, name, None), getattr(found, name), least)
@@ -290,7 +289,7 @@ def _memory_fields(
     }
 
 
-def _use(found: RankRow, known: RankStatus | None) -> float | None:
+def _use(found: RankRow, known: RankRow | None) -> float | None:
     measured, former = found.accelerator_share, known.accelerator_share if known else None
     if measured is not None and former is not None and abs(measured - former) < STEADY_USE:
         return former

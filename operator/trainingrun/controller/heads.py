@@ -1,12 +1,19 @@
 """Which pod is a run's head: the one whose chain of owners leads to the run.
 
-Labels alone decide nothing: whoever may create pods can label one like a run's head.
+Labels alone decide nothing: whoever may create pods can label one like a run's head. Its progress
+document is read with bounded cost, since the pod runs the user's code: what a healthy runtime could
+exceed is cut (see `api.bounded`), and what it never sends is refused.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
 
 from ..api.contract import PROGRESS_PORT
+from ..api.progress import Progress
 from ..cluster.object_store import Object
 from ..reconciling.pod_status import controller_uid
 from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TOKEN_KEY_LABEL
@@ -59,3 +66,44 @@ def head_of(
             return target
         found = target
     return found
+
+
+MAX_BYTES = 2**18
+"""A longer document is refused. 100 records of 1,000 characters fit; parsing one that is as long
+takes a few milliseconds of the event loop."""
+
+
+class DocumentError(ValueError):
+    """The document cannot be used; the text says why and holds nothing of the document."""
+
+
+def read_document(content: bytes) -> Progress:
+    """The document in `content`.
+
+    Raises:
+        DocumentError: it is too long, no JSON, or not a document of this contract.
+    """
+    if len(content) > MAX_BYTES:
+        raise DocumentError(f"it is longer than {MAX_BYTES // 1024} KiB")
+    try:
+        found: Any = json.loads(content, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise DocumentError("it is not JSON, or nested too deeply") from None
+    try:
+        return Progress.model_validate(found)
+    except ValidationError as error:
+        names = sorted(
+            {_document_field(problem["loc"]) for problem in error.errors(include_input=False)}
+        )
+        raise DocumentError(f"its {', '.join(names[:5])} cannot be read") from None
+
+
+def _document_field(location: tuple[str | int, ...]) -> str:
+    """The document's own field, never a key that the sender chose."""
+    known = set(Progress.model_fields)
+    known |= {str(one.alias) for one in Progress.model_fields.values()}
+    return str(location[0]) if location and location[0] in known else "content"
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,4 +1,6 @@
-"""Where KubeRay's operator runs: the runs' NetworkPolicies let in that namespace alone.
+"""Whether KubeRay is there and new enough, and where its operator runs.
+
+The runs' NetworkPolicies let in that namespace alone.
 
 A pod or a Deployment with KubeRay's labels would be no proof, because every user of the cluster may
 make one in a namespace of their own. The ClusterRoleBinding that gives KubeRay its rights is: only
@@ -8,11 +10,12 @@ an administrator writes it, and it names the service account that has them.
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ..rendering.render_settings import KUBERAY_NAMESPACES
 from .api_client import Connection, Forbidden, NotFound
 from .interface import ClusterError
+from .resources import PLURALS
 
 log = logging.getLogger(__name__)
 
@@ -79,3 +82,26 @@ def _log(found: tuple[str, ...]) -> None:
             BINDING,
             ", ".join(KUBERAY_NAMESPACES),
         )
+
+
+KubeRay = Literal["ok", "missing", "too-old"]
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+NEEDED_FIELD = "preRunningDeadlineSeconds"
+"""A field of RayJob's spec that came with KubeRay 1.6. The version itself is nowhere in the CRD,
+and 1.5 replaces a lost head in HTTPMode without submitting the job again."""
+
+
+def crd_path(api_version: str, kind: str) -> str:
+    """URL path of the CRD of a kind, which is `<plural>.<group>`."""
+    return f"{CRDS}/{PLURALS[api_version, kind]}.{api_version.partition('/')[0]}"
+
+
+def crd_verdict(crd: Mapping[str, Any]) -> KubeRay:
+    """Checks the CRD `rayjobs.ray.io` by the schema of its served v1."""
+    for version in crd["spec"]["versions"]:
+        if version["name"] == "v1" and version["served"]:
+            schema = version["schema"]["openAPIV3Schema"]["properties"]
+            return "ok" if NEEDED_FIELD in schema["spec"]["properties"] else "too-old"
+    return "too-old"
