@@ -44,7 +44,7 @@ async def walk_through(apiserver, namespace: str, *namespaces: str) -> dict[tupl
             run = apiserver.create(a_run(namespace, ttlSecondsAfterFinished=1))
             await eventually(lambda: status().get("attempt") == 1)
             kuberay.starts(run)
-            head.document = {"attempt": 1, "epoch": 1, "state": "Succeeded", "result": {}}
+            head.document = {"attempt": 1, "fencingToken": 1, "state": "Succeeded", "result": {}}
             kuberay.says("digits-1", "SUCCEEDED", "Complete")
             await eventually(lambda: kuberay.jobs() == [])
             kuberay.takes_the_pods_away(run)

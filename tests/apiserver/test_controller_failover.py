@@ -1,4 +1,4 @@
-"""A standby whose view is late takes over, and what is healthy goes on."""
+"""A standby whose view is late takes over, and what is healthy continues."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""An operator that dies or is replaced, against a real API server: what was begun goes on."""
+"""An operator that dies or is replaced, against a real API server: what was begun continues."""
 
 import asyncio
 

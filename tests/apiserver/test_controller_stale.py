@@ -54,7 +54,7 @@ async def test_a_second_attempt_never_begins_beside_one_that_cannot_be_seen(
             run = apiserver.create(a_run(namespace))
             await eventually(lambda: status().get("attempt") == 1)
             kuberay.starts(run)
-            head.document = {"attempt": 1, "epoch": 1, "state": "Training", "step": 7}
+            head.document = {"attempt": 1, "fencingToken": 1, "state": "Training", "step": 7}
             head.document |= {"worldSize": 1, "time": 1.0}
             await eventually(lambda: status().get("progress", {}).get("step") == 7)
             before = kuberay.job("digits-1")["metadata"]["uid"]

@@ -89,7 +89,13 @@ async def a_training(apiserver, namespace, tmp_path):
         task = None
 
         def at(self, step: int) -> None:
-            found = {"attempt": 1, "epoch": 1, "state": "Training", "worldSize": 1, "step": step}
+            found = {
+                "attempt": 1,
+                "fencingToken": 1,
+                "state": "Training",
+                "worldSize": 1,
+                "step": step,
+            }
             part = state / "part"
             part.write_text(json.dumps(found))
             part.replace(state / "progress.json")

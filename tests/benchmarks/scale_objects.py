@@ -13,7 +13,7 @@ HEADS = "127.0.0.1"
 """Where the heads' progress is served, of all runs at one address."""
 PROGRESS = {
     "attempt": 1,
-    "epoch": 1,
+    "fencingToken": 1,
     "state": "Training",
     "worldSize": 1,
     "time": NOW.timestamp(),

@@ -29,7 +29,7 @@ def a_manifest(index: int = 1, **changes: Any) -> Manifest:
             "step": 10,
             "world_size": 2,
             "attempt": 1,
-            "epoch": 1,
+            "fencingToken": 1,
             "index": index,
             "files": {name: digest(content) for name, content in FILES.items()},
             "time": 1000.0,

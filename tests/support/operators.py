@@ -375,7 +375,14 @@ class PlaysKubeRay:
 
 def document(**fields: Any) -> dict[str, Any]:
     """A progress document of a driver that trains."""
-    return {"attempt": 1, "epoch": 1, "state": "Training", "worldSize": 1, "time": 1.0, **fields}
+    return {
+        "attempt": 1,
+        "fencingToken": 1,
+        "state": "Training",
+        "worldSize": 1,
+        "time": 1.0,
+        **fields,
+    }
 
 
 class PlaysHead:

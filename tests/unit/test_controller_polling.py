@@ -20,7 +20,7 @@ LAG_S = 0.05
 
 
 def a_document(**fields) -> bytes:
-    return json.dumps({"attempt": 1, "epoch": 1, "state": "Training", **fields}).encode()
+    return json.dumps({"attempt": 1, "fencingToken": 1, "state": "Training", **fields}).encode()
 
 
 def a_record(number: int) -> dict:

@@ -50,7 +50,7 @@ async def test_without_the_lead_nothing_that_changes_anything_is_sent(server, me
         await connection.request("GET", "/thing")
     finally:
         await connection.close()
-    assert asked == ["GET"], "reading goes on, for the caches stay warm"
+    assert asked == ["GET"], "reading continues, for the caches stay warm"
 
 
 async def test_a_write_under_way_is_given_up_when_the_right_to_write_ends(server):

@@ -314,7 +314,7 @@ def test_a_record_that_is_read_after_a_long_silence_is_of_the_pod_that_was_count
 def test_a_queue_that_takes_everything_back_while_no_pod_can_be_seen_is_one_preemption(
     training: Observed, known: tuple[Any, ...]
 ) -> None:
-    """The queue lets the attempt go on before the watch of pods works again."""
+    """The queue lets the attempt continue before the watch of pods works again."""
     blind = then(
         training,
         ray_jobs=(a_ray_job(queued=True),),

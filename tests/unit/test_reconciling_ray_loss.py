@@ -1,4 +1,4 @@
-"""A worker pod in which Ray has ended is replaced, though its container goes on."""
+"""A worker pod in which Ray has ended is replaced, though its container continues."""
 
 from dataclasses import replace
 from typing import Any

@@ -30,7 +30,7 @@ def training() -> Observed:
 
 @pytest.fixture
 def ended(training: Observed) -> Observed:
-    """The attempt has ended at 70 s; the run would go on with the next."""
+    """The attempt has ended at 70 s; the run would continue with the next."""
     failure = {"kind": "Infrastructure", "message": "the cluster went away"}
     return then(replace(training, progress=a_progress(state="Failed", failure=failure)), 70)
 

@@ -87,8 +87,7 @@ def test_the_document_is_read_as_it_was_written(tmp_path: Path) -> None:
     write(path, progress)
     assert read(path) == progress
     document = json.loads(path.read_text())
-    # Earlier operators read the fencing token as `epoch`.
-    assert (document["attempt"], document["epoch"]) == (2, 3)
+    assert (document["attempt"], document["fencingToken"]) == (2, 3)
     assert [file.name for file in path.parent.iterdir()] == ["progress.json"]
 
 

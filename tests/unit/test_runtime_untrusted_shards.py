@@ -108,7 +108,7 @@ def committed(two_ranks: Path) -> tuple[Bucket, Manifest]:
             "step": 7,
             "world_size": 2,
             "attempt": 1,
-            "epoch": 1,
+            "fencingToken": 1,
             "index": 1,
             "files": files,
             "time": 1000.0,

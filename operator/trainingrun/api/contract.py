@@ -160,7 +160,7 @@ class ContractSweep(Wire):
     grace_steps: int = 100
     """Steps after which trials are first compared."""
     reduction_factor: int = 4
-    """They are compared again after so many times the steps; one in so many goes on."""
+    """They are compared again after so many times the steps; one in so many continues."""
     perturbation_interval: int | None = None
     """Steps after which all trials wait for each other, and the worst ones begin again from the
     checkpoints of the best ones; none: each is trained for itself."""

@@ -213,9 +213,8 @@ class Progress(Wire):
 
     attempt: Count
     """The contract's attempt."""
-    fencing_token: Count = Field(default=0, alias="epoch")
-    """Of the driver's lease: it grows with every driver that takes over the run; 0 before that.
-    The document's own name for it is that of earlier images and operators."""
+    fencing_token: Count = 0
+    """Of the driver's lease: it grows with every driver that takes over the run; 0 before that."""
     state: RunState = RunState.STARTING
     """What the driver is doing."""
     time: UnixTime = 0
@@ -275,7 +274,7 @@ class Progress(Wire):
     lost_nodes: Annotated[list[Name], the_last(MOST_NODES)] = Field(default_factory=list)
     """Kubernetes nodes from which Ray gets no more heartbeats."""
     storage_error: Sentence | None = None
-    """Why the bucket does not answer at present, in a sentence; none: it does. Training goes on,
+    """Why the bucket does not answer at present, in a sentence; none: it does. Training continues,
     uploads and commits wait."""
     storage_error_since: UnixTime | None = None
     """Unix time in seconds since when it does not."""

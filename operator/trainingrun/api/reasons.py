@@ -291,7 +291,7 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         "True",
         ConditionReason.PODS_CRASH,
         "Pods of the head or of the workers have ended by themselves twice or more since the last "
-        "new step. The attempt ends when they go on so.",
+        "new step. The attempt ends when they continue so.",
         "Read the container's message; correct the image or a `podTemplate` if that is the cause.",
     ),
     ConditionRow(

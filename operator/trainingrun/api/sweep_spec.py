@@ -108,13 +108,13 @@ class Sweep(Model):
     scheduler: Literal["ASHA", "PBT", "none"] = "none"
     """`ASHA` stops a trial early that is worse than most others were after as many steps. `PBT`,
     population based training, has all trials wait for each other after every perturbationInterval;
-    then the worst quarter go on from checkpoints of the best quarter, with changed values. `none`
-    trains each one to its end."""
+    then the worst quarter continue from checkpoints of the best quarter, with changed values.
+    `none` trains each one to its end."""
     grace_steps: Whole | None = Field(default=None, ge=1, le=1000000000)
     """With ASHA: steps after which trials are first compared. Default: 100."""
     reduction_factor: Whole | None = Field(default=None, ge=2, le=16)
-    """With ASHA: they are compared again after so many times the steps, and one in so many goes on.
-    Default: 4."""
+    """With ASHA: they are compared again after so many times the steps, and one in so many
+    continues. Default: 4."""
     perturbation_interval: Whole | None = Field(default=None, ge=1, le=1000000000)
     """With PBT: steps that all trials do before they are compared, again and again."""
     search: Literal["random", "grid", "Optuna", "HyperOpt"] = "random"

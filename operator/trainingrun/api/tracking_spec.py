@@ -58,7 +58,7 @@ class TensorboardTracking(Model):
 
 
 class Tracking(Model):
-    """Tools that draw curves of the run, and go on with the same curve in every attempt."""
+    """Tools that draw curves of the run, and continue the same curve in every attempt."""
 
     wandb: WandbTracking | None = None
     """Weights & Biases: $WANDB_RUN_ID is the run's UID, and $WANDB_RESUME is allow. The API key

@@ -131,7 +131,7 @@ class RunSpec(Model):
     storage: Storage
     """The bucket in which the run keeps its lease, checkpoints and result."""
     tracking: Tracking | None = None
-    """Tools that draw curves of the run, and go on with the same curve in every attempt. Default:
+    """Tools that draw curves of the run, and continue the same curve in every attempt. Default:
     none."""
     sweep: Sweep | None = None
     """Ray Tune trains the function several times, with other values in its config each time.
@@ -143,7 +143,7 @@ class RunSpec(Model):
     scheduling: Scheduling = Field(default_factory=Scheduling)
     """How the pods are admitted and ordered."""
     suspend: Switch = False
-    """True: checkpoint, then free every pod; false again: go on from that step."""
+    """True: checkpoint, then free every pod; false again: continue from that step."""
     active_deadline_seconds: Whole | None = Field(default=None, ge=1, le=31536000)
     """Seconds from acceptance after which the run fails. The time in which it is suspended, or
     waits for Kueue to admit it, does not count."""
@@ -251,7 +251,7 @@ class ObjectMeta(Model):
 
 
 class TrainingRun(Model):
-    """One distributed training run that goes on from its last checkpoint when machines vanish."""
+    """One distributed training run that continues from its last checkpoint when machines vanish."""
 
     api_version: Literal["trainingrun.dev/v1alpha1"] = "trainingrun.dev/v1alpha1"
     """Version of this schema."""

@@ -59,7 +59,7 @@ class NotServed(ClusterError):
 
 
 class Gone(ClusterError):
-    """The resource version is too old to go on from; list again."""
+    """The resource version is too old to continue from; list again."""
 
 
 class Forbidden(ClusterError):

@@ -75,7 +75,7 @@ class KubernetesCluster:
     def handle(self, event: Mapping[str, Any]) -> None:
         """Takes in an event of a watch, or (type None) an object that was listed.
 
-        One that cannot be read is skipped: what was known of it stays, and the others go on.
+        One that cannot be read is skipped: what was known of it stays, and the others continue.
         """
         seen: Object = event["object"]
         store = self.stores.store_of(seen["kind"])

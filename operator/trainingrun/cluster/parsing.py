@@ -29,7 +29,7 @@ def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
     """The run, and why its spec cannot be used (None: it can).
 
     A status that this version does not understand in full is read as far as it does, and so is a
-    spec: by the rest of it, such as `suspend` and the deadline, an attempt that runs goes on.
+    spec: by the rest of it, such as `suspend` and the deadline, an attempt that runs continues.
     """
     status = _status(raw.get("status") or {})
     try:

@@ -88,7 +88,7 @@ class _Gauges(Collector):
         yield _gauge(
             "trainingrun_operator_watch_stale",
             "Watches that get no events at present, by kind: refused, or without an answer. Runs "
-            "then go on, but nothing is decided on what these watches do not show.",
+            "then continue, but nothing is decided on what these watches do not show.",
             {(kind,): number for kind, number in self.stale_watches().items()},
             "kind",
         )

@@ -153,7 +153,7 @@ def summary(
     # Accuracy first: it is the metric of most interest.
     for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
         rows.append((plain(name), _short(result.metrics[name])))
-    if result.sweep is not None:  # a loss stops one trial, and the others go on
+    if result.sweep is not None:  # a loss stops one trial, and the others continue
         rows.append(("interruptions", str(losses)))
         best = next((t for t in result.sweep.trials if t.number == result.sweep.best), None)
         if best is not None:

@@ -246,7 +246,7 @@ class _Loop:
                 self.large.add(rank)
                 self.display.note(sentence, style="yellow")
         self.display.show(progress, number, self.tally.restarts)
-        if progress.sweep is not None:  # the other trials go on
+        if progress.sweep is not None:  # the other trials continue
             for line in self.sweep_losses.record(progress):
                 self.display.note(line)
         over = self.interruptions.record(progress)

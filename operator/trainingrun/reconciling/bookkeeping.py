@@ -6,7 +6,7 @@ and forgets nothing. It stays small: pods are kept only while their attempt runs
 
 from typing import Any, ClassVar
 
-from pydantic import AliasChoices, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from ..api.base import Model
 from ..api.status import LossReason
@@ -25,11 +25,6 @@ OF_ONE_ATTEMPT: dict[str, Any] = {
 """What is forgotten between two attempts."""
 
 
-def _formerly(former: str, name: str, default: Any) -> Any:
-    """A field that an earlier operator wrote as `former`, which is still read."""
-    return Field(default, validation_alias=AliasChoices(name, former), serialization_alias=name)
-
-
 class CountedDisruption(Model):
     """One loss that was counted."""
 
@@ -39,14 +34,14 @@ class CountedDisruption(Model):
     """When it was first seen."""
     pod: str | None = None
     """Name of the pod, as in the runtime's records."""
-    termination_message: str = _formerly("words", "terminationMessage", "")
+    termination_message: str = ""
     """How its container ended: its exit code and the last line of its log; "" once the training
     has done a new step since."""
     collateral: bool = False
     """True: it is known, and explained by another loss that carries the count."""
     ended: str | None = None
     """When the container ended, by the kubelet's clock; only of one that ran out of memory."""
-    created_at: str | None = _formerly("born", "createdAt", None)
+    created_at: str | None = None
     """When its pod was created; only of one that ran out of memory."""
 
 
@@ -68,7 +63,7 @@ class Bookkeeping(Model):
     ray_cluster: str | None = None
     """UID of the newest attempt's RayCluster, once it was seen with its owner; kept until the next
     attempt begins, for what it may leave."""
-    counted: dict[str, CountedDisruption] = _formerly("charges", "counted", {})
+    counted: dict[str, CountedDisruption] = Field(default_factory=dict)
     """Losses of the current attempt, by pod UID, `node:<name>` or
     `record:<fencing token>/<number>`."""
     lost_nodes: dict[str, str] = Field(default_factory=dict)
@@ -87,11 +82,11 @@ class Bookkeeping(Model):
     """Since when every pod runs and KubeRay has submitted no driver."""
     incomplete_since: str | None = None
     """Since when the attempt lacks pods and nothing says why."""
-    fencing_token: int = Field(0, alias="epoch")
+    fencing_token: int = 0
     """Of the newest driver whose records were read."""
     records: int = 0
     """Number of its last record that was read."""
-    driver_fencing_token: int = Field(0, alias="driverEpoch")
+    driver_fencing_token: int = 0
     """Of the newest driver that has restored; the next three fields are about it."""
     first_step: int = 0
     """Step from which that driver continued."""
@@ -105,7 +100,7 @@ class Bookkeeping(Model):
     """Wait for the first pods to be scheduled, once they all were."""
     startup_seconds: float | None = None
     """From there to the first step of the run, once it was done."""
-    attempts_without_progress: int = _formerly("fruitless", "attemptsWithoutProgress", 0)
+    attempts_without_progress: int = 0
     """Attempts begun since the last newer checkpoint."""
     best_step: int = -1
     """Step of the furthest checkpoint so far: only a newer one is progress."""

@@ -99,7 +99,7 @@ def kills_a_process(story: Story, choice: int) -> None:
 
 @fault("pods")
 def ray_ends(story: Story, choice: int) -> None:
-    """In a worker pod, with its agent; the container goes on."""
+    """In a worker pod, with its agent; the container continues."""
     if pod := _chosen([pod for pod in _live_pods(story) if not pod.is_head and pod.alive], choice):
         story.world.lose("worker", pod)
         pod.ray_ended_at = story.world.now
@@ -214,7 +214,7 @@ def node_is_taken_away(story: Story, choice: int) -> None:
 
 @fault("nodes")
 def kubelet_stops(story: Story, choice: int) -> None:
-    """One sign, and one alone: what runs there goes on."""
+    """One sign, and one alone: what runs there continues."""
     node = _node(story, choice)
     if node.reachable and any(pod.node is node for pod in story.world.pods):
         # Once a pod there outstays its grace period, that is the second sign: a lost node.

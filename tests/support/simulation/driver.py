@@ -164,7 +164,7 @@ class Driver:
         return Progress.model_validate(
             {
                 "attempt": self.attempt,
-                "epoch": self.fencing_token,
+                "fencingToken": self.fencing_token,
                 "state": self.state,
                 "time": unix(now),
                 "resumed_from_step": self.resumed,

@@ -38,7 +38,7 @@ class Node:
     powered: bool = True
     """The machine runs, and its network works."""
     kubelet: bool = True
-    """Its kubelet runs; without it the containers go on unseen."""
+    """Its kubelet runs; without it the containers continue unseen."""
     exists: bool = True
     """Its Node object is there."""
     taints: set[str] = field(default_factory=set)
@@ -97,7 +97,7 @@ class Pod:
     blocked: str | None = None
     """Why its container cannot start."""
     ray_ended_at: float | None = None
-    """When Ray ended in its container, which goes on."""
+    """When Ray ended in its container, which continues."""
 
     @property
     def uid(self) -> str:

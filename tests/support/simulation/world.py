@@ -221,7 +221,7 @@ class World:
     # Time
 
     def pass_time(self, seconds: float) -> None:
-        """The cluster goes on for so long, in steps that grow."""
+        """The cluster continues for so long, in steps that grow."""
         step, left = 1.0, seconds
         while left > 0:
             step = min(step * 1.5, LONGEST_TICK_S, left)

@@ -76,7 +76,7 @@ class Manifest(Wire):
     """Workers that made it."""
     attempt: int
     """Number of the attempt."""
-    fencing_token: int = Field(alias="epoch")
+    fencing_token: int
     """Of the lease under which it was made."""
     index: int
     """1, 2, 3 … within the fencing token."""

@@ -4,7 +4,7 @@
 highest token holds the run. A new driver does not wait for the old one's lease to expire, which
 would cost time after every loss: it takes the next token at once, and the old driver, if it still
 runs, finds the higher token and ends. The names of all objects that a driver writes contain its
-token, so a superseded driver overwrites nothing. In the objects the token is called `epoch`.
+token, so a superseded driver overwrites nothing.
 """
 
 import json
@@ -102,7 +102,7 @@ class Lease:
     def _content(self, now: float) -> bytes:
         return json.dumps(
             {
-                "epoch": self.fencing_token,
+                "fencingToken": self.fencing_token,
                 "attempt": self.attempt,
                 "holder": self.holder,
                 "taken": self.taken,

@@ -55,7 +55,7 @@ class _Document(Collector):
         for name, text, value in (
             ("step", "Steps done.", document.get("step")),
             ("total_steps", "Steps of the whole training.", document.get("totalSteps")),
-            ("fencing_token", "Fencing token of the driver's lease.", document.get("epoch")),
+            ("fencing_token", "Fencing token of the driver's lease.", document.get("fencingToken")),
             ("world_size", "Workers that train now.", document.get("worldSize")),
             (
                 "data_wait_ratio",

@@ -150,7 +150,7 @@ def given_up(bookkeeping: Bookkeeping, attempt: Attempt) -> Blocker | None:
     return Blocker(
         ConditionReason.KUBERAY_GAVE_UP,
         f"KubeRay gave up on RayJob {attempt.ray_job}, though its driver answers: the operator "
-        "requests a checkpoint, and the next attempt goes on from there; check whether KubeRay's "
+        "requests a checkpoint, and the next attempt continues from there; check whether KubeRay's "
         "operator can reach port 8265 of the head pod",
     )
 

@@ -49,7 +49,7 @@ def rest(context: ReconcileContext, draft: Draft) -> Findings:
     """Every pod is gone: suspended time begins, once."""
     if draft.bookkeeping.suspended_since is not None:
         return Findings()
-    event = RunEvent("Normal", EventReason.SUSPENDED, "Every pod is gone; suspend: false goes on")
+    event = RunEvent("Normal", EventReason.SUSPENDED, "Every pod is gone; suspend: false continues")
     return Findings(bookkeeping={"suspended_since": written(context.now)}, events=(event,))
 
 

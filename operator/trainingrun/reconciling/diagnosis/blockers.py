@@ -57,7 +57,7 @@ def of_access(context: ReconcileContext) -> Blocker | None:
     return Blocker(
         ConditionReason.API_ACCESS_LOST,
         f"The operator has no news of {' and '.join(f'{kind}s' for kind in kinds)}: "
-        f"{stale[kinds[0]]}; what runs goes on, and nothing is decided on what seems missing",
+        f"{stale[kinds[0]]}; what runs continues, and nothing is decided on what seems missing",
     )
 
 
@@ -67,7 +67,7 @@ def of_storage(progress: Progress | None) -> Blocker | None:
         return None
     return Blocker(
         ConditionReason.STORAGE_UNAVAILABLE,
-        f"{short(progress.storage_error, 500)}; training goes on, uploads and commits wait",
+        f"{short(progress.storage_error, 500)}; training continues, uploads and commits wait",
     )
 
 

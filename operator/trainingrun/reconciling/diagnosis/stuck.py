@@ -171,6 +171,6 @@ def _delete_own(
     message = (
         f"{kind} {pod_status.name(item)} has this run's labels but belongs to "
         f"{foreign_owner.get('kind')} {foreign_owner.get('name')}; delete it, or take the "
-        "labels away, and the run goes on"
+        "labels away, and the run continues"
     )
     return Findings(blocker=Blocker(ConditionReason.FOREIGN_OBJECT, message))

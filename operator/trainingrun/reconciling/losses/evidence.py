@@ -122,7 +122,7 @@ def _record_suspension_by_queue(
 ) -> None:
     """A queue suspends the attempt: one preemption, however many pods it costs.
 
-    Also where no pod can be seen: once they can again, the queue may have let the attempt go on,
+    Also where no pod can be seen: once they can again, the queue may have let the attempt continue,
     and nothing would show why its head is gone.
     """
     left, head = context.pods(attempt), losses.head

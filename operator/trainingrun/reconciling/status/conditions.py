@@ -135,9 +135,9 @@ def _accepted(
             ConditionType.ACCEPTED,
             "True",
             ConditionReason.FROM_NEXT_ATTEMPT,
-            f"The spec can be used; attempt {attempt.number} goes on with the checkpoints that it "
-            "began with, and the edited ones apply from the next attempt on; suspend: true, then "
-            "false, begins it",
+            f"The spec can be used; attempt {attempt.number} continues with the checkpoints that "
+            "it began with, and the edited ones apply from the next attempt on; suspend: true, "
+            "then false, begins it",
         )
     return NewCondition(
         ConditionType.ACCEPTED, "True", ConditionReason.VALID, "The spec can be used"
@@ -168,7 +168,7 @@ def _ending(
     if run_failure:
         return _of_failure(_why(status, run_failure))
     if status.running_attempt or status.has_ended:
-        return None  # what runs goes on
+        return None  # what runs continues
     return refused
 
 
@@ -233,7 +233,7 @@ def _suspended(context: ReconcileContext, draft: Draft) -> NewCondition:
     if draft.status.has_ended:
         return NewCondition(kind, "False", ConditionReason.ENDED)
     if draft.bookkeeping.suspended_since is not None:
-        message = "Every pod is gone; suspend: false goes on"
+        message = "Every pod is gone; suspend: false continues"
         return NewCondition(kind, "True", ConditionReason.SUSPENDED, message)
     if context.run.spec.suspend:
         message = "A checkpoint is made and pods are freed"

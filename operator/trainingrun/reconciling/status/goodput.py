@@ -4,7 +4,7 @@ Each driver reports its productive seconds, seconds of steps done again and seco
 checkpoints, from zero; the sums of earlier drivers are kept in the bookkeeping.
 The rest is the queue until the first pods have nodes, startup until the first step, and recovery
 after it.
-Steps that a driver did beyond the checkpoint from which its successor went on were lost: their
+Steps that a driver did beyond the checkpoint from which its successor continued were lost: their
 share of its productive time moves to lost work.
 """
 
