@@ -63,11 +63,7 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
     )
 
 
-def retry(
-    context: ReconcileContext,
-    draft: Draft,
-    charged: frozenset[Budget],
-) -> Findings:
+def retry(context: ReconcileContext, draft: Draft, charged: frozenset[Budget]) -> Findings:
     """After a failed or lost attempt: why none follows, or when the next one may begin.
 
     Args:

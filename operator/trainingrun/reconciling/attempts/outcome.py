@@ -41,10 +41,7 @@ _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
 def ended(
-    context: ReconcileContext,
-    draft: Draft,
-    charged: frozenset[Budget],
-    attempt: Attempt,
+    context: ReconcileContext, draft: Draft, charged: frozenset[Budget], attempt: Attempt
 ) -> Findings:
     """How the attempt ended; no end: it continues, or its driver's final progress is awaited.
 
@@ -184,11 +181,7 @@ def _final_progress_is_in(context: ReconcileContext, attempt: Attempt, end_seen:
 
 
 def _unexplained(
-    context: ReconcileContext,
-    draft: Draft,
-    attempt: Attempt,
-    reason: str,
-    reported: str,
+    context: ReconcileContext, draft: Draft, attempt: Attempt, reason: str, reported: str
 ) -> AttemptEnd:
     """The RayJob failed and the driver could not say why."""
     message = reported or f"RayJob {attempt.ray_job} failed"

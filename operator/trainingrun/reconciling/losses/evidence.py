@@ -54,10 +54,7 @@ def record_losses(context: ReconcileContext, draft: Draft, attempt: int) -> Find
 
 
 def record_lost_nodes(
-    context: ReconcileContext,
-    draft: Draft,
-    attempt: int,
-    lost: Mapping[str, str],
+    context: ReconcileContext, draft: Draft, attempt: int, lost: Mapping[str, str]
 ) -> Findings:
     """Count each node once, whatever was on it; `lost` has the signs of each."""
     if not lost or context.suspended_by_queue(attempt):
@@ -69,10 +66,7 @@ def record_lost_nodes(
 
 
 def explain(
-    context: ReconcileContext,
-    draft: Draft,
-    pods: Iterable[Object],
-    reason: LossReason,
+    context: ReconcileContext, draft: Draft, pods: Iterable[Object], reason: LossReason
 ) -> Findings:
     """Remember pods that end because of a loss that is counted elsewhere."""
     losses = Losses(draft, context.now)

@@ -23,11 +23,7 @@ MOST_EXCLUDED = 100
 """Nodes in one exclusion, the newest losses: every pod carries the list."""
 
 
-def lift(
-    context: ReconcileContext,
-    draft: Draft,
-    attempt: int | None = None,
-) -> Findings:
+def lift(context: ReconcileContext, draft: Draft, attempt: int | None = None) -> Findings:
     """End the exclusion of nodes that are back, that pods need, or that were excluded for long."""
     lost = draft.bookkeeping.lost_nodes
     if not lost:

@@ -117,10 +117,7 @@ def of_run(
 
 
 def _accepted(
-    context: ReconcileContext,
-    draft: Draft,
-    refused: Blocker | None,
-    attempt: Attempt | None,
+    context: ReconcileContext, draft: Draft, refused: Blocker | None, attempt: Attempt | None
 ) -> NewCondition:
     if refused:
         return NewCondition(ConditionType.ACCEPTED, "False", refused.reason, refused.message)
