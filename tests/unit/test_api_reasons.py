@@ -17,7 +17,7 @@ from trainingrun.api.status import LossReason
 from trainingrun.reconciling.losses.counting import COUNTERS
 
 RECONCILING = Path(__file__).parents[2] / "operator" / "trainingrun" / "reconciling"
-CODE = "\n".join(path.read_text() for path in sorted(RECONCILING.glob("*.py")))
+CODE = "\n".join(path.read_text() for path in sorted(RECONCILING.rglob("*.py")))
 FROM_VALUES = {*COUNTERS}
 """Reasons of events that are made from a LossReason."""
 
