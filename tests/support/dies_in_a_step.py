@@ -3,7 +3,7 @@
 Keys of their config: `folder`, where each step of rank 0 and each signal leaves a trace; `seed` of
 the session; `steps`; `width` of the hidden layer; `saves`: the step after which a checkpoint is
 made; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
-the rank that changes its weights then, in a way that is noticed only when they are copied.
+the rank that loses its optimizer's state then, which is noticed only when that is copied.
 """
 
 import os
@@ -70,7 +70,7 @@ def _steps(
         inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(4 * step + rank))
         loss = model(inputs).square().mean()
         if step == DIES_AT:
-            _spoil(rank, config, model)
+            _spoil(rank, config, optimizer)
             leave(rank, config)
         optimizer.zero_grad()
         loss.backward()
@@ -83,13 +83,12 @@ def _steps(
     session.finish(weights_sha256=weights_sha256(model))
 
 
-def _spoil(rank: int, config: dict[str, Any], model: nn.Module) -> None:
+def _spoil(rank: int, config: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
     mark = Path(config["folder"]) / "spoiled"
     if config.get("spoils") != rank or mark.exists():
         return
     mark.touch()
-    for parameter in model.parameters():
-        getattr(parameter, "_local_tensor", parameter).data.add_(1)
+    optimizer.state.clear()
 
 
 def step_done(rank: int, step: int, config: dict[str, Any]) -> None:

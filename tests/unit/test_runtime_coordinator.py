@@ -114,16 +114,6 @@ def test_it_is_known_of_this_group_why_no_rank_notes_its_steps(coordinator: Coor
     assert coordinator.survivors()[2] == "there is no other rank"
 
 
-def test_it_is_known_on_which_node_a_rank_keeps_its_random_states(coordinator: Coordinator):
-    group = coordinator.group_started(2, 0, [])
-    coordinator.joined(1, "ray-node-b", "node-b", "pod-b")
-    coordinator.can_save_alone(0, group, "actor 0")
-    coordinator.can_save_alone(1, group, "actor 1", "/state/random-0-1")
-    found = coordinator.survivors()
-    assert found.world_size == 2
-    assert found.random_files == {1: ("ray-node-b", "/state/random-0-1")}
-
-
 def test_the_reason_why_no_rank_saved_the_last_step_is_said_once(coordinator: Coordinator):
     for number in range(2):
         group = coordinator.group_started(2, 0, [])

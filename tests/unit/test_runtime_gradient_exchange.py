@@ -115,7 +115,7 @@ def test_no_rank_offers_its_own_weights_for_all_once_training_is_local() -> None
     training = Training()
     parts = {"model": training.net, "optimizer": training.optimizer}
     gradients = AccumulatedGradients([training.optimizer])
-    steps = NotedSteps(random_file=None, world_size=2, exchange=training.exchange)
+    steps = NotedSteps(seeded=True, world_size=2, exchange=training.exchange)
 
     def note(step: int) -> None:
         gradients.step_done()

@@ -157,7 +157,7 @@ def test_notes_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) 
 
 
 def begun(objects: dict[str, Any]) -> NotedSteps:
-    steps = NotedSteps(random_file=None, world_size=2, exchange=GradientExchange({}))
+    steps = NotedSteps(seeded=True, world_size=2, exchange=GradientExchange({}))
     steps.begin(restorable(objects), 0, AccumulatedGradients([]), (), set, lambda: [0, 0])
     return steps
 

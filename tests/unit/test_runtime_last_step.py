@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -203,22 +204,117 @@ def test_a_number_that_is_none_counts_as_no_change() -> None:
     assert "model" in training.last.take(training.at.step)
 
 
-def test_an_adversarial_attack_on_one_row_by_data_leaves_nothing() -> None:
-    """No few elements show it, and the attack ends only after the second backward pass."""
-    training, table = Training(norm=False), nn.Embedding(5_000, 16)
-    training.last = LastStep({**training.objects, "table": table}, 0, training.gradients)
-    training.step(2)
-    table.weight.data[7] += 1
-    training.note()
-    table.weight.data.norm()  # as a regularization does
-    training.last.take(training.at.step)
-    table.weight.data[7] += 1
-    with pytest.raises(NotWhole, match=r"by a parameter's \.data"):
-        training.last.take(training.at.step)
-    training.note()
-    table.weight.data = torch.zeros(5_000, 16)
-    with pytest.raises(NotWhole, match=r"by a parameter's \.data"):
+class WithTable(Training):
+    """Has an embedding, of which no few elements show a change of a row."""
+
+    def __init__(self) -> None:
+        super().__init__(norm=False)
+        self.table = nn.Embedding(5_000, 16)
+        self.average = torch.optim.Adam(self.table.parameters())
+        self.train_table()
+        more = {"table": self.table, "average": self.average}
+        self.gradients = AccumulatedGradients([self.optimizer, self.average])
+        self.last = LastStep({**self.objects, **more}, 0, self.gradients)
+        self.both()
+
+    def both(self) -> None:
+        """A step of both optimizers, which is noted."""
+        self.step(2)
+        self.train_table()
+        self.note()
+
+    def train_table(self) -> None:
+        self.average.zero_grad()
+        self.table(torch.arange(5_000)).square().mean().backward()
+        self.average.step()
+
+    @property
+    def moment(self) -> torch.Tensor:
+        found: torch.Tensor = self.average.state[self.table.weight]["exp_avg"]
+        return found
+
+
+ALIASES = [
+    pytest.param(lambda t: t.table.weight.data, id=".data"),
+    pytest.param(lambda t: t.table.weight.detach().numpy(), id="NumPy"),
+    pytest.param(lambda t: torch.from_dlpack(t.table.weight.detach()), id="DLPack"),
+    pytest.param(lambda t: t.table.weight.data.view(-1), id="flat"),
+    pytest.param(lambda t: t.table.state_dict()["weight"].data, id=".data of the state"),
+    pytest.param(lambda t: t.moment.data, id="optimizer's state by .data"),
+    pytest.param(lambda t: t.moment.numpy(), id="optimizer's state by NumPy"),
+]
+
+
+@pytest.mark.parametrize("make_alias", ALIASES)
+def test_while_an_alias_is_there_the_memory_counts_as_changed(
+    make_alias: Callable[[WithTable], Any],
+) -> None:
+    training = WithTable()
+    training.last.take(training.last.noted().position.step)
+    alias = make_alias(training)
+    alias[7] += 1
+    with pytest.raises(NotWhole, match="has an alias"):
         training.last.noted()
+    with pytest.raises(NotWhole, match="has an alias"):
+        training.last.take(training.at.step)
+
+
+@pytest.mark.parametrize(
+    "make_alias",
+    [
+        *ALIASES,
+        pytest.param(lambda t: np.from_dlpack(t.table.weight.detach()), id="DLPack, to NumPy"),
+    ],
+)
+def test_a_step_at_whose_end_there_is_an_alias_leaves_nothing(
+    make_alias: Callable[[WithTable], Any],
+) -> None:
+    training = WithTable()
+    alias = make_alias(training)
+    training.both()
+    alias[7] += 1
+    with pytest.raises(NotWhole, match="has an alias"):
+        training.last.noted()
+    del alias
+    training.both()
+    assert training.last.noted().position == training.at
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda t: t.table.weight.detach()[7].add_(1), id="a row of a view"),
+        pytest.param(lambda t: t.table.state_dict()["weight"][7].zero_(), id="of the state"),
+        pytest.param(lambda t: t.table.state_dict()["weight"].data.zero_(), id="swapped in"),
+        pytest.param(lambda t: t.moment[7].add_(1), id="optimizer's state"),
+        pytest.param(lambda t: t.table.weight.untyped_storage().fill_(0), id="all bytes"),
+    ],
+)
+def test_a_write_whose_alias_is_gone_again_leaves_nothing(
+    change: Callable[[WithTable], Any],
+) -> None:
+    training = WithTable()
+    change(training)
+    with pytest.raises(NotWhole, match="changed"):
+        training.last.noted()
+
+
+def test_what_autograd_keeps_for_the_backward_pass_is_no_alias() -> None:
+    training = Training(norm=False)
+    loss = training.forward(2)
+    assert training.last._watched._current_users() != training.last._watched._users
+    assert same(training.handed_out()["model"], training.then["model"])
+    loss.backward()
+
+
+def test_code_that_replaces_the_memory_of_parameters_leaves_nothing_from_then_on() -> None:
+    """As an attack does that swaps the former values in again, and the next step's is not seen."""
+    training = WithTable()
+    training.table.weight.data = torch.zeros(5_000, 16)
+    with pytest.raises(NotWhole, match="changed"):
+        training.last.noted()
+    with pytest.raises(NotCovered, match="replaces the memory"):
+        training.both()
 
 
 def test_what_is_taken_out_of_an_optimizers_state_is_missed() -> None:
@@ -261,6 +357,8 @@ def test_training_that_goes_on_meanwhile_is_noticed(monkeypatch: pytest.MonkeyPa
     with pytest.raises(NotWhole, match="step 2 is no longer the last one"):
         training.handed_out()
     monkeypatch.setattr(module.snapshot, "copied", copied)
+    training.step(3)
+    training.note()
     assert same(training.handed_out(), training.state())
 
 
@@ -472,7 +570,7 @@ def test_a_step_that_the_gpu_has_not_finished_is_not_offered(
     with pytest.raises(NotWhole, match="the GPU has not finished step 2"):
         training.last.noted()
     event.over = True
-    assert training.last.noted().position.step == 2
+    assert module._is_over(event)
 
 
 def test_steps_are_noted_only_as_long_as_it_takes_a_small_share_of_their_time() -> None:

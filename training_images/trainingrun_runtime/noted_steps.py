@@ -3,23 +3,16 @@
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from .checkpoints import random_state
 from .checkpoints.accumulated_gradients import AccumulatedGradients
-from .checkpoints.kept_random import KeptRandom
 from .checkpoints.kept_steps import KeptSteps
 from .checkpoints.last_step import LastStep
-from .checkpoints.random_state import UnknownGenerator
 from .checkpoints.snapshot import Position
 from .checkpoints.stateful_objects import KeptState, Stateful
 from .checkpoints.watched_tensors import NotCovered, NotWhole
 from .coordination.step_consensus import StepValues
 from .gradient_exchange import GradientExchange
-
-_MORE_GENERATORS = 2**12
-"""Bytes for the states of GPUs that are not used yet."""
 
 log = logging.getLogger(__name__)
 
@@ -28,18 +21,14 @@ class NotedSteps:
     """The state after the last step, while this rank can save it without the others.
 
     Args:
-        random_file: where this rank keeps its random state of each step. None: each step's random
-            numbers follow from a seed.
+        seeded: whether each step's random numbers follow from a seed; else those of a lost rank
+            are lost too.
         world_size: number of ranks.
         exchange: of the gradients, which has to keep the ranks alike.
     """
 
-    def __init__(
-        self, *, random_file: Path | None, world_size: int, exchange: GradientExchange
-    ) -> None:
-        self._random_file = random_file
+    def __init__(self, *, seeded: bool, world_size: int, exchange: GradientExchange) -> None:
         self._exchange = exchange
-        self._random: KeptRandom | None = None
         self._last_step: LastStep | KeptSteps | None = None
         self.layouts: Sequence[int] = ()
         """By rank, see `state_comparison.layout`: ranks with the same one hold the same part."""
@@ -51,6 +40,8 @@ class NotedSteps:
         so that a step counts also where a lost rank had not come to its end."""
         if world_size == 1:
             self._give_up("there is no other rank")
+        elif not seeded:
+            self._give_up("the session has no seed")
 
     def begin(
         self,
@@ -82,26 +73,15 @@ class NotedSteps:
             self._give_up(self._exchange.doubt)
             return
         try:
-            if self._random_file is not None:
-                self._random = KeptRandom(
-                    self._random_file, len(random_state.packed()) + _MORE_GENERATORS
-                )
             if any(isinstance(thing, KeptState) for thing in objects.values()):
-                self._last_step = KeptSteps(objects, self._keep_random)
+                self._last_step = KeptSteps(objects)
             else:
-                self._last_step = LastStep(objects, rank, gradients, replicated, self._keep_random)
+                self._last_step = LastStep(objects, rank, gradients, replicated)
         except NotCovered as reason:
             self._give_up(str(reason))
-        except UnknownGenerator as reason:
-            self._give_up(f"the session has no seed, and {reason}")
         except Exception as error:
             log.exception("the steps' ends cannot be noted; training goes on without")
             self._give_up(f"its end could not be noted: {error}")
-
-    @property
-    def random_file(self) -> Path | None:
-        """The file with this rank's random states, where there is one."""
-        return self._random.path if self._random is not None else None
 
     @property
     def noting(self) -> bool:
@@ -131,6 +111,8 @@ class NotedSteps:
         try:
             settled = _settled(position, result, self.driven)
             self._last_step.note(position, metrics, settled, step_s)
+        except NotCovered as reason:
+            self._give_up(str(reason))
         except Exception as error:
             log.exception("the end of a step could not be noted; training goes on without")
             self._give_up(f"its end could not be noted: {error}")
@@ -149,28 +131,6 @@ class NotedSteps:
             raise NotWhole(self.reason)
         return self._last_step
 
-    def random_state(self, step: int) -> bytes | None:
-        """This rank's random state after that step; None: it follows from a seed.
-
-        Raises:
-            NotWhole: it is kept no longer.
-        """
-        if self._random is None:
-            return None
-        state = self._random.after(step)
-        if state is None:
-            raise NotWhole(f"step {step} is no longer one of the last")
-        return state
-
-    def close(self) -> None:
-        """The training has ended; what is noted can still be asked for."""
-        if self._random is not None:
-            self._random.close()
-
-    def _keep_random(self, step: int) -> None:
-        if self._random is not None:
-            self._random.note(step, random_state.packed())
-
     def _found_own(self, own: Collection[str]) -> bool:
         if own:
             self._give_up(f"each rank has its own {', '.join(sorted(own))}")
@@ -179,7 +139,6 @@ class NotedSteps:
     def _give_up(self, reason: str) -> None:
         if self._last_step is not None:
             self._last_step.close()
-        self.close()
         self._last_step, self.reason, self._never = None, reason, True
 
 

@@ -60,7 +60,7 @@ class Requests:
         self._course.note_stop(agreed)
         return agreed
 
-    def agree(self, place: Place, *, changed: bool = False) -> StepValues:
+    def agree(self, place: Place) -> StepValues:
         """Wait for all ranks at a place between the steps."""
         with self._worker.waiting(Spot.SESSION, describe(place), self._course.step):
             self._course.note_stop(self._consensus.settle())
@@ -69,7 +69,7 @@ class Requests:
         # A request in a loop's last step is agreed on already: see `Course.note_stop`.
         stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
         with self._worker.waiting(Spot.SESSION, describe(place), self._course.step):
-            mine = self._numbers(stop, changed, due_s, place)
+            mine = self._numbers(stop, due_s, place)
             agreed = self._consensus.agree(place, mine)
         if agreed.stop and self._course.stop_at is None:
             self._course.stop_at = self._course.step
@@ -118,14 +118,13 @@ class Requests:
     def _numbers(
         self,
         stop: bool = False,
-        changed: bool = False,
         due_s: float | None = None,
         place: Place = Place.STEP,
     ) -> StepValues:
         requested = self._command(self._saving.due_s() if due_s is None else due_s)
         hold = self._hold() if place is Place.SAVE else Hold.NO
         busy, step = self._saving.uploading, self._course.step
-        return StepValues(requested, busy, stop, changed, step, hold)
+        return StepValues(requested, busy, stop, step, hold)
 
     def _hold(self) -> Hold:
         """Whether this rank wants a checkpoint to be made after a later step."""

@@ -1,8 +1,7 @@
 """What a session saves and restores, and when a checkpoint is due."""
 
-import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +10,10 @@ import ray.train
 import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from .checkpoints import large_tensors, late_copies, snapshot, state_comparison
+from .checkpoints import snapshot, state_comparison
 from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .checkpoints.checkpoint_interval import CheckpointInterval
 from .checkpoints.checkpoint_upload import CheckpointUpload
-from .checkpoints.large_tensors import Versions
-from .checkpoints.late_copies import LateCopies
 from .checkpoints.restored_files import files_of
 from .checkpoints.sharded_state import Encoded
 from .checkpoints.snapshot import Position
@@ -28,11 +25,6 @@ from .course import Course
 from .noted_steps import NotedSteps
 from .reports.recorder import ReportRecorder
 from .worker import Worker
-
-log = logging.getLogger(__name__)
-
-LATE_STEP_S = 10.0
-"""Seconds of the longest step beside which a checkpoint is still being copied."""
 
 
 class SavedObjects:
@@ -61,10 +53,6 @@ class SavedObjects:
         """Short digests of these states."""
         # Ranks that average their weights now and then have parameters of their own in between.
         return state_comparison.fingerprints(states, self.parameters())
-
-    def versions(self, states: Mapping[str, Encoded]) -> Versions:
-        """Those of the large tensors, of which a fingerprint reads some elements alone."""
-        return large_tensors.versions(states, self.objects.values())
 
     def parameters(self) -> dict[str, set[str]]:
         """Names of the parameters of the models in `replicated`, whose buffers are rank 0's."""
@@ -117,21 +105,13 @@ class Saving:
         self.interval = CheckpointInterval(worker.checkpoints, worker.history)
         """When checkpoints are due, and what they cost."""
         self.late = False
-        """Whether one is made as soon as the former one is uploaded; a rank on which that is void
-        asks for it alone."""
-        self.step_s = 0.0
-        """Seconds that the last step took."""
-        self.settling_s = 0.0
-        """Seconds for which training has waited for copies, outside of `save`."""
+        """Whether one is made as soon as the former one is uploaded."""
         self.saved: Position | None = course.position if worker.restored is not None else None
         """Of the last checkpoint of this run."""
-        self._note_saved(objects.states() if self.saved is not None else {})
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
         self._upload: CheckpointUpload | None = None
         self._staging = Staging()
-        self._copies: LateCopies | None = None
-        self._copies_late = True
         self._tried = False
 
     @property
@@ -143,16 +123,6 @@ class Saving:
     def uploading(self) -> bool:
         """Whether a checkpoint is being uploaded."""
         return self._upload is not None and not self._upload.done
-
-    def changed(self) -> bool:
-        """Whether this position or the state differs from the last checkpoint's."""
-        states = self._objects.states()
-        return (
-            self.unsaved
-            or self.late
-            or self._objects.fingerprints(states) != self._fingerprints
-            or self._versions.changed(self._objects.versions(states))
-        )
 
     def slowest_s(self) -> float:
         """Seconds that the slowest of the last two checkpoints took, its upload included."""
@@ -188,7 +158,7 @@ class Saving:
             lambda: [of for (of,) in self._consensus.gather([state_comparison.layout(states)])],
         )
         if self._noted_steps.noting:
-            self._worker.can_save_alone(self._noted_steps.random_file)
+            self._worker.can_save_alone()
         elif self._worker.rank == 0:
             self._worker.cannot_save_alone(self._noted_steps.reason)
         if self._upload is None:
@@ -199,11 +169,9 @@ class Saving:
     def save(self, *, wait: bool) -> None:
         """Make a checkpoint of this step; every rank calls it after the same step.
 
-        Training stops only while the state is copied, in a loop only for what the next step may
-        change before its optimizer does; files are uploaded in the background, unless `wait` is
-        set.
+        Training stands still while the state is copied; files are uploaded in the background,
+        unless `wait` is set.
         """
-        self.settle()
         if self._upload is not None:
             self._upload.wait()
             self._save_seconds = self._upload.seconds_so_far
@@ -211,21 +179,11 @@ class Saving:
         self._course.note_stop(self._consensus.settle())
         self._consensus.reset()
         worker, position, states = self._worker, self._course.position, self._objects.states()
-        self._note_saved(states)
-        comparison = self._compare(self._fingerprints)
+        comparison = self._compare(self._objects.fingerprints(states))
         self._noted_steps.exclude(comparison.own)
-        later = self._later() if not wait else {}
         files = snapshot.take(
-            states,
-            comparison,
-            position,
-            worker.rank,
-            worker.world_size,
-            self._staging,
-            lambda source: late_copies.address(source) in later,
+            states, comparison, position, worker.rank, worker.world_size, self._staging
         )
-        if self._staging.left:
-            self._copies = LateCopies(self._staging.left, later)
         # The run's table has what was reported before the checkpoint is committed.
         self._upload = CheckpointUpload(
             position.step,
@@ -233,7 +191,6 @@ class Saving:
             worker.bucket,
             worker.rank,
             worker.storage_retry,
-            self._copies,
             self._reports.flush,
         )
         ray.train.report(
@@ -244,28 +201,14 @@ class Saving:
             checkpoint_upload_fn=self._upload,
             delete_local_checkpoint_after_upload=False,
         )
-        if self._copies is not None:
-            self._copies.begin()  # after the report, which it would slow down
         self.saved, self._saved_at = position, time.monotonic()
         self.late = False
         self.interval.cost.saved(self._saved_at - began)
         if wait:
             self._upload.wait()
 
-    def settle(self) -> None:
-        """Wait for what is still being copied: an optimizer, or other code, may change it next."""
-        copies, self._copies = self._copies, None
-        if copies is None:
-            return
-        began = time.monotonic()
-        if not copies.settle():
-            log.info("the checkpoint is void and made again: parameters were changed meanwhile")
-            self.late, self._copies_late = True, False
-        self.settling_s += time.monotonic() - began
-
     def wait_for_upload(self) -> None:
         """Return once no checkpoint is being uploaded."""
-        self.settle()
         if self._upload is not None:
             self._upload.wait()
 
@@ -281,21 +224,6 @@ class Saving:
         while not ray.get(self._worker.coordinator.settled.remote(self._upload.name)):
             time.sleep(wait_s)
             wait_s = min(wait_s * 1.2, 1.0)
-
-    def _later(self) -> Mapping[int, Sequence[torch.Tensor]]:
-        """What is copied while the next step computes, by its address.
-
-        A checkpoint is committed once an optimizer begins that step, so of a step that takes long
-        it would be lost more often; and a copy takes a small part of such a step.
-        """
-        if self._copies_late and self._course.loops.inside and self.step_s <= LATE_STEP_S:
-            return late_copies.changed_by_optimizers(self._objects.objects.values())
-        return {}
-
-    def _note_saved(self, states: Mapping[str, Encoded]) -> None:
-        """What a checkpoint of these states is compared with later."""
-        self._fingerprints = self._objects.fingerprints(states)
-        self._versions = self._objects.versions(states)
 
     def _compare(self, fingerprints: Mapping[str, Fingerprints]) -> Comparison:
         names = sorted(fingerprints)

@@ -15,7 +15,6 @@ checkpoint of its last step is.
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -53,8 +52,8 @@ class Session:
             seed, the step and the rank; ranks that share a matrix by tensor parallelism draw the
             same ones. What is drawn outside of the steps, such as a split of the data, is the same
             on every rank. When a rank dies without notice, the other ranks of a replicated training
-            can then save the last finished step, and no step is lost. Without a seed they can
-            where a process is lost and not its container, pod or node.
+            can then save the last finished step, and no step is lost. Without a seed the run
+            goes back to its last checkpoint.
         objects: everything to be restored, by name: whatever has `state_dict` and
             `load_state_dict`, and generators of random numbers. A model wrapped for data
             parallelism is saved without its wrapper. What differs from rank to rank, such as
@@ -76,14 +75,12 @@ class Session:
         saved = SavedObjects(worker, objects)
         self._random = StepRandom(seed, first_of_group(objects.values(), worker.rank))
         self.noted_steps = NotedSteps(
-            random_file=None if self._random.seeded else worker.random_file,
+            seeded=self._random.seeded,
             world_size=worker.world_size,
             exchange=GradientExchange(objects),
         )
         """The state after the last step, for a rank that is lost."""
-        self._ending = ExitStack()
-        self._ending.callback(self.noted_steps.close)
-        worker.register(self)  # which calls `close`, also where the rest of this raises
+        worker.register(self)
         self._consensus = StepConsensus(worker.timeout_s)
         self._final_metrics: dict[str, Any] = {}
         seeded = [f"seed={seed}"] if self._random.seeded else []
@@ -109,8 +106,6 @@ class Session:
             self._gradients,
             self.reports,
         )
-        self._gradients.before_step = self._saving.settle
-        self._ending.callback(self._saving.settle)
         self._data = DrawnBatches(saved.objects)
         self._epochs: int | None = None
         self._total: int | None = None
@@ -266,7 +261,6 @@ class Session:
         except GeneratorExit:  # `break`, or an exception in the loop's body
             if course.loops.number == number:
                 course.loops.inside = False
-            self._saving.settle()  # what follows the loop may change anything
             raise
         self._leave_loop()
 
@@ -298,30 +292,22 @@ class Session:
         return self._data.timed(items)
 
     def conclude(self) -> None:
-        """The training function has returned: save the final state, if no checkpoint holds it.
+        """The training function has returned: save the state in which it did.
+
+        Always: whether something has changed it since the last checkpoint cannot be known.
 
         Raises:
             Preempted, Suspended: the function did not let it through.
         """
         self._requests.raise_exit()
         self._leave_loop()
-        changed = self._saving.changed() or self._save_after is not None
-        final = self._printable({**self._course.metrics, **self._final_metrics})
-        if self._requests.agree(Place.DONE, changed=changed).changed:
-            self._course.metrics = final
-            self._saving.save(wait=True)
-        else:
-            if self._final_metrics:
-                self._add_to_checkpoint(final)
-            self._saving.wait_for_upload()
+        self._requests.agree(Place.DONE)
+        self._course.metrics = self._printable({**self._course.metrics, **self._final_metrics})
+        self._saving.save(wait=True)
         self._saving.wait_for_commit()
         if self._reporter is not None:
             self._reporter.close()
-            ray.get(self._worker.coordinator.finished.remote(final))
-
-    def close(self) -> None:
-        """The training function has returned or raised; what was noted can still be asked for."""
-        self._ending.close()
+            ray.get(self._worker.coordinator.finished.remote(self._course.metrics))
 
     def _printable(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return printable_metrics(metrics, self._worker.needed_metrics)
@@ -354,7 +340,6 @@ class Session:
         if loops.in_step:
             loops.leave()
             self._step_done()
-        self._saving.settle()
         end = loops.end()
         if end is None:
             return
@@ -365,15 +350,12 @@ class Session:
 
     def _step_done(self) -> None:
         course, saving = self._course, self._saving
-        saving.settle()
         course.loops.in_step = False
         self._data.step_done()
         self._gradients.step_done()
         course.step += 1
-        saving.step_s = step_s = time.monotonic() - self._step_began
-        waited_s, saving.settling_s = saving.settling_s, 0.0
-        course.productive += step_s - waited_s
-        course.stalled += waited_s
+        step_s = time.monotonic() - self._step_began
+        course.productive += step_s
         saving.interval.cost.stepped(step_s, saving.uploading)
         self._report_step()
         started = time.monotonic()

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .checkpoints.uploaded_checkpoint import UploadedCheckpoint
 from .error_text import first_line, in_words
@@ -36,9 +35,6 @@ OFFER_S = 2.0
 UPLOAD_S = 20.0
 """Seconds after which a rank repeats no request that the store has not taken. One that is under way
 is not ended: `Bucket` limits it, and Ray's controller waits for no longer than `SAVE_S`."""
-READ_S = 10.0
-"""Seconds for a lost rank's node to read its random state. The process that is kept for the next
-worker does it at once; in a group's first seconds there is none, and one has to be started."""
 SAVE_S = 30.0
 """Seconds that saving may take in all."""
 
@@ -86,7 +82,7 @@ def _save_last_step(coordinator: Any, lost: Collection[int]) -> None:
     if len({offer.fingerprint for offer in offers.values()}) > 1:
         raise NotHeld(f"{in_words(offers)} hold different states of step {newest}")
     parts = holders(offers)
-    upload, ranks = _save(group.actors, parts, newest, _random_states(group, offers, newest))
+    upload, ranks = _save(group.actors, parts, newest)
     ray.get(coordinator.saved_alone.remote(upload, ranks), timeout=CALL_S)
 
 
@@ -109,10 +105,7 @@ def holders(offers: Mapping[int, "Offer"]) -> list[list[int]]:
 
 
 def _save(
-    actors: Mapping[int, Any],
-    parts: Sequence[Sequence[int]],
-    step: int,
-    random_states: Mapping[int, bytes],
+    actors: Mapping[int, Any], parts: Sequence[Sequence[int]], step: int
 ) -> tuple[UploadedCheckpoint, tuple[int, ...]]:
     """Have one rank save each part of the step; the checkpoint, and these ranks.
 
@@ -129,9 +122,7 @@ def _save(
             break
         ranks = sorted(each[0] for each in candidates)
         calls = {
-            rank: training.call_beside(
-                actors[rank], save, step, trial, random_states if rank == ranks[0] else None
-            )
+            rank: training.call_beside(actors[rank], save, step, trial, rank == ranks[0])
             for rank in ranks
         }
         ray.wait(list(calls.values()), num_returns=len(calls), timeout=left)
@@ -147,48 +138,6 @@ def _save(
             log.info("%s saved step %d in %.1f s", in_words(ranks), step, seconds)
             return uploads[ranks[0]], tuple(ranks)
     raise NotHeld(f"no rank is left that could save step {step}")
-
-
-def _random_states(
-    group: "Survivors", offers: Mapping[int, "Offer"], step: int
-) -> dict[int, bytes]:
-    """Each rank's random state after that step; none where they follow from a seed.
-
-    Raises:
-        NotHeld: that of a rank is lost with its pod or node.
-    """
-    found = {rank: offer.random_state for rank, offer in offers.items() if offer.random_state}
-    if not found:
-        return {}
-    reads = {
-        rank: _on_node(file.ray_node).remote(file.path, step)
-        for rank, file in group.random_files.items()
-        if rank not in found and file.ray_node
-    }
-    if reads:
-        ray.wait(list(reads.values()), num_returns=len(reads), timeout=READ_S)
-    for rank, read in reads.items():
-        try:
-            state = ray.get(read, timeout=0)
-        except Exception as error:
-            log.warning("the random state of rank %d cannot be read: %s", rank, _why(error))
-            continue
-        if state is not None:
-            found[rank] = state
-    missing = set(range(group.world_size)) - found.keys()
-    if missing:
-        raise NotHeld(
-            f"the session has no seed, and the random numbers of {in_words(missing)} are lost too"
-        )
-    return found
-
-
-def _on_node(ray_node: str) -> Any:
-    """A task there that reads a random state."""
-    from .checkpoints import kept_random
-
-    here = NodeAffinitySchedulingStrategy(ray_node, soft=False)
-    return ray.remote(kept_random.read).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
 
 
 def _offers(asked: dict[Any, int]) -> tuple[dict[int, "Offer"], dict[int, str]]:
@@ -226,8 +175,6 @@ class Offer:
     """Which part of the state it has: see `state_comparison.layout`."""
     parts: frozenset[int] = frozenset({0})
     """All parts of the state."""
-    random_state: bytes | None = None
-    """See `NotedSteps.random_state`."""
 
 
 def offered_step() -> Offer:
@@ -247,7 +194,6 @@ def offered_step() -> Offer:
         last_step.fingerprint(noted),
         layouts[worker.rank],
         frozenset(layouts),
-        steps.random_state(noted.position.step),
     )
 
 
@@ -259,14 +205,13 @@ def _noted_steps(worker: "Worker") -> "NotedSteps":
     return worker.session.noted_steps
 
 
-def save(step: int, trial: int, random_states: Mapping[int, bytes] | None) -> UploadedCheckpoint:
+def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
     """In a worker: upload the state after that step, or this rank's part of it.
 
     Args:
         step: steps done.
         trial: how often the ranks have begun to save it, this time included.
-        random_states: what this rank writes beside what all ranks share, by rank: see
-            `NotedSteps.random_state`. None: another rank writes both.
+        shared: whether this rank writes what all ranks share, too.
 
     Raises:
         NotWhole: this rank has it no longer.
@@ -284,10 +229,9 @@ def save(step: int, trial: int, random_states: Mapping[int, bytes] | None) -> Up
     parts = {place: part for state in taken.values() for place, part in state.parts.items()}
     if parts:
         files |= shard_files.contents(parts, worker.rank, lambda copy: copy)
-    if random_states is not None:
+    if shared:
         trees = {name: state.tree for name, state in taken.items()}
         files |= snapshot.shared(trees, (), noted.position, worker.world_size)
-        files |= snapshot.random_files(random_states)
     deadline = time.monotonic() + UPLOAD_S
 
     def wait(seconds: float) -> None:

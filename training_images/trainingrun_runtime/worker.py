@@ -29,7 +29,6 @@ from .coordination.standstill_watcher import StandstillWatcher
 from .progress.rank_reporter import UseReporter
 from .ray_internals import nodes, training
 from .reports.rows import Origin
-from .state_directory import state_directory
 
 if TYPE_CHECKING:  # PyTorch, which the image may not have
     from .noted_steps import NotedSteps
@@ -54,10 +53,6 @@ class RegisteredSession(Protocol):
 
     def conclude(self) -> None:
         """The training function has returned."""
-        ...
-
-    def close(self) -> None:
-        """The training function has returned or raised."""
         ...
 
 
@@ -134,20 +129,10 @@ class Worker:
         if not self._has_event_files:
             self._watcher.confirm_saved()
 
-    @property
-    def random_file(self) -> Path:
-        """Where this rank may keep its random states: on its node, and of no other trial's rank."""
-        trial = self.trial.number if self.trial is not None else 0
-        return state_directory() / f"random-{trial}-{self.rank}"
-
-    def can_save_alone(self, random_file: Path | None) -> None:
-        """From now on the policy asks this rank for its last step when another one is lost.
-
-        Args:
-            random_file: with this rank's random states, where the session has no seed.
-        """
-        actor, path = training.worker_actor(), str(random_file) if random_file else None
-        call = self.coordinator.can_save_alone.remote(self.rank, self.group, actor, path)
+    def can_save_alone(self) -> None:
+        """From now on the policy asks this rank for its last step when another one is lost."""
+        actor = training.worker_actor()
+        call = self.coordinator.can_save_alone.remote(self.rank, self.group, actor)
         # Another rank may die in the next step, and a coordinator on a busy machine may take a
         # second until then.
         ray.wait([call], timeout=ANSWER_S)
@@ -234,8 +219,6 @@ class Worker:
                 timer.cancel()
         if self.fetched is not None:
             self.fetched.close()
-        if self.session is not None:
-            self.session.close()
 
     def _report_silence(self) -> None:
         if self.session is None:  # the coordinator knows whether there was a report

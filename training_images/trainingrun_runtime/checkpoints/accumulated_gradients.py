@@ -1,7 +1,7 @@
 """Whether gradients wait for a later step of their optimizer: no checkpoint holds them."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,8 +25,6 @@ class AccumulatedGradients:
     def __init__(self, optimizers: Iterable[Optimizer]) -> None:
         self.begun = 0
         """Steps that the optimizers of this process have begun; an own one of the user counts."""
-        self.before_step: Callable[[], None] = lambda: None
-        """Called before an optimizer of this process changes anything."""
         self._optimizers = list(optimizers)
         # Groups of parameters of those that have begun one since the session's step began: a
         # wrapper, as Accelerate's, has the very list of its optimizer.
@@ -100,7 +98,6 @@ class AccumulatedGradients:
         return (args[0], counted, *args[2:]), kwargs
 
     def _count(self, optimizer: Optimizer) -> None:
-        self.before_step()
         self.begun += 1
         if not any(groups is optimizer.param_groups for groups in self._since):
             self._since.append(optimizer.param_groups)

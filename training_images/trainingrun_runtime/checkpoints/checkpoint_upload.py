@@ -13,7 +13,6 @@ from ..ray_internals.filesystem import SessionCheckpoint
 from . import streamed_files
 from .background import behind_training
 from .bucket import Bucket
-from .late_copies import LateCopies
 from .storage_retry import StorageRetry
 
 
@@ -29,7 +28,6 @@ class CheckpointUpload:
         bucket: the run's folder.
         rank: of this process.
         retry: repeats what the store does not answer.
-        copies: which of them are still being made; void ones are uploaded as such.
         before_end: called once the files are uploaded, before Ray is told so; does not raise.
     """
 
@@ -40,11 +38,10 @@ class CheckpointUpload:
         bucket: Bucket,
         rank: int,
         retry: StorageRetry,
-        copies: LateCopies | None = None,
         before_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._step, self._files, self._bucket, self._rank = step, files, bucket, rank
-        self._retry, self._copies, self._before_end = retry, copies, before_end
+        self._retry, self._before_end = retry, before_end
         # Ray asks for one; what is uploaded is not in it.
         self._empty = tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True)
         self.folder = self._empty.name
@@ -61,11 +58,9 @@ class CheckpointUpload:
         try:
             uploaded = training.stored(name)
             key = self._bucket.key_of(uploaded.path)
-            if self._copies is not None:
-                self._copies.wait()
             behind_training(
                 lambda: streamed_files.upload(
-                    self._bucket, key, self._files, self._rank, self._retry, self._intact
+                    self._bucket, key, self._files, self._rank, self._retry
                 )
             )
             self._files = {}
@@ -76,9 +71,6 @@ class CheckpointUpload:
             self.done = True
             self._finished.set()
         return SessionCheckpoint(uploaded.path, uploaded.filesystem, self._step)
-
-    def _intact(self) -> bool:
-        return self._copies is None or self._copies.intact()
 
     @property
     def seconds_so_far(self) -> float:

@@ -21,7 +21,7 @@ from ..progress.document import printable_metrics
 from ..reports.writer import ReportWriter
 from . import late_metrics, manifest, retention
 from .bucket import Bucket
-from .manifest import DIGEST_FOLDER, VOID, FileDigest, Manifest
+from .manifest import DIGEST_FOLDER, FileDigest, Manifest
 from .storage_errors import StorageError, recognize
 from .storage_retry import StorageRetry, report_to
 from .uploaded_checkpoint import LateMetrics, UploadedCheckpoint
@@ -33,10 +33,6 @@ _REPORTS_S = 30.0
 """Seconds after which reports are written also without a checkpoint."""
 _END_S = 60.0
 """More than the longest request to the store."""
-
-
-class VoidCheckpoint(Exception):
-    """The files of a rank are not a copy of one state; a sentence says why."""
 
 
 class Committer:
@@ -110,10 +106,6 @@ class Committer:
         try:
             committed = self._retry(lambda: self._prepare(upload))
             self._retry(lambda: manifest.commit(self._bucket, committed))
-        except VoidCheckpoint as error:  # the ranks make another one after the next step
-            log.warning("the checkpoint of step %d is not committed: %s", upload.step, error)
-            ray.get(self._coordinator.abandoned.remote(upload))
-            return
         except Exception as error:
             # Training goes on: the next checkpoint may be committed, and the last one has to be.
             log.exception("the checkpoint of step %d was not committed", upload.step)
@@ -218,9 +210,6 @@ def digests(bucket: Bucket, path: str) -> dict[str, FileDigest]:
 
     Read back are the files of code that uploads by itself, of which there are no digests, and those
     that several ranks have uploaded with different contents: the last one is what is there.
-
-    Raises:
-        VoidCheckpoint: a rank has uploaded what is not a copy of one state.
     """
     found: dict[str, FileDigest] = {}
     read_back = set()
@@ -230,8 +219,6 @@ def digests(bucket: Bucket, path: str) -> dict[str, FileDigest]:
         name = entry.key.removeprefix(prefix)
         if name.startswith(f"{DIGEST_FOLDER}/"):
             part = json.loads(bucket.get(entry.key) or b"{}")
-            if part == VOID:
-                raise VoidCheckpoint("the training code has changed what was being copied")
             for file, digest in part.items():
                 if found.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
                     read_back.add(file)

@@ -26,18 +26,13 @@ class KeptSteps:
 
     Args:
         objects: everything that a checkpoint holds.
-        keep_random: called with each step that is noted, as a part of the note.
 
     Raises:
         NotCovered: one of the objects can neither return a former state nor is small.
     """
 
-    def __init__(
-        self,
-        objects: Mapping[str, Stateful],
-        keep_random: Callable[[int], None] = lambda step: None,
-    ) -> None:
-        self._objects, self._keep_random = objects, keep_random
+    def __init__(self, objects: Mapping[str, Stateful]) -> None:
+        self._objects = objects
         every_former = True
         for name, thing in objects.items():
             if isinstance(thing, KeptState):
@@ -69,7 +64,6 @@ class KeptSteps:
             self._noted = ()
             self._reason = TOO_LONG
             return
-        self._keep_random(position.step)
         states = {name: _kept(name, thing) for name, thing in self._objects.items()}
         noted = Noted(position, metrics, settled, states)
         self._noted = (*self._noted, noted)[-self._length :]

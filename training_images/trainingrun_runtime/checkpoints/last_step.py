@@ -66,7 +66,6 @@ class LastStep:
         rank: of this process.
         gradients: of the optimizers.
         replicated: names of models whose buffers are taken from rank 0 before each forward pass.
-        keep_random: called with each step that is noted, as a part of the note.
 
     Raises:
         NotCovered: one of the objects may change without notice.
@@ -78,10 +77,8 @@ class LastStep:
         rank: int,
         gradients: AccumulatedGradients,
         replicated: Collection[str] = (),
-        keep_random: Callable[[int], None] = lambda step: None,
     ) -> None:
         self._objects, self._rank, self._replicated = objects, rank, replicated
-        self._keep_random = keep_random
         self._gradients = gradients
         self._models: dict[str, torch.nn.Module] = {}
         self._optimizers: dict[str, Optimizer] = {}
@@ -131,8 +128,11 @@ class LastStep:
         if self._time.used_up:
             self._reason = TOO_LONG
             return
-        self._keep_random(position.step)
-        versions = self._watched.note()
+        try:
+            versions = self._watched.note()
+        except NotWhole as reason:
+            self._reason = str(reason)
+            return
         event = None
         if self._watched.gpu is not None:
             event = torch.cuda.Event()
@@ -165,6 +165,8 @@ class LastStep:
         position = noted.settled()
         if position is None:
             raise NotWhole(f"another rank has not finished step {noted.position.step}")
+        with self._beside_training(noted.event):
+            self._require_untouched(noted)
         return noted._replace(position=position)
 
     def fingerprint(self, noted: Noted) -> int:
@@ -195,12 +197,12 @@ class LastStep:
         self._compare(noted)
         with self._beside_training(noted.event):
             states = {name: taken(self._state_of(name, noted), name) for name in self._objects}
-            self._watched.require_same_data()
+            self._require_untouched(noted)  # last: training may have gone on meanwhile
             # After a step, data parallelism leaves each rank with buffers of its own, and rank 0's
             # count.
             if self._rank != 0 and any(map(self._watched.buffers_changed, self._of_rank_0())):
                 raise NotWhole("training changes the model's buffers, and rank 0's count")
-        self._compare(noted)  # last: training may have gone on meanwhile
+        self._compare(noted)
         return states
 
     def _of_rank_0(self) -> list[str]:
@@ -212,12 +214,15 @@ class LastStep:
         if noted.begun != self._gradients.begun:
             raise NotWhole("an optimizer has begun the next step")
         if self._watched.versions() != noted.versions:
-            raise NotWhole(
-                "parameters, or an optimizer's state, were changed since the last step, or may "
-                "have been by a parameter's .data"
-            )
+            raise NotWhole("parameters, or an optimizer's state, were changed since the last step")
         if noted is not self._noted:  # once more: a whole step may have been noted in between
             raise NotWhole(f"step {noted.position.step} is no longer the last one")
+
+    def _require_untouched(self, noted: Noted) -> None:
+        try:
+            self._watched.require_untouched()
+        finally:
+            self._compare(noted)  # an optimizer that has begun is the better reason
 
     @contextlib.contextmanager
     def _beside_training(self, event: Any) -> Iterator[None]:

@@ -29,8 +29,6 @@ LARGEST = 2**24
 """Bytes of a manifest; a larger object is not read. Enough for 100,000 files."""
 DIGEST_FOLDER = ".trainingrun"
 """Folder inside a checkpoint with one digest file per rank, of what it has on this machine."""
-VOID = None
-"""What a digest file holds where the rank's files are not a copy of one state."""
 _PIECE = 2**22
 """Bytes that are read at once: between two pieces a thread that trains may have to wait."""
 

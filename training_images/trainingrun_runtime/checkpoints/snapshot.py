@@ -7,7 +7,7 @@ a description; the parts are in `shard_files`.
 """
 
 import io
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,6 @@ def take(
     rank: int,
     world_size: int,
     staging: Staging | None = None,
-    later: Callable[[torch.Tensor], bool] = lambda source: False,
 ) -> dict[str, Any]:
     """This rank's part of a checkpoint, as file name -> content, copied to host memory.
 
@@ -120,11 +119,10 @@ def take(
         rank: of this process.
         world_size: how many ranks there are.
         staging: memory of the former checkpoint, which is overwritten. None: new memory.
-        later: which tensors are not copied yet, see `Staging.left`.
     """
     staging = staging or Staging()
     files = _placed(states, comparison, position, rank, world_size, staging)
-    staging.copy(later)
+    staging.copy()
     return files
 
 
@@ -190,18 +188,6 @@ def shared(
             "per_rank": sorted(own),
             "world_size": world_size,
         }
-    }
-
-
-def random_files(states: Mapping[int, bytes]) -> dict[str, Any]:
-    """The files with what each rank alone has, where that is its random numbers and nothing else.
-
-    Args:
-        states: by rank, what `random_state.packed` returned.
-    """
-    return {
-        rank_file(rank): {**random_state.unpacked(state), "objects": {}}
-        for rank, state in states.items()
     }
 
 

@@ -11,7 +11,7 @@ which tensors take it, and that memory which cannot be pinned is used as it is.
 import mmap
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -50,8 +50,6 @@ class Staging:
         self._free: dict[Hashable, list[torch.Tensor]] = {}
         self._used: dict[Hashable, list[torch.Tensor]] = {}
         self._copies: list[Pair] = []
-        self.left: list[Pair] = []
-        """What `copy` has left to be copied later."""
         self._making: threading.Thread | None = None
         self._wanted = threading.Event()
 
@@ -73,14 +71,10 @@ class Staging:
             return type(value)(self.placed(item) for item in value)
         return value  # the others never change
 
-    def copy(self, later: Callable[[torch.Tensor], bool] = lambda source: False) -> None:
-        """Copy all tensors that got a place, but those that can be copied later."""
+    def copy(self) -> None:
+        """Copy all tensors that got a place."""
         self._free = {}
-        copies: list[Pair] = []
-        self.left = []
-        for pair in self._copies:
-            (self.left if later(pair[1]) else copies).append(pair)
-        self._copies = []
+        copies, self._copies = self._copies, []
         # Ray tells PyTorch to use one thread. A copy from a GPU belongs to this thread's stream.
         threads = min(THREADS, os.cpu_count() or 1) if torch.get_num_threads() == 1 else 1
         shared: list[Pair] = []

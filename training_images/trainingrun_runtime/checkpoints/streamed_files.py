@@ -17,7 +17,7 @@ import torch
 
 from .bucket import Bucket
 from .encoding import tensors
-from .manifest import VOID, FileDigest, digest_file
+from .manifest import FileDigest, digest_file
 from .storage_retry import StorageRetry
 
 _PIECE = 2**18
@@ -31,7 +31,6 @@ def upload(
     files: Mapping[str, Any],
     rank: int,
     retry: StorageRetry,
-    intact: Callable[[], bool] = lambda: True,
 ) -> None:
     """Upload a rank's files of a checkpoint, and then their digests.
 
@@ -41,12 +40,11 @@ def upload(
         files: Bytes, or what `torch.save` writes, by name; nobody changes it meanwhile.
         rank: Of this process.
         retry: Repeats a file that the store does not take.
-        intact: Whether the content is what was meant; else the digests say that it is void.
     """
     found = {}
     for name, content in files.items():
         found[name] = retry(partial(write, bucket, f"{folder}/{name}", content))
-    digests = {name: asdict(digest) for name, digest in found.items()} if intact() else VOID
+    digests = {name: asdict(digest) for name, digest in found.items()}
     retry(lambda: bucket.put(f"{folder}/{digest_file(rank)}", json.dumps(digests).encode()))
 
 

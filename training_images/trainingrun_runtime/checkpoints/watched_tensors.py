@@ -1,24 +1,32 @@
-"""Parameters, buffers and optimizers' tensors: whether something has changed them since a step.
+"""Parameters, buffers and optimizers' tensors: whether something may have changed them.
 
-Parameters and what an optimizer keeps for them are not copied: their version counters show a
-change, uses of `Parameter.data` are counted, and a few elements are compared too. What the forward
-pass changes (buffers) is copied.
+Parameters and what an optimizer keeps for them are not copied. A write by PyTorch shows in their
+version counters. A write past these (through `.data`, NumPy, DLPack or a flat buffer) goes through
+an alias, and while there is one, which the use count of the memory shows, they count as changed.
+Where the alias is gone again, a few elements are compared, which shows most such writes and not
+all: docs/training.md says so. What the forward pass changes (buffers) is copied.
 """
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+import gc
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import probes, version_counters
 from .sharded_state import held_tensor, is_sharded
 from .stateful_objects import holds_shards
 
 LARGEST_COPY = 64 * 2**20
 """Bytes of buffers that are copied at the end of a step."""
+SAMPLED, SAMPLE = 16, 64
+"""Parameters of which some elements are compared, and how many."""
+ALIAS = (
+    "the memory of parameters, or of an optimizer's state, has an alias (such as `.data`, a NumPy "
+    "array or a flat buffer), by which it may change without notice"
+)
 CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
 
 
@@ -59,40 +67,58 @@ class WatchedTensors:
         if sum(buffer.nbytes for buffer, _ in buffers) > LARGEST_COPY:
             raise NotCovered("the model's buffers are too large to be copied after each step")
         self._places = self._current_places()
-        probed = probes.chosen(list(self._parameters.values()))
-        self._probes = probes.taken(probed)
-        self._whole = [not is_sharded(parameter) for parameter in probed]
-        self._copies = _by_kind([*buffers, *self._probes])
+        parameters = list(self._parameters.values())
+        sampled = parameters[:: max(1, -(-len(parameters) // SAMPLED))]
+        # Views of some elements, and their copies.
+        self._samples = [(view, view.clone()) for view in map(_some, sampled)]
+        self._whole = [not is_sharded(parameter) for parameter in sampled]
+        self._copies = _by_kind([*buffers, *self._samples])
         self._first = {id(copy): copy.clone() for _, copy in buffers}
         self._tensors: list[torch.Tensor] = []
+        self._own: list[torch.Tensor] = []  # those, and this object's views of them
+        self._storages: list[torch.UntypedStorage] = []  # of what this rank has whole
+        self._numbers: list[int] = []  # theirs
+        self._users: list[int] = []  # how many of `_own` have each of them
         self._kept: dict[str, set[int]] = {}  # ids of each optimizer's tensors
         self._states = -1
         self.gpu = next((t.device for t in self._parameters.values() if t.is_cuda), None)
         """Where the parameters are; None: in host memory."""
 
     def note(self) -> list[int]:
-        """Copy what is copied; the versions of everything else."""
+        """Copy what is copied; the versions of everything else.
+
+        Raises:
+            NotWhole: something may change the rest without notice.
+            NotCovered: the training code assigns to the data of parameters.
+        """
+        if self._current_places() != self._places:
+            raise NotCovered("the training code replaces the memory of parameters")
         self._update_tensors()
+        if self._current_users() != self._users:
+            raise NotWhole(ALIAS)
         for copies, originals in self._copies:  # detached, all of them
             torch._foreach_copy_(copies, originals)
         return self.versions()
 
     def versions(self) -> list[int]:
-        """Each of them is another number once its tensor was changed, the first one for `.data`."""
-        return version_counters.versions(self._tensors)
+        """Version counters: each is another number once its tensor was changed by PyTorch."""
+        return [tensor._version for tensor in self._tensors]
 
-    def require_same_data(self) -> None:
-        """Make sure that no parameter was changed by assignment to its data.
+    def require_untouched(self) -> None:
+        """Make sure that nothing has written past the version counters, as far as that is known.
 
         Raises:
-            NotWhole: one was.
+            NotWhole: something may have.
         """
-        if not probes.same(self._probes) or self._current_places() != self._places:
-            raise NotWhole("parameters were changed by assignment to their data")
+        # Autograd has aliases too, until the backward pass; no object of Python stands for them.
+        if self._current_users() != self._users and self._has_alias():
+            raise NotWhole(ALIAS)
+        if self._current_places() != self._places or not all(map(_same_bits, self._samples)):
+            raise NotWhole("parameters were changed past PyTorch's version counters")
 
     def samples(self) -> list[torch.Tensor]:
         """A few elements of parameters that each rank has whole, as they were after the step."""
-        return [copy for (_, copy), whole in zip(self._probes, self._whole, strict=True) if whole]
+        return [copy for (_, copy), whole in zip(self._samples, self._whole, strict=True) if whole]
 
     def buffers(self, name: str) -> list[torch.Tensor]:
         """Copies of a model's buffers."""
@@ -183,7 +209,35 @@ class WatchedTensors:
             ]
             self._kept[name] = {id(tensor) for tensor in kept}
             found += kept
-        self._tensors = version_counters.counted(found)
+        # A part may be changed as what it is, and as a part of the whole: each counts by itself.
+        self._tensors = [*found, *(held_tensor(tensor) for tensor in found if is_sharded(tensor))]
+        self._own = [*map(held_tensor, self._tensors), *self._views()]
+        users = Counter(tensor.untyped_storage() for tensor in _distinct(self._own))
+        # FSDP2 has, and makes, aliases of its own: of these nothing can be told.
+        whole = [tensor for tensor in found if not is_sharded(tensor)]
+        self._storages = list({tensor.untyped_storage() for tensor in whole})
+        self._numbers = [storage._cdata for storage in self._storages]
+        self._users = [users[storage] for storage in self._storages]
+
+    def _views(self) -> list[torch.Tensor]:
+        """Buffers, and the tensors of this object that have the memory of others."""
+        buffers = [buffer for pairs in self._buffers.values() for buffer, _ in pairs.values()]
+        views = [view for _, originals in self._copies for view in originals]
+        views += [view for view, _ in self._samples]
+        return [*buffers, *views, *(view._base for view in views if view._base is not None)]
+
+    def _current_users(self) -> list[int]:
+        """How many tensors have the memory of each storage; this object has the storage itself."""
+        count = torch._C._storage_Use_Count
+        return [count(number) - 1 for number in self._numbers]
+
+    def _has_alias(self) -> bool:
+        """Whether an object of Python stands for memory of one of them, beside those known."""
+        places = {storage.data_ptr() for storage in self._storages} - {0}
+        known = set(map(id, self._own))
+        # Not `isinstance`, which asks the object, and some warn of being asked.
+        tensors = (thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor))
+        return any(id(tensor) not in known and _place(tensor) in places for tensor in tensors)
 
     def _current_places(self) -> list[int]:
         return [held_tensor(parameter).data_ptr() for parameter in self._parameters.values()]
@@ -214,3 +268,31 @@ def _by_kind(
         copies.append(copy)
         originals.append(original.detach())
     return list(kinds.values())
+
+
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of a few elements, evenly spread; none where their memory is not in a row."""
+    flat = held_tensor(tensor).detach()
+    if not flat.is_contiguous():
+        return flat.new_empty(0)
+    flat = flat.view(-1)
+    return flat[:: max(1, flat.numel() // SAMPLE)]
+
+
+def _same_bits(sample: tuple[torch.Tensor, torch.Tensor]) -> bool:
+    """Whether the elements have the very bits that they had; NaN is NaN then."""
+    view, copy = sample
+    same: bool = torch.equal(view.contiguous().view(torch.uint8), copy.view(torch.uint8))
+    return same
+
+
+def _distinct(tensors: Sequence[torch.Tensor]) -> Iterable[torch.Tensor]:
+    return {id(tensor): tensor for tensor in tensors}.values()
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where its memory begins; 0: it has none that could be another's."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError):  # of another layout, or without memory
+        return 0

@@ -41,7 +41,7 @@ from .standstill import Stand
 from .store_troubles import StoreTroubles
 from .trial_rating import TrialRating
 from .upload_queue import UploadQueue
-from .worker_group import RandomFile, Survivors, WorkerGroup
+from .worker_group import Survivors, WorkerGroup
 
 
 class Coordinator:
@@ -273,22 +273,17 @@ class Coordinator:
 
     # What is lost, and what the other ranks save then.
 
-    def can_save_alone(
-        self, rank: int, group: int, actor: Any, random_file: str | None = None
-    ) -> None:
+    def can_save_alone(self, rank: int, group: int, actor: Any) -> None:
         """A worker that notes its steps: it can be called, also while it waits for a lost rank.
 
         Args:
             rank: its own.
             group: its worker group.
             actor: its handle.
-            random_file: of its node, with its random states, where the session has no seed.
         """
         with self._lock:
             if group == self._group.number:
                 self._group.actors[rank] = actor
-                if random_file is not None:
-                    self._group.random_files[rank] = random_file
 
     def cannot_save_alone(self, group: int, reason: str) -> None:
         """Rank 0: no step's end is noted; why, in a sentence without its period."""
@@ -300,16 +295,7 @@ class Coordinator:
         """Ray's controller: the ranks that can be asked for the last step."""
         with self._lock:
             group = self._group
-            return Survivors(
-                dict(group.actors),
-                self._uploads.saved_step,
-                group.without_notes,
-                group.world_size,
-                {
-                    rank: RandomFile(self._places.ray_node(rank), path)
-                    for rank, path in group.random_files.items()
-                },
-            )
+            return Survivors(dict(group.actors), self._uploads.saved_step, group.without_notes)
 
     def saved_alone(self, upload: UploadedCheckpoint, ranks: tuple[int, ...]) -> None:
         """Ray's controller: these ranks have saved the last step after another one was lost."""

@@ -53,11 +53,6 @@ class RankPlaces:
         with self._lock:
             return next((self._places[rank] for rank in ranks if rank in self._places), None)
 
-    def ray_node(self, rank: int) -> str:
-        """Ray's node of this rank; "" where it is not known."""
-        with self._lock:
-            return self._places[rank].ray_node if rank in self._places else ""
-
     def nodes(self) -> dict[int, str]:
         """Kubernetes nodes by rank."""
         with self._lock:

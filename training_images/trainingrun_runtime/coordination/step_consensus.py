@@ -54,8 +54,6 @@ class StepValues(NamedTuple):
     """Whether any rank still uploads a checkpoint."""
     stop: bool = False
     """Whether any rank requested the end of training."""
-    changed: bool = False
-    """Whether any rank's state differs from the last checkpoint's."""
     step: int = 0
     """Steps done when the ranks contributed these values."""
     hold: Hold = Hold.NO
@@ -152,7 +150,7 @@ class StepConsensus:
         self.gather([])
 
     def _start(self, place: Place, mine: StepValues) -> None:
-        values = [mine.command, mine.busy, mine.stop, mine.changed, mine.hold]
+        values = [mine.command, mine.busy, mine.stop, mine.hold]
         self._pending = self._group.start([mine.step, place, *values])
 
 
@@ -164,8 +162,8 @@ def _largest(every: Sequence[Sequence[int]]) -> StepValues | None:
         largest = map(max, zip(*every, strict=True))
     else:
         return None
-    step, _, command, busy, stop, changed, hold = largest
-    return StepValues(command, bool(busy), bool(stop), bool(changed), step, Hold(hold))
+    step, _, command, busy, stop, hold = largest
+    return StepValues(command, bool(busy), bool(stop), step, Hold(hold))
 
 
 _PLACES = {

@@ -8,14 +8,6 @@ from . import standstill
 from .standstill import Stand
 
 
-class RandomFile(NamedTuple):
-    """The file with a rank's random states, see `kept_random`."""
-
-    ray_node: str
-    """On which it is."""
-    path: str
-
-
 class Survivors(NamedTuple):
     """What is known of a worker group of which a rank was lost."""
 
@@ -25,9 +17,6 @@ class Survivors(NamedTuple):
     """The group's newest step in the bucket."""
     without_notes: str
     """Why there is no such actor, if there is none."""
-    world_size: int
-    random_files: Mapping[int, RandomFile]
-    """By rank, where the session has no seed."""
 
 
 class WorkerGroup:
@@ -53,8 +42,6 @@ class WorkerGroup:
         """What to do where it does neither for long, in a sentence."""
         self.actors: dict[int, Any] = {}
         """Ray Train's workers, by rank, that can save the last step alone."""
-        self.random_files: dict[int, str] = {}
-        """Files with the random states of these ranks, by rank, where there is no seed."""
         self.without_notes = "that takes a Session"
         """Why there are none."""
         self.comparison = RankComparison(world_size)
