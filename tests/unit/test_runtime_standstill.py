@@ -1,7 +1,9 @@
 """Which ranks wait for which: said after 30 s, by name, and only while it is so."""
 
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from trainingrun.api.contract import ContractStorage, RunContract
 from trainingrun.api.progress import RecordKind
+from trainingrun_runtime import user_frames
 from trainingrun_runtime.coordination.coordinator import Coordinator
 from trainingrun_runtime.coordination.standstill import PATIENCE_S, Spot, Stand, sentence
 from trainingrun_runtime.coordination.standstill_watcher import StandstillWatcher
@@ -25,8 +28,8 @@ def in_session(where: str = "after a loop", since: float = LONG) -> Stand:
     return Stand(Spot.SESSION, where, 9, since)
 
 
-def at_a_line(since: float = LONG) -> Stand:
-    return Stand(Spot.CODE, "train.py:20 in train", since=since)
+def at_a_line(since: float = LONG, line: int = 20) -> Stand:
+    return Stand(Spot.CODE, f"train.py:{line} in train", since=since)
 
 
 def returned(since: float = LONG) -> Stand:
@@ -96,6 +99,13 @@ def returned(since: float = LONG) -> Stand:
             "train.py:20 in train; every rank must do the same steps",
             id="rank 1 has returned, and rank 0 hangs",
         ),
+        pytest.param(
+            {0: at_a_line(), 1: at_a_line(line=31), 2: at_a_line()},
+            3,
+            "ranks 0 and 2 stand at train.py:20 in train, and rank 1 at train.py:31 in train, for "
+            "over 30 s; where one waits for the other there, every rank must do the same steps",
+            id="rank 1 has done fewer steps, and is in the collective that follows",
+        ),
     ],
 )
 def test_who_waits_for_whom(stands: dict[int, Stand], world_size: int, begins: str) -> None:
@@ -149,6 +159,10 @@ def test_a_rank_that_may_still_report_is_not_said_to_miss_it(
         pytest.param({0: in_session(), 1: in_session()}, id="all are at the same place"),
         pytest.param({0: at_a_line(), 1: at_a_line()}, id="all are in a long step"),
         pytest.param({0: at_a_line()}, id="one is in a long step"),
+        pytest.param(
+            {0: at_a_line(), 1: at_a_line(SHORT, 31)},
+            id="one has come to another line a moment ago",
+        ),
         pytest.param({0: returned(), 1: returned()}, id="all have returned"),
         pytest.param({1: in_session("before a loop")}, id="one evaluates for all"),
         pytest.param({1: returned()}, id="one has returned, and the other works"),
@@ -240,3 +254,24 @@ def test_a_line_of_the_users_code_is_told(told: Told) -> None:
 def test_a_return_is_told_at_once(told: Told) -> None:
     StandstillWatcher(told, 1, 1).returned()
     assert [call[2].spot for call in told.calls] == [Spot.RETURNED]
+
+
+def test_a_line_of_a_training_that_is_a_package_of_the_image_is_told() -> None:
+    """Only what the runtime has called: frames of Ray, and those of libraries, are others."""
+    site, barrier = "/venv/lib/python3.11/site-packages", threading.Barrier(2, timeout=10)
+    call: Callable[[], object] = barrier.wait
+    runtime = str(Path(user_frames.__file__).with_name("training_function.py"))
+    for file in (f"{site}/torch/x.py", f"{site}/nets/train.py", runtime, f"{site}/ray/thread.py"):
+        scope: dict[str, Any] = {"__name__": Path(file).parent.name, "inner": call}
+        exec(compile("def called():\n    inner()", file, "exec"), scope)
+        call = scope["called"]
+    rank = threading.Thread(target=call)
+    rank.start()
+    while not barrier.n_waiting:
+        time.sleep(0.01)
+    assert rank.ident is not None
+    found = user_frames.line_under_way(sys._current_frames()[rank.ident])
+    barrier.wait()
+    rank.join()
+    assert found is not None
+    assert (found.f_code.co_filename, found.f_lineno) == (f"{site}/nets/train.py", 2)

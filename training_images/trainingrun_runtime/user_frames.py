@@ -2,8 +2,8 @@
 
 import sysconfig
 from pathlib import Path
-from traceback import walk_tb
-from types import TracebackType
+from traceback import walk_stack, walk_tb
+from types import FrameType, TracebackType
 
 _RUNTIME = Path(__file__).parent
 _OURS = tuple(str(path) for path in _RUNTIME.iterdir() if path.name != "examples")
@@ -35,6 +35,27 @@ def raised_at(error: BaseException) -> str | None:
     """The line that `own_line` names, such as `train.py:31`."""
     place = own_line(error.__traceback__)
     return f"{Path(place[0]).name}:{place[1]}" if place else None
+
+
+def line_under_way(frame: FrameType | None) -> FrameType | None:
+    """The frame of the user's own code that runs now; None: there is none.
+
+    Args:
+        frame: the innermost one of a thread.
+    """
+    stack = [frame for frame, _ in walk_stack(frame)]  # innermost first
+    own = next((f for f in stack if is_of_the_user(f.f_code.co_filename)), None)
+    if own is not None:
+        return own
+    # A training that is a package of the image: the runtime has called it.
+    ours = next((i for i, f in enumerate(stack) if f.f_code.co_filename.startswith(_OURS)), 0)
+    called = [f for f in stack[:ours] if _is_of_a_package(f.f_code.co_filename)]
+    package = _package(called[-1]) if called else None
+    return next((f for f in called if _package(f) == package), None)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _is_of_a_package(file: str) -> bool:

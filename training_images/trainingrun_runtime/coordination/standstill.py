@@ -63,7 +63,27 @@ def sentence(stands: Mapping[int, Stand], world_size: int, now: float) -> str | 
                 continue
             works = any(rank not in stands or stands[rank].spot is Spot.CODE for rank in missing)
             return _said(spot, waiting, stand, missing, _whereabouts(stands, missing), works)
-    return None
+    return _at_different_lines(long, world_size)
+
+
+def _at_different_lines(long: Mapping[int, Stand], world_size: int) -> str | None:
+    """Of ranks of which all stand in the user's code: they may be in different collectives."""
+    lines: dict[str, list[int]] = {}
+    for rank in sorted(long):
+        if long[rank].spot is Spot.CODE:
+            lines.setdefault(long[rank].where, []).append(rank)
+    if len(lines) < 2 or sum(map(len, lines.values())) < world_size:
+        return None
+    (one, first), (other, second), *_ = lines.items()
+    return (
+        f"{in_words(first)} {_stands(first)} at {one}, and {in_words(second)} at {other}, for over "
+        f"{round(PATIENCE_S)} s; where one waits for the other there, {_SAME_STEPS}; where one "
+        "still works, the wait ends by itself"
+    )
+
+
+def _stands(ranks: Collection[int]) -> str:
+    return "stands" if len(ranks) == 1 else "stand"
 
 
 def _said(

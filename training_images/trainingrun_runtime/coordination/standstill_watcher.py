@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from ..user_frames import is_of_the_user
+from .. import user_frames
 from .standstill import Spot, Stand
 
 CHECK_EVERY_S = 1.0
@@ -73,9 +72,7 @@ class StandstillWatcher:
 
     def _line(self) -> Stand | None:
         """The line of the user's code on which the training thread is."""
-        frame: FrameType | None = sys._current_frames().get(self._training)
-        while frame is not None and not is_of_the_user(frame.f_code.co_filename):
-            frame = frame.f_back
+        frame = user_frames.line_under_way(sys._current_frames().get(self._training))
         if frame is None:
             return None
         code = frame.f_code
