@@ -41,6 +41,7 @@ def test_ranks_at_different_places_are_reported(found: dict[str, Any]) -> None:
         "rank 0 is in a loop with 3 steps done, and rank 1 is in session.save() with 4 steps done"
         in found["apart"]
     )
+    assert "rank 1 is after a loop with 0 steps done" in found["apart where states are compared"]
 
 
 def test_a_silent_rank_is_waited_for_as_long_as_torch_timeout_seconds_says(

@@ -38,6 +38,13 @@ def work(rank: int, port: int, results: Any, given_up: Any) -> None:
         consensus.agree(Place.SAVE if rank else Place.STEP, StepValues(step=3 + rank))
     except RanksDisagree as error:
         found["apart"] = str(error)
+    try:
+        if rank == 0:
+            consensus.gather([1, 2, 3] * 20)
+        else:
+            consensus.agree(Place.END, StepValues(step=0))
+    except RanksDisagree as error:
+        found["apart where states are compared"] = str(error)
     if rank == 0:
         began = time.monotonic()
         consensus.exchange(Place.END, StepValues(step=5))

@@ -25,7 +25,9 @@ class GlooGroup:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
     def start(self, numbers: Sequence[int]) -> "Round":
-        """Send these numbers to every other rank; each passes equally many, equally often.
+        """Send these numbers to every other rank.
+
+        Each passes equally many, equally often: gloo ends a process that gets other messages.
 
         Args:
             numbers: signed integers of 64 bits.
@@ -57,9 +59,14 @@ class Round:
 
     def known(self) -> list[Sequence[int]] | None:
         """The same without a wait, from any thread; None: not every rank's have arrived."""
-        work = self._work
-        if work is not None and not (work.is_completed() and work.is_success()):
-            return None
+        if self._work is not None:
+            result = self._work.get_future()
+            if not result.done():
+                return None
+            try:
+                result.value()
+            except RuntimeError:  # it has failed
+                return None
         return self._numbers()
 
     def _numbers(self) -> list[Sequence[int]]:

@@ -24,6 +24,8 @@ class Place(IntEnum):
     """Where a checkpoint is made."""
     DONE = auto()
     """After the training function."""
+    COMPARE = auto()
+    """Where the ranks compare their objects."""
 
 
 def describe(place: Place) -> str:
@@ -76,6 +78,7 @@ class StepConsensus:
         self._group = GlooGroup(timeout_s)
         self._pending: Round | None = None
         self._last = StepValues()
+        self._step = 0
 
     def exchange(self, place: Place, mine: StepValues) -> StepValues:
         """Contribute this rank's values; returns the result of the former call.
@@ -129,7 +132,14 @@ class StepConsensus:
         self._last = StepValues()
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Every rank's numbers, by rank; each rank passes equally many."""
+        """Every rank's numbers, by rank; each rank passes equally many.
+
+        Raises:
+            RanksDisagree: a rank is at another place, where it sends another number of them.
+        """
+        former = self.settle()
+        self.agree(Place.COMPARE, StepValues(step=self._step))
+        self._last = former
         return [list(each) for each in self._group.start(numbers).wait()]
 
     def compare_names(self, names: Iterable[str]) -> None:
@@ -150,6 +160,7 @@ class StepConsensus:
         self.gather([])
 
     def _start(self, place: Place, mine: StepValues) -> None:
+        self._step = mine.step
         values = [mine.command, mine.busy, mine.stop, mine.hold]
         self._pending = self._group.start([mine.step, place, *values])
 
@@ -173,6 +184,7 @@ _PLACES = {
     Place.EPOCH: "after an epoch",
     Place.SAVE: "in session.save()",
     Place.DONE: "at the end of the function",
+    Place.COMPARE: "at the end of its first step, or in session.save()",
 }
 
 
