@@ -79,7 +79,7 @@ def waiting(run: Run) -> str:
         return wait_for(
             f"{run.name} says that the bucket is away",
             lambda: re.search(SAYS, sentence()) and sentence(),
-            timeout=8,
+            timeout=60,  # on a crowded machine a run that begins takes as long to its first word
         )
     except NotSeenError:
         return sentence()
