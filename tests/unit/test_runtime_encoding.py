@@ -2,6 +2,7 @@
 
 import io
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -43,6 +44,15 @@ STATES = [
     True,
     3,
     2**127,
+    2**2041,
+    -(2**5000),
+    {2**3000: 1},
+    range(2**3000),
+    [0.5] * 2000,
+    tuple(range(2000)),
+    [True, False] * 1000,
+    [2**70] * 2000,
+    [1, 0.5] * 1000,
     0.1,
     1j,
     "text",
@@ -92,6 +102,50 @@ def test_what_a_state_holds_comes_back_as_it_was(value: Any) -> None:
     found = back(value)
     assert found == value
     assert type(found) is type(value)
+
+
+SPREAD = np.dtype(
+    {"names": ["a", "b"], "formats": ["<i4", "<f8"], "offsets": [4, 16], "itemsize": 32}
+)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(SPREAD, id="offsets"),
+        pytest.param(np.dtype([("a", "i1"), ("b", "f8")], align=True), id="aligned"),
+        pytest.param(np.dtype([("inner", SPREAD), ("matrix", "<f4", (2, 3))]), id="nested"),
+        pytest.param(np.dtype("<M8[ns]"), id="moments"),
+    ],
+)
+def test_an_array_of_any_structure_comes_back(dtype: Any) -> None:
+    array = np.zeros(3, dtype)
+    found = back(array)
+    assert found.dtype == dtype
+    assert found.tobytes() == array.tobytes()
+    assert back(dtype) == dtype
+    assert back(array[0]).dtype == dtype
+
+
+def test_many_numbers_are_written_as_their_bytes() -> None:
+    """One by one, a million of them stop the training for a second at each save."""
+    numbers = [0.5] * 1_000_000
+    encoded = encode(numbers, "it")
+    assert len(encoded["bytes"]) == 8_000_000
+    assert len(encoded) < 10
+    assert decode(encoded) == numbers
+
+
+def test_what_is_nested_in_too_many_containers_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(NotSavable, match=r"it\[0\].*nested in more than 100 containers") as refused:
+        encode(endless, "it")
+    assert len(str(refused.value)) < 400
+    deep: Any = 1
+    for _ in range(90):
+        deep = {"in": [deep]} if isinstance(deep, dict) and len(str(deep)) % 2 else [deep]
+    assert back(deep) == deep
 
 
 def test_a_moment_keeps_its_zone_and_a_deque_its_limit() -> None:
@@ -163,11 +217,49 @@ def test_the_states_of_pytorchs_own_optimizers_and_schedulers_can_be_saved() -> 
         pytest.param(np.array([object()]), "is a numpy.ndarray", id="array of objects"),
         pytest.param(defaultdict(lambda: 0), "defaultdict of", id="defaultdict of a lambda"),
         pytest.param(torch.empty(2, device="meta"), "without values", id="tensor without values"),
+        pytest.param(
+            {"t": torch.ones(2, dtype=torch.complex64).conj()},
+            r"\['t'\] is a conjugate view of a tensor",
+            id="conjugate tensor",
+        ),
+        pytest.param(
+            torch.ones(2, dtype=torch.complex64).conj().imag,
+            "is a negated view of a tensor",
+            id="negated tensor",
+        ),
+        pytest.param(torch.ones(2, 2).to_mkldnn(), "of layout torch._mkldnn", id="other layout"),
+        pytest.param(
+            np.zeros(1, np.dtype({"names": ["a"], "formats": ["i4"], "titles": ["b"]})),
+            "of NumPy's dtype",
+            id="array with titles",
+        ),
+        pytest.param(Fraction(1, 10**5000), "too long a number", id="a long fraction"),
     ],
 )
 def test_what_cannot_come_back_is_refused_by_its_name(state: Any, sentence: str) -> None:
     with pytest.raises(NotSavable, match=sentence):
         encode(state, "loader: state_dict()")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        pytest.param(
+            lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+            "a quantized tensor",
+            id="quantized",
+        ),
+        pytest.param(
+            lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+            "a nested tensor",
+            id="nested",
+        ),
+    ],
+)
+def test_a_tensor_of_an_unusual_kind_is_refused(make: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(NotSavable, match=rf"it\['t'\] is {sentence}"):
+        encode({"t": make()}, "it")
 
 
 def test_a_checkpoint_makes_nothing_but_what_is_on_the_list() -> None:

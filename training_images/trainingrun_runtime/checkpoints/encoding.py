@@ -7,6 +7,7 @@ the first step.
 """
 
 import sys
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
@@ -21,6 +22,8 @@ import numpy as np
 import torch
 
 TAG = "__trainingrun__"
+OPAQUE = ("array",)
+"""Tags of values that are kept as bytes in a tensor of their own."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _KEYS = (type(None), bool, int, float, str, bytes)
 _TEXTS: dict[str, tuple[type, Callable[[str], Any]]] = {
@@ -42,6 +45,26 @@ _SEQUENCES: dict[str, Any] = {
 }
 
 
+_DEPTH = 100
+"""Containers within each other. What reads them calls itself for each."""
+_MANY = 1_000
+"""Numbers from which on a list of them is written as bytes: one by one they take seconds."""
+_LARGEST_INT = 2_000
+"""Bits of a number; of larger ones PyTorch's reader without code knows none."""
+_NUMBERS = {float: "d", int: "q", bool: "b"}
+"""Types of numbers in a list, and how `array` keeps them."""
+_LAYOUTS = (
+    torch.strided,
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+)
+_SHOWN = 200
+"""Characters of a place that an error names."""
+
+
 class NotSavable(TypeError):
     """A state holds something that no checkpoint can hold."""
 
@@ -56,26 +79,55 @@ def encode(value: Any, where: str) -> Any:
     Raises:
         NotSavable: with one sentence that names what cannot be saved, and where it is.
     """
+    return _encode(value, where, _DEPTH)
+
+
+def _encode(value: Any, where: str, depth: int) -> Any:
     kind = type(value)
+    if kind is int and value.bit_length() > _LARGEST_INT:
+        return {TAG: "int", "text": hex(value)}
     if kind in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
         return _tensor(value, where)
-    if kind is list:
-        return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if kind is tuple:
-        return tuple(encode(item, f"{where}[{i}]") for i, item in enumerate(value))
+    if depth == 0:
+        raise NotSavable(
+            f"{where[:_SHOWN]}… is nested in more than {_DEPTH} containers; let state_dict() "
+            "return a flat list or dict"
+        )
+    if kind in (list, tuple):
+        if len(value) >= _MANY and (numbers := _numbers(value, kind)) is not None:
+            return numbers
+        items = [_encode(item, f"{where}[{i}]", depth - 1) for i, item in enumerate(value)]
+        return items if kind is list else tuple(items)
     if kind is dict:
-        return _mapping(value, where)
-    encoded = _container(value, kind, where)
+        return _mapping(value, where, depth)
+    encoded = _container(value, kind, where, depth)
     if encoded is None:
-        encoded = _leaf(value, kind)
+        encoded = _leaf(value, kind, where)
     if encoded is None:
         raise NotSavable(
             f"{where} is {_a_name(kind)}, which a checkpoint cannot hold safely; let state_dict() "
             "return numbers, text, lists, dicts, arrays and tensors instead"
         )
     return encoded
+
+
+def _numbers(value: Any, kind: type) -> dict[str, Any] | None:
+    """A list or tuple of numbers of one type as their bytes; None: it is none."""
+    types = set(map(type, value))
+    code = _NUMBERS.get(types.pop()) if len(types) == 1 else None
+    if code is None:
+        return None
+    try:
+        return {
+            TAG: "numbers",
+            "of": kind.__name__,
+            "as": code,
+            "bytes": array(code, value).tobytes(),
+        }
+    except OverflowError:  # of more than 64 bits
+        return None
 
 
 def decode(value: Any) -> Any:
@@ -118,26 +170,40 @@ def _tensor(value: torch.Tensor, where: str) -> torch.Tensor:
             f"{where} is {_a_name(kind)}, a kind of tensor that a session cannot save whole; let "
             "state_dict() return plain tensors"
         )
+    unusual = (
+        "a nested tensor" if value.is_nested
+        else "a quantized tensor" if value.is_quantized
+        else "a conjugate view of a tensor" if value.is_conj()
+        else "a negated view of a tensor" if value.is_neg()
+        else f"a tensor of layout {value.layout}" if value.layout not in _LAYOUTS
+        else None
+    )  # fmt: skip
+    if unusual is not None:
+        raise NotSavable(
+            f"{where} is {unusual}, which a session cannot save; let state_dict() return a plain "
+            "tensor, as dequantize(), resolve_conj(), resolve_neg() and to_dense() make them"
+        )
     if value.is_meta:
         raise NotSavable(f"{where} is a tensor without values (device meta); materialize it first")
     return value.detach()
 
 
-def _mapping(value: Mapping[Any, Any], where: str) -> Any:
-    items = {key: encode(item, f"{where}[{key!r}]") for key, item in value.items()}
-    if TAG not in items and all(type(key) in _KEYS for key in items):
+def _mapping(value: Mapping[Any, Any], where: str, depth: int) -> Any:
+    items = {key: _encode(item, f"{where}[{key!r}]", depth - 1) for key, item in value.items()}
+    keys = {key: _encode(key, f"a key of {where}", depth - 1) for key in items}
+    if TAG not in items and all(type(key) in _KEYS for key in keys.values()):
         return items
-    pairs = [(encode(key, f"a key of {where}"), item) for key, item in items.items()]
+    pairs = [(keys[key], item) for key, item in items.items()]
     return {TAG: "dict", "pairs": pairs}
 
 
-def _container(value: Any, kind: type, where: str) -> dict[str, Any] | None:
+def _container(value: Any, kind: type, where: str, depth: int) -> dict[str, Any] | None:
     """A tagged collection; None: it is none."""
     if kind is OrderedDict:
-        metadata = encode(getattr(value, "_metadata", None), f"the metadata of {where}")
-        return {TAG: "ordered", "items": _mapping(value, where), "metadata": metadata}
+        metadata = _encode(getattr(value, "_metadata", None), f"the metadata of {where}", depth - 1)
+        return {TAG: "ordered", "items": _mapping(value, where, depth), "metadata": metadata}
     if kind is Counter:
-        return {TAG: "counter", "items": _mapping(value, where)}
+        return {TAG: "counter", "items": _mapping(value, where, depth)}
     if kind is defaultdict:
         factory = value.default_factory
         name = None if factory is None else getattr(factory, "__name__", "")
@@ -146,25 +212,31 @@ def _container(value: Any, kind: type, where: str) -> dict[str, Any] | None:
                 f"{where} is a defaultdict of {factory!r}, which a checkpoint cannot hold; "
                 "let state_dict() return a dict"
             )
-        return {TAG: "defaultdict", "factory": name, "items": _mapping(value, where)}
+        return {TAG: "defaultdict", "factory": name, "items": _mapping(value, where, depth)}
     if kind is deque:
-        items = [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        items = [_encode(item, f"{where}[{i}]", depth - 1) for i, item in enumerate(value)]
         return {TAG: "deque", "items": items, "maxlen": value.maxlen}
     if kind in (set, frozenset):
         # In an order of its own: that of a set differs from process to process.
-        items = [encode(item, f"an item of {where}") for item in sorted(value, key=repr)]
+        items = [
+            _encode(item, f"an item of {where}", depth - 1) for item in sorted(value, key=repr)
+        ]
         return {TAG: kind.__name__, "items": items}
     if kind is torch.Size:
         return {TAG: "size", "items": [int(n) for n in value]}
     if kind is range:
-        return {TAG: "range", "items": [value.start, value.stop, value.step]}
+        ends = [_encode(end, where, depth - 1) for end in (value.start, value.stop, value.step)]
+        return {TAG: "range", "items": ends}
     if kind is slice:
-        parts = [encode(part, where) for part in (value.start, value.stop, value.step)]
+        parts = [_encode(part, where, depth - 1) for part in (value.start, value.stop, value.step)]
         return {TAG: "slice", "items": parts}
     if kind is bytearray:
         return {TAG: "bytearray", "items": [bytes(value)]}
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        items = [encode(item, f"{where}.{f}") for f, item in zip(kind._fields, value, strict=True)]
+        items = [
+            _encode(item, f"{where}.{f}", depth - 1)
+            for f, item in zip(kind._fields, value, strict=True)
+        ]
         fields = list(kind._fields)
         return {
             TAG: "namedtuple",
@@ -176,20 +248,20 @@ def _container(value: Any, kind: type, where: str) -> dict[str, Any] | None:
     return None
 
 
-def _leaf(value: Any, kind: type) -> dict[str, Any] | None:
+def _leaf(value: Any, kind: type, where: str) -> dict[str, Any] | None:
     """A tagged single value; None: of no known type."""
     if kind is np.ndarray and not value.dtype.hasobject:
         flat = np.frombuffer(np.ascontiguousarray(value).tobytes(), dtype=np.uint8)
         return {
             TAG: "array",
-            "dtype": _dtype_text(value.dtype),
+            "dtype": _dtype_text(value.dtype, where),
             "shape": list(value.shape),
             "bytes": torch.from_numpy(flat.copy()),
         }
     if isinstance(value, np.generic) and not value.dtype.hasobject:
-        return {TAG: "scalar", "dtype": _dtype_text(value.dtype), "bytes": value.tobytes()}
+        return {TAG: "scalar", "dtype": _dtype_text(value.dtype, where), "bytes": value.tobytes()}
     if isinstance(value, np.dtype) and not value.hasobject:
-        return {TAG: "numpy dtype", "text": _dtype_text(value)}
+        return {TAG: "numpy dtype", "text": _dtype_text(value, where)}
     if kind is torch.dtype:
         return {TAG: "dtype", "text": str(value).removeprefix("torch.")}
     if kind is torch.device:
@@ -202,7 +274,10 @@ def _leaf(value: Any, kind: type) -> dict[str, Any] | None:
         return {TAG: "path", "text": str(value)}
     for tag, (text_kind, _) in _TEXTS.items():
         if kind is text_kind:
-            return {TAG: tag, "text": str(value)}
+            try:
+                return {TAG: tag, "text": str(value)}
+            except ValueError as error:  # Python limits the digits of a number
+                raise NotSavable(f"{where} is too long a number to be written: {error}") from error
     return None
 
 
@@ -262,6 +337,12 @@ def _moment_of(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
     return made
 
 
+def _decode_numbers(value: Mapping[str, Any]) -> Any:
+    numbers = array(value["as"], value["bytes"])
+    whole = map(bool, numbers) if value["as"] == _NUMBERS[bool] else numbers
+    return tuple(whole) if value["of"] == "tuple" else list(whole)
+
+
 def _dtype_of_torch(value: Mapping[str, Any]) -> torch.dtype:
     found = getattr(torch, value["text"], None)
     if not isinstance(found, torch.dtype):
@@ -272,6 +353,8 @@ def _dtype_of_torch(value: Mapping[str, Any]) -> torch.dtype:
 
 
 _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "int": lambda value: int(value["text"], 16),
+    "numbers": lambda value: _decode_numbers(value),
     "dict": lambda value: {decode(key): decode(item) for key, item in value["pairs"]},
     "ordered": _ordered,
     "counter": lambda value: Counter(decode(value["items"])),
@@ -292,17 +375,47 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 }
 
 
-def _dtype_text(dtype: Any) -> Any:
-    """A dtype as NumPy's own description of it, which keeps the names of fields."""
+def _dtype_text(dtype: Any, where: str) -> Any:
+    """A dtype as NumPy's own description of it, which keeps names, places and sizes of fields.
+
+    Raises:
+        NotSavable: NumPy does not make the same one of it again.
+    """
+    text = _described_dtype(dtype)
+    if _dtype(text) != dtype:
+        raise NotSavable(
+            f"{where} is of NumPy's dtype {dtype!r}, which a checkpoint cannot hold; let "
+            "state_dict() return an array of a simpler one"
+        )
+    return text
+
+
+def _described_dtype(dtype: Any) -> Any:
     if dtype.names is None:
-        return dtype.str
-    return [(name, _dtype_text(dtype[name].base), list(dtype[name].shape)) for name in dtype.names]
+        return (
+            dtype.str
+            if dtype.subdtype is None
+            else [_described_dtype(dtype.base), list(dtype.shape)]
+        )
+    fields = [dtype.fields[name] for name in dtype.names]
+    return {
+        "names": list(dtype.names),
+        "formats": [_described_dtype(field[0]) for field in fields],
+        "offsets": [field[1] for field in fields],
+        "itemsize": dtype.itemsize,
+        "aligned": dtype.isalignedstruct,
+    }
 
 
 def _dtype(text: Any) -> Any:
     if isinstance(text, str):
         return np.dtype(text)
-    return np.dtype([(name, _dtype(part), tuple(shape)) for name, part, shape in text])
+    if isinstance(text, list):
+        part, shape = text
+        return np.dtype((_dtype(part), tuple(shape)))
+    formats = [_dtype(part) for part in text["formats"]]
+    described: Any = {**text, "formats": formats}
+    return np.dtype(described)
 
 
 def _a_name(kind: type) -> str:

@@ -44,6 +44,9 @@ def _add(digest: Any, value: Any) -> None:
         digest.update(f"{type(value).__name__} {len(value)};".encode())
         for item in value:
             _add(digest, item)
+    elif isinstance(value, bytes):
+        digest.update(f"bytes {len(value)};".encode())
+        digest.update(value)
     else:
         digest.update(f"{type(value).__name__} {value!r};".encode())
 
