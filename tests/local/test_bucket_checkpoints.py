@@ -1,5 +1,6 @@
 """A checkpoint counts once its manifest is committed, and only while its files are as committed."""
 
+import hashlib
 import json
 import math
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from trainingrun_runtime.checkpoints.manifest import (
     digest_folder,
 )
 from trainingrun_runtime.checkpoints.retention import sweep
+from trainingrun_runtime.checkpoints.storage_errors import AbsentError
 from trainingrun_runtime.checkpoints.verification import newest_intact, verify
 
 
@@ -283,3 +285,19 @@ def test_a_file_that_every_rank_has_uploaded_is_what_the_last_one_has_written(
             bucket.put(f"{path}/{name}", (folder / name).read_bytes())
     whole = {**digest_folder(tmp_path / "rank-1"), **digest_folder(tmp_path / "rank-0")}
     assert digests(bucket, path) == whole
+
+
+def test_a_list_that_lacks_a_ranks_digests_leaves_no_file_out(bucket: Bucket) -> None:
+    """A store's list may lag behind what was written; an object is there by its name."""
+    path = "checkpoints/0001-000001/step-1"
+    for rank in (0, 1):
+        name = f"random-{rank}.pt"
+        bucket.put(f"{path}/{name}", b"numbers")
+        digest = asdict(FileDigest(7, hashlib.sha256(b"numbers").hexdigest()))
+        bucket.put(f"{path}/.trainingrun/rank-{rank}.json", json.dumps({name: digest}).encode())
+    whole = digests(bucket, path, ranks=(0, 1))
+    assert sorted(whole) == ["random-0.pt", "random-1.pt"]
+    bucket.delete([f"{path}/.trainingrun/rank-1.json"])
+    with pytest.raises(AbsentError, match=r"rank-1\.json is missing"):
+        digests(bucket, path, ranks=(0, 1))
+    assert digests(bucket, path) == whole, "of code without a session its files are read back"

@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Collection
 from typing import Any
 
 import ray
@@ -21,8 +22,8 @@ from ..progress.document import printable_metrics
 from ..reports.writer import ReportWriter
 from . import late_metrics, manifest, retention
 from .bucket import Bucket
-from .manifest import DIGEST_FOLDER, FileDigest, Manifest
-from .storage_errors import StorageError, recognize
+from .manifest import DIGEST_FOLDER, FileDigest, Manifest, digest_file
+from .storage_errors import AbsentError, StorageError, recognize
 from .storage_retry import StorageRetry, report_to
 from .uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 
@@ -180,7 +181,7 @@ class Committer:
             fencing_token=self._lease.fencing_token,
             index=self._index,
             metrics=printable_metrics(upload.metrics, self._contract.needed_metrics),
-            files=digests(self._bucket, path),
+            files=digests(self._bucket, path, upload.ranks),
             time=time.time(),
             group=upload.group,
             best_metric=checkpoints.best_metric,
@@ -205,26 +206,38 @@ class Committer:
             log.warning("old checkpoints were not removed: %s", error)
 
 
-def digests(bucket: Bucket, path: str) -> dict[str, FileDigest]:
+def digests(
+    bucket: Bucket, path: str, ranks: Collection[int] | None = None
+) -> dict[str, FileDigest]:
     """Digests of an uploaded checkpoint's files, as the ranks have computed them before.
 
-    Read back are the files of code that uploads by itself, of which there are no digests, and those
+    Read back are files of which there are no digests, as of code that uploads by itself, and those
     that several ranks have uploaded with different contents: the last one is what is there.
+
+    Args:
+        bucket: The run's folder.
+        path: Of the checkpoint's folder.
+        ranks: Those that have uploaded a part with digests. None: unknown, the folder is listed.
+
+    Raises:
+        AbsentError: The digests of one of the ranks are not there.
     """
+    # By name: whether a list has all objects that were written before depends on the store.
+    parts, names = {digest_file(rank) for rank in ranks or ()}, set[str]()
+    if ranks is None:
+        names = {entry.key.removeprefix(f"{path}/") for entry in bucket.list(path)}
+        parts = {name for name in names if name.startswith(f"{DIGEST_FOLDER}/")}
     found: dict[str, FileDigest] = {}
-    read_back = set()
-    prefix = f"{path}/"
-    entries = bucket.list(path)
-    for entry in entries:
-        name = entry.key.removeprefix(prefix)
-        if name.startswith(f"{DIGEST_FOLDER}/"):
-            part = json.loads(bucket.get(entry.key) or b"{}")
-            for file, digest in part.items():
-                if found.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
-                    read_back.add(file)
-    if not found:
-        read_back = {entry.key.removeprefix(prefix) for entry in entries}
-    return {**found, **{file: _digest(bucket, prefix + file) for file in sorted(read_back)}}
+    different = set()
+    for part in sorted(parts):
+        content = bucket.get(f"{path}/{part}")
+        if content is None:
+            raise AbsentError(f"{path}/{part} is missing, with the digests of a rank's files")
+        for file, digest in json.loads(content).items():
+            if found.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
+                different.add(file)
+    read_back = different | (names - parts - found.keys())
+    return {**found, **{file: _digest(bucket, f"{path}/{file}") for file in sorted(read_back)}}
 
 
 def _digest(bucket: Bucket, key: str) -> FileDigest:

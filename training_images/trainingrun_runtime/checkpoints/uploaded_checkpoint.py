@@ -22,6 +22,8 @@ class UploadedCheckpoint:
     """Number of the worker group that made it, within the driver."""
     rows: tuple[Row, ...] = ()
     """Of a checkpoint that one rank alone has made: its newest reports."""
+    ranks: tuple[int, ...] | None = None
+    """Those that have uploaded a part, of a session's checkpoint; None: it is not a session's."""
     validated: bool = False
     """Whether a validation of Ray reads it, whose scores come later."""
 

@@ -49,7 +49,12 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
         if checkpoint is not None:
             validated = bool(training_report.validation)
             upload = UploadedCheckpoint(
-                checkpoint.path, step, len(metrics), own, validated=validated
+                checkpoint.path,
+                step,
+                len(metrics),
+                own,
+                ranks=tuple(range(len(metrics))) if known is not None else None,
+                validated=validated,
             )
             ray.get(reported)  # the table has it before the checkpoint is committed
             # Synchronous: after the last report the driver waits for the uploads that are left.
