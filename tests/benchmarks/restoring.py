@@ -113,10 +113,8 @@ def _plain_read(place: list[str], rank: int) -> dict[str, Any]:
 
 
 def _own_files(newest: Manifest, rank: int) -> list[str]:
-    own = (f"shard-{rank}.pt", f"random-{rank}.pt")
-    return [
-        name for name in newest.files if name in own or name.endswith(".json") or "state" in name
-    ]
+    own = (f"rank-{rank}.safetensors", f"random-{rank}.pt")
+    return [name for name in newest.files if name in own or "state" in name]
 
 
 def _total(newest: Manifest) -> int:

@@ -1,7 +1,6 @@
 """A run that begins from another run's checkpoint, with real Ray."""
 
 import copy
-import json
 import os
 import shutil
 import signal
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from support.local_runs import Run
 from trainingrun.api.contract import SUSPEND_FILE, ContractRestore
@@ -89,16 +89,6 @@ def alter_newest(run: Run) -> None:
     name = max(newest.files, key=lambda each: newest.files[each].size)
     content = run.bucket.get(f"{newest.path}/{name}") or b""
     run.bucket.put(f"{newest.path}/{name}", content[:-1] + bytes([content[-1] ^ 1]))
-
-
-def test_ranks_of_one_machine_have_one_download(ray: LocalRay, half: Run, tmp_path: Path) -> None:
-    notes = {"notes": str(tmp_path), "steps": STEPS}
-    run = Run(ray, tmp_path, "support.notes_files:train", notes)
-    wanted = ContractRestore(uri=half.bucket.root)
-    run.contract = run.contract.model_copy(update={"restore_from": wanted})
-    assert run.drive() == 0, run.log()
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
-    assert first == second
 
 
 def test_a_run_goes_on_where_another_one_ended_and_then_needs_only_its_own_checkpoints(
@@ -189,6 +179,28 @@ def test_a_damaged_checkpoint_is_passed_over_unless_its_step_is_wanted(
     assert f"storage.restoreFrom.step is {STEPS // 2}, and in" in failure.message
     assert "is damaged" in failure.message
     assert steps_of(exact) == []
+
+
+def test_a_checkpoint_that_was_committed_and_cannot_be_read_is_passed_over(
+    linear: Callable[..., Run], source: Run, undisturbed: str
+) -> None:
+    newest = manifest.committed(source.bucket)[-1]
+    state = folder_of(source) / newest.path / "session.pt"
+    content = torch.load(state, weights_only=True)
+    content["objects"]["unreadable"] = 2**3000
+    torch.save(content, state)
+    whole = manifest.digest_folder(state.parent)
+    changed = newest.model_copy(update={"files": {name: whole[name] for name in newest.files}})
+    source.bucket.put(newest.key, changed.model_dump_json(by_alias=True).encode())
+    older = steps_of(source)[-2]
+    run = linear(source, steps=STEPS)
+    assert run.drive() == 0, run.log()
+    assert run.progress().resumed_from_step == older < STEPS // 2
+    (skipped,) = [
+        one for one in run.progress().records if one.kind is RecordKind.CHECKPOINT_SKIPPED
+    ]
+    assert "session.pt cannot be read" in skipped.message
+    assert run.metrics()["weights_sha256"] == undisturbed
 
 
 def test_a_step_that_is_missing_fails_in_a_sentence_before_any_worker_starts(

@@ -1,5 +1,6 @@
 """Sharded training (FSDP2, HSDP, tensor parallelism, both at once) on a real Ray."""
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -8,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import HuggingFaceStorageReader
 
 from support.local_runs import Run, two_workers
 from trainingrun.api.contract import ContractRestore
 from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.checkpoints import manifest
-from trainingrun_runtime.checkpoints.restored_files import LocalFiles
-from trainingrun_runtime.checkpoints.shard_files import ShardFiles, sources_in
 
 pytestmark = pytest.mark.slow
 
@@ -61,16 +62,14 @@ def undisturbed(fsdp: Callable[..., Run]) -> Run:
 
 
 def whole_state(run: Run) -> dict[str, torch.Tensor]:
-    """Every sharded tensor of the newest checkpoint, put together."""
+    """Every tensor of the newest checkpoint, put together by PyTorch's own reader."""
     newest = manifest.committed(run.bucket)[-1]
-    files = LocalFiles(Path(run.bucket.root.removeprefix("file://")) / newest.path)
-    tensors, found = ShardFiles(files), {}
-    for key, several in sources_in(files).items():
-        found[key] = torch.full(several[0].part.shape, torch.nan)
-        for source in several:
-            part = source.part
-            block = zip(part.offsets, part.sizes, strict=True)
-            found[key][tuple(slice(o, o + s) for o, s in block)] = tensors.tensor(key, source)
+    folder = Path(run.bucket.root.removeprefix("file://")) / newest.path
+    reader, found = HuggingFaceStorageReader(str(folder)), dict[str, torch.Tensor]()
+    for key, saved in reader.read_metadata().state_dict_metadata.items():
+        found[key] = torch.full(saved.size, torch.nan, dtype=saved.properties.dtype)
+    with pytest.warns(UserWarning, match="in a single process"):
+        dcp.load(found, storage_reader=reader, no_dist=True)
     return found
 
 
@@ -94,8 +93,8 @@ def test_killed_in_the_middle_it_ends_with_the_same_bits(
     kill_in_the_middle(run)
     assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
     newest = manifest.committed(run.bucket)[-1]
-    assert {name for name in newest.files if name.startswith("shard-")} == {
-        "shard-0.pt", "shard-0.json", "shard-1.pt", "shard-1.json"
+    assert {name for name in newest.files if name.startswith("rank-")} == {
+        "rank-0.safetensors", "rank-1.safetensors"
     }  # fmt: skip
 
 
@@ -147,7 +146,7 @@ def test_another_number_of_workers_and_another_mesh_go_on_with_the_same_state(
     assert loaded.progress().resumed_from_step == STEPS
     assert loaded.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
     before, after = whole_state(undisturbed), whole_state(loaded)
-    assert "optimizer['state'][0]['exp_avg']" in before
+    assert "optimizer.state.0.exp_avg" in before
     assert before.keys() == after.keys()
     assert [key for key in before if not torch.equal(before[key], after[key])] == []
 
@@ -157,3 +156,18 @@ def test_it_trains_on_where_it_was_restored(fsdp: Callable[..., Run], undisturbe
     assert sharded.drive() == 0, sharded.log()
     assert sharded.progress().step == STEPS + 5
     assert sharded.metrics()["loss"] < 2
+
+
+def test_ranks_of_one_pod_have_one_download(four: LocalRay, tmp_path: Path) -> None:
+    def a_run(name: str) -> Run:
+        (tmp_path / name).mkdir()
+        config = {"notes": str(tmp_path), "steps": 10}
+        return Run(four, tmp_path / name, "support.notes_files:train", config, workers=4)
+
+    source, run = a_run("source"), a_run("run")
+    assert source.drive() == 0, source.log()
+    wanted = ContractRestore(uri=source.bucket.root)
+    run.contract = run.contract.model_copy(update={"restore_from": wanted})
+    assert run.drive() == 0, run.log()
+    files = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert files[0] == files[1] != files[2] == files[3]

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from support.processes import wait_for
 from support.s3 import S3Server
 from trainingrun_runtime.checkpoints import bucket as bucket_module
-from trainingrun_runtime.checkpoints import shard_files, streamed_files
+from trainingrun_runtime.checkpoints import streamed_files
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.manifest import digest_file
 from trainingrun_runtime.checkpoints.storage_retry import StorageRetry
+from trainingrun_runtime.checkpoints.tensor_files import TensorFile, whole
 
 LARGE = 6_000_000  # numbers of four bytes: several parts, and a last one that is not full
 FOLDER = "checkpoints/0001-000001/step-0000000007-1"
@@ -34,26 +36,32 @@ def stored(bucket: Bucket, key: str) -> bytes:
 def test_what_is_uploaded_is_read_back_and_is_what_its_digests_say(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    state = {
+    held = {
         "large": torch.rand(LARGE),
         "view": torch.rand(10, 10).T,
-        "medium": [torch.rand(10_000) for _ in range(300)],
-        "small": [torch.tensor(float(number)) for number in range(300)],
-        "sparse": torch.eye(3).to_sparse(),
-        "number": 7,
+        "bits": torch.rand(11) > 0.5,
+        "half": torch.rand(3, 3, 3).bfloat16(),
+        "complex": torch.rand(3, dtype=torch.complex64),
+        "step": torch.tensor(7),
+        "empty": torch.zeros(0, 3),
+        **{f"medium.{number}": torch.rand(10_000) for number in range(300)},
+        **{f"small.{number}": torch.tensor(float(number)) for number in range(300)},
     }
-    index = b'{"version": 1}'
-    files = {"state.pt": state, "shard-1.json": index, "empty.json": b""}
+    rest = {"sparse": torch.eye(3).to_sparse(), "number": 7}
+    parts = {name: whole(tensor) for name, tensor in held.items()}
+    files = {"state-1.safetensors": TensorFile(parts), "random-1.pt": rest}
     streamed_files.upload(bucket, FOLDER, files, 1, StorageRetry(never))
 
     contents = {name: stored(bucket, f"{FOLDER}/{name}") for name in files}
-    assert contents["shard-1.json"] == index
-    (tmp_path / "state.pt").write_bytes(contents["state.pt"])
-    found = shard_files.loaded(tmp_path / "state.pt")
-    assert torch.equal(found["large"], state["large"])
-    assert torch.equal(found["view"], state["view"])
-    assert all(map(torch.equal, found["medium"], state["medium"]))
-    assert found["small"] == state["small"]
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    found = load_file(tmp_path / "state-1.safetensors")
+    assert found.keys() == held.keys()
+    for name, tensor in held.items():
+        assert found[name].dtype is tensor.dtype
+        assert torch.equal(found[name], tensor)
+        assert found[name].data_ptr() % tensor.element_size() == 0, "aligned"
+    found = torch.load(tmp_path / "random-1.pt", weights_only=True)
     assert torch.equal(found["sparse"].to_dense(), torch.eye(3))
     assert found["number"] == 7
     assert json.loads(stored(bucket, f"{FOLDER}/{digest_file(1)}")) == {

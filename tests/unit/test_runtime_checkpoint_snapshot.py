@@ -17,8 +17,10 @@ from trainingrun_runtime.checkpoints import snapshot, state_comparison
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.fingerprint import fingerprint
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import NotRestorable, replicated, restorable
+from trainingrun_runtime.checkpoints.tensor_files import TensorFile, whole
 
 
 class Counter:
@@ -193,6 +195,87 @@ def test_a_state_is_tried_without_the_values_of_its_tensors() -> None:
     snapshot.try_out(snapshot.encoded({"it": Counter(state)}, {"it"}))
     with pytest.raises(NotSavable, match=r"it: state_dict\(\)\['state'\]\['f'\] is a function"):
         snapshot.encoded({"it": Counter({"f": lambda: 0})}, {"it"})
+
+
+def test_what_is_no_tensor_is_read_back_before_it_counts() -> None:
+    tensors = TensorFile({"it": whole(torch.ones(3))})
+    readable = {"objects": {"it": {"step": 7, "of": torch.ones(2).to_sparse()}}}
+    snapshot.require_readable({"session.pt": readable, "state-0.safetensors": tensors})
+    unknown = {"objects": {"other": 1, "it": [1, 2**3000]}}
+    with pytest.raises(NotSavable, match=r"^it: its state cannot be read back from a checkpoint"):
+        snapshot.require_readable({"random-0.pt": readable, "session.pt": unknown})
+
+
+def rewrite(file: Path, **changed: Any) -> None:
+    content = torch.load(file, weights_only=True)
+    torch.save({**content, **changed}, file)
+
+
+def test_a_checkpoint_that_nobody_can_read_is_told_before_it_is_restored(tmp_path: Path) -> None:
+    saved(tmp_path, [{"a": Counter(1)}, {"a": Counter(1)}], set())
+    names = ["session.pt", "random-1.pt"]
+    assert snapshot.unreadable(LocalFiles(tmp_path), names) is None
+    rewrite(tmp_path / "random-1.pt", objects={"b": {"__trainingrun__": "newer"}})
+    assert "random-1.pt cannot be read: the checkpoint holds a 'newer'" in str(
+        snapshot.unreadable(LocalFiles(tmp_path), names)
+    )
+    rewrite(tmp_path / "session.pt", objects={"a": 2**3000})
+    assert str(snapshot.unreadable(LocalFiles(tmp_path), names)).startswith(
+        "session.pt cannot be read: "
+    )
+
+
+def test_a_missing_file_of_a_rank_is_no_rank_without_one(tmp_path: Path) -> None:
+    saved(tmp_path, [{"a": Counter(rank)} for rank in range(2)], set())
+    (tmp_path / "random-1.pt").unlink()
+    files = LocalFiles(tmp_path)
+    reason = snapshot.unreadable(files, ["session.pt", "random-0.pt"])
+    assert reason == "it lacks random-1.pt, of one of its 2 ranks"
+    with pytest.raises(DamagedFiles, match=r"lacks random-1\.pt; it was not written whole"):
+        snapshot.restore(files, {"a": Counter()}, 1, 2)
+    newcomer = Counter()
+    snapshot.restore(files, {"a": newcomer}, 2, 3)
+    assert newcomer.state == 0, "a rank that the former world did not have"
+
+
+def test_after_survivors_have_saved_no_rank_needs_a_file_of_its_own(tmp_path: Path) -> None:
+    states = snapshot.encoded({"a": Counter(5)}, {"a"})
+    trees = {name: state.tree for name, state in states.items()}
+    checkpoints.write(snapshot.shared(trees, (), Position(step=7), 2), tmp_path)
+    assert snapshot.unreadable(LocalFiles(tmp_path), ["session.pt"]) is None
+    found = Counter()
+    snapshot.restore(LocalFiles(tmp_path), {"a": found}, 1, 2)
+    assert found.state == 5
+
+
+class Mixed(torch.optim.Optimizer):
+    """Of parameters in bfloat16: averages and weights in float32, as mixed precision keeps them."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            value = torch.full_like(parameter, 1 / 3, dtype=torch.float32)
+            seen = torch.full(parameter.shape, 2**40 + 1)
+            self.state[parameter] = {
+                "average": value, "more": {"weights": [value + 1]}, "seen": seen, "step": seen[:1]
+            }  # fmt: skip
+
+
+def test_what_an_optimizer_keeps_comes_back_in_its_own_types(tmp_path: Path) -> None:
+    first, second = (Mixed([torch.zeros(3, dtype=torch.bfloat16)]) for _ in range(2))
+    first.step()
+    saved(tmp_path, [{"o": first}], set())
+    snapshot.restore(LocalFiles(tmp_path), {"o": second}, 0, 1)
+    (kept,), (found,) = first.state.values(), second.state.values()
+    for mine, theirs in (
+        (kept["average"], found["average"]),
+        (kept["more"]["weights"][0], found["more"]["weights"][0]),
+        (kept["seen"], found["seen"]),
+    ):
+        assert theirs.dtype is mine.dtype
+        assert torch.equal(theirs, mine)
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])

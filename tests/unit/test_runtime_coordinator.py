@@ -128,6 +128,16 @@ def test_the_reason_why_no_rank_saved_the_last_step_is_said_once(coordinator: Co
     ]
 
 
+def test_ranks_of_a_pod_agree_on_one_folder(coordinator: Coordinator) -> None:
+    former, _ = coordinator.search_begins()
+    assert coordinator.restore_folder(former, "pod a", "/tmp/0") == "/tmp/0"
+    assert coordinator.restore_folder(former, "pod a", "/tmp/1") == "/tmp/0"
+    assert coordinator.restore_folder(former, "pod b", "/tmp/2") == "/tmp/2"
+    search, _ = coordinator.search_begins()
+    assert coordinator.restore_folder(search, "pod a", "/tmp/3") == "/tmp/3", "another search"
+    assert coordinator.restore_folder(former, "pod a", "/tmp/4") == "/tmp/4", "a former group"
+
+
 def test_the_document_has_few_metrics_and_the_result_all_of_them(tmp_path: Path) -> None:
     best = ContractCheckpoints(best_metric="iou/58")
     contract = CONTRACT.model_copy(update={"checkpoints": best})

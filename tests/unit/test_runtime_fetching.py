@@ -1,25 +1,27 @@
 """What each rank downloads of a checkpoint before it is restored, and that it verifies it."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Lock
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from support.checkpoints import put, saved
-from trainingrun_runtime.checkpoints import manifest, restore_source, verification
+from trainingrun_runtime.checkpoints import fetching, manifest, restore_source, verification
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.fetching import Fetched, Share, share_of
 from trainingrun_runtime.checkpoints.manifest import Manifest
-from trainingrun_runtime.checkpoints.storage_errors import StorageError
-from trainingrun_runtime.coordination.shared_downloads import SharedDownloads
+from trainingrun_runtime.checkpoints.restored_tensors import opened
+from trainingrun_runtime.checkpoints.storage_errors import DamagedError, StorageError
+from trainingrun_runtime.checkpoints.tensor_files import file_size
 
+ONES = 300_000
 FOUR_RANKS = [
-    "state.pt",
+    "session.pt",
     *(f"random-{rank}.pt" for rank in range(4)),
-    *(f"shard-{rank}.pt" for rank in range(4)),
-    *(f"shard-{rank}.json" for rank in range(4)),
+    *(f"state-{rank}.safetensors" for rank in range(2)),
+    *(f"rank-{rank}.safetensors" for rank in range(4)),
 ]
 
 
@@ -32,29 +34,33 @@ def own(rank: int, world_size: int) -> set[str]:
     """The files of former ranks that a rank downloads, and no other one does."""
     share = share_of(FOUR_RANKS, rank, world_size, former=4)
     assert share.verified == []
-    assert set(share.common) == {"state.pt", *(n for n in FOUR_RANKS if n.endswith(".json"))}
+    assert set(share.common) == {"session.pt", "state-0.safetensors", "state-1.safetensors"}
     return set(share.kept)
 
 
 def test_a_rank_downloads_its_own_files_and_what_all_need() -> None:
-    assert own(2, 4) == {"shard-2.pt", "random-2.pt"}
+    assert own(2, 4) == {"rank-2.safetensors", "random-2.pt"}
 
 
-def test_of_fewer_ranks_each_downloads_neighboring_shards() -> None:
-    assert own(1, 2) == {"shard-2.pt", "shard-3.pt", "random-1.pt", "random-3.pt"}
+def test_of_fewer_ranks_each_downloads_neighboring_parts() -> None:
+    assert own(1, 2) == {
+        "rank-2.safetensors", "rank-3.safetensors", "random-1.pt", "random-3.pt"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("files", [FOUR_RANKS, ["model.bin", "a/b", "shard-9.pt", "random-9.pt"]])
+@pytest.mark.parametrize(
+    "files", [FOUR_RANKS, ["model.bin", "a/b", "rank-9.safetensors", "random-9.pt"]]
+)
 def test_all_ranks_together_read_every_file(files: list[str], world_size: int) -> None:
     shares = [share_of(files, rank, world_size, former=4) for rank in range(world_size)]
     assert {name for share in shares for part in share for name in part} == set(files)
 
 
 def test_what_no_session_has_saved_is_read_once_and_not_kept() -> None:
-    files = ["model.bin", "optimizer.bin", "shard-1.pt"]
+    files = ["model.bin", "optimizer.bin", "rank-1.safetensors"]
     assert [share_of(files, rank, 2, former=2) for rank in (0, 1)] == [
-        Share([], ["model.bin", "shard-1.pt"]),
+        Share([], ["model.bin", "rank-1.safetensors"]),
         Share([], ["optimizer.bin"]),
     ]
 
@@ -85,87 +91,100 @@ def test_a_damaged_file_is_named_and_not_kept(bucket: Bucket, tmp_path: Path, ke
     fetched.close()
 
 
-def common_files(bucket: Bucket, folder: Path) -> Manifest:
-    """A checkpoint of a large file, two smaller ones and twenty small ones, for all ranks."""
-    sizes = {"state.pt": 9000, "state-1.pt": 8000, "state-2.pt": 7000}
-    sizes |= {f"shard-{rank}.json": 10 + rank for rank in range(20)}
+@pytest.fixture
+def newest(bucket: Bucket, tmp_path: Path) -> Manifest:
+    """A checkpoint of two ranks."""
+    folder = tmp_path / "files"
     folder.mkdir()
-    for name, size in sizes.items():
-        (folder / name).write_bytes(b"x" * size)
+    save_file({"weight": torch.ones(ONES)}, folder / "state-0.safetensors")
+    for name in ("session.pt", "random-0.pt", "random-1.pt"):
+        (folder / name).write_bytes(b"x" * 100)
     put(bucket, folder, step=10, index=1)
     return manifest.committed(bucket)[0]
 
 
-def test_ranks_of_a_machine_that_ask_in_turn_download_each_file_once(
-    bucket: Bucket, tmp_path: Path
+def first_of_its_pod(bucket: Bucket, newest: Manifest) -> Fetched:
+    """Rank 0, which has downloaded what both ranks need."""
+    first = Fetched(bucket, newest)
+    assert first.fetch(share_of(newest.files, 0, 2, former=2)) is None
+    return first
+
+
+def test_what_one_rank_of_a_pod_has_downloaded_the_others_map(
+    bucket: Bucket, newest: Manifest
 ) -> None:
-    found = common_files(bucket, tmp_path / "files")
-    downloads = SharedDownloads()
-    search, turns = downloads.begin(), Barrier(2)
-    share = share_of(found.files, 0, 1, 1)
-    asked: list[list[tuple[int, list[str]]]] = [[], []]
-
-    def fetch(rank: int) -> Fetched:
-        fetched = Fetched(bucket, found)
-
-        def claim(names: list[str], most: int) -> list[str]:
-            if most == 1:
-                turns.wait(10)  # both begin before one has finished a file
-            with lock:
-                mine = downloads.claim(search, "here", names, most)
-            asked[rank].append((most, mine))
-            return mine
-
-        assert fetched.fetch(share, claim) is None
-        return fetched
-
-    lock = Lock()
-    with ThreadPoolExecutor(2) as pool:
-        ranks = list(pool.map(fetch, (0, 1)))
-    claimed = [name for rank in ranks for name in rank.claimed]
-    assert sorted(claimed) == sorted(found.files)
-    for rank in ranks:
-        assert {path.name for path in rank.folder.iterdir()} == set(rank.claimed)
-        rank.close()
-    assert {asked[0][0][1][0], asked[1][0][1][0]} == {"state.pt", "state-1.pt"}
-    for calls in asked:
-        assert [most for most, _ in calls] in ([1, 4, 16], [1, 4, 16, 64]), "few for many files"
+    first, other = first_of_its_pod(bucket, newest), Fetched(bucket, newest)
+    share = share_of(newest.files, 1, 2, former=2)
+    assert other.fetch(share._replace(common=())) is None
+    assert [path.name for path in other.folder.iterdir()] == ["random-1.pt"]
+    bucket.delete(f"{newest.path}/{name}" for name in newest.files)
+    other.take_over(first.folder, share.common)
+    name = "state-0.safetensors"
+    assert other.path(name).stat().st_ino == first.path(name).stat().st_ino
+    first.close()
+    weight = opened(other.path(name)).get_tensor("weight")
+    weight.zero_()
+    assert opened(other.path(name)).get_tensor("weight").sum() == ONES, "no other rank sees it"
+    other.close()
+    assert not other.folder.exists()
 
 
-def test_what_was_claimed_before_an_outage_is_downloaded_after_it(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_the_first_rank_no_longer_has_is_downloaded(bucket: Bucket, newest: Manifest) -> None:
+    first, other = first_of_its_pod(bucket, newest), Fetched(bucket, newest)
+    first.close()
+    other.take_over(first.folder, ["session.pt"])
+    assert other.path("session.pt").read_bytes() == b"x" * 100
+    bucket.put(f"{newest.path}/random-0.pt", b"y" * 100)
+    with pytest.raises(DamagedError, match="was changed while it was restored"):
+        other.path("random-0.pt")
+    other.close()
+
+
+def test_what_was_downloaded_before_an_outage_is_not_downloaded_again(
+    bucket: Bucket, newest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = common_files(bucket, tmp_path / "files")
-    downloads = SharedDownloads()
-    search = downloads.begin()
-    fetched, share = Fetched(bucket, found), share_of(found.files, 0, 1, 1)
-
-    def claim(names: list[str], most: int) -> list[str]:
-        return downloads.claim(search, "here", names, most)
-
-    content = verification.wrong_content
+    fetched, share = Fetched(bucket, newest), share_of(newest.files, 0, 1, former=2)
+    content, read = verification.wrong_content, []
 
     def outage(*arguments: Any) -> str | None:
-        if arguments[2] == "state-1.pt":
+        if arguments[2] == "state-0.safetensors" and not read:
+            read.append("")
             raise StorageError("the store does not answer")
+        read.append(arguments[2])
         return content(*arguments)
 
     monkeypatch.setattr(verification, "wrong_content", outage)
     with pytest.raises(StorageError, match="does not answer"):
-        fetched.fetch(share, claim)
-    monkeypatch.undo()
-    assert fetched.fetch(share, claim) is None
-    assert {path.name for path in fetched.folder.iterdir()} == set(found.files)
+        fetched.fetch(share)
+    assert fetched.fetch(share) is None
+    assert sorted(filter(None, read)) == sorted(newest.files), "each once"
     fetched.close()
+
+
+def test_the_header_of_a_file_that_is_not_here_is_read_alone(
+    bucket: Bucket, newest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "state-0.safetensors"
+    whole = bucket.get(f"{newest.path}/{name}") or b""
+    for first in (fetching._FIRST, 8, 50):
+        monkeypatch.setattr(fetching, "_FIRST", first)
+        fetched = Fetched(bucket, newest)
+        header = fetched.header(name)
+        assert whole.startswith(header)
+        assert file_size(header) == len(whole)
+        assert list(fetched.folder.iterdir()) == []
+        fetched.path(name)
+        assert fetched.header(name) == header
+        fetched.close()
 
 
 def test_a_checkpoint_that_a_rank_refused_is_skipped(bucket: Bucket, tmp_path: Path) -> None:
     older = saved(bucket, tmp_path / "older", step=10, index=1)
     newest = saved(bucket, tmp_path / "newest", step=20, index=2)
     assert restore_source.choose(bucket, None, {}) == (newest, False, [])
-    refused = {bucket.uri(newest.key): "shard-1.pt is missing"}
+    refused = {bucket.uri(newest.key): "rank-1.safetensors is missing"}
     found, _, skipped = restore_source.choose(bucket, None, refused)
     assert found == older
     assert [one.reason for one in skipped] == [
-        "the checkpoint of step 20 is damaged: shard-1.pt is missing"
+        "the checkpoint of step 20 is damaged: rank-1.safetensors is missing"
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -29,12 +30,12 @@ from support.sharded_models import (
     tensors,
     whole_model,
 )
-from trainingrun_runtime.checkpoints import shard_files, snapshot, state_comparison
+from trainingrun_runtime.checkpoints import snapshot, state_comparison
 from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.last_step import LastStep
-from trainingrun_runtime.checkpoints.resharding import DoesNotFit
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.restored_tensors import DoesNotFit
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.watched_tensors import NotWhole
 
@@ -98,10 +99,11 @@ def test_each_rank_of_another_mesh_gets_its_part(
             assert layouts == ({DTensor} if restored.placements else {torch.Tensor})
 
 
-def test_a_replicated_state_is_saved_as_before(tmp_path: Path) -> None:
+def test_a_replicated_state_has_no_parts(tmp_path: Path) -> None:
     save_trained(tmp_path, WHOLE)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["random-0.pt", "state.pt"]
-    assert "sharded" not in str(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "random-0.pt", "session.pt", "state-0.safetensors"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -116,12 +118,18 @@ def test_each_part_is_saved_once_and_each_rank_saves_some(
     tmp_path: Path, layout: Layout, parts: int
 ) -> None:
     save_trained(tmp_path, layout)
-    saved = [
-        json.loads((tmp_path / f"shard-{rank}.json").read_text())["parts"] for rank in range(4)
-    ]
-    places = [(key, tuple(part["offsets"])) for each in saved for key, part in each.items()]
+    saved = [offsets(tmp_path / f"rank-{rank}.safetensors") for rank in range(4)]
+    places = [(key, place) for each in saved for key, place in each.items()]
     assert len(places) == len(set(places)) == parts, "of weight and bias, and two moments of each"
     assert all(saved)
+
+
+def offsets(file: Path) -> dict[str, tuple[int, ...]]:
+    """Where the parts in a file lie in the whole tensors."""
+    with safe_open(file, "pt") as opened:
+        found = json.loads(opened.metadata()["DCP_SHARDING_INFO"])
+        assert found.keys() == set(opened.keys())
+    return {key: tuple(entry["saved_offsets"]) for key, entry in found.items()}
 
 
 def test_ranks_with_different_parts_do_not_differ(tmp_path: Path) -> None:
@@ -157,7 +165,7 @@ def test_a_model_of_another_size_is_refused(two_ranks: Path) -> None:
         model, _ = a_model(rows(2), trained=False, inputs=5)
         with pytest.raises(
             DoesNotFit,
-            match=r"model\['weight'\] has shape \(8, 6\) in the checkpoint and \(8, 5\) in this",
+            match=r"model\.weight has shape \(8, 6\) in the checkpoint and \(8, 5\) in this",
         ):
             snapshot.restore(LocalFiles(two_ranks), {"model": model}, 0, 2)
 
@@ -166,7 +174,7 @@ def test_a_tensor_for_which_there_is_no_place_is_refused(tmp_path: Path) -> None
     save(tmp_path, 1, lambda rank: {"average": Holder(laid_out(torch.ones(2, 2), rows(1)))})
     with (
         one_rank(0, 1),
-        pytest.raises(DoesNotFit, match=r"average\['state'\], sharded, .* nothing there yet"),
+        pytest.raises(DoesNotFit, match=r"average\.state, sharded, .* nothing there yet"),
     ):
         snapshot.restore(LocalFiles(tmp_path), {"average": Holder(None)}, 0, 1)
 
@@ -212,6 +220,24 @@ def test_an_optimizer_whose_state_has_another_shape_is_refused() -> None:
             snapshot.encoded({"optimizer": optimizer}, {"optimizer"})
 
 
+def test_a_sharded_optimizers_state_keeps_its_types(tmp_path: Path) -> None:
+    def half(rank: int, trained: bool) -> dict[str, Any]:
+        model, optimizer = a_model(rows(2), trained=trained)
+        optimizer.zero_grad()
+        return {"model": model.bfloat16(), "optimizer": optimizer}
+
+    save(tmp_path, 2, lambda rank: half(rank, True))
+    whole = tensors(*whole_model(trained=True))
+    for rank in range(2):
+        with one_rank(rank, 2):
+            objects = half(rank, False)
+            snapshot.restore(LocalFiles(tmp_path), objects, rank, 2)
+            found = tensors(objects["model"], objects["optimizer"])
+            assert found["weight"].dtype is torch.bfloat16
+            assert found["0.exp_avg"].dtype is torch.float32
+            assert same_part(found["0.exp_avg"], whole["0.exp_avg"])
+
+
 def last_step_of(rank: int) -> tuple[LastStep, dict[str, Any]]:
     """What a rank of HSDP notes at the end of step 7, and its objects."""
     model, optimizer = a_model(HSDP, trained=True)
@@ -231,7 +257,7 @@ def test_ranks_that_hold_each_part_once_save_the_last_step_together(
             taken = last_step_of(rank)[0].take(7)
             trees = {name: state.tree for name, state in taken.items()}
             parts = {place: part for state in taken.values() for place, part in state.parts.items()}
-            files = shard_files.contents(parts, rank, lambda copy: copy)
+            files = snapshot.rank_tensors(parts, rank)
             files |= snapshot.shared(trees, (), Position(step=7), HSDP.ranks)
             checkpoints.write(files, tmp_path)
     found, wanted = restore(tmp_path, WHOLE, 0), tensors(*whole_model(trained=True))

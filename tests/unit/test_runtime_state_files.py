@@ -1,16 +1,18 @@
 """A large state that all ranks hold alike: each of them saves a part and restores all of it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from support import checkpoints
 from trainingrun_runtime.checkpoints import snapshot, state_comparison, state_files
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
-from trainingrun_runtime.checkpoints.shard_files import DamagedShards
+from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.state_files import LEAST_FILE
 
@@ -71,9 +73,12 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
 def test_each_rank_saves_about_as_much_and_restores_all_of_it(tmp_path: Path) -> None:
     save(tmp_path, [{"model": a_model()}, {"model": a_model()}])
     sizes = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
-    assert sizes.keys() == {"state.pt", "state-1.pt", "random-0.pt", "random-1.pt"}
+    assert sizes.keys() == {
+        "session.pt", "state-0.safetensors", "state-1.safetensors", "random-0.pt", "random-1.pt"
+    }  # fmt: skip
     saved = state_files.divided({"model": whole_tree()}, {}, 2).tensors[1].values()
-    assert 0 <= sum(tensor.nbytes for tensor in saved) - 5 * 4 * WIDTH**2 < 4 * WIDTH**2, "of ten"
+    nbytes = sum(part.local.nbytes for part in saved)
+    assert 0 <= nbytes - 5 * 4 * WIDTH**2 < 4 * WIDTH**2, "of ten"
     for rank, ranks in ((0, 2), (1, 2), (2, 3), (0, 1)):
         assert equal(restored(tmp_path, rank, ranks), a_model())
 
@@ -90,7 +95,7 @@ def test_an_optimizers_state_is_divided_as_well(tmp_path: Path) -> None:
     first = trained()
     torch.manual_seed(0)
     save(tmp_path, [first, trained()])
-    assert (tmp_path / "state-1.pt").exists()
+    assert (tmp_path / "state-1.safetensors").exists()
     other = trained()
     snapshot.restore(LocalFiles(tmp_path), other, 0, 2)
     assert equal(other["model"], first["model"])
@@ -101,24 +106,47 @@ def test_an_optimizers_state_is_divided_as_well(tmp_path: Path) -> None:
 def test_a_small_state_is_in_one_file(tmp_path: Path) -> None:
     models = [{"model": a_model(layers=2)} for _ in range(8)]
     save(tmp_path, models)
-    assert not list(tmp_path.glob("state-*.pt")), "12 KiB are not worth a second one"
+    assert len(list(tmp_path.glob("state-*"))) == 1, "12 KiB are not worth a second one"
 
 
 def test_of_many_ranks_some_save_and_they_are_spread_over_the_pods() -> None:
     trees = {"it": {str(i): torch.empty(2**10) for i in range(9)}}
-    assert sorted(state_files.divided(trees, {}, 8).tensors) == [4], "36 KiB are two files"
+    assert sorted(state_files.divided(trees, {}, 8).tensors) == [0, 4], "36 KiB are two files"
 
 
-def test_what_is_no_plain_tensor_stays_in_the_first_file() -> None:
+def test_what_safetensors_does_not_have_stays_with_what_is_no_tensor() -> None:
     others = {
         "sparse": torch.eye(300).to_sparse(),
+        "complex": torch.ones(300, dtype=torch.complex128),
         "array": {"__trainingrun__": "array", "bytes": torch.zeros(10**5, dtype=torch.uint8)},
         "text": "x" * 10**5,
     }
     trees = {"it": {**others, **{str(i): torch.empty(2**12) for i in range(2)}}}
     divided = state_files.divided(trees, {}, 2)
-    assert [list(tensors) for tensors in divided.tensors.values()] == [["it['1']"]]
+    assert {rank: list(parts) for rank, parts in divided.tensors.items()} == {
+        0: ["it.0"], 1: ["it.1"]
+    }  # fmt: skip
     assert all(divided.trees["it"][name] is other for name, other in others.items())
+
+
+def test_dimensions_keep_their_order_in_memory(tmp_path: Path) -> None:
+    """An optimizer's averages have that of their parameter, such as torch.channels_last."""
+
+    class Holder:
+        state: Any = torch.arange(120.0).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"state": self.state}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.state = state["state"]
+
+    save(tmp_path, [{"it": Holder()}])
+    other = Holder()
+    other.state = None
+    snapshot.restore(LocalFiles(tmp_path), {"it": other}, 0, 1)
+    assert torch.equal(other.state, Holder.state)
+    assert other.state.stride() == Holder.state.stride()
 
 
 def test_what_rank_0_decides_is_saved_by_rank_0(tmp_path: Path) -> None:
@@ -129,13 +157,13 @@ def test_what_rank_0_decides_is_saved_by_rank_0(tmp_path: Path) -> None:
         [{"model": a_model(1.0)}, {"model": a_model(2.0)}],
         parameters={"model": parameters},
     )
-    assert (tmp_path / "state-1.pt").exists()
+    assert (tmp_path / "state-1.safetensors").exists()
     assert equal(restored(tmp_path, rank=1), a_model(1.0))
 
 
 def test_what_differs_from_rank_to_rank_stays_with_each(tmp_path: Path) -> None:
     save(tmp_path, [{"model": a_model(1.0)}, {"model": a_model(2.0)}], own={"model"})
-    assert not (tmp_path / "state-1.pt").exists()
+    assert not (tmp_path / "state-1.safetensors").exists()
     assert equal(restored(tmp_path, rank=1), a_model(2.0))
 
 
@@ -146,56 +174,61 @@ def test_one_object_is_restored_alone(tmp_path: Path) -> None:
     assert equal(model, a_model())
 
 
+def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], Any]:
+    """A file with other tensors of the same names."""
+    return lambda file: save_file({k: change(t) for k, t in load_file(file).items()}, file)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         pytest.param(
-            lambda folder, _: (folder / "state-1.pt").unlink(),
-            r"lacks the file with model\[.*not written whole",
+            Path.unlink,
+            r"lacks state-1\.safetensors, with model\..*not written whole",
             id="no file",
         ),
         pytest.param(
-            lambda folder, _: (folder / "state-1.pt").write_bytes(b"none"),
-            r"state-1\.pt cannot be read",
+            lambda file: file.write_bytes(b"none"),
+            r"state-1\.safetensors cannot be read",
             id="another file",
         ),
         pytest.param(
-            lambda folder, _: torch.save([1], folder / "state-1.pt"),
-            r"state-1\.pt does not hold model\[",
+            lambda file: torch.save([1], file),
+            r"state-1\.safetensors cannot be read",
+            id="a pickle",
+        ),
+        pytest.param(
+            lambda file: save_file({"other": torch.ones(1)}, file),
+            r"model\..* in state-1\.safetensors cannot be read",
             id="another content",
         ),
         pytest.param(
-            lambda folder, content: torch.save(
-                {key: value[:1] for key, value in content.items()}, folder / "state-1.pt"
-            ),
-            r"state-1\.pt does not hold model\[.* as state\.pt says",
+            changed(lambda tensor: tensor[:1].clone()),
+            r"state-1\.safetensors does not hold model\..* as the checkpoint's state says",
             id="other shapes",
         ),
         pytest.param(
-            lambda folder, content: torch.save(
-                {key: value.half() for key, value in content.items()}, folder / "state-1.pt"
-            ),
-            r"state-1\.pt does not hold model\[.* as state\.pt says",
+            changed(torch.Tensor.half),
+            r"state-1\.safetensors does not hold model\..* as the checkpoint's state says",
             id="other types",
         ),
     ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_refused(
-    tmp_path: Path, change: Any, sentence: str
+    tmp_path: Path, change: Callable[[Path], Any], sentence: str
 ) -> None:
     save(tmp_path, [{"model": a_model()}, {"model": a_model()}])
-    change(tmp_path, torch.load(tmp_path / "state-1.pt", weights_only=True))
-    with pytest.raises(DamagedShards, match=sentence):
+    change(tmp_path / "state-1.safetensors")
+    with pytest.raises(DamagedFiles, match=sentence):
         restored(tmp_path)
 
 
-@pytest.mark.parametrize("rank", ["../1", -1, None, True, 2**70])
-def test_a_reference_leads_to_no_other_file(tmp_path: Path, rank: Any) -> None:
+@pytest.mark.parametrize("file", ["../state-1.safetensors", "session.pt", "/etc/passwd", 1, True])
+def test_a_description_leads_to_no_other_file(tmp_path: Path, file: Any) -> None:
     save(tmp_path, [{"model": a_model()}, {"model": a_model()}])
-    saved = torch.load(tmp_path / "state.pt", weights_only=True)
+    saved = torch.load(tmp_path / "session.pt", weights_only=True)
     for item in saved["objects"]["model"]["items"].values():
-        if isinstance(item, dict):
-            item["rank"] = rank
-    torch.save(saved, tmp_path / "state.pt")
-    with pytest.raises(DamagedShards, match="lacks the file"):
+        item["file"] = file
+    torch.save(saved, tmp_path / "session.pt")
+    with pytest.raises(DamagedFiles, match="does not say which tensor"):
         restored(tmp_path)

@@ -5,22 +5,24 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from support.sharded_checkpoints import restore, save_trained
 from support.sharded_models import one_rank, rows, same_part, tensors, whole_model
-from trainingrun_runtime.checkpoints import checkpoint_files, manifest, verification
+from trainingrun_runtime.checkpoints import manifest, verification
 from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.fetching import Fetched
 from trainingrun_runtime.checkpoints.manifest import Manifest
-from trainingrun_runtime.checkpoints.restored_files import FetchedFiles, files_of
-from trainingrun_runtime.checkpoints.shard_files import DamagedShards
+from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
 from trainingrun_runtime.checkpoints.storage_errors import StorageError
-from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint
 
 
 @pytest.fixture
@@ -42,16 +44,23 @@ class Hostile:
 
 
 def refused(folder: Path, said: str) -> None:
-    with one_rank(0, 2), pytest.raises(DamagedShards, match=said):
+    with one_rank(0, 2), pytest.raises(DamagedFiles, match=said):
         restore(folder, rows(2), 0)
 
 
-@pytest.mark.parametrize("name", ["shard-1.pt", "shard-0.pt"])
-def test_code_in_a_checkpoint_is_not_executed(two_ranks: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["rank-1.safetensors", "rank-0.safetensors"])
+def test_code_in_a_file_of_tensors_is_not_executed(two_ranks: Path, name: str) -> None:
     mark = two_ranks / "executed"
-    torch.save({"model['weight']": Hostile(mark)}, two_ranks / name)
-    with one_rank(0, 1), pytest.raises(DamagedShards, match=f"{name} cannot be read"):
-        restore(two_ranks, rows(1), 0)
+    torch.save({"model.weight": Hostile(mark)}, two_ranks / name)
+    refused(two_ranks, f"{name} cannot be read: its header has")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["session.pt", "random-0.pt"])
+def test_code_in_what_is_no_tensor_is_not_executed(two_ranks: Path, name: str) -> None:
+    mark = two_ranks / "executed"
+    torch.save({"objects": Hostile(mark)}, two_ranks / name)
+    refused(two_ranks, f"{name} cannot be read")
     assert not mark.exists()
 
 
@@ -67,34 +76,35 @@ def test_metadata_of_distributed_checkpoints_is_not_read(two_ranks: Path) -> Non
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        pytest.param(
-            ["shard-1.pt", "shard-1.json"],
-            r"a part of model\['weight'\], of shape \(8, 6\), is missing .* in shard-0\.pt",
-            id="a rank's files",
-        ),
-        pytest.param(
-            ["shard-1.pt"], r"has shard-1\.json and no shard-1\.pt", id="a rank's tensors"
-        ),
-        pytest.param(
-            ["shard-1.json"], r"a part of model\['weight'\], .* is missing", id="a rank's index"
-        ),
-        pytest.param(
-            ["shard-0.json", "shard-1.json"], r"has no part of model\['weight'\]", id="all of it"
-        ),
+        pytest.param([1], r"a part of model\.weight, of shape \(8, 6\), is missing", id="a rank's"),
+        pytest.param([0, 1], r"has no part of model\.weight", id="all of it"),
     ],
 )
-def test_a_missing_shard_is_refused(two_ranks: Path, missing: list[str], said: str) -> None:
-    for name in missing:
-        (two_ranks / name).unlink()
+def test_a_missing_file_of_tensors_is_refused(
+    two_ranks: Path, missing: list[int], said: str
+) -> None:
+    for rank in missing:
+        (two_ranks / f"rank-{rank}.safetensors").unlink()
     refused(two_ranks, said)
 
 
-def test_a_damaged_shard_is_refused(two_ranks: Path) -> None:
-    shard = two_ranks / "shard-0.pt"
-    shard.write_bytes(shard.read_bytes()[:-100])
-    refused(two_ranks, r"shard-0\.pt cannot be read")
-    torch.save([1, 2], shard)
-    refused(two_ranks, r"shard-0\.pt holds a list instead of tensors")
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(lambda whole: whole[:-100], id="torn"),
+        pytest.param(lambda whole: whole[:20], id="torn within its header"),
+        pytest.param(lambda whole: b"", id="empty"),
+        pytest.param(lambda whole: b"\xff" * 8 + whole[8:], id="a header beyond any memory"),
+        pytest.param(lambda whole: whole[:8] + b"[1]" + whole[11:], id="no header"),
+        pytest.param(lambda whole: whole + b"more", id="more than it says"),
+    ],
+)
+def test_a_damaged_file_of_tensors_is_refused(
+    two_ranks: Path, content: Callable[[bytes], bytes]
+) -> None:
+    file = two_ranks / "rank-0.safetensors"
+    file.write_bytes(content(file.read_bytes()))
+    refused(two_ranks, r"rank-0\.safetensors cannot be read|tensors cannot be read")
 
 
 @pytest.fixture
@@ -121,151 +131,146 @@ def committed(two_ranks: Path) -> tuple[Bucket, Manifest]:
 
 
 def alter(bucket: Bucket, key: str) -> None:
-    """Change one byte in the middle."""
+    """Change the last byte."""
     content = bytearray(bucket.get(key) or b"")
-    content[len(content) // 2] ^= 1
+    content[-1] ^= 1
     bucket.put(key, bytes(content))
 
 
 def test_an_altered_shard_is_not_as_committed(committed: tuple[Bucket, Manifest]) -> None:
     bucket, found = committed
     assert verification.newest_intact(bucket)[0] == found
-    alter(bucket, f"{found.path}/shard-1.pt")
+    alter(bucket, f"{found.path}/rank-1.safetensors")
     intact, skipped = verification.newest_intact(bucket)
     assert intact is None
-    assert "shard-1.pt has another content than was committed" in skipped[0].reason
+    assert "rank-1.safetensors has another content than was committed" in skipped[0].reason
 
 
-def test_a_rank_downloads_the_shards_that_it_needs_and_verifies_them(
-    committed: tuple[Bucket, Manifest], tmp_path: Path
+def downloaded(fetched: Fetched) -> list[str]:
+    return sorted(file.name for file in fetched.folder.iterdir())
+
+
+def test_a_rank_downloads_the_files_that_it_needs_and_verifies_them(
+    committed: tuple[Bucket, Manifest],
 ) -> None:
     bucket, found = committed
-    checkpoint = RetryingCheckpoint(*checkpoint_files.offered(bucket, found))
-    mine, whole = tmp_path / "mine", tensors(*whole_model(trained=True))
-    mine.mkdir()
+    whole, fetched = tensors(*whole_model(trained=True)), Fetched(bucket, found)
     with one_rank(1, 2):
-        restored = restore(FetchedFiles(checkpoint, mine, list(found.files)), rows(2), 1)
+        restored = restore(fetched, rows(2), 1)
         assert all(same_part(restored[name], whole[name]) for name in whole)
-    assert sorted(file.name for file in mine.iterdir()) == [
-        "random-1.pt", "shard-0.json", "shard-1.json", "shard-1.pt", "state.pt"
+    assert downloaded(fetched) == [
+        "random-1.pt", "rank-1.safetensors", "session.pt", "state-0.safetensors"
     ]  # fmt: skip
-    with files_of(checkpoint, Fetched(bucket, found)) as files:
-        assert isinstance(files, FetchedFiles)
-        alter(bucket, f"{found.path}/shard-0.pt")
-        with one_rank(0, 2), pytest.raises(StorageError, match=r"shard-0\.pt changed while"):
-            restore(files, rows(2), 0)
+    fetched.close()
+    alter(bucket, f"{found.path}/rank-0.safetensors")
+    fetched = Fetched(bucket, found)
+    with (
+        closing(fetched),
+        one_rank(0, 2),
+        pytest.raises(StorageError, match=r"rank-0\.safetensors has another"),
+    ):
+        restore(fetched, rows(2), 0)
 
 
-def weight(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
-    """A change of what is said of the weight."""
-    return lambda index: change(index["parts"]["model['weight']"])
+class Lying(LocalFiles):
+    """Files whose headers were others when they were first read: the ranks' parts are swapped."""
+
+    def header(self, name: str) -> bytes:
+        found = super().header(name)
+        if name == "rank-0.safetensors":
+            return found.replace(b": [0, 0]", b": [4, 0]").replace(b": [0]", b": [4]")
+        return found.replace(b": [4, 0]", b": [0, 0]").replace(b": [4]", b": [0]")
+
+
+def test_a_header_that_was_another_one_leads_to_no_part(two_ranks: Path) -> None:
+    """Of a file that a rank does not need it reads the header alone, which is not verified."""
+    with one_rank(0, 2), pytest.raises(DamagedFiles, match="was changed while it was restored"):
+        restore(Lying(two_ranks), rows(2), 0)
+
+
+def rewrite(file: Path, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], Any]) -> None:
+    """Change what a file of tensors holds, and where it says that its parts lie."""
+    with safe_open(file, "pt") as opened:
+        content = {key: opened.get_tensor(key).clone() for key in opened.keys()}  # noqa: SIM118
+        offsets = json.loads(opened.metadata()["DCP_SHARDING_INFO"])
+    change(content, offsets)
+    save_file(content, file, {"DCP_SHARDING_INFO": json.dumps(offsets)})
+
+
+def weight_at(place: Any) -> Callable[[Any, dict[str, Any]], Any]:
+    """The weight's part is said to be elsewhere."""
+    return lambda content, offsets: offsets["model.weight"].update(saved_offsets=place)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        pytest.param(weight_at([-4, 0]), "outside of its shape|cannot be read", id="before it"),
+        pytest.param(weight_at([5, 0]), r"outside of its shape \(8, 6\)", id="behind it"),
+        pytest.param(weight_at([0]), "outside of its shape|cannot be read", id="fewer dimensions"),
+        pytest.param(weight_at("00"), "cannot be read", id="text"),
+        pytest.param(weight_at(None), "cannot be read", id="nothing"),
+        pytest.param(weight_at([2**40, 0]), "outside of its shape", id="a gigantic tensor"),
+        pytest.param(weight_at([4, 0]), r"a part of model\.weight, .* is missing", id="another's"),
         pytest.param(
-            lambda index: index.update(version=2), r"cannot be read: version", id="a newer version"
+            lambda content, offsets: offsets.pop("model.weight"), "cannot be read", id="left out"
         ),
         pytest.param(
-            lambda index: index.update(parts=[1]), r"cannot be read: parts", id="no parts"
-        ),
-        pytest.param(
-            weight(lambda part: part.update(offsets=[-4, 0])),
-            r"cannot be read: parts.*greater than or equal to 0",
-            id="before the tensor",
-        ),
-        pytest.param(
-            weight(lambda part: part.update(offsets=[5, 0])),
-            r"at \(5, 0\) of size \(4, 6\), outside of its shape \(8, 6\)",
-            id="behind the tensor",
-        ),
-        pytest.param(
-            weight(lambda part: part.update(offsets=[0])),
-            r"at \(0,\) of size \(4, 6\), outside",
-            id="too few dimensions",
-        ),
-        pytest.param(
-            weight(lambda part: part.update(sizes=[0, 6])),
-            r"cannot be read: parts.*greater than 0",
-            id="an empty part",
-        ),
-        pytest.param(
-            weight(lambda part: part.update(shape=[2**40, 2**20])),
-            r"another rank's file one of",
-            id="another shape than the other rank says",
-        ),
-        pytest.param(
-            weight(lambda part: part.update(dtype="load")),
-            r"another rank's file one of \(8, 6\) and load",
-            id="no type",
-        ),
-        pytest.param(
-            weight(lambda part: part.update(offsets=[4, 0])),
-            r"a part of model\['weight'\], .* is missing",
-            id="the place of the other rank's part",
-        ),
-        pytest.param(
-            weight(lambda part: part.update(sizes=[5, 6])),
-            r"a part of model\['weight'\], .* is there twice",
+            lambda content, offsets: content.update({"model.weight": torch.zeros(5, 6)}),
+            r"a part of model\.weight, .* is there twice",
             id="more than it has",
         ),
         pytest.param(
-            lambda index: index["parts"].pop("model['weight']"),
-            r"a part of model\['weight'\], .* is missing",
+            lambda content, offsets: content.update({"model.weight": torch.zeros(3, 6)}),
+            r"a part of model\.weight, .* is missing",
+            id="less than it has",
+        ),
+        pytest.param(
+            lambda content, offsets: content.update({"model.weight": torch.zeros(4, 6).half()}),
+            r"rank-0\.safetensors has a part of model\.weight of type torch\.float16",
+            id="another type",
+        ),
+        pytest.param(
+            lambda content, offsets: content.pop("model.weight"),
+            r"a part of model\.weight, .* is missing",
             id="a part left out",
         ),
     ],
 )
-def test_a_hostile_index_is_refused(
-    two_ranks: Path, change: Callable[[dict[str, Any]], Any], said: str
+def test_a_hostile_file_of_tensors_is_refused(
+    two_ranks: Path, change: Callable[[Any, Any], Any], said: str
 ) -> None:
-    file = two_ranks / "shard-0.json"
-    index = json.loads(file.read_text())
-    change(index)
-    file.write_text(json.dumps(index))
+    rewrite(two_ranks / "rank-0.safetensors", change)
     refused(two_ranks, said)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\x80\x04N.", b'{"parts": '], ids=["empty", "a pickle", "torn"]
-)
-def test_an_index_that_is_no_json_is_refused(two_ranks: Path, content: bytes) -> None:
-    (two_ranks / "shard-1.json").write_bytes(content)
-    refused(two_ranks, r"shard-1\.json cannot be read")
-
-
-def test_an_index_of_another_ranks_tensors_is_refused(two_ranks: Path) -> None:
-    first = torch.load(two_ranks / "shard-0.pt", weights_only=True)
-    first["model['weight']"] = first["model['weight']"][:3].clone()
-    torch.save(first, two_ranks / "shard-0.pt")
-    refused(two_ranks, r"shard-0\.pt does not hold the part of model\['weight'\]")
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        pytest.param({"key": ["model"]}, "sharded and does not say how", id="a key that is a list"),
-        pytest.param({"shape": "86"}, "sharded and does not say how", id="a shape that is text"),
-        pytest.param({"shape": [8.0, 6]}, "sharded and does not say how", id="a shape of floats"),
-        pytest.param({"dtype": "load"}, "sharded and does not say how", id="a function as type"),
-        pytest.param({"dtype": "int8"}, "are of another tensor", id="another type"),
-        pytest.param({"key": "model['bias']"}, "are of another tensor", id="another tensor's key"),
-        pytest.param({"key": "../state.pt"}, r"has no part of \.\./state\.pt", id="a path"),
+        pytest.param({"key": ["model"]}, "does not say which tensor", id="a key that is a list"),
+        pytest.param({"shape": "86"}, "does not say which tensor", id="a shape that is text"),
+        pytest.param({"shape": [8.0, 6]}, "does not say which tensor", id="a shape of floats"),
+        pytest.param({"dtype": "load"}, "does not say which tensor", id="a function as type"),
+        pytest.param({"file": "../x"}, "does not say which tensor", id="a file that is a path"),
+        pytest.param({"file": 1}, "does not say which tensor", id="a file that is a number"),
+        pytest.param({"order": [0, 0]}, "does not say which tensor", id="no order"),
+        pytest.param({"dtype": "int8"}, "of type torch.float32", id="another type"),
+        pytest.param({"key": "model.bias"}, "names model.bias for two", id="another tensor's key"),
+        pytest.param({"key": "../x"}, r"has no part of \.\./x", id="a path"),
     ],
 )
 def test_a_hostile_description_is_refused(
     two_ranks: Path, change: dict[str, Any], said: str
 ) -> None:
-    state = torch.load(two_ranks / "state.pt", weights_only=True)
+    state = torch.load(two_ranks / "session.pt", weights_only=True)
     state["objects"]["model"]["items"]["weight"].update(change)
-    torch.save(state, two_ranks / "state.pt")
+    torch.save(state, two_ranks / "session.pt")
     refused(two_ranks, said)
 
 
 def test_files_of_other_names_are_left_alone(two_ranks: Path) -> None:
-    for name in ("shard-01.json", "shard--1.json", "shard-2.json.bak", "shard-x.json"):
-        shutil.copy(two_ranks / "shard-0.json", two_ranks / name)
+    for name in ("rank-01", "rank--1", "rank-x", "rank-2.safetensors.bak", "model"):
+        shutil.copy(two_ranks / "rank-0.safetensors", two_ranks / f"{name}.safetensors")
     with one_rank(0, 2):
         found, whole = restore(two_ranks, rows(2), 0), tensors(*whole_model(trained=True))
         assert all(same_part(found[name], whole[name]) for name in whole)

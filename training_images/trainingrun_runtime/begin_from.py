@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
@@ -12,9 +13,8 @@ from trainingrun.api.contract import ContractRestore
 
 from .checkpoints import restore_source
 from .checkpoints.bucket import Bucket
-from .checkpoints.fetching import Fetched, share_of
+from .checkpoints.fetching import STATE_FILE, Fetched, Share, share_of, small_files
 from .checkpoints.manifest import Manifest
-from .checkpoints.shared_files import machine
 
 
 class Beginning(NamedTuple):
@@ -51,7 +51,7 @@ def agree(
     Raises:
         NothingToRestore: on rank 0: `source` has none.
     """
-    here = machine()
+    pod = ray.get_runtime_context().get_node_id()
     while True:
         chosen: Any = None
         if rank == 0:
@@ -65,28 +65,29 @@ def agree(
         if document is None:
             return Beginning(None, False, own, skipped)
         manifest = Manifest.model_validate(document)
-        ranks = ray.train.get_context().get_local_world_size()
-        fetched, uri = Fetched(bucket, manifest, ranks), bucket.uri(manifest.key)
+        fetched, uri = Fetched(bucket, manifest), bucket.uri(manifest.key)
+        mine = str(fetched.folder)
+        shared = ray.get(coordinator.restore_folder.remote(search, pod, mine))
         share = share_of(manifest.files, rank, world_size, manifest.world_size)
-        claim = partial(_claim, coordinator, search, here) if here is not None else None
-        reason = retry(partial(fetched.fetch, share, claim))
+        part = share if shared == mine else share._replace(common=())
+        reason = retry(partial(fetched.fetch, part)) or _unreadable(fetched, part)
         if reason is not None:
             ray.get(coordinator.refuse.remote(uri, reason))
-        elif here is not None and fetched.claimed:
-            ray.get(coordinator.offer.remote(search, here, fetched.offered(fetched.claimed)))
         barrier()
-        refused, offered = ray.get(
-            [coordinator.refused.remote(), coordinator.offered.remote(search, here or "")]
-        )
+        refused = ray.get(coordinator.refused.remote())
         if uri not in refused:
-            # No rank closes its files before all have opened them: the number of the worker group
-            # is awaited by all ranks together, after this.
-            fetched.adopt(offered)
+            # No rank closes its files before all have taken them over: the number of the worker
+            # group is awaited by all ranks together, after this.
+            if shared != mine:
+                fetched.take_over(Path(shared), share.common)
             return Beginning(fetched, foreign, bucket, skipped)
         fetched.close()
 
 
-def _claim(coordinator: Any, search: int, here: str, names: list[str], most: int) -> list[str]:
-    """Those of the files that this rank downloads next for the ranks of its machine."""
-    found: list[str] = ray.get(coordinator.claim.remote(search, here, names, most))
-    return found
+def _unreadable(fetched: Fetched, part: Share) -> str | None:
+    """Why what this rank has downloaded cannot be read, though it is as committed."""
+    if STATE_FILE not in fetched.names():
+        return None  # code without a session reads it in its own way
+    from .checkpoints import snapshot  # PyTorch
+
+    return snapshot.unreadable(fetched, small_files((*part.kept, *part.common)))

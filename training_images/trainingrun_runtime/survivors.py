@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -136,7 +136,7 @@ def _save(
         if uploads.keys() == calls.keys():
             seconds = time.monotonic() - began
             log.info("%s saved step %d in %.1f s", in_words(ranks), step, seconds)
-            return uploads[ranks[0]], tuple(ranks)
+            return replace(uploads[ranks[0]], ranks=tuple(ranks)), tuple(ranks)
     raise NotHeld(f"no rank is left that could save step {step}")
 
 
@@ -217,7 +217,7 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
         NotWhole: this rank has it no longer.
         TimeoutError: the store does not take it in time.
     """
-    from .checkpoints import shard_files, snapshot, streamed_files
+    from .checkpoints import snapshot, streamed_files
     from .checkpoints.storage_retry import StorageRetry, report_to
     from .worker import this_worker
 
@@ -225,13 +225,12 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
     last_step = _noted_steps(worker).last()
     noted = last_step.noted()
     taken = last_step.take(step)
-    files: dict[str, Any] = {}
     parts = {place: part for state in taken.values() for place, part in state.parts.items()}
-    if parts:
-        files |= shard_files.contents(parts, worker.rank, lambda copy: copy)
+    files = snapshot.rank_tensors(parts, worker.rank)
     if shared:
         trees = {name: state.tree for name, state in taken.items()}
         files |= snapshot.shared(trees, (), noted.position, worker.world_size)
+    snapshot.require_readable(files)
     deadline = time.monotonic() + UPLOAD_S
 
     def wait(seconds: float) -> None:

@@ -212,6 +212,16 @@ class Bucket:
         except AbsentError:
             return None
 
+    def head(self, key: str, size: int) -> bytes:
+        """The object's first bytes, so many at most.
+
+        Raises:
+            AbsentError: There is no such object.
+        """
+        if not size:
+            return b""
+        return bytes(self._ask(lambda: obstore.get_range(self._reads, key, start=0, end=size)))
+
     def size(self, key: str) -> int | None:
         """The object's bytes, or none if the store says that there is no such object."""
         try:

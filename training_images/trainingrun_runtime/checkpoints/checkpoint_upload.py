@@ -10,7 +10,7 @@ from ray.train import Checkpoint
 
 from ..ray_internals import training
 from ..ray_internals.filesystem import SessionCheckpoint
-from . import streamed_files
+from . import snapshot, streamed_files
 from .background import behind_training
 from .bucket import Bucket
 from .storage_retry import StorageRetry
@@ -58,6 +58,7 @@ class CheckpointUpload:
         try:
             uploaded = training.stored(name)
             key = self._bucket.key_of(uploaded.path)
+            behind_training(lambda: snapshot.require_readable(self._files))
             behind_training(
                 lambda: streamed_files.upload(
                     self._bucket, key, self._files, self._rank, self._retry

@@ -11,6 +11,7 @@ from pathlib import Path
 from .bucket import Bucket
 from .manifest import Manifest
 from .storage_errors import AbsentError, DamagedError
+from .tensor_files import header_of
 
 
 class VerifiedFiles:
@@ -41,6 +42,11 @@ class VerifiedFiles:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._download(name, path)
         return path
+
+    def header(self, name: str) -> bytes:
+        """The header of a file of tensors, verified."""
+        with self.path(name).open("rb") as file:
+            return header_of(file)
 
     def _download(self, name: str, target: Path) -> None:
         wanted, key = self._manifest.files[name], f"{self._manifest.path}/{name}"

@@ -1,14 +1,14 @@
 """Each rank downloads its share of a checkpoint and verifies it, before anything is restored.
 
 All ranks together read every file, so a damaged one is found before training code sees it. What the
-ranks of a machine restore is read from the bucket once: a file that all ranks need is downloaded by
-one of them, and the others open what it has.
+ranks of a pod restore is read from the bucket once: files that all ranks need are downloaded by one
+of them, and the others map the same files.
 """
 
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,22 +16,18 @@ from typing import NamedTuple
 from . import verification
 from .bucket import Bucket
 from .manifest import Manifest
-from .memory_files import MemoryFiles, fits
-from .shared_files import SharedFile, offered
+from .storage_errors import DamagedError
+from .storage_retry import StorageRetry
+from .tensor_files import header_length, header_of
 
-STATE_FILE = "state.pt"
+STATE_FILE = "session.pt"
 """Only a session's checkpoint has it."""
-SHARDS = "shard-"
-"""Names of files with the parts of sharded tensors begin so."""
+_FIRST = 2**17
+"""Bytes that are read first of a file whose header is wanted: most headers are shorter."""
 _FILES_AT_ONCE = 4
 """Files downloaded at once; each is read with a few requests ahead of its own."""
-_MORE = 4
-"""Times as many files are claimed each time, so that few requests are enough for many."""
-_OF_ONE_RANK = re.compile(rf"(random-|{SHARDS})([0-9]{{1,7}})\.pt")
-
-
-Claim = Callable[[list[str], int], list[str]]
-"""Of these files, those that this rank downloads next, so many at most; none: others do."""
+_RANDOM = re.compile(r"random-([0-9]{1,7})\.pt")
+_OF_ONE_RANK = re.compile(rf"{_RANDOM.pattern}|rank-([0-9]{{1,7}})\.safetensors")
 
 
 class Share(NamedTuple):
@@ -69,10 +65,15 @@ def _taker(name: str, world_size: int, former: int) -> int | None:
     match = _OF_ONE_RANK.fullmatch(name)
     if match is None:
         return None
-    of = int(match[2])
-    if match[1] == SHARDS and of < former:
+    of = int(match[1] or match[2])
+    if match[2] and of < former:
         return of * world_size // former  # parts of neighbors are neighbors
     return of % world_size
+
+
+def small_files(names: Collection[str]) -> list[str]:
+    """Those of a session's files that hold what is no tensor."""
+    return [name for name in names if name == STATE_FILE or _RANDOM.fullmatch(name)]
 
 
 class Fetched:
@@ -81,25 +82,17 @@ class Fetched:
     Args:
         bucket: the run's folder.
         manifest: of the checkpoint.
-        ranks: how many ranks of this container download at the same time.
     """
 
-    def __init__(self, bucket: Bucket, manifest: Manifest, ranks: int = 1) -> None:
-        self._bucket, self.manifest, self._ranks = bucket, manifest, ranks
-        self._memory = MemoryFiles()
+    def __init__(self, bucket: Bucket, manifest: Manifest) -> None:
+        self._bucket, self.manifest = bucket, manifest
+        self._retry = StorageRetry(lambda message: None)
         self._temporary = tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
-        """Where they are, or links to them in memory, if there is enough of it."""
-        self.claimed: list[str] = []
-        """Common files that this rank downloads."""
+        """Where they are."""
 
-    def fetch(self, share: Share, claim: Claim | None = None) -> str | None:
+    def fetch(self, share: Share) -> str | None:
         """Download and verify what is not there yet.
-
-        Args:
-            share: of this rank.
-            claim: says which of the common files this rank downloads, where other ranks of this
-                machine download the rest. Default: all.
 
         Returns:
             None if all of it is as committed, else a sentence that names the first wrong file.
@@ -112,63 +105,58 @@ class Fetched:
             target = self.folder / name if name in kept else None
             if target is not None and target.exists():
                 return None
-            why = verification.wrong_content(self._bucket, self.manifest, name, target, place)
-            if target is not None and why is None:
-                self._memory.seal(target)
-            return why
+            return verification.wrong_content(self._bucket, self.manifest, name, target)
 
         kept = {*share.kept, *share.common}
-        own, common = (self._size(names) for names in (share.kept, share.common))
-        place = self._memory.place if fits(own, common, self._ranks) else None
+        # The largest first: then none of them is left over for the end.
+        names = sorted({*kept, *share.verified}, key=lambda n: -self.manifest.files[n].size)
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            under_way = [pool.submit(wrong, name) for name in (*share.kept, *share.verified)]
-            # What it has claimed before the store did not answer.
-            under_way += [pool.submit(wrong, name) for name in self.claimed]
-            for names in self._claims(share.common, claim):
-                begun = [pool.submit(wrong, name) for name in names]
-                under_way += begun
-                wait(begun)
-                if any(file.exception() or file.result() for file in begun):
-                    break
-            return next((why for file in under_way if (why := file.result())), None)
+            return next((why for why in pool.map(wrong, names) if why), None)
 
-    def _claims(self, common: Collection[str], claim: Claim | None) -> Iterator[Collection[str]]:
-        """Common files that it downloads next: one, then more at once.
+    def take_over(self, folder: Path, names: Collection[str]) -> None:
+        """Have files that another rank of this pod has downloaded into its folder, and verified.
 
-        So that ranks which begin at the same time have about as much of few large files each.
+        They stay when that rank ends. What is not there is downloaded when it is asked for.
         """
-        most = 1
-        while left := sorted(
-            set(common) - set(self.claimed),
-            key=lambda name: (-self.manifest.files[name].size, name),
-        ):
-            mine = claim(left, most) if claim is not None else left
-            if not mine:
-                return
-            self.claimed += mine
-            yield mine
-            most *= _MORE
-
-    def offered(self, names: Collection[str]) -> dict[str, SharedFile]:
-        """Files that it has downloaded, for other ranks of this machine."""
-        return {name: offered(self.folder / name) for name in names}
-
-    def adopt(self, files: Mapping[str, SharedFile]) -> None:
-        """Open what other ranks of this machine have downloaded and verified.
-
-        What cannot be opened is downloaded when it is asked for, see `FetchedFiles`.
-        """
-        for name, file in files.items():
+        for name in names:
             path = self.folder / name
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with suppress(OSError):
-                    self._memory.adopt(file, path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):
+                path.hardlink_to(folder / name)
+
+    def names(self) -> Collection[str]:
+        """Of all files of the checkpoint."""
+        return self.manifest.files
+
+    def path(self, name: str) -> Path:
+        """Where one of them is on this machine; downloaded and verified where it was not.
+
+        Raises:
+            DamagedError: it is no longer what was committed.
+            StorageError: the store does not answer.
+        """
+        target = self.folder / name
+        if not target.exists():
+            why = self._retry(
+                lambda: verification.wrong_content(self._bucket, self.manifest, name, target)
+            )
+            if why is not None:
+                raise DamagedError(f"{why}: it was changed while it was restored")
+        return target
+
+    def header(self, name: str) -> bytes:
+        """The header of a file of tensors; verified only if the file is here."""
+        path = self.folder / name
+        if path.exists():
+            with path.open("rb") as file:
+                return header_of(file)
+        key, size = f"{self.manifest.path}/{name}", self.manifest.files[name].size
+        first = self._retry(lambda: self._bucket.head(key, min(size, _FIRST)))
+        length = header_length(first)
+        if length > len(first):
+            first = self._retry(lambda: self._bucket.head(key, min(size, length)))
+        return first[:length]
 
     def close(self) -> None:
         """Remove them."""
         self._temporary.cleanup()
-        self._memory.close()
-
-    def _size(self, names: Collection[str]) -> int:
-        return sum(self.manifest.files[name].size for name in names)

@@ -21,9 +21,9 @@ from .accumulated_gradients import AccumulatedGradients
 from .encoding import encode
 from .fingerprint import fingerprint
 from .note_time import TOO_LONG, NoteTime
-from .sharded_state import Part
 from .snapshot import Position
 from .stateful_objects import Stateful
+from .tensor_files import Part
 from .watched_tensors import CONSTANTS, Groups, NotCovered, NotWhole, WatchedTensors, settings
 
 GPU_S = 1.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ray.train import Checkpoint
 
-from ..ray_internals.filesystem import RetryingCheckpoint
+from .tensor_files import header_of
 
 if TYPE_CHECKING:
     from .fetching import Fetched
@@ -22,6 +22,14 @@ class RestoredFiles(Protocol):
 
     def path(self, name: str) -> Path:
         """Where one of them is on this machine."""
+        ...
+
+    def header(self, name: str) -> bytes:
+        """The header of a file of tensors; of what is not downloaded it is not verified.
+
+        Raises:
+            ValueError: it has none.
+        """
         ...
 
 
@@ -39,31 +47,10 @@ class LocalFiles:
         """Where one of them is on this machine."""
         return self._folder / name
 
-
-class FetchedFiles:
-    """Files of the bucket; each is downloaded when it is first asked for.
-
-    Args:
-        checkpoint: the one in the bucket.
-        folder: one of this machine, for them alone.
-        names: of all its files.
-    """
-
-    def __init__(
-        self, checkpoint: RetryingCheckpoint, folder: Path, names: Collection[str]
-    ) -> None:
-        self._checkpoint, self._folder, self._names = checkpoint, folder, names
-
-    def names(self) -> Collection[str]:
-        """Of all files."""
-        return self._names
-
-    def path(self, name: str) -> Path:
-        """Where one of them is on this machine, downloaded."""
-        path = self._folder / name
-        if not path.exists():
-            self._checkpoint.download(name, path)
-        return path
+    def header(self, name: str) -> bytes:
+        """The header of a file of tensors."""
+        with self.path(name).open("rb") as file:
+            return header_of(file)
 
 
 @contextlib.contextmanager
@@ -75,11 +62,9 @@ def files_of(checkpoint: Checkpoint, fetched: "Fetched | None" = None) -> Iterat
         fetched: what this rank has downloaded of it; further files are downloaded where they are
             asked for. None: nothing, and all files are downloaded.
     """
-    if fetched is not None and isinstance(checkpoint, RetryingCheckpoint):
-        try:
-            yield FetchedFiles(checkpoint, fetched.folder, list(fetched.manifest.files))
-        finally:
-            fetched.close()
+    if fetched is not None:
+        with contextlib.closing(fetched):
+            yield fetched
     else:
         with checkpoint.as_directory() as folder:
             yield LocalFiles(Path(folder))

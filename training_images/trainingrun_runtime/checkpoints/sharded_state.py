@@ -1,7 +1,8 @@
-"""States of which each rank holds a part: DTensors, as FSDP2 and tensor parallelism make them.
+"""Tensors in an encoded state, and those of which each rank holds a part: DTensors.
 
-`split` takes them out of an encoded state and leaves a description of the whole tensor in their
-place, which is the same on all ranks. Each rank saves the parts that it holds, see `shard_files`.
+FSDP2 and tensor parallelism make them. `split` takes them out of an encoded state and leaves a
+description of the whole tensor in their place, which is the same on all ranks. Each rank saves the
+parts that it holds, see `tensor_files`.
 """
 
 import math
@@ -13,10 +14,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .encoding import TAG, NotSavable
+from . import tensor_files
+from .encoding import OPAQUE, TAG, NotSavable
+from .tensor_files import Part
 
-SHARDED = "sharded"
-"""Tag of the description that stands for a DTensor."""
+DESCRIBED = "tensor"
+"""Tag of the description that stands for a tensor which is in a file of tensors."""
 
 
 class Encoded(NamedTuple):
@@ -29,21 +32,16 @@ class Encoded(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What stands for a DTensor in an encoded state."""
+    """What stands for a tensor in an encoded state."""
 
     key: str
+    """Its name in the files of tensors."""
     shape: tuple[int, ...]
     dtype: torch.dtype
-
-
-class Part(NamedTuple):
-    """This rank's part of a tensor, which it has to save."""
-
-    local: torch.Tensor
-    offsets: tuple[int, ...]
-    """Where it begins in the whole tensor."""
-    shape: tuple[int, ...]
-    """Of the whole tensor."""
+    file: str | None
+    """The file that has it whole; None: the ranks' files have parts of it."""
+    order: tuple[int, ...] | None
+    """Its dimensions from the outermost one in memory, where that is not their own order."""
 
 
 def _may_be_sharded() -> bool:
@@ -57,63 +55,76 @@ def is_sharded(value: object) -> bool:
 
 
 def is_description(value: object) -> bool:
-    """Whether it stands for a DTensor in an encoded state."""
-    return isinstance(value, dict) and value.get(TAG) == SHARDED
+    """Whether it stands for a tensor in an encoded state."""
+    return isinstance(value, dict) and value.get(TAG) == DESCRIBED
 
 
-def read_description(value: Any) -> Description | None:
-    """What it says; None: it is not one that `split` made."""
-    key, shape, dtype = (value.get(name) for name in ("key", "shape", "dtype"))
+def described(key: str, tensor: torch.Tensor, file: str | None = None) -> dict[str, Any]:
+    """What stands for a tensor in an encoded state; see `Description`."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    found = {TAG: DESCRIBED, "key": key, "shape": list(tensor.shape), "dtype": dtype}
+    if file is not None:
+        found["file"] = file
+        if not tensor.is_contiguous():
+            strides = tensor.stride()
+            order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])
+            if tensor.permute(order).is_contiguous():  # as with torch.channels_last
+                found["order"] = order
+    return found
+
+
+def read_description(value: Mapping[str, Any]) -> Description | None:
+    """What it says; None: it is not one that `described` made."""
+    read: Any = value.get
+    key, shape, dtype, file, order = map(read, ("key", "shape", "dtype", "file", "order"))
     kind = getattr(torch, dtype, None) if isinstance(dtype, str) else None
     numbers = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     if not (isinstance(key, str) and numbers and isinstance(kind, torch.dtype)):
         return None
-    return Description(key, tuple(shape), kind)
+    if file is not None and not (isinstance(file, str) and tensor_files.is_tensor_file(file)):
+        return None
+    if order is not None and not (
+        isinstance(order, list)
+        and all(type(n) is int for n in order)
+        and sorted(order) == list(range(len(shape)))
+    ):
+        return None
+    return Description(key, tuple(shape), kind, file, tuple(order) if order else None)
 
 
-def has_description(tree: Any) -> bool:
+def has_shards(tree: Any) -> bool:
     """Whether an encoded state has a part that stands for a DTensor."""
     if is_description(tree):
-        return True
+        return tree.get("file") is None
     inner = tree.values() if isinstance(tree, dict) else tree
-    return isinstance(tree, dict | list | tuple) and any(map(has_description, inner))
+    return isinstance(tree, dict | list | tuple) and any(map(has_shards, inner))
 
 
-def mapped(
-    value: Any,
-    place: str,
-    change: Callable[[str, Any], Any],
-    stands_for_one: Callable[[object], bool] = is_description,
-) -> Any:
+def mapped(value: Any, place: str, change: Callable[[str, Any], Any]) -> Any:
     """A copy of an encoded state with each tensor and description replaced by `change(place, it)`.
 
     Args:
         value: from `encoding.encode`.
-        place: what to call it, such as `model`; those inside are `model['weight']`.
+        place: what to call it, such as `model`; those inside are `model.weight`, as
+            `torch.distributed.checkpoint` names them.
         change: called for each of them.
-        stands_for_one: which dicts stand for a tensor.
     """
-    if isinstance(value, torch.Tensor) or stands_for_one(value):
+    if isinstance(value, torch.Tensor) or is_description(value):
         return change(place, value)
     if isinstance(value, dict):
-        if value.get(TAG) == "array":
+        if value.get(TAG) in OPAQUE:
             return value
+        tagged = TAG in value
         return {
-            key: mapped(item, _inside(place, key, TAG in value), change, stands_for_one)
+            # A tagged dict is a container of its own: its `items` have the container's place.
+            key: mapped(item, place if tagged and key == "items" else f"{place}.{key}", change)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         return type(value)(
-            mapped(item, f"{place}[{i}]", change, stands_for_one) for i, item in enumerate(value)
+            mapped(item, f"{place}.{index}", change) for index, item in enumerate(value)
         )
     return value
-
-
-def _inside(place: str, key: Any, tagged: bool) -> str:
-    """A tagged dict is a container of its own: its `items` have the container's place."""
-    if not tagged:
-        return f"{place}[{key!r}]"
-    return place if key == "items" else f"{place}.{key}"
 
 
 def split(state: Any, name: str) -> Encoded:
@@ -126,24 +137,47 @@ def split(state: Any, name: str) -> Encoded:
     Raises:
         NotSavable: one of them is laid out in a way that cannot be saved.
     """
-    if not _may_be_sharded():
-        return Encoded(state, {})
     shards: dict[str, Any] = {}
+    places: set[str] = set()
 
     def describe(place: str, value: Any) -> Any:
+        if place in places:
+            raise NotSavable(f"{place} is in the state twice; give its parts different names")
+        places.add(place)
         if not is_sharded(value):
             return value
-        if place in shards:
-            raise NotSavable(f"{place} is in the state twice; give its parts different names")
         require_contiguous(value, place)
         shards[place] = value
-        dtype = str(value.dtype).removeprefix("torch.")
-        found = {TAG: SHARDED, "key": place, "shape": list(value.shape), "dtype": dtype}
+        found = described(place, value)
         if not _on_all_ranks(value):
             found["ranks"] = value.device_mesh.size()
         return found
 
     return Encoded(mapped(state, name, describe), shards)
+
+
+def taken_out(
+    tree: Any,
+    name: str,
+    put: Callable[[str, torch.Tensor], Mapping[str, Any] | None],
+    leave: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+) -> Any:
+    """An encoded state with descriptions in place of the tensors that go into a file of tensors.
+
+    Args:
+        tree: the state.
+        name: of the object.
+        put: called with the place of each tensor that such a file can hold; returns what stands
+            for it.
+        leave: called with the others; returns what stays in the state.
+    """
+
+    def change(place: str, value: Any) -> Any:
+        if is_description(value):
+            return value
+        return put(place, value) if tensor_files.fits(value) else leave(value)
+
+    return mapped(tree, name, change)
 
 
 def own_tree(state: Encoded) -> Any:
@@ -219,10 +253,11 @@ def parts(state: Encoded) -> dict[str, Part]:
     for item in create_default_local_save_plan(dict(state.shards), False).items:
         place, tensor = item.index.fqn, state.shards[item.index.fqn]
         chunk, local = item.tensor_data.chunk, local_part(tensor)
-        if type(local) is not torch.Tensor or local.layout is not torch.strided:
+        if type(local) is not torch.Tensor or not tensor_files.fits(local):
             raise NotSavable(
-                f"{place} is a DTensor of {type(local).__name__} ({local.layout}), which a session "
-                "cannot save; let state_dict() return DTensors of plain tensors"
+                f"{place} is a DTensor of {type(local).__name__} ({local.layout}, {local.dtype}), "
+                "which a session cannot save; let state_dict() return DTensors of dense tensors, "
+                "of a type that safetensors has"
             )
         if chunk.sizes != local.shape:
             raise NotSavable(

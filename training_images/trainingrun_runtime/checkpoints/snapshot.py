@@ -1,12 +1,14 @@
 """What a checkpoint of the session holds: the objects' state and every rank's own numbers.
 
-`state.pt` has what all ranks share, from rank 0, but for tensors that other ranks save
-(`state_files`); `random-<rank>.pt` has what one rank alone has: its random numbers, and the state
-of every object that differs from rank to rank. Of tensors that the ranks hold in parts, these have
-a description; the parts are in `shard_files`.
+`session.pt` has what all ranks share, from rank 0; `random-<rank>.pt` has what one rank alone has:
+its random numbers, and the state of every object that differs from rank to rank. Both are small:
+tensors are in safetensors files, and described here. `state-<rank>.safetensors` has those that all
+ranks hold alike (`state_files`), `rank-<rank>.safetensors` the parts of those that are sharded, and
+what one rank alone has.
 """
 
 import io
+import pickle
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +16,19 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import random_state, resharding, shard_files, sharded_state, state_files
+from . import random_state, restored_tensors, sharded_state, state_files, tensor_files
 from .encoding import TAG, NotSavable, decode, encode
 from .fetching import STATE_FILE
 from .restored_files import RestoredFiles
+from .restored_tensors import DamagedFiles
 from .sharded_state import Encoded
 from .staging import Staging
 from .state_comparison import Comparison
 from .stateful_objects import Stateful
+from .tensor_files import RANK_TENSORS, STATE_TENSORS, Part, TensorFile
 
+MANY = 100_000
+"""Tensors of an object from which on their names may take more than a file holds of them."""
 _REASON = 200
 """Characters of PyTorch's own text in an error."""
 
@@ -59,47 +65,68 @@ def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str
         if name in names:
             state = encode(thing.state_dict(), f"{name}: state_dict()")
             found[name] = sharded_state.split(state, name)
-            resharding.require_place(name, thing, found[name])
+            restored_tensors.require_place(name, thing, found[name])
     return found
 
 
 def try_out(states: Mapping[str, Encoded]) -> None:
-    """Write the encoded states without their tensors' values and read them back, in memory.
+    """Refuse what could not be saved, before anything is copied.
 
     Raises:
-        NotSavable: one of them cannot be read back.
+        NotSavable: one of the states cannot be read back, or its tensors not be written.
     """
     for name, state in states.items():
         sharded_state.parts(state)
-        file = io.BytesIO()
-        torch.save(_hollow(state.tree), file)
+        _require_readable(name, state.tree)
+        tensors: dict[str, Part] = {}
+
+        def note(place: str, tensor: torch.Tensor, found: dict[str, Part] = tensors) -> Any:
+            found[place] = tensor_files.whole(tensor)
+
+        sharded_state.taken_out(state.tree, name, note)
+        if len(tensors) > MANY:
+            TensorFile(tensors).require_header()
+
+
+def require_readable(files: Mapping[str, Any]) -> None:
+    """Make sure that what is no tensor in a rank's files will be read back as it is written.
+
+    What a checkpoint holds of it may change from save to save, so each is tried before it counts.
+
+    Raises:
+        NotSavable: with the name of the object that would not.
+    """
+    for content in files.values():
+        if not isinstance(content, TensorFile):
+            for name, tree in content["objects"].items():
+                _require_readable(name, tree)
+
+
+def _require_readable(name: str, tree: Any) -> None:
+    file = io.BytesIO()
+    try:
+        torch.save(_hollow(tree), file)
         file.seek(0)
-        try:
-            decode(_without_descriptions(torch.load(file, weights_only=True)))
-        except Exception as error:
-            line = str(error).partition("\n")[0]
-            raise NotSavable(
-                f"{name}: its state cannot be read back from a checkpoint ({line}); let "
-                "state_dict() return numbers, text, lists, dicts, arrays and tensors"
-            ) from error
+        decode(torch.load(file, weights_only=True))
+    except Exception as error:
+        line = str(error).partition("\n")[0]
+        raise NotSavable(
+            f"{name}: its state cannot be read back from a checkpoint ({line}); let "
+            "state_dict() return numbers, text, lists, dicts, arrays and tensors"
+        ) from error
 
 
 def _hollow(state: Any) -> Any:
-    if isinstance(state, torch.Tensor):
-        return state.new_empty(0, device="cpu") if state.layout is torch.strided else None
+    """An encoded state without its tensors: those are written in a form of their own."""
+    if isinstance(state, torch.Tensor) or sharded_state.is_description(state):
+        return None
     if isinstance(state, dict):
         if state.get(TAG) == "array":
-            return None
+            return {**state, "shape": [0], "bytes": torch.empty(0, dtype=torch.uint8)}
         return {key: _hollow(item) for key, item in state.items()}
     if isinstance(state, list | tuple):
         return type(state)(_hollow(item) for item in state)
     return state
-
-
-def _without_descriptions(tree: Any) -> Any:
-    return sharded_state.mapped(
-        tree, "", lambda _, value: None if sharded_state.is_description(value) else value
-    )
 
 
 def take(
@@ -149,31 +176,52 @@ def _placed(
     """The files, with places for the tensors' copies."""
     own = comparison.own
     staging.begin()
-    mine = {
-        name: staging.placed(sharded_state.own_tree(state))
-        for name, state in states.items()
-        if name in own
-    }
-    files: dict[str, Any] = {rank_file(rank): {**copied(random_state.current()), "objects": mine}}
-    if any(state.shards for state in states.values()):
-        parts: dict[str, sharded_state.Part] = {}
-        for name, state in states.items():
+    parts: dict[str, Part] = {}
+    mine = {}
+    for name, state in states.items():
+        if name in own:
+            mine[name] = _own_tree(state, name, rank, parts, staging)
+        if state.shards:
             same = comparison.same_parts.get(name, ())
             parts |= sharded_state.parts_to_save(state, own=name in own, same_parts=same, rank=rank)
-        files |= shard_files.contents(parts, rank, staging.placed)
+    numbers = copied(random_state.current())
+    files: dict[str, Any] = {rank_file(rank): {**numbers, "objects": mine}}
     alike = {name: state.tree for name, state in states.items() if name not in own}
-    trees, tensors = state_files.divided(alike, comparison.parameters, world_size)
+    leave = staging.placed if rank == 0 else lambda tensor: tensor
+    trees, tensors = state_files.divided(alike, comparison.parameters, world_size, leave)
     if rank == 0:
-        files |= shared(staging.placed(trees), own, position, world_size)
-    elif rank in tensors:
-        files[state_files.state_file(rank)] = staging.placed(tensors[rank])
+        files[STATE_FILE] = _shared(trees, own, position, world_size, numbers=True)
+    for kind, found in ((STATE_TENSORS, tensors.get(rank)), (RANK_TENSORS, parts)):
+        if found:
+            files[tensor_files.file_name(kind, rank)] = _places(found, staging)
     return files
+
+
+def _places(parts: Mapping[str, Part], staging: Staging) -> TensorFile:
+    """A file of these tensors, with places for their copies."""
+    return TensorFile(
+        {key: part._replace(local=staging.placed(part.local)) for key, part in parts.items()}
+    )
+
+
+def _own_tree(
+    state: Encoded, name: str, rank: int, parts: dict[str, Part], staging: Staging
+) -> Any:
+    """The tree of an object that differs from rank to rank; its tensors are put into `parts`."""
+
+    def put(place: str, tensor: torch.Tensor) -> Mapping[str, Any]:
+        key = f"{place}@{rank}"  # other ranks' files have one of the same place
+        parts[key] = tensor_files.whole(tensor)
+        return sharded_state.described(key, tensor, tensor_files.file_name(RANK_TENSORS, rank))
+
+    tree = sharded_state.own_tree(state)
+    return sharded_state.taken_out(tree, name, put, staging.placed)
 
 
 def shared(
     copies: Mapping[str, Any], own: Collection[str], position: Position, world_size: int
 ) -> dict[str, Any]:
-    """The file with what all ranks share, as file name -> content.
+    """The files with what all ranks share, as file name -> content, of one rank that has all of it.
 
     Args:
         copies: the encoded states, in host memory.
@@ -181,14 +229,35 @@ def shared(
         position: how far the training is.
         world_size: how many ranks there are.
     """
+    trees, tensors = state_files.divided(copies, {}, ranks=1)
+    state = _shared(trees, own, position, world_size, numbers=False)
+    files: dict[str, Any] = {STATE_FILE: state}
+    if tensors:
+        files[tensor_files.file_name(STATE_TENSORS, 0)] = TensorFile(tensors[0])
+    return files
+
+
+def _shared(
+    trees: Mapping[str, Any],
+    own: Collection[str],
+    position: Position,
+    world_size: int,
+    *,
+    numbers: bool,
+) -> dict[str, Any]:
+    """What `session.pt` holds; `numbers`: whether each rank has a file of its own, too."""
     return {
-        STATE_FILE: {
-            **vars(position),
-            "objects": copies,
-            "per_rank": sorted(own),
-            "world_size": world_size,
-        }
+        **vars(position),
+        "objects": trees,
+        "per_rank": sorted(own),
+        "world_size": world_size,
+        "numbers": numbers,
     }
+
+
+def rank_tensors(parts: Mapping[str, Part], rank: int) -> dict[str, Any]:
+    """The file with a rank's parts of what is sharded, as file name -> content; none without."""
+    return {tensor_files.file_name(RANK_TENSORS, rank): TensorFile(parts)} if parts else {}
 
 
 def restore(
@@ -200,7 +269,7 @@ def restore(
         ValueError: the checkpoint lacks the state of one of the objects, or a part of it, or does
             not fit it.
     """
-    saved = shard_files.loaded(files.path(STATE_FILE))
+    saved = _small(files, STATE_FILE)
     position = Position(**{name: saved[name] for name in vars(Position()) if name in saved})
     own, shared = saved.get("per_rank", []), saved["objects"]
     missing = sorted(objects.keys() - {*shared, *own})
@@ -216,29 +285,59 @@ def restore(
             f"its {former} ranks, and this run has {world_size} workers; resume with {former} "
             "workers, or leave what each rank has for itself out of the session"
         )
-    # A rank that the former world did not have begins with its own seed.
-    own_file = rank_file(rank)
-    mine = shard_files.loaded(files.path(own_file)) if own_file in files.names() else None
-    if own and mine is None:
-        raise ValueError(
-            f"the checkpoint of step {position.step} lacks {own_file}, with rank {rank}'s "
-            f"state of {', '.join(own)}; it was not written by a session"
-        )
-    states = {
-        name: _kept(
-            mine["objects"][name]
-            if mine is not None and name in own
-            else state_files.whole(name, shared[name], files),
-            thing,
-        )
-        for name, thing in objects.items()
+    mine = _own_file(files, saved, rank)
+    trees = {
+        name: mine["objects"][name] if mine is not None and name in own else shared[name]
+        for name in objects
     }
-    whole = resharding.filled(states, objects, files)
+    whole = restored_tensors.filled(trees, objects, files)
     for name, thing in objects.items():
         _put_back(name, thing, decode(whole[name]), position.step)
     if mine is not None:
         random_state.put_back(mine)
     return position
+
+
+def _own_file(files: RestoredFiles, saved: Mapping[str, Any], rank: int) -> Any:
+    """What the rank alone has; None: the checkpoint has nothing of its own for it.
+
+    A rank that the former world did not have begins with its own seed, and so do all after a
+    checkpoint that survivors have saved.
+
+    Raises:
+        DamagedFiles: it is missing, or cannot be read.
+    """
+    name = rank_file(rank)
+    if name in files.names():
+        return _small(files, name)
+    if saved["numbers"] and rank < saved["world_size"]:
+        raise DamagedFiles(f"the checkpoint lacks {name}; it was not written whole")
+    return None
+
+
+def unreadable(files: RestoredFiles, names: Collection[str]) -> str | None:
+    """Why a session's checkpoint cannot be restored, in a sentence; None: nothing is wrong.
+
+    Its files are as they were committed. This is for those that were committed and can be read by
+    nobody, or that lack a rank's file: the checkpoint before it counts then.
+
+    Args:
+        files: of the checkpoint.
+        names: those that are read.
+    """
+    for name in names:
+        try:
+            content = _small(files, name)
+            for tree in content["objects"].values():
+                decode(_hollow(tree))
+            ranks = content.get("world_size", 0) if content.get("numbers") else 0
+            missing = [r for r in range(ranks) if rank_file(r) not in files.names()]
+        except Exception as error:
+            line = str(error).partition("\n")[0]
+            return line if isinstance(error, DamagedFiles) else f"{name} cannot be read: {line}"
+        if missing:
+            return f"it lacks {rank_file(missing[0])}, of one of its {ranks} ranks"
+    return None
 
 
 def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
@@ -253,20 +352,36 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
             f"the checkpoint has no {STATE_FILE}, so it was not written by a Session; read its "
             "files as the code that wrote them does"
         )
-    saved = shard_files.loaded(files.path(STATE_FILE))
+    saved = _small(files, STATE_FILE)
     own, shared = saved.get("per_rank", []), saved["objects"]
     if name in own:
-        tree = shard_files.loaded(files.path(rank_file(0)))["objects"][name]
+        tree = _small(files, rank_file(0))["objects"][name]
     elif name in shared:
-        tree = state_files.whole(name, shared[name], files)
+        tree = shared[name]
     else:
         raise ValueError(
             f"the checkpoint holds no state of {name!r}; name one of its objects: "
             f"{', '.join([*shared, *own])}"
         )
-    tree = resharding.filled({name: _kept(tree, thing)}, {name: thing}, files)[name]
+    tree = restored_tensors.filled({name: tree}, {name: thing}, files)[name]
     _put_back(name, thing, decode(tree), int(saved["step"]))
     return int(saved["step"])
+
+
+def _small(files: RestoredFiles, name: str) -> Any:
+    """What `session.pt` or a rank's own file holds; no code in it is executed.
+
+    Raises:
+        DamagedFiles: it cannot be read.
+    """
+    path = files.path(name)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # whose text recommends to execute what is in it
+        raise DamagedFiles(f"{name} cannot be read: it holds what no session writes") from error
+    except Exception as error:
+        line = str(error).partition("\n")[0]
+        raise DamagedFiles(f"{name} cannot be read: {line}") from error
 
 
 def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
@@ -277,6 +392,8 @@ def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
     """
     try:
         thing.load_state_dict(state)
+        if isinstance(thing, Optimizer):
+            keep_saved_types(thing, state)
     except (KeyError, RuntimeError, ValueError) as error:
         if isinstance(thing, Optimizer):
             how = (
@@ -294,9 +411,33 @@ def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
         ) from error
 
 
-def _kept(tree: Any, thing: Stateful) -> Any:
-    """A loaded state for an object: a model copies it into its own tensors, others may keep it."""
-    return tree if isinstance(thing, torch.nn.Module) else copied(tree)
+def keep_saved_types(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Have what an optimizer keeps for its parameters in the types in which it was saved.
+
+    PyTorch gives it the parameter's type: float32 averages of a bfloat16 model would be rounded.
+
+    Args:
+        optimizer: it has just loaded the state.
+        state: what it has loaded.
+    """
+    saved = [index for group in state["param_groups"] for index in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, parameter in zip(saved, parameters, strict=True):
+        if index in state["state"] and parameter in optimizer.state:
+            optimizer.state[parameter] = _typed(optimizer.state[parameter], state["state"][index])
+
+
+def _typed(loaded: Any, saved: Any) -> Any:
+    if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):
+        return loaded if loaded.dtype is saved.dtype else saved.to(loaded.device)
+    if isinstance(saved, Mapping) and isinstance(loaded, dict):
+        loaded.update(
+            {key: _typed(loaded[key], saved[key]) for key in loaded.keys() & saved.keys()}
+        )
+        return loaded
+    if isinstance(saved, list | tuple) and type(loaded) in (list, tuple):
+        return type(loaded)(_typed(one, other) for one, other in zip(loaded, saved, strict=True))
+    return loaded
 
 
 def copied(value: Any) -> Any:

@@ -1,26 +1,23 @@
-"""Files of what all ranks hold alike: `state.pt` and, of a large state, also `state-<rank>.pt`.
+"""Which rank saves which tensor of what all ranks hold alike.
 
-Every rank could save all of it. So each copies, digests and uploads some of the tensors, about as
-many bytes as the others, and `state.pt` says in whose file each of them is. Which rank saves which
-tensor follows from their sizes, which are the same on all ranks.
+Every rank could save all of it. So each copies, digests and uploads some of the tensors of a large
+state, about as many bytes as the others, into its `state-<rank>.safetensors`, and `session.pt` says
+in whose file each of them is. Which rank saves which tensor follows from their sizes, which are the
+same on all ranks.
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from . import state_comparison
-from .encoding import TAG
-from .restored_files import RestoredFiles
-from .shard_files import DamagedShards, opened
-from .sharded_state import mapped
+from . import state_comparison, tensor_files
+from .sharded_state import described, mapped, taken_out
+from .tensor_files import STATE_TENSORS, Part
 
-ELSEWHERE = "elsewhere"
-"""Tag of what stands in `state.pt` for a tensor in another rank's file."""
 LEAST = 2**16
-"""Bytes of a tensor up to which it stays in `state.pt`."""
+"""Bytes of a tensor up to which rank 0 saves it."""
 LEAST_FILE = 2**24
 """Bytes that are worth a file of their own."""
 
@@ -29,18 +26,16 @@ class Divided(NamedTuple):
     """States of which each rank saves a part."""
 
     trees: Mapping[str, Any]
-    """Of rank 0, with references to what others save."""
-    tensors: Mapping[int, Mapping[str, torch.Tensor]]
-    """What the other ranks save, by rank and by key."""
-
-
-def state_file(rank: int) -> str:
-    """Name of the file with the tensors that a rank other than 0 saves for all."""
-    return f"state-{rank}.pt"
+    """With descriptions of the tensors, for `session.pt`."""
+    tensors: Mapping[int, Mapping[str, Part]]
+    """What each rank saves, by rank and by key."""
 
 
 def divided(
-    trees: Mapping[str, Any], parameters: Mapping[str, Collection[str]], ranks: int
+    trees: Mapping[str, Any],
+    parameters: Mapping[str, Collection[str]],
+    ranks: int,
+    leave: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
 ) -> Divided:
     """Which rank saves which tensor; nothing is copied.
 
@@ -48,7 +43,24 @@ def divided(
         trees: encoded states that are the same on all ranks, by the objects' names.
         parameters: of the models of which rank 0 decides everything else, their parameters' names.
         ranks: how many there are.
+        leave: see `taken_out`.
     """
+    saved_by = _divided(trees, parameters, ranks) if ranks > 1 else {}
+    tensors: dict[int, dict[str, Part]] = {}
+
+    def put(place: str, tensor: torch.Tensor) -> Mapping[str, Any]:
+        rank = saved_by.get(place, 0)
+        tensors.setdefault(rank, {})[place] = tensor_files.whole(tensor)
+        return described(place, tensor, tensor_files.file_name(STATE_TENSORS, rank))
+
+    found = {name: taken_out(tree, name, put, leave) for name, tree in trees.items()}
+    return Divided(found, tensors)
+
+
+def _divided(
+    trees: Mapping[str, Any], parameters: Mapping[str, Collection[str]], ranks: int
+) -> Mapping[str, int]:
+    """The rank that saves each large tensor, by place; rank 0 saves the others."""
     found = {
         place: tensor
         for name, tree in trees.items()
@@ -56,7 +68,7 @@ def divided(
     }
     files = min(ranks, sum(tensor.nbytes for tensor in found.values()) // LEAST_FILE)
     if files < 2:
-        return Divided(trees, {})
+        return {}
     # Over all pods, where there are more ranks than files.
     filled = [(0, number * ranks // files) for number in range(files)]
     saved_by: dict[str, int] = {}
@@ -64,63 +76,7 @@ def divided(
         size, rank = heapq.heappop(filled)
         saved_by[place] = rank
         heapq.heappush(filled, (size + found[place].nbytes, rank))
-
-    def refer(place: str, value: Any) -> Any:
-        rank = saved_by.get(place, 0)
-        if rank == 0:
-            return value
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {TAG: ELSEWHERE, "rank": rank, "shape": list(value.shape), "dtype": dtype}
-
-    tensors: dict[int, dict[str, torch.Tensor]] = {}
-    for place, rank in saved_by.items():
-        if rank != 0:
-            tensors.setdefault(rank, {})[place] = found[place]
-    return Divided({name: mapped(tree, name, refer) for name, tree in trees.items()}, tensors)
-
-
-def whole(name: str, tree: Any, files: RestoredFiles) -> Any:
-    """The encoded state of an object, with all of its tensors.
-
-    Args:
-        name: of the object.
-        tree: as `state.pt` has it.
-        files: of the checkpoint.
-
-    Raises:
-        DamagedShards: a tensor is not in the file that should have it.
-    """
-    known: dict[int, Any] = {}
-
-    def tensor(place: str, value: Any) -> Any:
-        return _read(place, value, files, known) if _is_reference(value) else value
-
-    return mapped(tree, name, tensor, _is_reference)
-
-
-def _is_reference(value: object) -> bool:
-    return isinstance(value, dict) and value.get(TAG) == ELSEWHERE
-
-
-def _read(
-    place: str, reference: Mapping[str, Any], files: RestoredFiles, known: dict[int, Any]
-) -> torch.Tensor:
-    rank = reference.get("rank")
-    name = state_file(rank) if type(rank) is int else ""
-    if type(rank) is not int or name not in files.names():
-        raise DamagedShards(f"the checkpoint lacks the file with {place}; it was not written whole")
-    if rank not in known:
-        known[rank] = opened(files, name)
-    content = known[rank]
-    found: Any = content.get(place) if isinstance(content, dict) else None
-    if (
-        type(found) is not torch.Tensor
-        or found.layout is not torch.strided
-        or list(found.shape) != reference.get("shape")
-        or str(found.dtype) != f"torch.{reference.get('dtype')}"
-    ):
-        raise DamagedShards(f"{name} does not hold {place} as state.pt says")
-    return found
+    return saved_by
 
 
 def _movable(
@@ -137,9 +93,8 @@ def _movable(
         mapped(tree, name, note)
     else:
         compared, _ = state_comparison.divided(tree, parameters)
-        found = {f"{name}[{key!r}]": value for key, value in (compared or {}).items()}
+        found = {f"{name}.{key}": value for key, value in (compared or {}).items()}
     for place, value in found.items():
-        # A sparse one has no size.
-        plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-        if plain and not value.is_quantized and value.nbytes > LEAST:
+        plain = isinstance(value, torch.Tensor) and tensor_files.fits(value)
+        if plain and value.nbytes > LEAST:
             yield place, value

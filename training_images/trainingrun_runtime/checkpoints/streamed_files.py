@@ -19,6 +19,7 @@ from .bucket import Bucket
 from .encoding import tensors
 from .manifest import FileDigest, digest_file
 from .storage_retry import StorageRetry
+from .tensor_files import TensorFile
 
 _PIECE = 2**18
 """Bytes that are digested and copied at once: between two pieces a thread that trains may have to
@@ -37,7 +38,7 @@ def upload(
     Args:
         bucket: The run's folder.
         folder: Key of the checkpoint's folder.
-        files: Bytes, or what `torch.save` writes, by name; nobody changes it meanwhile.
+        files: A `TensorFile`, or what `torch.save` writes, by name; nobody changes it meanwhile.
         rank: Of this process.
         retry: Repeats a file that the store does not take.
     """
@@ -54,7 +55,7 @@ def write(bucket: Bucket, key: str, content: Any) -> FileDigest:
     Args:
         bucket: The run's folder.
         key: Of the object.
-        content: Bytes, or what `torch.save` writes.
+        content: A `TensorFile`, or what `torch.save` writes.
 
     Returns:
         Its size and digest; of what was meant, not of what the store has.
@@ -62,12 +63,18 @@ def write(bucket: Bucket, key: str, content: Any) -> FileDigest:
     Raises:
         StorageError: the store has not taken all of it, and there is no such object.
     """
-    # A sparse tensor says no size, and that of a whole one may be beyond any memory.
-    size = sum(part.nbytes for part in tensors(content) if part.layout is torch.strided)
+    if isinstance(content, TensorFile):
+        size = content.nbytes
+    else:
+        # A sparse tensor says no size, and that of a whole one may be beyond any memory.
+        size = sum(part.nbytes for part in tensors(content) if part.layout is torch.strided)
     with bucket.writing(key, size) as append:
         file = _DigestedFile(append)
-        if isinstance(content, bytes):
-            file.write(content)
+        if isinstance(content, TensorFile):
+            # Together: most tensors of a model's head, and of an optimizer's steps, are small.
+            with io.BufferedWriter(file, _PIECE) as together:
+                for piece in content.content():
+                    together.write(piece)
         else:
             _save(content, file)
     return file.digest()

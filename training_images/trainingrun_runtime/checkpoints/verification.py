@@ -1,7 +1,7 @@
 """Whether a checkpoint's files are as its manifest says, and which checkpoint is restored."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -99,7 +99,6 @@ def wrong_content(
     manifest: Manifest,
     name: str,
     target: Path | None = None,
-    place: Callable[[Path], None] | None = None,
 ) -> str | None:
     """Read a file of a checkpoint and compare its SHA-256.
 
@@ -108,7 +107,6 @@ def wrong_content(
         manifest: What it must be.
         name: Of the file.
         target: Where the file is written to, if it is intact.
-        place: Makes an empty file at a path. Default: one on the disk is made.
 
     Returns:
         None if it is intact, else a sentence.
@@ -120,8 +118,6 @@ def wrong_content(
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             part = target.with_name(f"{target.name}.part")
-            if place is not None:
-                place(part)
             with part.open("wb") as file:
                 found = _digest(bucket, key, file)
             if found == wanted:

@@ -22,7 +22,6 @@ from trainingrun.api.progress import (
 )
 
 from ..checkpoints.manifest import Manifest
-from ..checkpoints.shared_files import SharedFile
 from ..checkpoints.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 from ..progress.accelerator_use import AcceleratorUse
 from ..progress.document import printable_metrics, shown_metrics
@@ -36,7 +35,6 @@ from .command import Command
 from .document_writer import DocumentWriter
 from .loss_history import LossHistory
 from .rank_places import RankPlace, RankPlaces
-from .shared_downloads import SharedDownloads
 from .standstill import Stand
 from .store_troubles import StoreTroubles
 from .trial_rating import TrialRating
@@ -71,7 +69,8 @@ class Coordinator:
         self._uploads = UploadQueue()
         self._refused: dict[str, str] = {}  # URI of a manifest -> what is wrong with its files
         self._validating: dict[str, tuple[int, int]] = {}  # path -> (step, worker group)
-        self._downloads = SharedDownloads()
+        self._search = 0  # for a checkpoint to begin from; each worker group makes one or more
+        self._folders: dict[str, str] = {}  # by Ray node, where its ranks find common files
         self._inbox = Inbox()
         self._store = StoreTroubles()
         self._places = RankPlaces()
@@ -110,22 +109,21 @@ class Coordinator:
     def search_begins(self) -> tuple[int, dict[str, str]]:
         """Rank 0: a checkpoint is chosen; the number of this search, and what `refused` returns."""
         with self._lock:
-            return self._downloads.begin(), dict(self._refused)
+            self._search, self._folders = self._search + 1, {}
+            return self._search, dict(self._refused)
 
-    def claim(self, search: int, machine: str, names: list[str], most: int) -> list[str]:
-        """A worker: which of these files it downloads next for the ranks of its machine."""
-        with self._lock:
-            return self._downloads.claim(search, machine, names, most)
+    def restore_folder(self, search: int, ray_node: str, folder: str) -> str:
+        """A worker: the folder of the rank that downloads what all ranks of this pod restore.
 
-    def offer(self, search: int, machine: str, files: dict[str, SharedFile]) -> None:
-        """A worker: it has downloaded and verified these files."""
-        with self._lock:
-            self._downloads.offer(search, machine, files)
+        It is the first one that asks.
 
-    def offered(self, search: int, machine: str) -> dict[str, SharedFile]:
-        """The files that the ranks of a machine have downloaded and verified, by name."""
+        Args:
+            search: number of the search; processes of a former worker group share nothing.
+            ray_node: of the pod.
+            folder: the worker's own.
+        """
         with self._lock:
-            return self._downloads.offered(search, machine)
+            return self._folders.setdefault(ray_node, folder) if search == self._search else folder
 
     def group_started(
         self,

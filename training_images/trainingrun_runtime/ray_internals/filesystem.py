@@ -6,7 +6,6 @@ checkpoint by the process that watches over the workers; a failed write ends the
 has a folder of its own and never reads a former snapshot, so neither needs to be in the bucket.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -19,9 +18,6 @@ from ray.train.v2._internal.constants import (
 
 from ..checkpoints.storage_errors import AbsentError, StorageError
 from ..checkpoints.storage_retry import StorageRetry
-
-PIECE = 2**23
-"""Bytes that a download has in memory."""
 
 
 def for_ray(filesystem: fs.FileSystem) -> fs.PyFileSystem:
@@ -43,24 +39,6 @@ class RetryingCheckpoint(Checkpoint):
         retry = StorageRetry(lambda message: None)
         try:
             return str(retry(lambda: super(RetryingCheckpoint, self).to_directory(path)))
-        except (FileNotFoundError, AbsentError):
-            raise self._gone() from None
-
-    def download(self, name: str, target: Path) -> None:
-        """Download one file of its folder."""
-
-        def copied() -> None:
-            part = target.with_name(f"{target.name}.part")
-            with (
-                self.filesystem.open_input_stream(f"{self.path}/{name}") as source,
-                part.open("wb") as file,
-            ):
-                while piece := source.read(PIECE):
-                    file.write(piece)
-            part.rename(target)
-
-        try:
-            StorageRetry(lambda message: None)(copied)
         except (FileNotFoundError, AbsentError):
             raise self._gone() from None
 

@@ -1,0 +1,329 @@
+"""Saved tensors as they are restored: whole, or into DTensors of this run.
+
+What this run holds whole is read from its file as it is. Into DTensors PyTorch's own reader and
+planner of distributed checkpoints copy what this rank has, whatever ranks and mesh it was saved
+from: the reader takes all that it needs from the headers of the files, and no rank asks another
+one. Both come from a bucket, so what they say is compared before anything is copied.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from torch.optim.optimizer import Optimizer
+
+from . import tensor_files
+from .encoding import NotSavable, encode
+from .restored_files import RestoredFiles
+from .sharded_state import (
+    Description,
+    Encoded,
+    has_shards,
+    is_description,
+    is_sharded,
+    mapped,
+    read_description,
+    require_contiguous,
+)
+from .stateful_objects import Stateful, holds_shards
+from .storage_errors import StorageError
+
+LARGEST_GRID = 2**24
+"""Cells into which the edges of a tensor's parts may divide it."""
+
+
+class DamagedFiles(ValueError):
+    """A checkpoint's files do not hold what they have to; a sentence says what is wrong."""
+
+
+class DoesNotFit(ValueError):
+    """A saved tensor has no place in this run; a sentence says which and why."""
+
+
+def filled(
+    trees: Mapping[str, Any], objects: Mapping[str, Stateful], files: RestoredFiles
+) -> Mapping[str, Any]:
+    """The saved states, with tensors in place of the descriptions.
+
+    A DTensor that is there already, as a model's parameters are, is overwritten in place: there is
+    no second copy of it. A tensor that was saved whole becomes a DTensor where this run has one.
+
+    Args:
+        trees: encoded states by the objects' names.
+        objects: this run's.
+        files: of the checkpoint.
+
+    Raises:
+        DamagedFiles: a tensor is missing, or is not what it should be.
+        DoesNotFit: this run has no place for one of the tensors, or one of another shape.
+    """
+    whole, targets = _WholeTensors(files), dict[str, _Target]()
+    trees_filled = {}
+    for name, tree in trees.items():
+        thing = objects[name]
+        places = _places(name, thing, tree) if has_shards(tree) or holds_shards(thing) else {}
+
+        def fill(
+            place: str, value: Any, places: Mapping[str, Any] = places, thing: Stateful = thing
+        ) -> Any:
+            target = places.get(place)
+            if not is_description(value):
+                if is_sharded(target):
+                    raise DoesNotFit(
+                        f"{place} is sharded in this run, and the checkpoint has it in a form "
+                        f"({value.layout}, {value.dtype}) of which no parts can be read"
+                    )
+                return value
+            said = read_description(value)
+            if said is None:
+                raise DamagedFiles(f"the checkpoint does not say which tensor {place} is")
+            if said.file is not None and not is_sharded(target):
+                found = whole.read(place, said)
+                # A model copies it into its own tensors, others may keep it, and with it the file.
+                return found if isinstance(thing, torch.nn.Module) else found.clone()
+            if said.key in targets:
+                raise DamagedFiles(f"the checkpoint names {said.key} for two tensors")
+            targets[said.key] = _target(place, said, target)
+            return targets[said.key].tensor
+
+        trees_filled[name] = mapped(tree, name, fill)
+    if targets:
+        _read(targets, files)
+    return trees_filled
+
+
+def require_place(name: str, thing: Stateful, state: Encoded) -> None:
+    """Make sure that a new optimizer will know how to lay out what is saved of this one.
+
+    Raises:
+        NotSavable: it would not.
+    """
+    if not isinstance(thing, Optimizer) or not state.shards:
+        return
+    parameters = [p for group in thing.param_groups for p in group["params"]]
+    for index, values in state.tree.get("state", {}).items():
+        for key, value in values.items():
+            if is_description(value) and value["shape"] != list(parameters[index].shape):
+                raise NotSavable(
+                    f"{name} keeps {key} of shape {tuple(value['shape'])} for a parameter of shape "
+                    f"{tuple(parameters[index].shape)}: sharded, it cannot be laid out anew; use "
+                    "an optimizer whose state has the parameters' shapes, such as AdamW"
+                )
+
+
+def _places(name: str, thing: Stateful, saved: Any) -> dict[str, torch.Tensor]:
+    """This run's tensors by place, and for an optimizer's state, which is made later, new ones."""
+    found: dict[str, torch.Tensor] = {}
+
+    def note(place: str, value: Any) -> Any:
+        found[place] = value
+        return value
+
+    mapped(encode(thing.state_dict(), f"{name}: state_dict()"), name, note)
+    if isinstance(thing, Optimizer) and isinstance(saved, dict):
+        parameters = [p for group in thing.param_groups for p in group["params"]]
+        for index, values in saved.get("state", {}).items():
+            if not isinstance(values, dict) or index not in range(len(parameters)):
+                continue
+            for key, value in values.items():
+                place, parameter = f"{name}.state.{index}.{key}", parameters[index]
+                if place not in found and _like(value, key, parameter):
+                    found[place] = _new(value, parameter)
+    return found
+
+
+def _like(value: Any, key: str, parameter: torch.Tensor) -> bool:
+    """Whether an optimizer's value for a parameter is laid out as the parameter is."""
+    if not is_description(value):
+        return isinstance(value, torch.Tensor) and key != "step" and value.shape == parameter.shape
+    return has_shards(value) or (key != "step" and value.get("shape") == list(parameter.shape))
+
+
+def _new(value: Any, parameter: torch.Tensor) -> torch.Tensor:
+    said = read_description(value) if is_description(value) else value
+    # Each element is copied from the checkpoint, or the checkpoint is refused.
+    return torch.empty_like(parameter.detach(), dtype=getattr(said, "dtype", None))
+
+
+class _WholeTensors:
+    """Tensors that are whole in one file: not in memory until they are read, and keep the file.
+
+    Whoever changes them has a copy of its own: several ranks may map one file.
+    """
+
+    def __init__(self, files: RestoredFiles) -> None:
+        self._files, self._opened = files, dict[str, Any]()
+
+    def read(self, place: str, said: Description) -> torch.Tensor:
+        """A tensor.
+
+        Raises:
+            DamagedFiles: it is not in the file that should have it, or is another one.
+        """
+        name = str(said.file)
+        if name not in self._opened:
+            if name not in self._files.names():
+                raise DamagedFiles(
+                    f"the checkpoint lacks {name}, with {place}; it was not written whole"
+                )
+            self._opened[name] = opened(self._files.path(name))
+        with _readable(f"{place} in {name}"):
+            found: torch.Tensor = self._opened[name].get_tensor(said.key)
+        if tuple(found.shape) != said.shape or found.dtype is not said.dtype:
+            raise DamagedFiles(f"{name} does not hold {place} as the checkpoint's state says")
+        return found if said.order is None else _in_order(found, said.order)
+
+
+class _Target(NamedTuple):
+    """A tensor of this run that is filled."""
+
+    place: str
+    said: Description
+    tensor: torch.Tensor
+
+
+def _target(place: str, said: Description, target: torch.Tensor | None) -> _Target:
+    if target is None:
+        raise DoesNotFit(
+            f"the checkpoint has {place}, sharded, and this run has nothing there yet; let its "
+            "state_dict() return it before the session is made"
+        )
+    if said.shape != tuple(target.shape):
+        raise DoesNotFit(
+            f"{place} has shape {said.shape} in the checkpoint and {tuple(target.shape)} in this "
+            "run; restore it into the model that it was saved from"
+        )
+    if is_sharded(target):
+        require_contiguous(target, place)
+    return _Target(place, said, target.detach())
+
+
+def _read(targets: Mapping[str, _Target], files: RestoredFiles) -> None:
+    """Fill the targets, which are given by the tensors' names in the files."""
+    # Imported here: it takes seconds, and most runs need none of it.
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    headers = {}
+    with tempfile.TemporaryDirectory(prefix="headers-", ignore_cleanup_errors=True) as folder:
+        for name in sorted(filter(tensor_files.is_tensor_file, files.names())):
+            with _readable(name):
+                headers[name] = files.header(name)
+                with Path(folder, name).open("wb") as file:
+                    file.write(headers[name])
+                    # With holes where the tensors are: only a few of them may be needed.
+                    file.truncate(tensor_files.file_size(headers[name]))
+                safe_open(file.name, framework="pt")
+        reader = HuggingFaceStorageReader(folder)
+        with _readable("what the checkpoint's files say of their tensors"):
+            saved: Metadata = reader.read_metadata()
+        wanted = {}
+        for key, (place, said, tensor) in targets.items():
+            metadata = saved.state_dict_metadata.get(key)
+            if metadata is None and tensor.numel():
+                raise DamagedFiles(f"the checkpoint has no part of {key}; it was not written whole")
+            if metadata is not None:
+                wanted[key] = tensor
+                # Two ranks may have saved the same part; one of them is enough.
+                metadata.chunks = list(
+                    {(tuple(c.offsets), tuple(c.sizes)): c for c in metadata.chunks}.values()
+                )
+                require_whole(place, said.shape, metadata.chunks)
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(wanted, saved, is_coordinator=False)
+        reader.set_up_storage_reader(saved, is_coordinator=False)
+        plan = planner.create_local_plan()
+        for item in plan.items:
+            stored, target = saved.storage_data[item.storage_index], targets[item.dest_index.fqn]
+            name = Path(stored.relative_path).name
+            if stored.dtype is not target.said.dtype:
+                raise DamagedFiles(f"{name} has a part of {target.place} of type {stored.dtype}")
+            path = files.path(name)
+            with _readable(name), path.open("rb") as whole:
+                header = tensor_files.header_of(whole)
+            if header != headers[name]:
+                raise DamagedFiles(f"{name} was changed while it was restored")
+            stored.relative_path = str(path)
+        with torch.no_grad(), _readable("a file of the checkpoint's tensors"):
+            reader.read_data(plan, planner)
+
+
+def require_whole(place: str, shape: tuple[int, ...], parts: Iterable[Any]) -> None:
+    """Make sure that the parts make up the whole tensor, each element once.
+
+    Args:
+        place: of the tensor.
+        shape: of the whole.
+        parts: each with `offsets` and `sizes`.
+
+    Raises:
+        DamagedFiles: they do not.
+    """
+    boxes = [(tuple(part.offsets), tuple(part.sizes)) for part in parts]
+    for offsets, sizes in boxes:
+        if not len(shape) == len(offsets) == len(sizes) or not all(
+            0 <= begin <= begin + size <= whole
+            for begin, size, whole in zip(offsets, sizes, shape, strict=True)
+        ):
+            raise DamagedFiles(
+                f"a part of {place} is at {offsets} with size {sizes}, outside of its shape {shape}"
+            )
+    # The parts' edges divide the tensor into cells; each cell has to be in exactly one part.
+    edges: list[dict[int, int]] = []
+    for d, length in enumerate(shape):
+        numbers = {0, length}.union(*((o[d], o[d] + s[d]) for o, s in boxes))
+        edges.append({number: index for index, number in enumerate(sorted(numbers))})
+    cells = [len(each) - 1 for each in edges]
+    if math.prod(cells) > LARGEST_GRID:
+        raise DamagedFiles(f"the parts of {place} are not arranged in a grid")
+    covered = torch.zeros(cells, dtype=torch.int32, device="cpu")
+    for offsets, sizes in boxes:
+        covered[
+            tuple(
+                slice(each[begin], each[begin + size])
+                for each, begin, size in zip(edges, offsets, sizes, strict=True)
+            )
+        ] += 1
+    if bool((covered == 0).any()):
+        raise DamagedFiles(f"a part of {place}, of shape {shape}, is missing in the checkpoint")
+    if bool((covered > 1).any()):
+        raise DamagedFiles(f"a part of {place}, of shape {shape}, is there twice")
+
+
+def opened(path: Path) -> Any:
+    """A file of tensors, mapped.
+
+    Raises:
+        DamagedFiles: it cannot be read.
+    """
+    with _readable(path.name):
+        return safe_open(str(path), framework="pt")
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """What is read comes from a bucket: whatever is wrong with it is one error.
+
+    Raises:
+        DamagedFiles: it cannot be read.
+        StorageError: the store does not answer, or has another file meanwhile.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as error:
+        line = str(error).partition("\n")[0] or type(error).__name__
+        raise DamagedFiles(f"{name} cannot be read: {line}") from error
+
+
+def _in_order(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """The tensor with its dimensions in that order in memory."""
+    back = sorted(range(len(order)), key=lambda dim: order[dim])
+    return tensor.permute(order).contiguous().permute(back)
