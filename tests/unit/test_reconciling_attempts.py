@@ -494,7 +494,8 @@ def test_false_starts_of_one_attempt_do_not_count_for_the_next(training: Observe
     empty = replace(given_up, ray_jobs=(), ray_clusters=(), pods=())
     second = then(empty, 100, ray_jobs=(a_ray_job(2),), pods=pods(2, created_at=100))
     assert reconcile(second, 110).status.attempts[-1].outcome == "Running"
-    assert not {"falseHeads", "falseWorkers", "counted"} & set(reconcile(second, 110).status.seen)
+    seen = reconcile(second, 110).status.seen
+    assert not {"crashedHeads", "crashedWorkers", "counted"} & set(seen)
 
 
 def test_attempts_without_storage_wait_for_somebody_to_put_it_right(training: Observed) -> None:

@@ -81,7 +81,7 @@ def test_a_new_step_begins_the_count_anew(training: Observed) -> None:
     on = then(replace(on, progress=a_progress(step=11), progress_age_s=0.5), 210)
     crashed = replace(on, pods=(crashed_head(2, 220), *WORKERS), progress_age_s=10.0)
     assert outcome(then(crashed, 220), 222) == "Running"
-    assert "falseHeads" not in reconcile(then(crashed, 220), 222).status.seen
+    assert "crashedHeads" not in reconcile(then(crashed, 220), 222).status.seen
 
 
 def test_a_worker_that_crashes_after_training_began_ends_the_attempt(training: Observed) -> None:

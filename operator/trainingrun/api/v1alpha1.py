@@ -99,8 +99,8 @@ which Linux takes no 128 KiB; what else is in it needs less than the rest."""
 def _contract_fits(spec: "RunSpec") -> bool:
     training, sweep = spec.training, spec.sweep
     args = training.script.args if training.script else []
-    told = [training.config, training.requirements, args, sweep.to_dict() if sweep else None]
-    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    passed = [training.config, training.requirements, args, sweep.to_dict() if sweep else None]
+    text = json.dumps(passed, ensure_ascii=False, separators=(",", ":"))
     return len(text.encode(errors="replace")) <= MAX_CONTRACT_BYTES
 
 

@@ -74,7 +74,7 @@ class Losses:
 
     def record(self, progress: Progress) -> list[str]:
         """Evaluate one document; what is new: a loss, and where its trial continues."""
-        said = []
+        new = []
         for record in progress.records:
             number = (progress.attempt, progress.fencing_token, record.number)
             if number <= self._seen:
@@ -88,8 +88,8 @@ class Losses:
                 continue  # that a trial begins is no loss
             else:
                 self._lost.discard(trial)
-            said.append(record.message)
-        return said
+            new.append(record.message)
+        return new
 
 
 def remember_sweep(root: Path, progress: Progress) -> None:

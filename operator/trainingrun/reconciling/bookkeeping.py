@@ -19,8 +19,8 @@ OF_ONE_ATTEMPT: dict[str, Any] = {
     "suspend_asked": None,
     "hung_since": None,
     "incomplete_since": None,
-    "false_heads": 0,
-    "false_workers": 0,
+    "crashed_heads": 0,
+    "crashed_workers": 0,
 }
 """What is forgotten between two attempts."""
 
@@ -70,9 +70,9 @@ class Bookkeeping(Model):
     """Nodes that were lost, with the time; kept across attempts, for a while."""
     hostnames: dict[str, str] = Field(default_factory=dict)
     """Their label kubernetes.io/hostname, where it is not the node's name."""
-    false_heads: int = 0
+    crashed_heads: int = 0
     """Heads that ended by themselves since the last new step and are no longer in `counted`."""
-    false_workers: int = 0
+    crashed_workers: int = 0
     """Likewise workers."""
     workers: int = 0
     """Workers of the current attempt, as it was rendered; 0: not known, the spec counts."""

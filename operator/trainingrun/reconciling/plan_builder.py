@@ -23,7 +23,7 @@ class PlanBuilder:
     charged: frozenset[Budget] = frozenset()
     """The budgets that this reconcile charged: only those are checked."""
     requeue_after_s: float | None = None
-    # Of each of these, the first that is found stays; but an action that fails is said first.
+    # Of each of these, the first that is found stays; but an action that fails comes first.
     end: AttemptEnd | None = None
     run_failure: RunFailure | None = None
     blocker: Blocker | None = None

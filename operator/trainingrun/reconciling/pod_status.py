@@ -177,8 +177,8 @@ def termination_message(pod: Object) -> str:
     for ending in terminations(pod):
         if (code := ending.get("exitCode")) is not None:
             lines = str(ending.get("message") or "").strip().splitlines()
-            said = f": {lines[-1].strip()[-MOST_CHARACTERS:]}" if lines else ""
-            return f"exit code {code}{said}"
+            last_line = f": {lines[-1].strip()[-MOST_CHARACTERS:]}" if lines else ""
+            return f"exit code {code}{last_line}"
     return ""
 
 

@@ -1,5 +1,5 @@
 """How an attempt ends, by the first of these that applies: the driver's final progress, a deleted
-RayJob, an exhausted budget, the RayJob's status, pods that end by themselves again and again, and a
+RayJob, an exhausted budget, the RayJob's status, pods that end by themselves repeatedly, and a
 driver that was never submitted.
 """
 
@@ -32,7 +32,7 @@ INFRASTRUCTURE_REASONS = frozenset(
 )
 """KubeRay's reasons that say nothing about the training code: it did not reach the cluster."""
 
-MOST_FALLS = 3
+MOST_CRASHES = 3
 """Pods in the same place that end by themselves without a new step in between, after which the
 attempt is given up."""
 
@@ -202,7 +202,7 @@ def _unexplained(
     return AttemptEnd("Failed", LossReason.APPLICATION_ERROR, message)
 
 
-class _Falls(NamedTuple):
+class _Crashes(NamedTuple):
     """Pods in one place that ended by themselves since the last new step."""
 
     where: str
@@ -213,7 +213,7 @@ class _Falls(NamedTuple):
     message: str
     """How the last one's container ended."""
 
-    def said(self, attempt: Attempt) -> str:
+    def describe(self, attempt: Attempt) -> str:
         """The same as a phrase."""
         step = attempt.last_step or attempt.resumed_from_step
         since = "before the training began" if step is None else f"by themselves since step {step}"
@@ -221,36 +221,36 @@ class _Falls(NamedTuple):
         return f"{self.number} pods of spec.{self.where} ended {since}, the last one with {last}"
 
 
-def _falls(context: ReconcileContext, draft: Draft) -> Iterator[_Falls]:
-    pods = context.wanted_pods(draft) - 1
+def _crashes(context: ReconcileContext, draft: Draft) -> Iterator[_Crashes]:
+    pods, counted = context.wanted_pods(draft) - 1, draft.bookkeeping
     for where, reason, gone, most in (
-        ("head", LossReason.HEAD_LOST, draft.bookkeeping.false_heads, MOST_FALLS),
-        ("workers", LossReason.WORKER_LOST, draft.bookkeeping.false_workers, MOST_FALLS * pods),
+        ("head", LossReason.HEAD_LOST, counted.crashed_heads, MOST_CRASHES),
+        ("workers", LossReason.WORKER_LOST, counted.crashed_workers, MOST_CRASHES * pods),
     ):
-        fallen = [one for one in draft.bookkeeping.counted.values() if ended_by_itself(one, reason)]
-        message = fallen[-1].termination_message if fallen else ""
-        yield _Falls(where, len(fallen) + gone, most, message)
+        crashed = [one for one in counted.counted.values() if ended_by_itself(one, reason)]
+        message = crashed[-1].termination_message if crashed else ""
+        yield _Crashes(where, len(crashed) + gone, most, message)
 
 
 def _by_crash_loop(context: ReconcileContext, draft: Draft, attempt: Attempt) -> AttemptEnd | None:
-    """Pods that end by themselves again and again: KubeRay would replace them for ever."""
-    for falls in _falls(context, draft):
-        if falls.number >= falls.most:
+    """Pods that end by themselves repeatedly: KubeRay would replace them for ever."""
+    for crashes in _crashes(context, draft):
+        if crashes.number >= crashes.most:
             message = (
-                f"{falls.said(attempt)}; correct spec.image or spec.{falls.where}.podTemplate if "
-                "that is the cause"
+                f"{crashes.describe(attempt)}; correct spec.image or "
+                f"spec.{crashes.where}.podTemplate if that is the cause"
             )
             return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
     return None
 
 
 def crashing(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Blocker | None:
-    """What the status says while pods end by themselves again and again."""
+    """What the status says while pods end by themselves repeatedly."""
     if context.trains(attempt.number):
         return None
-    for falls in _falls(context, draft):
-        if falls.number > 1:
-            message = f"{falls.said(attempt)}; after {falls.most} the attempt ends"
+    for crashes in _crashes(context, draft):
+        if crashes.number > 1:
+            message = f"{crashes.describe(attempt)}; after {crashes.most} the attempt ends"
             return Blocker(ConditionReason.PODS_CRASH, message)
     return None
 

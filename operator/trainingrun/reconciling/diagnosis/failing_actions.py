@@ -42,7 +42,7 @@ def report(context: ReconcileContext, draft: Draft, actions: Sequence[Action]) -
             return kept or Findings()
         return Findings(bookkeeping={"failing_since": None})
     since = draft.bookkeeping.failing_since or written(min(one.since for one in found))
-    blocker = _said(found, since)
+    blocker = _sentence(found, since)
     # A spec of which nothing can be made is not accepted. A quota says nothing about the spec.
     begins = context.run.status.running_attempt is None and found[0].verb == "create"
     is_refused = begins and blocker.reason is ConditionReason.REJECTED
@@ -86,7 +86,7 @@ def _lasts(one: FailingAction, now: datetime) -> bool:
     return (now - one.since).total_seconds() >= TRANSIENT_S
 
 
-def _said(found: Iterable[FailingAction], since: str) -> Blocker:
+def _sentence(found: Iterable[FailingAction], since: str) -> Blocker:
     first, *others = sorted(found, key=lambda one: (not one.refused, one.since))
     what, message = f"the {first.kind} {first.name}", short(first.message, 500)
     more = f"; {len(others)} more actions fail" if others else ""

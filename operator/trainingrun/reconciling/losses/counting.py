@@ -206,17 +206,17 @@ class Losses:
         """What was counted and found."""
         failed = out_of_memory.failures(self._counted.values()) - self._failures_before
         self._counts["out_of_memory"] += failed
-        false_heads, false_workers = 0, 0
+        crashed_heads, crashed_workers = 0, 0
         for key in self._dropped:
             known = self._counted.pop(key)
-            false_heads += ended_by_itself(known, LossReason.HEAD_LOST)
-            false_workers += ended_by_itself(known, LossReason.WORKER_LOST)
+            crashed_heads += ended_by_itself(known, LossReason.HEAD_LOST)
+            crashed_workers += ended_by_itself(known, LossReason.WORKER_LOST)
         changes = dict(self.changes)
         if self._changed or self._dropped:
             changes |= {
                 "counted": self._counted,
-                "false_heads": self._bookkeeping.false_heads + false_heads,
-                "false_workers": self._bookkeeping.false_workers + false_workers,
+                "crashed_heads": self._bookkeeping.crashed_heads + crashed_heads,
+                "crashed_workers": self._bookkeeping.crashed_workers + crashed_workers,
             }
         if self._lost_nodes:
             changes |= self._nodes()
@@ -287,8 +287,8 @@ def after_new_step(bookkeeping: Bookkeeping) -> dict[str, Any]:
     nothing about the pods that are there now.
     """
     changes: dict[str, Any] = {}
-    if bookkeeping.false_heads or bookkeeping.false_workers:
-        changes |= {"false_heads": 0, "false_workers": 0}
+    if bookkeeping.crashed_heads or bookkeeping.crashed_workers:
+        changes |= {"crashed_heads": 0, "crashed_workers": 0}
     if any(known.termination_message for known in bookkeeping.counted.values()):
         changes["counted"] = {
             key: known.model_copy(update={"termination_message": ""})
