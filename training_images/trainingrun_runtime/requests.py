@@ -5,42 +5,26 @@ import time
 
 import ray
 
-from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .coordination.command import Command
 from .coordination.preemption_notice import PreemptionNotice, checkpoint_at, hold_until
 from .coordination.standstill import Spot
-from .coordination.step_consensus import Hold, Place, StepConsensus, StepValues, describe
-from .course import Course
+from .coordination.step_consensus import Hold, Place, StepValues, describe
 from .failure_causes import OwnPodPreempted, Preempted, Suspended
-from .progress.step_reporter import StepReporter
 from .ray_internals import nodes, training
 from .saving import Saving
-from .worker import Worker
+from .session_context import SessionContext
 
 
 class Requests:
     """Checkpoints, and the end of the training or of this worker group.
 
     Args:
-        worker: this rank.
-        consensus: of the ranks.
-        course: how far the training is.
+        context: of the session.
         saving: makes the checkpoints.
-        gradients: which a checkpoint does not hold.
-        reporter: on rank 0, has the coordinator's command.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        consensus: StepConsensus,
-        course: Course,
-        saving: Saving,
-        gradients: AccumulatedGradients,
-        reporter: StepReporter | None,
-    ) -> None:
-        self._worker, self._consensus, self._course = worker, consensus, course
-        self._saving, self._gradients, self._reporter = saving, gradients, reporter
+    def __init__(self, context: SessionContext, saving: Saving) -> None:
+        self._context, self._saving = context, saving
         self._of_ray = training.PreemptionDeadline()
         self._stop_asked = False
         self._exit: Preempted | Suspended | None = None
@@ -56,23 +40,24 @@ class Requests:
 
     def after_step(self) -> StepValues:
         """Contribute this rank's requests after a step; the result is that of the former step."""
-        agreed = self._consensus.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
-        self._course.note_stop(agreed)
+        agreed = self._context.consensus.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
+        self._context.course.note_stop(agreed)
         return agreed
 
     def agree(self, place: Place) -> StepValues:
         """Wait for all ranks at a place between the steps."""
-        with self._worker.waiting(Spot.SESSION, describe(place), self._course.step):
-            self._course.note_stop(self._consensus.settle())
+        worker, course = self._context.worker, self._context.course
+        consensus = self._context.consensus
+        with worker.waiting(Spot.SESSION, describe(place), course.step):
+            course.note_stop(consensus.settle())
         # At the begin of a loop, nothing was done since the end before it.
         due_s = math.inf if place is Place.BEGIN else self._saving.due_s(at_loop_end=True)
         # A request in a loop's last step is agreed on already: see `Course.note_stop`.
         stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
-        with self._worker.waiting(Spot.SESSION, describe(place), self._course.step):
-            mine = self._numbers(stop, due_s, place)
-            agreed = self._consensus.agree(place, mine)
-        if agreed.stop and self._course.stop_at is None:
-            self._course.stop_at = self._course.step
+        with worker.waiting(Spot.SESSION, describe(place), course.step):
+            agreed = consensus.agree(place, self._numbers(stop, due_s, place))
+        if agreed.stop and course.stop_at is None:
+            course.stop_at = course.step
         return agreed
 
     def save(self) -> None:
@@ -91,12 +76,12 @@ class Requests:
         Raises:
             Suspended: this worker group ends, and the trial with it.
         """
-        trial, step = self._worker.trial, self._course.step
+        trial, step = self._context.worker.trial, self._context.course.step
         if trial is None or trial.until_step is None or step < trial.until_step:
             return
-        if self._worker.rank == 0:
-            rating = self._course.rating.get(trial.metric)
-            ray.get(self._worker.coordinator.paused.remote(step, rating))
+        if self._context.worker.rank == 0:
+            rating = self._context.course.rating.get(trial.metric)
+            ray.get(self._context.worker.coordinator.paused.remote(step, rating))
         self._checkpoint_and_exit(Command.SUSPEND)
 
     def execute(self, agreed: StepValues) -> None:
@@ -123,7 +108,7 @@ class Requests:
     ) -> StepValues:
         requested = self._command(self._saving.due_s() if due_s is None else due_s)
         hold = self._hold() if place is Place.SAVE else Hold.NO
-        busy, step = self._saving.uploading, self._course.step
+        busy, step = self._saving.uploading, self._context.course.step
         return StepValues(requested, busy, stop, step, hold)
 
     def _hold(self) -> Hold:
@@ -131,42 +116,45 @@ class Requests:
         notice = self._notice()
         if notice is not None and time.time() >= hold_until(notice, self._saving.slowest_s()):
             return Hold.NO_TIME
-        return Hold.GRADIENTS if self._gradients.hold_checkpoints() else Hold.NO
+        return Hold.GRADIENTS if self._context.gradients.hold_checkpoints() else Hold.NO
 
     def _command(self, due_s: float) -> Command:
         """The command that this rank requests now."""
-        command = self._reporter.command if self._reporter is not None else Command.NONE
+        reporter = self._context.reporter
+        command = reporter.command if reporter is not None else Command.NONE
         notice = self._notice()
         if notice is not None and time.time() >= checkpoint_at(notice, self._saving.slowest_s()):
             command = max(command, Command.CHECKPOINT_AND_EXIT)
         # One clock decides: ranks with different clocks would request it twice.
-        due = self._saving.is_due(due_s) if self._worker.rank == 0 else self._saving.late
+        due = self._saving.is_due(due_s) if self._context.worker.rank == 0 else self._saving.late
         return max(command, Command.CHECKPOINT) if due else command
 
     def _notice(self) -> PreemptionNotice | None:
         """This pod's own, or Ray's of a node of the worker group."""
-        own, deadline = self._worker.notice, self._of_ray.read()
+        own, deadline = self._context.worker.notice, self._of_ray.read()
         if own is not None or deadline is None:
             return own
         return PreemptionNotice(deadline=deadline, pre_stop=False)
 
     def _checkpoint_and_exit(self, command: int) -> None:
         """Make a checkpoint, wait for its commit, and end this worker group."""
-        self._course.note_stop(self._consensus.settle())
-        self._consensus.reset()
+        worker, course = self._context.worker, self._context.course
+        consensus = self._context.consensus
+        course.note_stop(consensus.settle())
+        consensus.reset()
         if self._saving.unsaved:
             self._saving.save(wait=True)
         else:
             self._saving.wait_for_upload()
         self._saving.wait_for_commit()
-        notice = self._worker.notice
+        notice = worker.notice
         if notice is not None:
             # Before the exit: otherwise Ray places the next worker group on the pod that is about
             # to end.
             nodes.drain_own_node("the pod is being deleted", notice.deadline)
-            self._worker.confirm_saved()
-        self._consensus.barrier()
-        step = self._course.step
+            worker.confirm_saved()
+        consensus.barrier()
+        step = course.step
         if command == Command.SUSPEND:
             self._exit = Suspended(f"suspended after step {step}")
         else:

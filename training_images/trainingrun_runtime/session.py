@@ -19,12 +19,10 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 import ray
-from torch.optim.optimizer import Optimizer
 
 from .checkpoints import snapshot
 from .checkpoints.accumulated_gradients import AccumulatedGradients
 from .coordination.step_consensus import Place, StepConsensus
-from .course import Course
 from .data.drawn_batches import DrawnBatches
 from .data.position import ResumableLoader
 from .gradient_exchange import GradientExchange
@@ -36,10 +34,11 @@ from .progress.time_accounting import StepReport
 from .random_numbers import StepRandom
 from .reports.recorder import ReportRecorder
 from .requests import Requests
-from .saving import SavedObjects, Saving
+from .saving import Saving
+from .session_context import Course, SavedObjects, SessionContext
 from .step_loops import Loops
 from .tensor_parallel import first_of_group
-from .worker import Worker, this_worker
+from .worker import this_worker
 
 T = TypeVar("T")
 
@@ -70,9 +69,7 @@ class Session:
     def __init__(self, *, seed: Any = None, **objects: Any) -> None:
         if seed is not None and not isinstance(seed, Integral):  # an object of that name
             objects["seed"], seed = seed, None
-        worker: Worker = this_worker()
-        self._worker = worker
-        saved = SavedObjects(worker, objects)
+        worker, saved = this_worker(), SavedObjects(objects)
         self._random = StepRandom(seed, first_of_group(objects.values(), worker.rank))
         self.noted_steps = NotedSteps(
             seeded=self._random.seeded,
@@ -81,47 +78,41 @@ class Session:
         )
         """The state after the last step, for a rank that is lost."""
         worker.register(self)
-        self._consensus = StepConsensus(worker.timeout_s)
-        self._final_metrics: dict[str, Any] = {}
+        consensus = StepConsensus(worker.timeout_s)
         seeded = [f"seed={seed}"] if self._random.seeded else []
-        self._consensus.compare_names([*objects, *seeded])
+        consensus.compare_names([*objects, *seeded])
         snapshot.try_out(saved.states())  # what cannot be saved is refused now
-        self._course = Course(saved.restore())
-        restored = worker.continues
+        self._course = Course(saved.restore(worker))
         # In every attempt alike: what is drawn before the first loop, such as a split of the data.
         self._random.begin("session", 0, 0)
         self._rated_by = worker.trial.metric if worker.trial else None
-        self._rate(restored.metrics if restored is not None else {})
+        self._rate(worker.continues.metrics if worker.continues is not None else {})
         self.reports = ReportRecorder(worker.coordinator, worker.rank, worker.group)
         """What this rank has reported."""
-        self._gradients = AccumulatedGradients(
-            thing for thing in saved.objects.values() if isinstance(thing, Optimizer)
-        )
-        self._saving = Saving(
+        reporter = None
+        if worker.rank == 0:
+            reporter = StepReporter(worker.coordinator, self.reports, self._rated_by)
+        self._context = SessionContext(
             worker,
             saved,
-            self._consensus,
+            consensus,
             self._course,
+            AccumulatedGradients(saved.optimizers()),
             self.noted_steps,
-            self._gradients,
             self.reports,
+            reporter,
         )
+        self._saving = Saving(self._context)
+        self._requests = Requests(self._context, self._saving)
         self._data = DrawnBatches(saved.objects)
+        self._times_reporter = TimesReporter(
+            worker.coordinator, worker.rank, worker.group, objects.values()
+        )
+        self._final_metrics: dict[str, Any] = {}
         self._epochs: int | None = None
         self._total: int | None = None
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
-        self._reporter = (
-            StepReporter(worker.coordinator, self.reports, self._rated_by)
-            if worker.rank == 0
-            else None
-        )
-        self._times_reporter = TimesReporter(
-            worker.coordinator, worker.rank, worker.group, objects.values()
-        )
-        self._requests = Requests(
-            worker, self._consensus, self._course, self._saving, self._gradients, self._reporter
-        )
 
     @property
     def step(self) -> int:
@@ -155,8 +146,8 @@ class Session:
         self._rate(course.metrics)
         done = self.step + course.loops.in_step
         self.reports.record(done, course.metrics)
-        if self._reporter is not None:
-            self._reporter.rate(done, course.metrics)
+        if self._context.reporter is not None:
+            self._context.reporter.rate(done, course.metrics)
         self._add_to_checkpoint(course.metrics)
 
     def finish(self, **metrics: Any) -> None:
@@ -250,7 +241,7 @@ class Session:
                 course.loops.in_step, self._step_began = True, time.monotonic()
                 self._random.begin_step(self.step, self.epoch)
                 self._data.step_begins()
-                self._gradients.step_begins()
+                self._context.gradients.step_begins()
                 yield self.step
                 if course.loops.number != number:
                     raise RuntimeError(
@@ -305,12 +296,12 @@ class Session:
         self._course.metrics = self._printable({**self._course.metrics, **self._final_metrics})
         self._saving.save(wait=True)
         self._saving.wait_for_commit()
-        if self._reporter is not None:
-            self._reporter.close()
-            ray.get(self._worker.coordinator.finished.remote(self._course.metrics))
+        if self._context.reporter is not None:
+            self._context.reporter.close()
+            ray.get(self._context.worker.coordinator.finished.remote(self._course.metrics))
 
     def _printable(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        return printable_metrics(metrics, self._worker.needed_metrics)
+        return printable_metrics(metrics, self._context.worker.needed_metrics)
 
     def _rate(self, metrics: Mapping[str, Any]) -> None:
         """Remember the metric by which trials of a sweep are compared."""
@@ -321,12 +312,12 @@ class Session:
         """Rank 0: add metrics to the checkpoint of the last step, if there is one."""
         saved, in_step = self._saving.saved, self._course.loops.in_step
         if (
-            self._reporter is not None
+            self._context.reporter is not None
             and saved is not None
             and saved.step == self.step
             and not in_step
         ):
-            self._reporter.measured(self.step, metrics)
+            self._context.reporter.measured(self.step, metrics)
 
     def _whole(self, total: int) -> int:
         """Steps of the whole run, as far as it is known."""
@@ -352,7 +343,7 @@ class Session:
         course, saving = self._course, self._saving
         course.loops.in_step = False
         self._data.step_done()
-        self._gradients.step_done()
+        self._context.gradients.step_done()
         course.step += 1
         step_s = time.monotonic() - self._step_began
         course.productive += step_s
@@ -362,7 +353,7 @@ class Session:
         saving.try_out()
         agreed = self._requests.after_step()
         # Before a checkpoint, which takes longer and may be cut off.
-        under_way = self._consensus.under_way()
+        under_way = self._context.consensus.under_way()
         self.noted_steps.note(course.position, course.metrics, under_way, step_s)
         save = saving.interval.is_due_after(self.step)
         if self._save_after == "step":
@@ -376,11 +367,11 @@ class Session:
         course = self._course
         waited = self._data.waited(course.productive)
         self._times_reporter.report(course.step, course.productive, waited)
-        if self._reporter is None:
+        if self._context.reporter is None:
             return
-        self._reporter.report(
+        self._context.reporter.report(
             StepReport(
-                group=self._worker.group,
+                group=self._context.worker.group,
                 step=course.step,
                 total=self._total,
                 begun=self._begun,

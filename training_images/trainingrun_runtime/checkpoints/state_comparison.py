@@ -22,10 +22,6 @@ class Fingerprints(NamedTuple):
     """Which parts this rank has of tensors that are on some ranks alone."""
     copies: int
     """Of the content of these parts: ranks of one layout should have the same."""
-    parts: int
-    """Of the content of all parts."""
-    rank_0: int = 0
-    """Of what rank 0 decides for all: the buffers of a model in data parallelism."""
 
 
 class Comparison(NamedTuple):
@@ -81,13 +77,12 @@ def fingerprints(
 
 def _fingerprints(state: Encoded, compared: Collection[str] | None) -> Fingerprints:
     some = sharded_state.parts_of_some(state)
-    common, of_rank_0 = (state.tree, None) if compared is None else divided(state.tree, compared)
+    # What rank 0 decides for all, the buffers of a model in data parallelism, is not compared.
+    common = state.tree if compared is None else divided(state.tree, compared)[0]
     return Fingerprints(
         common=fingerprint(common),
         layout=fingerprint({p: [*part.offsets, *part.local.shape] for p, part in some.items()}),
         copies=fingerprint([part.local for part in some.values()]),
-        parts=fingerprint([sharded_state.local_part(t) for t in state.shards.values()]),
-        rank_0=fingerprint(of_rank_0),
     )
 
 
