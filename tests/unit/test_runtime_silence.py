@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainingrun_runtime import silence
+from trainingrun_runtime.worker import silence_sentence
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,6 @@ from trainingrun_runtime import silence
     ],
 )
 def test_the_sentence_names_what_reports_for_the_framework(imported: set[str], advice: str):
-    said = silence.sentence(imported)
+    said = silence_sentence(imported)
     assert said.startswith("the training function has reported nothing for 30 s")
     assert advice in said

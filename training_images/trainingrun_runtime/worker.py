@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from trainingrun.api.contract import WORKER_RESOURCE, RunContract
 
-from . import begin_from, leaving_a_rank, prestarted_worker, silence
+from . import begin_from, leaving_a_rank, prestarted_worker
 from .checkpoints import checkpoint_files, manifest
 from .checkpoints.background import behind_training
 from .checkpoints.bucket import Bucket
@@ -37,6 +38,23 @@ if TYPE_CHECKING:  # PyTorch, which the image may not have
 
 ANSWER_S = 10.0
 """Longest wait for the coordinator to learn what it may need when a rank is lost."""
+
+SILENT_AFTER_S = 30.0
+"""Seconds after which a function without a session, and without a report, is taken to train."""
+
+_REPORTS_BY = {
+    "lightning": "add trainingrun_runtime.frameworks.lightning.SessionCallback(seed=0) to the "
+    "trainer's callbacks",
+    "transformers": "train with "
+    "trainingrun_runtime.frameworks.transformers.prepare_trainer(trainer, seed=0)",
+    "accelerate": "use prepared_session and batches of trainingrun_runtime.frameworks.accelerate",
+    "deepspeed": "use trainingrun_runtime.frameworks.deepspeed.prepared_session(engine, seed=0)",
+    "xgboost": "use trainingrun_runtime.frameworks.xgboost.train",
+    "lightgbm": "use trainingrun_runtime.frameworks.lightgbm.train",
+    "jax": "use Tree of trainingrun_runtime.frameworks.jax in a Session",
+    "tensorflow": "use trainingrun_runtime.frameworks.tensorflow.fit",
+}
+"""By the framework's module; the first one that is imported counts, as some import others."""
 
 
 class RegisteredSession(Protocol):
@@ -195,7 +213,7 @@ class Worker:
         self._watcher.start()
         self._prestart = prestarted_worker.schedule()
         if self.rank == 0:
-            self._silence = silence.schedule(self._report_silence)
+            self._silence = _schedule_silence(self._report_silence)
 
     def waiting(self, spot: Spot, where: str = "", steps: int = 0) -> AbstractContextManager[None]:
         """Meanwhile this rank waits for others; see `Stand`."""
@@ -222,7 +240,7 @@ class Worker:
 
     def _report_silence(self) -> None:
         if self.session is None:  # the coordinator knows whether there was a report
-            self.coordinator.reports_nothing.remote(self.group, silence.sentence(sys.modules))
+            self.coordinator.reports_nothing.remote(self.group, silence_sentence(sys.modules))
 
     def _handle_notice(self, notice: PreemptionNotice) -> None:
         if self.session is not None:
@@ -264,3 +282,25 @@ def this_worker() -> Worker:
 def _digest(folder: Path) -> dict[str, Any]:
     found = behind_training(lambda: manifest.digest_folder(folder))
     return {name: asdict(digest) for name, digest in found.items()}
+
+
+def silence_sentence(imported: Collection[str]) -> str:
+    """What it costs, and how the training reports.
+
+    Args:
+        imported: names of the modules that the training process has imported.
+    """
+    found = next((text for name, text in _REPORTS_BY.items() if name in imported), None)
+    how = found or "make a trainingrun_runtime.Session, or report checkpoints to ray.train.report"
+    return (
+        f"the training function has reported nothing for {SILENT_AFTER_S:.0f} s, so a loss costs "
+        f"all that it has done; {how}"
+    )
+
+
+def _schedule_silence(report: Callable[[], None]) -> threading.Timer:
+    """Call `report` in `SILENT_AFTER_S` seconds."""
+    timer = threading.Timer(SILENT_AFTER_S, report)
+    timer.daemon = True
+    timer.start()
+    return timer
