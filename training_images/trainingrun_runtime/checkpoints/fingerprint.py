@@ -57,6 +57,8 @@ def _content(value: torch.Tensor) -> bytes:
         file = io.BytesIO()
         torch.save(value, file)
         return file.getvalue()
+    if value.is_cpu and value.nbytes < 8 * _WORDS:  # as `rest` below: there may be many of them
+        return bytes(value.contiguous().view(-1).view(torch.uint8).numpy())
     flat = value.contiguous().reshape(-1)
     if flat.storage_offset() * flat.element_size() % 8:
         flat = flat.clone()  # words have to begin where a word can
