@@ -207,16 +207,20 @@ def accumulates(config: dict[str, Any]) -> None:
     training.finish()
 
 
-def changes_a_row(config: dict[str, Any]) -> None:
-    """Clears a row of a large table once the last step's checkpoint is made."""
+def writes_past_pytorch(config: dict[str, Any]) -> None:
+    """Writes to a large table through NumPy, in each step and at the end; also reports to Ray."""
     table = torch.nn.Embedding(100_000, 4)
-    torch.nn.init.ones_(table.weight)
+    torch.nn.init.zeros_(table.weight)
+    rows = table.weight.detach().numpy()
     session = Session(table=table)
-    for _ in session.steps(3):
-        pass
+    for step in session.steps(6):
+        rows[step] = step + 1
+        if step == 2:
+            session.save()
+        if step == 3:  # its upload is under way
+            ray.train.report({"beside": 1.0})
     session.save()
-    with torch.no_grad():
-        table.weight[7] = 0
+    rows[10:20] = 7
 
 
 def swallows(config: dict[str, Any]) -> None:
@@ -261,26 +265,3 @@ def refused(config: dict[str, Any]) -> None:
     if ray.train.get_context().get_world_rank() == 0:
         Path(config["told"]).write_text("\n".join(told))
     raise ValueError("all of it was refused")
-
-
-def changes_what_is_copied(config: dict[str, Any]) -> None:
-    """Rank 1 changes what it saves, and changes it back, just after a checkpoint was made."""
-    seed_everything(0)
-    rank = ray.train.get_context().get_world_rank()
-    model = prepare_model(torch.nn.Linear(2048, 2048), parallel_strategy_kwargs=REPEATABLE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    session = Session(seed=0, model=model, optimizer=optimizer)
-    for step in session.steps(12):
-        time.sleep(0.1)  # longer than an upload
-        if rank == 1 and step == 3 and config["changes"]:
-            weight = next(model.parameters())
-            for tensor in (weight, optimizer.state[weight]["momentum_buffer"]):
-                with torch.no_grad():
-                    tensor.mul_(2)
-                    tensor.mul_(0.5)
-        optimizer.zero_grad()
-        model(torch.randn(4, 2048)).square().mean().backward()
-        optimizer.step()
-        if step == 2:
-            session.save()
-    session.finish(weights_sha256=weights_sha256(model))
