@@ -30,7 +30,8 @@ class AccumulatedGradients:
         # wrapper, as Accelerate's, has the very list of its optimizer.
         self._since: list[_Groups] = []
         self._rested: dict[int, int] = {}  # steps without one, by the id of that list
-        self._used: dict[int, _Gradient] = {}  # by the parameter's id
+        # By the parameter's id; what is there already, as after a restore, waits for nothing.
+        self._used = _noted(p for o in self._optimizers for p in _with_gradients(o.param_groups))
         self._some_rest = False
         register_optimizer_step_pre_hook(self._begins)
 
@@ -48,8 +49,7 @@ class AccumulatedGradients:
         # once an optimizer was seen that does not begin a step in each of the session's.
         self._some_rest = True
         for groups in self._since:
-            for p in _with_gradients(groups):
-                self._used[id(p)] = (weakref.ref(p.grad), p.grad._version)
+            self._used |= _noted(_with_gradients(groups))
 
     def wait(self) -> bool:
         """Whether gradients wait for a later step now."""
@@ -105,6 +105,10 @@ class AccumulatedGradients:
 
 def _with_gradients(groups: _Groups) -> Iterator[Any]:
     return (p for group in groups for p in group["params"] if p.grad is not None)
+
+
+def _noted(parameters: Iterable[Any]) -> dict[int, _Gradient]:
+    return {id(p): (weakref.ref(p.grad), p.grad._version) for p in parameters}
 
 
 def _is_new(parameter: Any, used: Mapping[int, _Gradient]) -> bool:

@@ -21,6 +21,7 @@ from .accumulated_gradients import AccumulatedGradients
 from .encoding import encode
 from .fingerprint import fingerprint
 from .note_time import TOO_LONG, NoteTime
+from .present_gradients import KEY, present
 from .snapshot import Position
 from .stateful_objects import Stateful
 from .tensor_files import Part
@@ -44,6 +45,7 @@ class Noted(NamedTuple):
     versions: Sequence[int] = ()
     begun: int = 0
     groups: Mapping[str, Groups] = MappingProxyType({})
+    gradients: Mapping[str, Any] = MappingProxyType({})
     event: Any = None
 
 
@@ -145,6 +147,7 @@ class LastStep:
             versions,
             self._gradients.begun,
             {name: settings(optimizer) for name, optimizer in self._optimizers.items()},
+            {name: present(optimizer) for name, optimizer in self._optimizers.items()},
             event,
         )
         self._time.noted()
@@ -244,7 +247,8 @@ class LastStep:
         if name in self._models:
             return encode(self._watched.of_model(name), name)
         if name in self._optimizers:
-            return encode(self._watched.of_optimizer(name, noted.groups[name]), name)
+            state = self._watched.of_optimizer(name, noted.groups[name])
+            return encode({**state, KEY: noted.gradients[name]}, name)
         return noted.small[name]()
 
 

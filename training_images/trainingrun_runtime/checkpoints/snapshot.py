@@ -16,7 +16,14 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import random_state, restored_tensors, sharded_state, state_files, tensor_files
+from . import (
+    present_gradients,
+    random_state,
+    restored_tensors,
+    sharded_state,
+    state_files,
+    tensor_files,
+)
 from .encoding import TAG, NotSavable, decode, encode
 from .fetching import STATE_FILE
 from .restored_files import RestoredFiles
@@ -63,7 +70,10 @@ def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str
     found = {}
     for name, thing in objects.items():
         if name in names:
-            state = encode(thing.state_dict(), f"{name}: state_dict()")
+            own = thing.state_dict()
+            if isinstance(thing, Optimizer) and isinstance(own, dict):
+                own = {**own, present_gradients.KEY: present_gradients.present(thing)}
+            state = encode(own, f"{name}: state_dict()")
             found[name] = sharded_state.split(state, name)
             restored_tensors.require_place(name, thing, found[name])
     return found
@@ -390,6 +400,7 @@ def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
     Raises:
         ValueError: it is a model or an optimizer that was made in another way.
     """
+    gradients = state.pop(present_gradients.KEY, ()) if isinstance(thing, Optimizer) else ()
     try:
         thing.load_state_dict(state)
         if isinstance(thing, Optimizer):
@@ -409,6 +420,8 @@ def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
         raise ValueError(
             f"the checkpoint of step {step} does not fit {name} ({reason}); {how}"
         ) from error
+    if isinstance(thing, Optimizer):
+        present_gradients.put_back(thing, gradients)
 
 
 def keep_saved_types(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
