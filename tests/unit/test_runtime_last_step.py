@@ -90,7 +90,9 @@ class Training:
 
     def handed_out(self) -> dict[str, Any]:
         states = self.last.take(self.last.noted().position.step)
-        return {name: decode(state.tree) for name, state in states.items()}
+        found = {name: decode(state.tree) for name, state in states.items()}
+        del found["optimizer"]["gradients"]  # beside what `state_dict()` returns
+        return found
 
 
 def same(one: Any, other: Any) -> bool:
