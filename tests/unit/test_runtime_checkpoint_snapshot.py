@@ -278,6 +278,23 @@ def test_what_an_optimizer_keeps_comes_back_in_its_own_types(tmp_path: Path) -> 
         assert torch.equal(theirs, mine)
 
 
+class OwnForm(torch.optim.SGD):
+    """An optimizer whose state has a form of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rate": self.param_groups[0]["lr"]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.param_groups[0]["lr"] = state_dict["rate"]
+
+
+def test_an_optimizer_with_a_state_of_its_own_form_restores_it_itself(tmp_path: Path) -> None:
+    first, second = (OwnForm([torch.zeros(3)], lr=rate) for rate in (0.5, 0.1))
+    saved(tmp_path, [{"o": first}], set())
+    snapshot.restore(LocalFiles(tmp_path), {"o": second}, 0, 1)
+    assert second.param_groups[0]["lr"] == 0.5
+
+
 @pytest.mark.parametrize("size", [10, 1_000_000])
 def test_a_fingerprint_distinguishes_states(size: int) -> None:
     one, other = torch.zeros(size), torch.zeros(size)

@@ -433,11 +433,14 @@ def keep_saved_types(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         optimizer: it has just loaded the state.
         state: what it has loaded.
     """
-    saved = [index for group in state["param_groups"] for index in group["params"]]
+    groups, kept = state.get("param_groups", ()), state.get("state", {})
+    saved = [index for group in groups for index in group.get("params", ())]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if len(saved) != len(parameters):
+        return  # a state in a form of its own, which its own class restores
     for index, parameter in zip(saved, parameters, strict=True):
-        if index in state["state"] and parameter in optimizer.state:
-            optimizer.state[parameter] = _typed(optimizer.state[parameter], state["state"][index])
+        if index in kept and parameter in optimizer.state:
+            optimizer.state[parameter] = _typed(optimizer.state[parameter], kept[index])
 
 
 def _typed(loaded: Any, saved: Any) -> Any:
