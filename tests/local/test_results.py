@@ -144,10 +144,10 @@ def test_what_cannot_be_loaded_is_named(run: tuple[Bucket, list[nn.Linear]]) -> 
         load(bucket, f"{bucket.root}-other", model)
     newest = opened(bucket).checkpoints[-1]
     key = bucket.key_of(newest.uri.removeprefix("file://").removeprefix("s3://"))
-    content = bucket.get(f"{key}/state.pt")
+    content = bucket.get(f"{key}/session.pt")
     assert content is not None
-    bucket.put(f"{key}/state.pt", content[:-1] + b"x")
-    with pytest.raises(DamagedError, match=r"state.pt is damaged: it is not as committed"):
+    bucket.put(f"{key}/session.pt", content[:-1] + b"x")
+    with pytest.raises(DamagedError, match=r"session.pt is damaged: it is not as committed"):
         load(bucket, newest.uri, model)
     assert load(bucket, bucket.root, model).step == 10, "the newest intact one"
     assert torch.equal(model.weight, models[0].weight)
@@ -183,7 +183,7 @@ def test_a_checkpoint_of_a_script_of_its_own_is_named_as_such(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "model.bin").write_bytes(b"1")
     put(bucket, tmp_path / "mine", 5, 1)
-    with pytest.raises(ValueError, match=r"no state.pt, so it was not written by a Session"):
+    with pytest.raises(ValueError, match=r"no session.pt, so it was not written by a Session"):
         load(bucket, bucket.root, nn.Linear(3, 2))
 
 
