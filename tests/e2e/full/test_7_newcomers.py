@@ -40,7 +40,7 @@ CASES = {
     ),
     # Ray writes to the disk what its store does not hold, unless that is nearly full.
     "object_store_full": Case(
-        r"or raise workers\.resources\.sharedMemory: Ray's object store is full",
+        r"free the disk, or give the pods more ephemeral-storage in podTemplate",
         env={"RAY_local_fs_capacity_threshold": "0.01"},
     ),
     "killed_for_memory": Case(
