@@ -26,10 +26,10 @@ from trainingrun_runtime import random_numbers  # noqa: E402
 from trainingrun_runtime.checkpoints.accumulated_gradients import (  # noqa: E402
     AccumulatedGradients,
 )
-from trainingrun_runtime.checkpoints.last_step import LastStep  # noqa: E402
 from trainingrun_runtime.checkpoints.snapshot import Position  # noqa: E402
 from trainingrun_runtime.checkpoints.stateful_objects import restorable  # noqa: E402
-from trainingrun_runtime.checkpoints.watched_tensors import NotWhole  # noqa: E402
+from trainingrun_runtime.survivors.last_step import LastStep  # noqa: E402
+from trainingrun_runtime.survivors.watched_tensors import NotWhole  # noqa: E402
 
 STEP_S = 0.1
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))

@@ -7,7 +7,7 @@ from typing import Any
 
 from sides import Sides
 
-from trainingrun_runtime.checkpoints import manifest, run_result
+from trainingrun_runtime.store import manifest, run_result
 
 
 @dataclass

@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from trainingrun_runtime import Session, begin_from
-from trainingrun_runtime.checkpoints import manifest
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.manifest import Manifest
+from trainingrun_runtime import Session
+from trainingrun_runtime.store import manifest
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import Manifest
+from trainingrun_runtime.worker import begin_from
 
 STEPS = 3
 RANGE, READERS = 8 * 1024 * 1024, 8

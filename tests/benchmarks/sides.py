@@ -25,7 +25,7 @@ from trainingrun.api.contract import (
 )
 from trainingrun.local import processes
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store.bucket import Bucket
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -24,11 +24,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing  # noqa: E402
 
-from trainingrun_runtime.coordination.step_consensus import (  # noqa: E402
-    Place,
-    StepConsensus,
-    StepValues,
-)
+from trainingrun_runtime.worker.step_consensus import Place, StepConsensus, StepValues  # noqa: E402
 
 WITHOUT, WITH = "without it", "with it"
 

@@ -13,7 +13,7 @@ import transformers
 from transformers import TrainingArguments
 
 from support.ports import free_port
-from trainingrun_runtime import remedies
+from trainingrun_runtime.known_errors import remedies
 
 PLACE = "/some/folder"
 
@@ -107,7 +107,7 @@ except Exception as error:
 
 
 def test_without_a_compiler_deepspeed_begins_on_the_ranks_alone(tmp_path: Path) -> None:
-    code = "from trainingrun_runtime.deepspeed_import import leave_out_extension\n"
+    code = "from trainingrun_runtime.worker.deepspeed_import import leave_out_extension\n"
     code += f"leave_out_extension()\n{BEGIN}\nprint('it has begun')"
     assert without_a_compiler(code, tmp_path) == "it has begun"
 

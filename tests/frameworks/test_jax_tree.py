@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from trainingrun_runtime.checkpoints.encoding import decode, encode
-from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
 from trainingrun_runtime.frameworks.jax import Tree
+from trainingrun_runtime.survivors.watched_tensors import NotCovered, NotWhole
 
 
 def a_tree(value: float) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import xgboost
 
-from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
 from trainingrun_runtime.frameworks.lightgbm import _KeptBooster as KeptLightGBM
 from trainingrun_runtime.frameworks.xgboost import _KeptBooster as KeptXGBoost
+from trainingrun_runtime.survivors.watched_tensors import NotCovered, NotWhole
 
 CLASSES, ROUNDS = 3, 4
 

@@ -10,12 +10,12 @@ import xgboost
 
 from support.checkpoints import put
 from support.sharded_checkpoints import save
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.coordination.lease import Lease
 from trainingrun_runtime.frameworks.lightgbm import _KeptBooster as KeptLightGBM
 from trainingrun_runtime.frameworks.lightgbm import load as load_lightgbm
 from trainingrun_runtime.frameworks.xgboost import _KeptBooster as KeptXGBoost
 from trainingrun_runtime.frameworks.xgboost import load as load_xgboost
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
 
 ROWS = np.random.default_rng(0).normal(size=(200, 5))
 LABELS = (ROWS[:, 0] > 0).astype(np.float32)

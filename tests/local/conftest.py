@@ -11,7 +11,7 @@ from support.binaries import Unavailable
 from support.local_runs import two_workers
 from support.s3 import CREDENTIALS, S3Server, running_s3
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store.bucket import Bucket
 
 _names = itertools.count(1)
 

@@ -8,7 +8,7 @@ from support.evaluated_epochs import STEPS
 from support.local_runs import Run
 from trainingrun.api.contract import ContractCheckpoints
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest, run_result
+from trainingrun_runtime.store import manifest, run_result
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ import pytest
 
 from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
 from support.slow_line import slow_line
-from trainingrun_runtime.checkpoints import bucket as bucket_module
-from trainingrun_runtime.checkpoints.bucket import Bucket, Entry, StorageError
-from trainingrun_runtime.checkpoints.storage_errors import BucketMissingError, recognize
+from trainingrun_runtime.store import bucket as bucket_module
+from trainingrun_runtime.store.bucket import Bucket, Entry, StorageError
+from trainingrun_runtime.store.storage_errors import BucketMissingError, recognize
 
 
 def test_a_bucket_that_pyarrow_does_not_find_is_an_error_of_the_store(

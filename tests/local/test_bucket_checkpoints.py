@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from support.checkpoints import saved
-from trainingrun_runtime.checkpoints import bucket as bucket_module
-from trainingrun_runtime.checkpoints import late_metrics
-from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
-from trainingrun_runtime.checkpoints.committer import digests
-from trainingrun_runtime.checkpoints.manifest import (
+from trainingrun_runtime.driver.committer import digests
+from trainingrun_runtime.store import bucket as bucket_module
+from trainingrun_runtime.store import late_metrics
+from trainingrun_runtime.store.bucket import Bucket, StorageError
+from trainingrun_runtime.store.manifest import (
     FileDigest,
     Manifest,
     commit,
     committed,
     digest_folder,
 )
-from trainingrun_runtime.checkpoints.retention import sweep
-from trainingrun_runtime.checkpoints.storage_errors import AbsentError
-from trainingrun_runtime.checkpoints.verification import newest_intact, verify
+from trainingrun_runtime.store.retention import sweep
+from trainingrun_runtime.store.storage_errors import AbsentError
+from trainingrun_runtime.store.verification import newest_intact, verify
 
 
 def test_what_is_committed_is_restored(bucket: Bucket, tmp_path: Path) -> None:

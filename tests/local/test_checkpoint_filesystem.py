@@ -12,11 +12,11 @@ from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import Check
 from ray.train.v2._internal.execution.storage import StorageContext
 
 from support.s3 import S3Server, running_s3
-from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.checkpoint_files import offered
-from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
-from trainingrun_runtime.checkpoints.storage_errors import StorageError
 from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint, behind, for_ray
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import FileDigest, Manifest
+from trainingrun_runtime.store.storage_errors import StorageError
 
 
 def ray_storage(bucket: Bucket) -> StorageContext:

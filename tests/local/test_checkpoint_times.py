@@ -9,8 +9,8 @@ import pytest
 from support.local_runs import Run
 from trainingrun.api.contract import ContractCheckpoints
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest
-from trainingrun_runtime.coordination.loss_history import LossHistory
+from trainingrun_runtime.store import manifest
+from trainingrun_runtime.store.loss_history import LossHistory
 
 pytestmark = pytest.mark.slow
 

@@ -23,10 +23,10 @@ from trainingrun.api.contract import (
 )
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE
 from trainingrun.api.progress import Progress, ProgressResult, RunState
-from trainingrun_runtime.checkpoints import run_result
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.coordination.lease import Lease
 from trainingrun_runtime.progress import document as progress_document
+from trainingrun_runtime.store import run_result
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120

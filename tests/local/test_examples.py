@@ -15,7 +15,7 @@ from support.local_runs import Run
 from trainingrun.api.contract import SUSPEND_FILE
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow
 

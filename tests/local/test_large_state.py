@@ -11,8 +11,8 @@ from support.large_state import a_model
 from support.local_runs import Run, two_workers
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime import results
-from trainingrun_runtime.checkpoints import manifest
 from trainingrun_runtime.examples.repeatable import weights_sha256
+from trainingrun_runtime.store import manifest
 
 pytestmark = pytest.mark.slow
 

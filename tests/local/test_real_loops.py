@@ -12,7 +12,7 @@ from trainingrun.api.contract import SUSPEND_FILE
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime import results
-from trainingrun_runtime.checkpoints import manifest
+from trainingrun_runtime.store import manifest
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from support.local_runs import Run
 from support.many_metrics import CLASSES
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest, retention
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.reports import history
+from trainingrun_runtime.store import manifest, retention
+from trainingrun_runtime.store import metrics_history as history
+from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
-from trainingrun_runtime.reports import history, writer
-from trainingrun_runtime.reports.inbox import Inbox
-from trainingrun_runtime.reports.rows import Origin, Row
-from trainingrun_runtime.reports.writer import ReportWriter
+from trainingrun_runtime.coordinator.inbox import Inbox
+from trainingrun_runtime.store import metrics_history as history
+from trainingrun_runtime.store import metrics_writer as writer
+from trainingrun_runtime.store.bucket import Bucket, StorageError
+from trainingrun_runtime.store.metrics_rows import Origin, Row
+from trainingrun_runtime.store.metrics_writer import ReportWriter
 
 
 class Driver:

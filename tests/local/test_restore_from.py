@@ -16,8 +16,8 @@ from trainingrun.api.contract import SUSPEND_FILE, ContractRestore
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.api.progress import RecordKind, RunState
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest, run_result
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store import manifest, run_result
+from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import pytest
 
 from support.checkpoints import saved
 from trainingrun.api.contract import ContractRestore
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.manifest import Manifest
-from trainingrun_runtime.checkpoints.restore_source import NothingToRestore, choose, find, folder
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import Manifest
+from trainingrun_runtime.store.restore_source import NothingToRestore, choose, find, folder
 
 Source = Callable[..., ContractRestore]
 

@@ -15,12 +15,12 @@ from support.s3 import S3Server
 from support.sweeps import a_trial, note
 from trainingrun.api.progress import ProgressResult
 from trainingrun.cli.main import app
-from trainingrun_runtime.checkpoints import late_metrics, manifest, run_result
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.coordination.lease import Lease
-from trainingrun_runtime.reports.inbox import Inbox
-from trainingrun_runtime.reports.rows import Row
-from trainingrun_runtime.reports.writer import ReportWriter
+from trainingrun_runtime.coordinator.inbox import Inbox
+from trainingrun_runtime.store import late_metrics, manifest, run_result
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
+from trainingrun_runtime.store.metrics_rows import Row
+from trainingrun_runtime.store.metrics_writer import ReportWriter
 
 UID = "1a2b3c4d-0000-0000-0000-000000000000"
 

@@ -15,13 +15,13 @@ from support.sharded_models import HSDP, whole_model
 from support.sweeps import SWEEP, a_trial, note
 from trainingrun.api.progress import ProgressResult
 from trainingrun_runtime import results
-from trainingrun_runtime.checkpoints import run_result
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.storage_errors import DamagedError
-from trainingrun_runtime.coordination.lease import Lease
-from trainingrun_runtime.reports.inbox import Inbox
-from trainingrun_runtime.reports.rows import Row
-from trainingrun_runtime.reports.writer import ReportWriter
+from trainingrun_runtime.coordinator.inbox import Inbox
+from trainingrun_runtime.store import run_result
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
+from trainingrun_runtime.store.metrics_rows import Row
+from trainingrun_runtime.store.metrics_writer import ReportWriter
+from trainingrun_runtime.store.storage_errors import DamagedError
 from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.record import Origin
 

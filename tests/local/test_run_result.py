@@ -3,9 +3,9 @@
 import pytest
 
 from trainingrun.api.progress import ProgressResult
-from trainingrun_runtime.checkpoints import run_result
-from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
-from trainingrun_runtime.coordination.lease import Lease, Superseded
+from trainingrun_runtime.store import run_result
+from trainingrun_runtime.store.bucket import Bucket, StorageError
+from trainingrun_runtime.store.lease import Lease, Superseded
 
 DONE = ProgressResult(metrics={"accuracy": 0.9}, checkpoint_uri="s3://runs/c/60")
 

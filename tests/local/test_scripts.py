@@ -12,7 +12,7 @@ from trainingrun.api.contract import SUSPEND_FILE
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.api.progress import Failure, RecordKind, RunState
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest, run_result, verification
+from trainingrun_runtime.store import manifest, run_result, verification
 
 TRAIN = """
 import time

@@ -16,7 +16,7 @@ from support.local_runs import Run, two_workers
 from trainingrun.api.contract import ContractRestore
 from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest
+from trainingrun_runtime.store import manifest
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainingrun_runtime.coordination.step_consensus import Place, StepConsensus, StepValues
+from trainingrun_runtime.worker.step_consensus import Place, StepConsensus, StepValues
 
 ROOT = Path(__file__).parents[2]
 

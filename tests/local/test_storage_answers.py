@@ -10,8 +10,8 @@ from support.answering import Answer, answering
 from support.binaries import Unavailable
 from support.s3 import CREDENTIALS, running_s3
 from support.tls import Tls, certificates
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.storage_errors import (
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.storage_errors import (
     CredentialsError,
     EndpointError,
     RefusedError,

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 
 from support.processes import wait_for
 from support.s3 import S3Server
-from trainingrun_runtime.checkpoints import bucket as bucket_module
 from trainingrun_runtime.checkpoints import streamed_files
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.manifest import digest_file
-from trainingrun_runtime.checkpoints.storage_retry import StorageRetry
 from trainingrun_runtime.checkpoints.tensor_files import TensorFile, whole
+from trainingrun_runtime.store import bucket as bucket_module
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import digest_file
+from trainingrun_runtime.store.storage_retry import StorageRetry
 
 LARGE = 6_000_000  # numbers of four bytes: several parts, and a last one that is not full
 FOLDER = "checkpoints/0001-000001/step-0000000007-1"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from support.cli_server import RUNS, Server, running_server
 from support.s3 import S3Server
 from trainingrun.cli.main import app
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store.bucket import Bucket
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from trainingrun.api.contract import ContractParameter, ContractSweep
 from trainingrun.api.progress import Progress, RecordKind
 from trainingrun.api.sweep_table import TrialState
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import manifest, run_result
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store import manifest, run_result
+from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.record import Trial
 

@@ -9,10 +9,11 @@ import pyarrow.fs
 import pytest
 from ray.train import Checkpoint
 
-from trainingrun_runtime.checkpoints import checkpoint_files, manifest
-from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
-from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
-from trainingrun_runtime.checkpoints.verification import newest_intact, verify
+from trainingrun_runtime.checkpoints import checkpoint_files
+from trainingrun_runtime.store import manifest
+from trainingrun_runtime.store.bucket import Bucket, StorageError
+from trainingrun_runtime.store.manifest import FileDigest, Manifest
+from trainingrun_runtime.store.verification import newest_intact, verify
 
 FOLDER = "checkpoints/0001-000001/step-0000000010-1"
 FILES = {"state.pt": b"weights" * 1000, "rank-0/random.pt": b"numbers", "rank-0/empty": b""}

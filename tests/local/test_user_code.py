@@ -19,7 +19,7 @@ from trainingrun.api.contract import ContractCode
 from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from trainingrun_runtime.checkpoints import streamed_files
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.manifest import Manifest, commit, digest_folder
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import Manifest, commit, digest_folder
 
 
 def saved(

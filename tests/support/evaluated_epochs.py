@@ -11,8 +11,8 @@ import torch
 from ray.train.torch import prepare_model
 
 from trainingrun_runtime import Session
-from trainingrun_runtime.checkpoints import manifest
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store import manifest
+from trainingrun_runtime.store.bucket import Bucket
 
 STEPS = 5
 """Of each epoch."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tensorboardX.proto.event_pb2 import Event
 
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.tracking.event_files import FOLDER
 
 

@@ -21,9 +21,9 @@ from trainingrun.api.contract import (
 from trainingrun.api.progress import Progress
 from trainingrun.local import processes
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_runtime.checkpoints import run_result
-from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.progress import document as progress_document
+from trainingrun_runtime.store import run_result
+from trainingrun_runtime.store.bucket import Bucket
 
 ROOT = Path(__file__).parents[2]
 OUTAGE_S = float(os.environ.get("TEST_OUTAGE_SECONDS", "5"))

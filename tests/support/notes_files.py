@@ -6,7 +6,7 @@ from typing import Any
 
 from trainingrun_runtime.checkpoints.fetching import STATE_FILE
 from trainingrun_runtime.examples import linear
-from trainingrun_runtime.worker import this_worker
+from trainingrun_runtime.worker.worker import this_worker
 
 
 def train(config: dict[str, Any]) -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from trainingrun_runtime import prestarted_worker
 from trainingrun_runtime.ray_internals.prestart import SETUP_HOOK_ENV
+from trainingrun_runtime.worker import prestarted_worker
 
 
 class Process(NamedTuple):

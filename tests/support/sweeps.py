@@ -2,8 +2,8 @@
 
 from trainingrun.api.contract import ContractParameter, ContractSweep
 from trainingrun.api.sweep_table import TrialState
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.coordination.lease import Lease
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.record import Trial
 from trainingrun_runtime.sweep.trial_lease import TrialLease

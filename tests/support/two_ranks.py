@@ -9,13 +9,13 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from trainingrun_runtime.coordination.step_consensus import (
+from trainingrun_runtime.known_errors.failure_causes import is_collective_error
+from trainingrun_runtime.worker.step_consensus import (
     Place,
     RanksDisagree,
     StepConsensus,
     StepValues,
 )
-from trainingrun_runtime.failure_causes import is_collective_error
 
 TIMEOUT_S = 3.0
 

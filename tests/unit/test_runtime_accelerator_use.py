@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import ray._private.thirdparty.pynvml as rays_nvml
 
+from trainingrun_runtime.coordinator.rank_comparison import RankComparison
 from trainingrun_runtime.progress.accelerator_use import (
     PATIENCE_S,
     AcceleratorSamples,
     AcceleratorUse,
 )
-from trainingrun_runtime.progress.rank_comparison import RankComparison
 from trainingrun_runtime.progress.rank_times import RankTimes
 from trainingrun_runtime.ray_internals.accelerators import GpuUtilization
 

@@ -12,11 +12,11 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.jax import JaxConfig, JaxTrainer
 
 from trainingrun.api.contract import ContractStorage, RunContract
-from trainingrun_runtime import backends
-from trainingrun_runtime.backends import Backend
+from trainingrun_runtime.driver import backends
+from trainingrun_runtime.driver.backends import Backend
+from trainingrun_runtime.driver.trainer import scaling_of
 from trainingrun_runtime.ray_internals import jax_backend, jax_config
 from trainingrun_runtime.ray_internals.jax_backend import OwnGpus
-from trainingrun_runtime.trainer import scaling_of
 
 ON = {
     "CPUs": {"CPU": 1.0},

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from trainingrun.api.contract import ContractCheckpoints
-from trainingrun_runtime.checkpoints.checkpoint_interval import CheckpointInterval, automatic_s
-from trainingrun_runtime.checkpoints.save_cost import SaveCost
-from trainingrun_runtime.coordination.loss_history import LossHistory
+from trainingrun_runtime.session.checkpoint_interval import CheckpointInterval, automatic_s
+from trainingrun_runtime.session.save_cost import SaveCost
+from trainingrun_runtime.store.loss_history import LossHistory
 
 HOUR_S = 3600.0
 

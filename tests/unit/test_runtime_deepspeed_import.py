@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainingrun_runtime.deepspeed_import import leave_out_extension
+from trainingrun_runtime.worker.deepspeed_import import leave_out_extension
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.examples import idx
 from trainingrun_runtime.examples.pacing import Pace
 from trainingrun_runtime.examples.repeatable import (
@@ -19,6 +18,7 @@ from trainingrun_runtime.examples.repeatable import (
     weights_sha256,
 )
 from trainingrun_runtime.examples.resnet18 import resnet18
+from trainingrun_runtime.store.bucket import Bucket
 
 
 def test_a_batch_depends_on_the_step_alone() -> None:

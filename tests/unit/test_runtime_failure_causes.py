@@ -15,8 +15,7 @@ from ray.exceptions import ActorDiedError, RayActorError
 from ray.train import ControllerError, PreemptionError, WorkerGroupError
 from ray.train.v2.api.preemption import PreemptionInfo
 
-from trainingrun_runtime.checkpoints.storage_errors import CredentialsError
-from trainingrun_runtime.failure_causes import (
+from trainingrun_runtime.known_errors.failure_causes import (
     DataLost,
     FailureCause,
     OwnPodPreempted,
@@ -27,12 +26,13 @@ from trainingrun_runtime.failure_causes import (
     first_line,
     is_collective_error,
 )
-from trainingrun_runtime.leaving_a_rank import as_text
+from trainingrun_runtime.known_errors.remedies import explained
 from trainingrun_runtime.ray_internals.controller import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
 )
-from trainingrun_runtime.remedies import explained
+from trainingrun_runtime.store.storage_errors import CredentialsError
+from trainingrun_runtime.worker.leaving_a_rank import as_text
 
 DIED = WorkerHealthCheckFailedError("worker died", failure=ActorDiedError())
 BUG = ValueError("bad batch")

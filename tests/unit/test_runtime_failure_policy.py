@@ -3,9 +3,9 @@
 import pytest
 from ray.train import WorkerGroupError
 
-from trainingrun_runtime import remedies
-from trainingrun_runtime.failure_causes import ClassifiedFailure, PeerLost, classify
-from trainingrun_runtime.failure_policy import remedied
+from trainingrun_runtime.driver.failure_policy import remedied
+from trainingrun_runtime.known_errors import remedies
+from trainingrun_runtime.known_errors.failure_causes import ClassifiedFailure, PeerLost, classify
 from trainingrun_runtime.ray_internals.controller import WorkerHealthCheckFailedError
 
 

@@ -8,13 +8,14 @@ import torch
 from safetensors.torch import save_file
 
 from support.checkpoints import put, saved
-from trainingrun_runtime.checkpoints import fetching, manifest, restore_source, verification
-from trainingrun_runtime.checkpoints.bucket import Bucket
+from trainingrun_runtime.checkpoints import fetching
 from trainingrun_runtime.checkpoints.fetching import Fetched, Share, share_of
-from trainingrun_runtime.checkpoints.manifest import Manifest
 from trainingrun_runtime.checkpoints.restored_tensors import opened
-from trainingrun_runtime.checkpoints.storage_errors import DamagedError, StorageError
 from trainingrun_runtime.checkpoints.tensor_files import file_size
+from trainingrun_runtime.store import manifest, restore_source, verification
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import Manifest
+from trainingrun_runtime.store.storage_errors import DamagedError, StorageError
 
 ONES = 300_000
 FOUR_RANKS = [

@@ -13,10 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.checkpoints.watched_tensors import NotWhole
-from trainingrun_runtime.coordination.step_consensus import StepValues
-from trainingrun_runtime.gradient_exchange import GradientExchange
-from trainingrun_runtime.noted_steps import NotedSteps
+from trainingrun_runtime.survivors.gradient_exchange import GradientExchange
+from trainingrun_runtime.survivors.noted_steps import NotedSteps
+from trainingrun_runtime.survivors.watched_tensors import NotWhole
+from trainingrun_runtime.worker.step_consensus import StepValues
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LIGHT = {
-    "trainingrun_runtime.failed_start": "ray",  # it says why this Ray cannot be used
+    "trainingrun_runtime.driver.failed_start": "ray",  # it says why this Ray cannot be used
     "trainingrun_runtime.progress.server": "ray",  # it answers while Ray is still starting
-    "trainingrun_runtime.coordination.coordinator": "ray.train",
-    "trainingrun_runtime.driver": "ray.train",  # imported in a thread
+    "trainingrun_runtime.coordinator.coordinator": "ray.train",
+    "trainingrun_runtime.driver.driver": "ray.train",  # imported in a thread
     "trainingrun_runtime.results": "ray",  # where only the extra `cli` is installed
-    "trainingrun_runtime.reports.history": "ray",
-    "trainingrun_runtime.checkpoints.pruning": "ray",
+    "trainingrun_runtime.store.metrics_history": "ray",
+    "trainingrun_runtime.store.pruning": "ray",
 }
 
 

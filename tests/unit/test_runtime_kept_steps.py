@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from trainingrun_runtime.checkpoints import note_time
 from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import decode
-from trainingrun_runtime.checkpoints.kept_steps import KeptSteps
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import KeptState, SmallState, restorable
-from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
-from trainingrun_runtime.coordination.step_consensus import StepValues
-from trainingrun_runtime.gradient_exchange import GradientExchange
-from trainingrun_runtime.noted_steps import NotedSteps
+from trainingrun_runtime.survivors import note_time
+from trainingrun_runtime.survivors.gradient_exchange import GradientExchange
+from trainingrun_runtime.survivors.kept_steps import KeptSteps
+from trainingrun_runtime.survivors.noted_steps import NotedSteps
+from trainingrun_runtime.survivors.watched_tensors import NotCovered, NotWhole
+from trainingrun_runtime.worker.step_consensus import StepValues
 
 STEP_S = 1.0
 

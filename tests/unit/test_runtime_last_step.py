@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainingrun_runtime.checkpoints import last_step as module
 from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import decode
-from trainingrun_runtime.checkpoints.last_step import LastStep
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import SmallState, restorable
-from trainingrun_runtime.checkpoints.watched_tensors import NotCovered, NotWhole
+from trainingrun_runtime.survivors import last_step as module
+from trainingrun_runtime.survivors.last_step import LastStep
+from trainingrun_runtime.survivors.watched_tensors import NotCovered, NotWhole
 
 STEP_S = 1.0
 

@@ -25,9 +25,8 @@ from ray.train import WorkerGroupError
 
 from support import cannot_travel
 from support.cannot_travel import NeedsTwo
-from trainingrun_runtime import leaving_a_rank, user_frames
-from trainingrun_runtime.checkpoints.storage_errors import CredentialsError, StorageError
-from trainingrun_runtime.failure_causes import (
+from trainingrun_runtime import user_frames
+from trainingrun_runtime.known_errors.failure_causes import (
     FailureCause,
     PeerLost,
     Preempted,
@@ -35,6 +34,8 @@ from trainingrun_runtime.failure_causes import (
     Suspended,
     classify,
 )
+from trainingrun_runtime.store.storage_errors import CredentialsError, StorageError
+from trainingrun_runtime.worker import leaving_a_rank
 
 
 class HasLock(Exception):
@@ -161,7 +162,7 @@ def called_in(*files: Path | str) -> TracebackType | None:
 
 
 SITE = "/usr/lib/python3/site-packages"
-CALLER = Path(user_frames.__file__).with_name("training_function.py")
+CALLER = Path(user_frames.__file__).with_name("worker") / "training_function.py"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from trainingrun.api.contract import (
     ContractStorage,
     RunContract,
 )
-from trainingrun_runtime import overruled
+from trainingrun_runtime.driver import overruled
 
 FOLDER = "s3://runs/demo/mine-0/checkpoints"
 OURS = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1.0, WORKER_RESOURCE: 1.0})

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from trainingrun_runtime.coordination.preemption_notice import (
+from trainingrun_runtime.worker.preemption_notice import (
     PreemptionNotice,
     PreemptionNoticeWatcher,
     checkpoint_at,

@@ -10,14 +10,8 @@ import pytest
 import torch
 
 from trainingrun.api.progress import Progress, RunState
-from trainingrun_runtime.progress.document import (
-    MOST,
-    SHOWN,
-    printable_metrics,
-    read,
-    shown_metrics,
-    write,
-)
+from trainingrun_runtime.progress.document import read, write
+from trainingrun_runtime.store.metric_values import MOST, SHOWN, printable_metrics, shown_metrics
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S, RankComparison
 from trainingrun_runtime.progress.memory_use import MemoryUse
-from trainingrun_runtime.progress.rank_comparison import PATIENCE_S, RankComparison
 from trainingrun_runtime.progress.rank_times import RankTimes
 
 NODES = {0: "a", 1: "b", 2: "c", 3: "d"}

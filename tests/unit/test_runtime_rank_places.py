@@ -1,6 +1,6 @@
 """Which nodes count as lost to the ranks that are on them."""
 
-from trainingrun_runtime.coordination.rank_places import RankPlace, RankPlaces
+from trainingrun_runtime.coordinator.rank_places import RankPlace, RankPlaces
 
 
 def two_nodes() -> RankPlaces:

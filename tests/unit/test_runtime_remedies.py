@@ -28,12 +28,12 @@ from ray.train.torch import TorchTrainer
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from trainingrun_runtime import remedies
-from trainingrun_runtime.checkpoints.storage_errors import recognize
-from trainingrun_runtime.failure_causes import FailureCause, PeerLost, classify
+from trainingrun_runtime.known_errors import remedies
+from trainingrun_runtime.known_errors.failure_causes import FailureCause, PeerLost, classify
+from trainingrun_runtime.known_errors.remedy_table import REMEDIES, REMOVED, Remedy
 from trainingrun_runtime.ray_internals import air_session
-from trainingrun_runtime.remedy_table import REMEDIES, REMOVED, Remedy
-from trainingrun_runtime.training_function import FunctionError, load_training_function
+from trainingrun_runtime.store.storage_errors import recognize
+from trainingrun_runtime.worker.training_function import FunctionError, load_training_function
 
 PLACE = "/some/folder"
 A_CHECKPOINT = "checkpoints/0001-000001/checkpoint_2026-11-26_10-00-00.000000"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from trainingrun.api.contract import ContractStorage, RunContract
-from trainingrun_runtime.coordination.coordinator import Coordinator
-from trainingrun_runtime.progress.reported_steps import ReportedSteps
+from trainingrun_runtime.coordinator.coordinator import Coordinator
+from trainingrun_runtime.driver.reported_steps import ReportedSteps
 
 STEP = [{"step": step} for step in (10, 20, 30, 40)]
 NONE: list[dict[str, Any]] = [{"loss": 0.5}] * 4

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from trainingrun_runtime.reports import history, parts
-from trainingrun_runtime.reports.inbox import Inbox
-from trainingrun_runtime.reports.parts import Part, UnreadablePart
-from trainingrun_runtime.reports.rows import Origin, Row
+from trainingrun_runtime.coordinator.inbox import Inbox
+from trainingrun_runtime.store import metrics_history as history
+from trainingrun_runtime.store import metrics_parts as parts
+from trainingrun_runtime.store.metrics_parts import Part, UnreadablePart
+from trainingrun_runtime.store.metrics_rows import Origin, Row
 
 
 def rows(first: int, last: int, value: float) -> list[Row]:
@@ -187,7 +188,7 @@ def test_another_rank_adds_only_what_rank_0_had_not_sent() -> None:
 def test_what_waits_for_a_silent_bucket_is_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("trainingrun_runtime.reports.inbox.LARGEST", 20)
+    monkeypatch.setattr("trainingrun_runtime.coordinator.inbox.LARGEST", 20)
     inbox = Inbox()
     inbox.begin(1, None)
     for step in range(1, 101):

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
-from trainingrun_runtime.checkpoints.retention import Best, best_of, expired
+from trainingrun_runtime.store.manifest import FileDigest, Manifest
+from trainingrun_runtime.store.retention import Best, best_of, expired
 
 
 def a_manifest(

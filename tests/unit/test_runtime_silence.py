@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainingrun_runtime.worker import silence_sentence
+from trainingrun_runtime.worker.worker import silence_sentence
 
 
 @pytest.mark.parametrize(

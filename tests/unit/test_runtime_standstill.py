@@ -12,9 +12,9 @@ import pytest
 from trainingrun.api.contract import ContractStorage, RunContract
 from trainingrun.api.progress import RecordKind
 from trainingrun_runtime import user_frames
-from trainingrun_runtime.coordination.coordinator import Coordinator
-from trainingrun_runtime.coordination.standstill import PATIENCE_S, Spot, Stand, sentence
-from trainingrun_runtime.coordination.standstill_watcher import StandstillWatcher
+from trainingrun_runtime.coordinator.coordinator import Coordinator
+from trainingrun_runtime.coordinator.standstill import PATIENCE_S, Spot, Stand, sentence
+from trainingrun_runtime.worker.standstill_watcher import StandstillWatcher
 
 NOW = 1000.0
 LONG, SHORT = NOW - PATIENCE_S, NOW - PATIENCE_S + 1
@@ -222,7 +222,7 @@ class Told:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    module = "trainingrun_runtime.coordination.standstill_watcher"
+    module = "trainingrun_runtime.worker.standstill_watcher"
     monkeypatch.setattr(f"{module}.CHECK_EVERY_S", 0.01)
     monkeypatch.setattr(f"{module}.TOLD_AFTER_S", 0.05)
     return Told()
@@ -260,7 +260,7 @@ def test_a_line_of_a_training_that_is_a_package_of_the_image_is_told() -> None:
     """Only what the runtime has called: frames of Ray, and those of libraries, are others."""
     site, barrier = "/venv/lib/python3.11/site-packages", threading.Barrier(2, timeout=10)
     call: Callable[[], object] = barrier.wait
-    runtime = str(Path(user_frames.__file__).with_name("training_function.py"))
+    runtime = str(Path(user_frames.__file__).with_name("worker") / "training_function.py")
     for file in (f"{site}/torch/x.py", f"{site}/nets/train.py", runtime, f"{site}/ray/thread.py"):
         scope: dict[str, Any] = {"__name__": Path(file).parent.name, "inner": call}
         exec(compile("def called():\n    inner()", file, "exec"), scope)

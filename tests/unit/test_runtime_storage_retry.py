@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from trainingrun.api.contract import STORAGE_PATIENCE_ENV
-from trainingrun_runtime.checkpoints.storage_errors import (
+from trainingrun_runtime.store.storage_errors import (
     AbsentError,
     BucketMissingError,
     CredentialsError,
@@ -18,7 +18,7 @@ from trainingrun_runtime.checkpoints.storage_errors import (
     UnreachableError,
     recognize,
 )
-from trainingrun_runtime.checkpoints.storage_retry import LONGEST_WAIT_S, StorageRetry
+from trainingrun_runtime.store.storage_retry import LONGEST_WAIT_S, StorageRetry
 
 
 class Store:

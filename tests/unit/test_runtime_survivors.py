@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainingrun_runtime.survivors import NotHeld, Offer, holders
+from trainingrun_runtime.survivors.survivors import NotHeld, Offer, holders
 
 PARTS = frozenset({7, 8})
 

@@ -18,8 +18,8 @@ from trainingrun.api.progress import (
     Seconds,
 )
 from trainingrun.api.sweep_table import TrialState
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.coordination.lease import Lease, Superseded
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease, Superseded
 from trainingrun_runtime.sweep import record, space, summary
 from trainingrun_runtime.sweep.record import Trial
 from trainingrun_runtime.sweep.rungs import Rungs

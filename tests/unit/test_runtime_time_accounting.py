@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from trainingrun.api.progress import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
-from trainingrun_runtime.coordination.loss_history import LossHistory
 from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
+from trainingrun_runtime.store.loss_history import LossHistory
 
 
 def report(group: int, step: int, begun: float, done: float, **more: float) -> StepReport:

@@ -16,8 +16,8 @@ from trainingrun.api.contract import (
     ContractTracking,
     RunContract,
 )
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.storage_errors import StorageError
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.storage_errors import StorageError
 from trainingrun_runtime.tracking import mlflow_run, tracking
 from trainingrun_runtime.tracking.event_files import EventFiles
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainingrun_runtime.training_function import (
+from trainingrun_runtime.worker.training_function import (
     FunctionError,
     _call,
     _refuse_unrun,

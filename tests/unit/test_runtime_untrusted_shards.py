@@ -16,13 +16,13 @@ from safetensors.torch import save_file
 
 from support.sharded_checkpoints import restore, save_trained
 from support.sharded_models import one_rank, rows, same_part, tensors, whole_model
-from trainingrun_runtime.checkpoints import manifest, verification
-from trainingrun_runtime.checkpoints.bucket import Bucket
 from trainingrun_runtime.checkpoints.fetching import Fetched
-from trainingrun_runtime.checkpoints.manifest import Manifest
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
-from trainingrun_runtime.checkpoints.storage_errors import StorageError
+from trainingrun_runtime.store import manifest, verification
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import Manifest
+from trainingrun_runtime.store.storage_errors import StorageError
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 
 from support.packages import wheel, zipped
 from trainingrun.api.contract import STATE_DIRECTORY_ENV, ContractCode, ContractStorage, RunContract
-from trainingrun_runtime import requirements, user_code
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.storage_retry import StorageRetry
-from trainingrun_runtime.user_code import CodeError, UserCode, prepare, unpack
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.storage_retry import StorageRetry
+from trainingrun_runtime.worker import requirements, user_code
+from trainingrun_runtime.worker.user_code import CodeError, UserCode, prepare, unpack
 
 
 @pytest.fixture

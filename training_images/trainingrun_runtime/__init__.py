@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .data.ray_loader import ResumableRayDataLoader
     from .data.resumable_loader import ResumableDataLoader
-    from .session import Session
+    from .session.session import Session
 
 __all__ = ["ResumableDataLoader", "ResumableRayDataLoader", "Session"]
 
@@ -13,7 +13,7 @@ __all__ = ["ResumableDataLoader", "ResumableRayDataLoader", "Session"]
 def __getattr__(name: str) -> Any:
     # Loaded at first use: the progress server and the coordinator must not import torch.
     if name == "Session":
-        from .session import Session
+        from .session.session import Session
 
         return Session
     if name == "ResumableDataLoader":

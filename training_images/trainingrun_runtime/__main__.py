@@ -3,8 +3,12 @@
 import logging
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 from .ray_internals.expected import UnknownRay, check_version
+
+if TYPE_CHECKING:
+    from .sweep.driver import SweepDriver
 
 
 def main() -> int:
@@ -12,12 +16,18 @@ def main() -> int:
     try:
         check_version()  # before any import that depends on the version of Ray
     except UnknownRay as error:
-        from . import failed_start
+        from .driver import failed_start
 
         return failed_start.report(str(error))
-    from . import driver
+    from .driver import driver
 
-    return driver.main()
+    return driver.main(_start_sweep)
+
+
+def _start_sweep(*arguments: Any) -> "SweepDriver":
+    from .sweep.driver import SweepDriver  # Ray Tune, which no other run needs
+
+    return SweepDriver(*arguments)
 
 
 _exit_now = os._exit  # before the driver replaces it

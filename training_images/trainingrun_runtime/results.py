@@ -17,11 +17,11 @@ from typing import Any
 from trainingrun.api.progress import ProgressResult
 from trainingrun.api.sweep_table import SweepTable
 
-from .checkpoints import manifest, retention, run_result, verification
-from .checkpoints.bucket import Bucket
 from .checkpoints.downloading import VerifiedFiles
-from .checkpoints.manifest import CHECKPOINTS, Manifest
-from .run_folder import NoRun, TrialFolder, open_folder, open_trial
+from .store import manifest, retention, run_result, verification
+from .store.bucket import Bucket
+from .store.manifest import CHECKPOINTS, Manifest
+from .sweep.run_folder import NoRun, TrialFolder, open_folder, open_trial
 
 __all__ = ["Checkpoint", "NoRun", "Results", "load", "open"]
 
@@ -75,7 +75,7 @@ class Results:
         a loss it has those that count. A run under way writes it at each checkpoint, and every
         30 s.
         """
-        from .reports import history
+        from .store import metrics_history as history
 
         table = history.read(self._bucket)
         try:

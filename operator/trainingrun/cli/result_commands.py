@@ -19,8 +19,8 @@ from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Ste
 from .terminal import CliError, one_sentence, print_error
 
 if TYPE_CHECKING:
-    from trainingrun_runtime.checkpoints.bucket import Bucket
-    from trainingrun_runtime.checkpoints.manifest import Manifest
+    from trainingrun_runtime.store.bucket import Bucket
+    from trainingrun_runtime.store.manifest import Manifest
 
 checkpoints = typer.Typer(
     help="List, verify, download and delete the checkpoints of a run.", no_args_is_help=True
@@ -85,7 +85,7 @@ def metrics(
     """Print what the training has reported, each step once."""
     with _opened(place) as bucket:
         try:
-            from trainingrun_runtime.reports import history
+            from trainingrun_runtime.store import metrics_history as history
         except ModuleNotFoundError as error:
             raise run_folders.not_installed(error) from None
         table = history.read(bucket)
@@ -122,7 +122,7 @@ def list_checkpoints(
 ) -> None:
     """List the checkpoints, the newest last."""
     with _opened(place) as bucket:
-        from trainingrun_runtime.checkpoints import retention
+        from trainingrun_runtime.store import retention
 
         committed = _committed(bucket)
         if not committed:
@@ -144,7 +144,7 @@ def verify(
     Exit code 1 if one of them is damaged.
     """
     with _opened(place) as bucket:
-        from trainingrun_runtime.checkpoints import manifest, verification
+        from trainingrun_runtime.store import manifest, verification
 
         unreadable = [found for found in manifest.read_all(bucket) if isinstance(found[1], str)]
         damaged = bool(unreadable)
@@ -172,7 +172,7 @@ def download(
     """Download a checkpoint, by default the newest intact one; each file is verified."""
     with _opened(place) as bucket:
         from trainingrun_runtime.checkpoints import downloading
-        from trainingrun_runtime.checkpoints.storage_errors import DamagedError
+        from trainingrun_runtime.store.storage_errors import DamagedError
 
         for found in _wanted(bucket, step, best):
             target = to or Path(f"{views.name_of(bucket.root)}-step-{found.step}")
@@ -205,7 +205,7 @@ def prune(
     It names them and asks before it deletes.
     """
     with _opened(place) as bucket:
-        from trainingrun_runtime.checkpoints import pruning
+        from trainingrun_runtime.store import pruning
 
         try:
             found = pruning.plan(bucket, keep, place.needed_steps(bucket.root))
@@ -231,7 +231,7 @@ def _counted(found: "list[Manifest]") -> str:
 
 def _committed(bucket: "Bucket") -> "list[Manifest]":
     """The checkpoints, oldest first; what cannot be read of them is named."""
-    from trainingrun_runtime.checkpoints import manifest
+    from trainingrun_runtime.store import manifest
 
     found = []
     for key, reading in manifest.read_all(bucket):
@@ -255,7 +255,7 @@ def _of_step(found: "list[Manifest]", step: int | None, bucket: "Bucket") -> "li
 
 def _wanted(bucket: "Bucket", step: int | None, best: bool) -> "list[Manifest]":
     """Checkpoints to download: the first of them that is intact."""
-    from trainingrun_runtime.checkpoints import retention
+    from trainingrun_runtime.store import retention
 
     committed = _committed(bucket)
     if best and step is not None:

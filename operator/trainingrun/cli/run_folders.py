@@ -13,7 +13,7 @@ from ..rendering import names
 from .terminal import CliError
 
 if TYPE_CHECKING:
-    from trainingrun_runtime.checkpoints.bucket import Bucket
+    from trainingrun_runtime.store.bucket import Bucket
 
 CREDENTIALS = (
     "the bucket's credentials are those of this shell's environment, such as AWS_ACCESS_KEY_ID, "
@@ -85,8 +85,8 @@ def opened(place: Place) -> Iterator["Bucket"]:
         CliError: There is no run or no such trial in it, or the bucket does not answer.
     """
     try:
-        from trainingrun_runtime.checkpoints.bucket import StorageError
-        from trainingrun_runtime.run_folder import NoRun, NoTrial, open_folder, open_trial
+        from trainingrun_runtime.store.bucket import StorageError
+        from trainingrun_runtime.sweep.run_folder import NoRun, NoTrial, open_folder, open_trial
     except ModuleNotFoundError as error:
         raise not_installed(error) from None
     try:

@@ -85,7 +85,7 @@ class Submission:
         if self.packed is None:
             return
         try:
-            from trainingrun_runtime.checkpoints.bucket import Bucket, StorageError
+            from trainingrun_runtime.store.bucket import Bucket, StorageError
         except ModuleNotFoundError as error:
             raise CliError(
                 f"{error.name} is not installed here; install trainingrun[cli] to upload code"

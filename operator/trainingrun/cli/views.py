@@ -15,7 +15,7 @@ from ..local import terminal_text
 from ..local.terminal_text import plain
 
 if TYPE_CHECKING:
-    from trainingrun_runtime.checkpoints.manifest import Manifest
+    from trainingrun_runtime.store.manifest import Manifest
 
 Run = Mapping[str, Any]
 Rank = Mapping[str, Any]

@@ -13,9 +13,9 @@ import pyarrow
 import pyarrow.fs
 from pyarrow.fs import FileInfo, FileType
 
-from .bucket import Bucket
-from .manifest import FileDigest, Manifest
-from .storage_errors import DamagedError
+from ..store.bucket import Bucket
+from ..store.manifest import FileDigest, Manifest
+from ..store.storage_errors import DamagedError
 
 
 def offered(bucket: Bucket, manifest: Manifest) -> tuple[str, pyarrow.fs.FileSystem]:

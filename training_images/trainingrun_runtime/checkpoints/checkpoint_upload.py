@@ -10,10 +10,10 @@ from ray.train import Checkpoint
 
 from ..ray_internals import training
 from ..ray_internals.filesystem import SessionCheckpoint
+from ..store.bucket import Bucket
+from ..store.storage_retry import StorageRetry
 from . import snapshot, streamed_files
 from .background import behind_training
-from .bucket import Bucket
-from .storage_retry import StorageRetry
 
 
 class CheckpointUpload:

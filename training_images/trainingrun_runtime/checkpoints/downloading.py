@@ -8,9 +8,9 @@ from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
-from .bucket import Bucket
-from .manifest import Manifest
-from .storage_errors import AbsentError, DamagedError
+from ..store.bucket import Bucket
+from ..store.manifest import Manifest
+from ..store.storage_errors import AbsentError, DamagedError
 from .tensor_files import header_of
 
 

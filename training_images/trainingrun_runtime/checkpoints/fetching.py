@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from . import verification
-from .bucket import Bucket
-from .manifest import Manifest
-from .storage_errors import DamagedError
-from .storage_retry import StorageRetry
+from ..store import verification
+from ..store.bucket import Bucket
+from ..store.manifest import Manifest
+from ..store.storage_errors import DamagedError
+from ..store.storage_retry import StorageRetry
 from .tensor_files import header_length, header_of
 
 STATE_FILE = "session.pt"

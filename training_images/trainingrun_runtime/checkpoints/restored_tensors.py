@@ -17,6 +17,7 @@ import torch
 from safetensors import safe_open
 from torch.optim.optimizer import Optimizer
 
+from ..store.storage_errors import StorageError
 from . import tensor_files
 from .encoding import NotSavable, encode
 from .restored_files import RestoredFiles
@@ -31,7 +32,6 @@ from .sharded_state import (
     require_contiguous,
 )
 from .stateful_objects import Stateful, holds_shards
-from .storage_errors import StorageError
 
 LARGEST_GRID = 2**24
 """Cells into which the edges of a tensor's parts may divide it."""

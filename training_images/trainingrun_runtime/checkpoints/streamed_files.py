@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .bucket import Bucket
+from ..store.bucket import Bucket
+from ..store.manifest import FileDigest, digest_file
+from ..store.storage_retry import StorageRetry
 from .encoding import tensors
-from .manifest import FileDigest, digest_file
-from .storage_retry import StorageRetry
 from .tensor_files import TensorFile
 
 _PIECE = 2**18

@@ -14,7 +14,7 @@ from ray.train.collective import barrier, broadcast_from_rank_zero
 from ray.train.torch import get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ..failure_causes import DataLost
+from ..known_errors.failure_causes import DataLost
 from .epoch_order import Indices
 from .position import Position, ResumableLoader, steps_from
 from .ray_source import SAMPLE_INDEX, Layout, SamplesLeft

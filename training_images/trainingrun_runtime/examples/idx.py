@@ -11,8 +11,8 @@ import zlib
 
 import numpy as np
 
-from trainingrun_runtime.checkpoints.bucket import Bucket
-from trainingrun_runtime.checkpoints.storage_errors import AbsentError
+from ..store.bucket import Bucket
+from ..store.storage_errors import AbsentError
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 

@@ -17,8 +17,8 @@ from ray.train.torch import get_device, prepare_model
 from torch.nn.functional import cross_entropy
 
 from trainingrun_runtime import Session
-from trainingrun_runtime.checkpoints.bucket import Bucket
 
+from ..store.bucket import Bucket
 from . import idx
 from .pacing import Pace
 from .repeatable import (

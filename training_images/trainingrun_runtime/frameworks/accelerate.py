@@ -17,7 +17,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from torch.utils.data import RandomSampler
 
-from ..session import Session
+from ..session.session import Session
 
 
 def prepared_session(*, seed: int | None = None, **objects: Any) -> Session:

@@ -17,8 +17,8 @@ from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.pipe.module import PipelineModule
 
 from ..checkpoints.stateful_objects import SmallState
-from ..deepspeed_import import leave_out_extension
-from ..session import Session
+from ..session.session import Session
+from ..worker.deepspeed_import import leave_out_extension
 
 leave_out_extension()  # also where no training function is called, as in a test
 

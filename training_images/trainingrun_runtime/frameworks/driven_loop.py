@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 
-from ..session import Session
+from ..session.session import Session
 
 ENDLESS = 2**31
 """Epochs of a training that names no number of them."""

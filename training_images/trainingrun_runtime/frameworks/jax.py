@@ -19,7 +19,7 @@ import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
 from ..checkpoints.stateful_objects import KeptState
-from ..checkpoints.watched_tensors import CONSTANTS, NotCovered, NotWhole
+from ..survivors.watched_tensors import CONSTANTS, NotCovered, NotWhole
 from . import process_group
 
 READY_S = 1.0

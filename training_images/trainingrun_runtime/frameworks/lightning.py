@@ -21,7 +21,7 @@ from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
 
 from ..checkpoints.stateful_objects import SmallState
-from ..session import Session
+from ..session.session import Session
 from .driven_loop import ENDLESS, DrivenLoop
 from .skipped_batches import begin_at, require_usable
 

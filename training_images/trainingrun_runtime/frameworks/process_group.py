@@ -8,7 +8,7 @@ import ray.train
 import torch.distributed as dist
 from ray.train.collective import broadcast_from_rank_zero
 
-from ..worker import this_worker
+from ..worker.worker import this_worker
 
 
 def ensure() -> None:

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tf_keras
 import torch.distributed as dist
 
-from ..session import Session
+from ..session.session import Session
 from . import process_group
 from .driven_loop import DrivenLoop
 

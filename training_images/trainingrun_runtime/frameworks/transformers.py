@@ -16,7 +16,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState, TrainerControl
 
 from ..checkpoints.stateful_objects import SmallState
-from ..session import Session
+from ..session.session import Session
 from .driven_loop import DrivenLoop
 
 _RESTORED = "a checkpoint of the session"

@@ -25,8 +25,8 @@ from xgboost.collective import CommunicatorContext
 
 from .. import results
 from ..checkpoints.stateful_objects import KeptState
-from ..checkpoints.watched_tensors import NotCovered, NotWhole
-from ..session import Session
+from ..session.session import Session
+from ..survivors.watched_tensors import NotCovered, NotWhole
 from . import process_group
 from .driven_loop import DrivenLoop
 

@@ -19,8 +19,8 @@ from trainingrun.api.progress import (
     Seconds,
 )
 
-from ..coordination.loss_history import LossHistory
 from ..error_text import in_words
+from ..store.loss_history import LossHistory
 
 MAX_RECORDS = 100
 

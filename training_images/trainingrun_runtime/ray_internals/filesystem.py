@@ -16,8 +16,8 @@ from ray.train.v2._internal.constants import (
     VALIDATE_STORAGE_MARKER_FILENAME,
 )
 
-from ..checkpoints.storage_errors import AbsentError, StorageError
-from ..checkpoints.storage_retry import StorageRetry
+from ..store.storage_errors import AbsentError, StorageError
+from ..store.storage_retry import StorageRetry
 
 
 def for_ray(filesystem: fs.FileSystem) -> fs.PyFileSystem:

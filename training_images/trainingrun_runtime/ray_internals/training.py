@@ -19,8 +19,8 @@ import pyarrow.fs
 import ray
 import ray.train
 
-from ..checkpoints.manifest import digest_file
-from ..checkpoints.storage_retry import StorageRetry
+from ..store.manifest import digest_file
+from ..store.storage_retry import StorageRetry
 from .expected import UnknownRay, check, sentence
 from .filesystem import RetryingCheckpoint, behind
 

@@ -20,21 +20,21 @@ from trainingrun.api.contract import ContractSweep, ContractTrial, RunContract
 from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 from trainingrun.api.progress import Failure, Progress, ProgressResult, RunState
 
-from ..attempt import DONE
-from ..background import Background
-from ..checkpoints import run_result
-from ..checkpoints.storage_errors import StorageError
-from ..checkpoints.storage_retry import StorageRetry
-from ..coordination import lease_keeper, suspend_request
-from ..coordination.command import Command
-from ..coordination.coordinator_actor import trial_coordinator
-from ..coordination.lease import Lease, Superseded
-from ..coordination.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
+from ..coordinator.command import Command
+from ..coordinator.coordinator_actor import trial_coordinator
+from ..driver import lease_keeper, suspend_request
+from ..driver.attempt import DONE
+from ..driver.background import Background
+from ..driver.driver_documents import Documents
+from ..driver.failed_start import FAILED
 from ..error_text import first_line
-from ..failed_start import FAILED
 from ..progress import document as progress_document
-from ..progress.driver_documents import Documents
 from ..state_directory import state_directory
+from ..store import run_result
+from ..store.lease import Lease, Superseded
+from ..store.storage_errors import StorageError
+from ..store.storage_retry import StorageRetry
+from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from . import record, searches, tuning
 from .population import Population
 from .record import Trial

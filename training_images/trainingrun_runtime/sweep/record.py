@@ -15,8 +15,8 @@ from trainingrun.api.bounded import Metrics
 from trainingrun.api.contract import ContractSweep
 from trainingrun.api.sweep_table import MOST_TRIALS, SweepTable, TrialRow, TrialState
 
-from ..checkpoints.bucket import Bucket
-from ..coordination.lease import Lease
+from ..store.bucket import Bucket
+from ..store.lease import Lease
 
 FOLDER = "sweep"
 """Where the records are, below the run's folder."""

@@ -18,14 +18,14 @@ import ray
 from trainingrun.api.contract import STATE_DIRECTORY_ENV, RunContract
 from trainingrun.api.progress import Progress
 
-from ..attempt import Attempt, failure_of, start_imports
-from ..checkpoints import manifest, restore_source, run_result
-from ..checkpoints.bucket import Bucket
-from ..checkpoints.storage_retry import StorageRetry
-from ..coordination.coordinator_actor import trial_coordinator
-from ..coordination.lease import Lease, Superseded
+from ..coordinator.coordinator_actor import trial_coordinator
+from ..driver.attempt import Attempt, failure_of, start_imports
+from ..driver.driver_documents import Documents
 from ..progress import document as progress_document
-from ..progress.driver_documents import Documents
+from ..store import manifest, restore_source, run_result
+from ..store.bucket import Bucket
+from ..store.lease import Lease, Superseded
+from ..store.storage_retry import StorageRetry
 from .record import number_of
 from .rungs import STEP, VALUE
 from .trial_lease import TrialLease

@@ -7,10 +7,10 @@ from typing import Any
 from trainingrun.api.contract import ContractRestore, ContractSweep, ContractTrial, RunContract
 from trainingrun.api.sweep_table import TrialState
 
-from ..checkpoints import manifest
-from ..checkpoints.bucket import Bucket
-from ..checkpoints.storage_errors import StorageError
-from ..coordination.lease import Lease
+from ..store import manifest
+from ..store.bucket import Bucket
+from ..store.lease import Lease
+from ..store.storage_errors import StorageError
 from . import record, space
 from .population import Population, outdated
 from .record import Trial

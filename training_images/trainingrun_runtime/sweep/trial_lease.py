@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from ..checkpoints.bucket import Bucket
-from ..coordination import lease
-from ..coordination.lease import Lease
-from ..coordination.loss_history import LossHistory
+from ..store import lease
+from ..store.bucket import Bucket
+from ..store.lease import Lease
+from ..store.loss_history import LossHistory
 
 
 @dataclass

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from trainingrun.api.contract import TENSORBOARD_FOLDER_ENV, RunContract
 
-from ..checkpoints.bucket import Bucket
 from ..state_directory import state_directory
+from ..store.bucket import Bucket
 from . import mlflow_run
 from .event_files import FOLDER, EventFiles
 

@@ -5,8 +5,8 @@ import threading
 import time
 from pathlib import Path
 
-from ..checkpoints.bucket import Bucket
-from ..checkpoints.storage_errors import StorageError
+from ..store.bucket import Bucket
+from ..store.storage_errors import StorageError
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from trainingrun_runtime.examples.digits import data
 from trainingrun_runtime.examples.pacing import Pace
 from trainingrun_runtime.examples.repeatable import configured
 from trainingrun_runtime.frameworks import xgboost
-from trainingrun_runtime.worker import this_worker
+
+from ...worker.worker import this_worker
 
 
 @dataclass(frozen=True)

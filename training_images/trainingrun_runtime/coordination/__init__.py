@@ -1,1 +1,0 @@
-"""Coordinates driver and workers: coordinator, lease, step consensus, preemption notices."""

@@ -1,0 +1,1 @@
+"""The actor that all ranks of a run report to."""

@@ -1,0 +1,1 @@
+"""The head: the process that takes the run's lease, trains, and reports how it ended."""

@@ -1,0 +1,274 @@
+"""One attempt to train, from the lease to the exit code, and what it reports meanwhile."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from threading import Event
+from typing import Any
+
+import ray
+
+from trainingrun.api.contract import ContractCheckpoints, RunContract
+from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun.api.progress import Failure, LastCheckpoint, ProgressResult
+
+from .. import user_frames
+from ..coordinator.command import Command
+from ..coordinator.coordinator_actor import start_coordinator
+from ..imports import BackgroundImports
+from ..known_errors.remedies import explained
+from ..store import manifest, retention, run_result
+from ..store.lease import Lease
+from ..store.manifest import Manifest
+from ..store.metrics_rows import Batch
+from ..store.metrics_writer import ReportWriter
+from ..store.restore_source import NothingToRestore
+from ..store.storage_errors import StorageError, recognize
+from ..store.storage_retry import StorageRetry, report_to
+from ..worker import prestarted_worker, requirements, user_code
+from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
+from . import lease_keeper, script, suspend_request
+from .background import Background
+from .committer import Committer
+from .driver_documents import Documents
+from .failed_start import FAILED
+
+log = logging.getLogger(__name__)
+
+DONE = 0
+COMMITS_AFTER_FAILURE_S = 60.0
+"""Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
+COORDINATOR_TIMEOUT_S = 30.0
+
+
+def start_imports() -> BackgroundImports:
+    """Import what `fit()` needs, in a thread."""
+    return BackgroundImports("ray.train", "ray.train.torch")
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The failure for an error that was not raised by training code."""
+    if isinstance(error, script.FailedAfterTraining):
+        return Failure(kind="Application", message=str(error), retry="Never")
+    if isinstance(error, NothingToRestore | user_code.CodeError | requirements.Uninstallable):
+        return Failure(kind="Application", message=str(error))
+    if isinstance(error, requirements.IndexSilent):
+        return Failure(kind="Infrastructure", message=str(error))
+    storage = recognize(error)
+    if storage is not None:
+        return Failure(kind="Storage", message=str(storage))
+    name = type(error).__name__
+    # Those of Ray pass the script too, where it calls `fit()`.
+    place = None if type(error).__module__.startswith("ray") else user_frames.raised_at(error)
+    where = f" ({place})" if place else ""
+    return Failure(kind="Infrastructure", message=f"{name}: {explained(error, where)}")
+
+
+class Attempt:
+    """One attempt to train a run or a trial of a sweep, from the lease to the exit code."""
+
+    def __init__(
+        self,
+        contract: RunContract,
+        lease: Lease,
+        started: float,
+        documents: Documents,
+        committed: list[Manifest],
+        imports: BackgroundImports,
+    ) -> None:
+        self._documents, self._imports = documents, imports
+        self._contract, self._lease, self._bucket = contract, lease, lease.bucket
+        newest = committed[-1] if committed else None
+        checkpoint = (
+            LastCheckpoint(uri=self._bucket.uri(newest.path), step=newest.step, time=newest.time)
+            if newest
+            else None
+        )
+        self._coordinator = start_coordinator(
+            contract, lease.fencing_token, started, documents.path, checkpoint, lease.history
+        )
+        self._retry = StorageRetry(report_to(self._coordinator, "driver"))
+        reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
+        self._committer = Committer(self._coordinator, contract, lease, reports)
+        self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
+        retries = report_to(self._coordinator, "lease")
+        works: dict[str, Callable[[Event], None]] = {
+            "lease": partial(lease_keeper.keep, lease, self._renew_lease, retries),
+            "suspend": partial(suspend_request.watch, suspend=self._suspend),
+        }
+        if contract.trial is None:
+            works["prestart"] = lambda _: prestarted_worker.prestart_all(
+                self._coordinator, self._imports
+            )
+        self._background = Background(**works)
+
+    def run(self) -> int:
+        """Train; the exit code.
+
+        Raises:
+            Superseded: another driver holds the run.
+        """
+        self._background.start()
+        self._committer.start()
+        # The head's notice is for all trials of a sweep, and their driver answers it.
+        if self._contract.trial is None:
+            self._watcher.start()
+        try:
+            return self._conclude(self._train())
+        finally:
+            self._background.ended.set()
+            self._committer.stop()
+            self._watcher.stop()
+            self._background.join()
+
+    def fail(self, failure: Failure) -> None:
+        """Report that the attempt failed; a reason that was reported before is kept."""
+        self._write_final(
+            self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
+        )
+
+    def _keep(self, checkpoints: ContractCheckpoints) -> None:
+        """Keep these checkpoints, as a script says."""
+        self._contract = self._contract.model_copy(update={"checkpoints": checkpoints})
+        self._committer.checkpoints = checkpoints
+
+    def _rows(self, seen: int) -> list[Batch]:
+        rows = self._coordinator.rows.remote(seen)
+        return list(ray.get(rows, timeout=COORDINATOR_TIMEOUT_S))
+
+    def _write_final(self, call: Any, otherwise: Callable[[], None]) -> None:
+        """Have the coordinator write the final document; if the call fails, write it here."""
+        try:
+            ray.get(call, timeout=COORDINATOR_TIMEOUT_S)
+        except Exception:
+            log.exception("the coordinator did not write the final document")
+            otherwise()
+
+    def _train(self) -> BaseException | None:
+        """Run the function or the script; returns the error of its `fit()`, None: it succeeded.
+
+        The outcome of `fit` decides: code that catches its exception and returns has not trained.
+        """
+        try:
+            self._imports.wait("ray.train.torch")
+        except ImportError as error:
+            if self._contract.script is None:
+                return error  # of the image, so of the user's own
+        from .trainer import Trainers
+
+        trainers = Trainers(
+            self._contract,
+            self._coordinator,
+            self._bucket,
+            self._lease,
+            self._committer.write_reports,
+            self._keep,
+        )
+        fit = trainers.intercept()
+        raised: BaseException | None = None
+        try:
+            if self._contract.script is not None:
+                script.run(self._contract.script, self._contract.script_args, self._contract.config)
+            else:
+                trainers.fit_function()
+        except (Exception, SystemExit) as error:
+            if not isinstance(error, SystemExit) or error.code:
+                raised = error
+        raised = fit.error or raised
+        if raised is None and not fit.succeeded:
+            did = "while fit() still ran" if fit.begun else "without calling fit()"
+            return RuntimeError(
+                f"the script ended {did}, so nothing is trained; call fit() of a Ray Train trainer "
+                "at the script's top level, where it runs as __main__, and let it return"
+            )
+        return script.FailedAfterTraining(raised) if raised and fit.succeeded else raised
+
+    def _conclude(self, error: BaseException | None) -> int:
+        """Write the outcome to bucket and document; returns the exit code.
+
+        In this order, so that a head that is lost in between leaves a consistent state: the
+        checkpoint is committed, then the result, then the document, then the process ends.
+        """
+        coordinator = self._coordinator
+        if error is None:
+            self._committer.drain()
+            if self._committer.failure is not None:
+                raise self._committer.failure
+            self._retry(self._committer.write_reports)
+            result, step = self._result()
+            final = ray.get(coordinator.complete.remote(result, step))
+            written = self._retry(lambda: run_result.write(self._lease, final))
+            self._write_final(
+                coordinator.succeeded.remote(written), lambda: self._documents.succeeded(written)
+            )
+            return DONE
+        from ray.train import TrainingFailedError
+
+        from ..known_errors.failure_causes import FailureCause, classify
+
+        if (
+            isinstance(error, TrainingFailedError)
+            and classify(error).cause is FailureCause.SUSPENDED
+        ):
+            self._committer.drain()
+            if self._committer.failure is not None:
+                raise self._committer.failure
+            self._retry(self._committer.write_reports)
+            self._retry(self._lease.require)
+            self._retry(self._renew_lease)  # no step is lost: the next driver counts no loss
+            self._write_final(coordinator.suspended.remote(), self._documents.suspended)
+            return SUSPEND_EXIT_CODE
+        log.error("training failed", exc_info=error)
+        self._committer.drain(COMMITS_AFTER_FAILURE_S)
+        with contextlib.suppress(StorageError):
+            self._committer.write_reports()
+        # The failure policy in Ray's controller has reported its failures; this is for others.
+        failure = failure_of(error)
+        outside = isinstance(error, ray.exceptions.RayError | TrainingFailedError)
+        if failure.kind == "Infrastructure" and not outside:
+            from ..known_errors.failure_causes import retry_of
+
+            update = {"kind": "Application", "retry": retry_of(error)}
+            failure = failure.model_copy(update=update)
+        self.fail(failure)
+        return FAILED
+
+    def _result(self) -> tuple[ProgressResult, int]:
+        """What the bucket has, and the newest checkpoint's step; 0: there is no checkpoint."""
+        committed = self._retry(lambda: manifest.committed(self._bucket))
+        newest = committed[-1] if committed else None
+        best = retention.best_of(committed, retention.wanted(self._contract.checkpoints))
+        result = ProgressResult(
+            metrics=newest.metrics if newest else {},
+            checkpoint_uri=self._bucket.uri(newest.path) if newest else None,
+            best_checkpoint_uri=self._bucket.uri(best.path) if best else None,
+        )
+        return result, newest.step if newest else 0
+
+    def _suspend(self) -> None:
+        self._coordinator.request.remote(Command.SUSPEND)
+
+    def _renew_lease(self) -> None:
+        """Write what the next driver has to know about the losses of the run."""
+        try:
+            history = self._coordinator.loss_history.remote()
+            self._lease.history = ray.get(history, timeout=COORDINATOR_TIMEOUT_S)
+        except ray.exceptions.RayError as error:  # the lease counts, the history does not
+            log.warning("the coordinator did not tell the losses of the run: %s", error)
+        self._lease.renew(time.time())
+
+    def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
+        """The head pod has a preemption notice: make a checkpoint before its Ray ends."""
+        before = ray.get(self._coordinator.commits.remote())
+        self._coordinator.request.remote(Command.CHECKPOINT_AND_EXIT)
+        while time.time() < notice.deadline:
+            if ray.get(self._coordinator.commits.remote()) > before:
+                break
+            time.sleep(0.1)
+        try:
+            self._renew_lease()  # saved in time: the next driver counts no loss
+        except StorageError as error:
+            log.warning("the lease was not renewed: %s", error)
+        self._watcher.confirm_saved()

@@ -1,0 +1,248 @@
+"""Commits checkpoints in the order of their uploads, with retries, in a thread of the driver.
+
+Ray's controller is called after every rank's upload and must not wait for the store, since it polls
+the workers; so it adds each upload to the coordinator's queue, which this thread processes. An
+uploaded checkpoint stays in the queue until it is committed or abandoned.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Collection
+from typing import Any
+
+import ray
+
+from trainingrun.api.contract import RunContract
+
+from ..store import late_metrics, manifest, retention
+from ..store.bucket import Bucket
+from ..store.lease import Lease
+from ..store.manifest import DIGEST_FOLDER, FileDigest, Manifest, digest_file
+from ..store.metric_values import printable_metrics
+from ..store.metrics_writer import ReportWriter
+from ..store.storage_errors import AbsentError, StorageError, recognize
+from ..store.storage_retry import StorageRetry, report_to
+from ..store.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
+
+log = logging.getLogger(__name__)
+
+_LONG_POLL_S = 1.0
+_REPORTS_S = 30.0
+"""Seconds after which reports are written also without a checkpoint."""
+_END_S = 60.0
+"""More than the longest request to the store."""
+
+
+class Committer:
+    """Writes a checkpoint's manifest once all ranks have uploaded their part.
+
+    Args:
+        coordinator: handle of the `Coordinator` actor.
+        contract: the operator's settings of this attempt.
+        lease: this driver's lease.
+        reports: writes what was reported up to a checkpoint before that is committed.
+    """
+
+    def __init__(
+        self, coordinator: Any, contract: RunContract, lease: Lease, reports: ReportWriter
+    ) -> None:
+        self._coordinator, self._contract, self._lease = coordinator, contract, lease
+        self.checkpoints = contract.checkpoints
+        """Which checkpoints are kept."""
+        self._bucket: Bucket = lease.bucket
+        self._reports, self._reports_due = reports, time.monotonic() + _REPORTS_S
+        self._ended = threading.Event()
+        self._report_to_coordinator = report_to(coordinator, "commits")
+        self._retry = StorageRetry(self._report, self._ended.wait)
+        self._index = 0
+        self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
+        self.failure: StorageError | None = None
+        """Why the newest upload was not committed; none: it was, or it is still in the queue."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def drain(self, limit_s: float | None = None) -> None:
+        """Return once every upload is committed or abandoned, or after `limit_s` seconds."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while ray.get(self._coordinator.uploads_waiting.remote()):
+            if deadline is not None and time.monotonic() >= deadline:
+                log.warning("the attempt ends with checkpoints that are not committed")
+                return
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Take no further upload, and return once no more calls to Ray are made."""
+        self._ended.set()
+        self._thread.join(_END_S)
+
+    def _report(self, error: str | None) -> None:
+        if self._ended.is_set():
+            raise SystemExit  # of this thread: the attempt has ended, and Ray is shut down next
+        self._report_to_coordinator(error)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                upload = ray.get(self._coordinator.next_upload.remote(_LONG_POLL_S))
+                if isinstance(upload, LateMetrics):
+                    self._attach(upload)
+                elif upload is not None:
+                    self._settle(upload)
+                elif time.monotonic() >= self._reports_due:
+                    self._write_reports_once()
+            except ray.exceptions.RayActorError as error:
+                log.error("the coordinator has ended: %s", error)
+                return  # the driver's own calls fail too, and end the attempt
+            except Exception:  # the upload is still the oldest one in the queue: it is retried
+                log.exception("a commit was interrupted")
+                time.sleep(_LONG_POLL_S)
+
+    def _settle(self, upload: UploadedCheckpoint) -> None:
+        self._index += 1
+        try:
+            committed = self._retry(lambda: self._prepare(upload))
+            self._retry(lambda: manifest.commit(self._bucket, committed))
+        except Exception as error:
+            # Training goes on: the next checkpoint may be committed, and the last one has to be.
+            log.exception("the checkpoint of step %d was not committed", upload.step)
+            message = f"the checkpoint of step {upload.step} could not be committed: {error}"
+            self.failure = StorageError(message)
+            ray.get(self._coordinator.abandoned.remote(upload))
+            return
+        self.failure = None
+        ray.get(
+            self._coordinator.committed.remote(upload, committed, self._bucket.uri(committed.path))
+        )
+        self._sweep()
+
+    def _attach(self, late: LateMetrics) -> None:
+        """Add metrics to the newest checkpoint of their step, which was committed before."""
+        try:
+            self._retry(lambda: self._add(late))
+        except Exception:
+            log.exception("metrics of step %d were not added to its checkpoint", late.step)
+        ray.get(self._coordinator.attached.remote(late))
+        self._sweep()
+
+    def _add(self, late: LateMetrics) -> None:
+        # A superseded driver adds nothing: the new one may have made this step's checkpoint again.
+        self._lease.require()
+        path = self._bucket.key_of(late.path) if late.path is not None else None
+        made = [
+            m
+            for m in manifest.committed(self._bucket)
+            if m.step == late.step and path in (None, m.path)
+        ]
+        if not made:
+            log.warning("metrics of step %d are not kept: no checkpoint is of it", late.step)
+            return
+        late_metrics.add(self._bucket, made[-1].name, self._lease.fencing_token, late.metrics)
+
+    def write_reports(self) -> None:
+        """Write what was reported until now to the bucket.
+
+        Raises:
+            StorageError: The store does not answer; a later call writes them too. Other errors are
+                logged: no checkpoint depends on them.
+        """
+        self._reports_due = time.monotonic() + _REPORTS_S
+        try:
+            self._reports.write()
+        except Exception as error:
+            found = recognize(error)
+            if found is not None and not found.lasting:
+                raise found from None
+            log.exception("reported metrics were not written")
+
+    def _write_reports_once(self) -> None:
+        try:
+            self.write_reports()
+        except StorageError as error:  # they are written with the next checkpoint
+            log.warning("reported metrics were not written: %s", error)
+
+    def _prepare(self, upload: UploadedCheckpoint) -> Manifest:
+        # First: a later worker group that restores it continues the table at its step.
+        self.write_reports()
+        return self._manifest(upload)
+
+    def _manifest(self, upload: UploadedCheckpoint) -> Manifest:
+        checkpoints = self.checkpoints
+        path = self._bucket.key_of(upload.path)
+        return Manifest(
+            path=path,
+            step=upload.step,
+            world_size=upload.world_size,
+            attempt=self._contract.attempt,
+            fencing_token=self._lease.fencing_token,
+            index=self._index,
+            metrics=printable_metrics(upload.metrics, self._contract.needed_metrics),
+            files=digests(self._bucket, path, upload.ranks),
+            time=time.time(),
+            group=upload.group,
+            best_metric=checkpoints.best_metric,
+            best_order=checkpoints.best_order,
+        )
+
+    def _sweep(self) -> None:
+        checkpoints = self.checkpoints
+        try:
+            # A superseded driver deletes nothing: the new one may be restoring it.
+            self._lease.require()
+            used = ray.get(self._coordinator.validating.remote())
+            retention.sweep(
+                self._bucket,
+                self._lease.fencing_token,
+                checkpoints.keep,
+                retention.wanted(checkpoints),
+                checkpoints.keep_best,
+                {self._bucket.key_of(path) for path in used},
+            )
+        except Exception as error:  # the next sweep removes them
+            log.warning("old checkpoints were not removed: %s", error)
+
+
+def digests(
+    bucket: Bucket, path: str, ranks: Collection[int] | None = None
+) -> dict[str, FileDigest]:
+    """Digests of an uploaded checkpoint's files, as the ranks have computed them before.
+
+    Read back are files of which there are no digests, as of code that uploads by itself, and those
+    that several ranks have uploaded with different contents: the last one is what is there.
+
+    Args:
+        bucket: The run's folder.
+        path: Of the checkpoint's folder.
+        ranks: Those that have uploaded a part with digests. None: unknown, the folder is listed.
+
+    Raises:
+        AbsentError: The digests of one of the ranks are not there.
+    """
+    # By name: whether a list has all objects that were written before depends on the store.
+    parts, names = {digest_file(rank) for rank in ranks or ()}, set[str]()
+    if ranks is None:
+        names = {entry.key.removeprefix(f"{path}/") for entry in bucket.list(path)}
+        parts = {name for name in names if name.startswith(f"{DIGEST_FOLDER}/")}
+    found: dict[str, FileDigest] = {}
+    different = set()
+    for part in sorted(parts):
+        content = bucket.get(f"{path}/{part}")
+        if content is None:
+            raise AbsentError(f"{path}/{part} is missing, with the digests of a rank's files")
+        for file, digest in json.loads(content).items():
+            if found.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
+                different.add(file)
+    read_back = different | (names - parts - found.keys())
+    return {**found, **{file: _digest(bucket, f"{path}/{file}") for file in sorted(read_back)}}
+
+
+def _digest(bucket: Bucket, key: str) -> FileDigest:
+    size, sha256 = 0, hashlib.sha256()
+    for piece in bucket.stream(key):
+        size += len(piece)
+        sha256.update(piece)
+    return FileDigest(size, sha256.hexdigest())

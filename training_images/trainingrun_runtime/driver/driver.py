@@ -1,0 +1,116 @@
+"""The driver: takes the run's lease, trains, and reports the outcome as its exit code."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import ray
+
+from trainingrun.api.contract import CONTRACT_ENV, ContractSweep, RunContract
+from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE
+from trainingrun.api.progress import Failure
+
+from .. import stacks
+from ..store import manifest, restore_source, run_result
+from ..store.bucket import Bucket
+from ..store.lease import Lease, Superseded
+from ..store.storage_retry import StorageRetry
+from ..worker import user_code
+from ..worker.user_code import UserCode
+from .attempt import DONE, Attempt, failure_of, start_imports
+from .driver_documents import Documents
+from .failed_start import FAILED
+
+log = logging.getLogger(__name__)
+
+
+class Running(Protocol):
+    """An attempt, or that of a sweep."""
+
+    def run(self) -> int:
+        """Trains to the end; the process's exit code."""
+        ...
+
+    def fail(self, failure: Failure) -> None:
+        """Ends it with this failure."""
+        ...
+
+
+StartSweep = Callable[[RunContract, ContractSweep, Lease, float, Documents], Running]
+"""Of a contract with a sweep, the sweep, the lease, the driver's start in Unix time, and the final
+documents."""
+
+
+def main(start_sweep: StartSweep) -> int:
+    """Run one attempt, or by `start_sweep` that of a sweep; the process's exit code.
+
+    0: done. 1: failed, `failure` of the progress document says why. 3: another driver holds the
+    run. 75: suspended.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    stacks.log_on_signal()
+    started = time.time()
+    contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
+    # Requirements may replace what is imported, so that it is not imported before them.
+    imports = None if contract.requirements else start_imports()
+    os.environ.update(contract.identity())
+    final = Documents(contract)
+    try:
+        storage = contract.storage
+        bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
+        retry = StorageRetry(final.waiting)
+        retry(bucket.check)
+        done = retry(lambda: run_result.read(bucket))
+        if done is not None:
+            # The head was lost before the operator read the result: report it again.
+            final.succeeded(done)
+            return DONE
+        holder = os.environ.get("POD_NAME", "")
+        lease = retry(lambda: Lease.take(bucket, contract.attempt, holder, started))
+        done = retry(lambda: run_result.adopt(lease))
+        if done is not None:
+            final.succeeded(done)
+            return DONE
+        committed = retry(lambda: manifest.committed(bucket))
+        source = contract.restore_from
+        if source is not None and not committed:
+            # A wrong folder or step is known before Ray's workers start; rank 0 reads the files.
+            retry(lambda: restore_source.find(source, deep=False))
+        code = user_code.prepare(contract, bucket, retry)
+        if code is not None:
+            code.enter()
+        imports = imports or start_imports()
+        _connect(code)
+        attempt: Running
+        if contract.sweep is not None:
+            attempt = start_sweep(contract, contract.sweep, lease, started, final)
+        else:
+            attempt = Attempt(contract, lease, started, final, committed, imports)
+    except Superseded as error:
+        log.error("%s", error)
+        return LEASE_LOST_EXIT_CODE
+    except Exception as error:
+        final.failed(failure_of(error))
+        log.exception("the attempt did not start")
+        return FAILED
+    try:
+        return attempt.run()
+    except Superseded as error:
+        log.error("%s", error)
+        return LEASE_LOST_EXIT_CODE
+    except Exception as error:
+        log.exception("the attempt ended with an unexpected error")
+        attempt.fail(failure_of(error))
+        return FAILED
+
+
+def _connect(code: UserCode | None) -> None:
+    ray.init(
+        address=os.environ.get("RAY_ADDRESS", "auto"),
+        namespace="trainingrun",
+        log_to_driver=True,
+        configure_logging=False,
+        runtime_env=code.runtime_environment() if code else None,
+    )

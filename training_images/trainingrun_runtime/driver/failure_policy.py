@@ -1,0 +1,116 @@
+"""Whether a failed worker group is replaced within the attempt.
+
+Ray counts every lost worker against one budget. Here a lost worker is always replaced in place, and
+only an error of the user's own code ends the attempt: the operator, whose counters outlive this
+process, then decides about a retry.
+"""
+
+import time
+from typing import Any
+
+import ray
+from ray.train import FailureConfig, TrainingFailedError
+
+from trainingrun.api.progress import Failure, RecordKind
+
+from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
+from ..ray_internals.controller import FailureDecision, FailurePolicy
+from ..store.storage_retry import limit_s
+from ..survivors import survivors
+from .restart_backoff import MAX_STORAGE_S, RestartBackoff
+
+
+class AttemptPolicy(FailurePolicy):
+    """Called by Ray's controller after each failure: reports it to the coordinator and decides.
+
+    Args:
+        coordinator: handle of the `Coordinator` actor.
+    """
+
+    def __init__(self, coordinator: Any) -> None:
+        super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
+        self._coordinator = coordinator
+        self._restarts = RestartBackoff()
+        self._remedied: ClassifiedFailure | None = None
+
+    def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
+        """RETRY within the attempt, or RAISE to end it."""
+        failure = classify(training_failed_error)
+        if failure.cause is FailureCause.SUSPENDED:
+            return FailureDecision.RAISE
+        if failure.cause is FailureCause.APPLICATION:
+            trace = failure.traceback or training_failed_error
+            self._fail("Application", failure.message, trace, failure.retry)
+            return FailureDecision.RAISE
+        if failure.cause in (FailureCause.WORKER_LOST, FailureCause.PREEMPTED):
+            self._disrupted(failure)
+        # Synchronous: the number of commits decides, and the state is reported before the wait.
+        commits = ray.get(self._coordinator.commits.remote())
+        wait_s = (
+            self._after_storage(failure, commits)
+            if failure.cause is FailureCause.STORAGE
+            else self._after_loss(failure, commits)
+        )
+        first = self._restarts.without_checkpoint <= 1
+        self._remedied = remedied(None if first else self._remedied, failure)
+        if wait_s is None:
+            self._fail(*self._reason(failure), training_failed_error)
+            return FailureDecision.RAISE
+        time.sleep(wait_s)  # no worker runs that the controller would have to poll
+        return FailureDecision.RETRY
+
+    def _disrupted(self, failure: ClassifiedFailure) -> None:
+        preempted = failure.cause is FailureCause.PREEMPTED
+        kind = RecordKind.PREEMPTED if preempted else RecordKind.WORKER_LOST
+        self._coordinator.disrupted.remote(kind, failure.message, failure.ranks)
+        if not failure.saved:  # a drain may end before the ranks have saved, too
+            survivors.save_last_step(self._coordinator, failure.lost)
+
+    def _after_loss(self, failure: ClassifiedFailure, commits: int) -> float | None:
+        return self._restarts.after_loss(commits, at_once=failure.cause is FailureCause.PREEMPTED)
+
+    def _after_storage(self, failure: ClassifiedFailure, commits: int) -> float | None:
+        storage = failure.storage
+        self._coordinator.storage.remote("rank training", failure.message)
+        self._coordinator.interrupted.remote()
+        if storage is not None and storage.waited:
+            return None
+        limit = limit_s() if storage is not None and storage.lasting else MAX_STORAGE_S
+        return self._restarts.for_storage(commits, time.monotonic(), limit)
+
+    def _reason(self, failure: ClassifiedFailure) -> tuple[Any, str]:
+        if failure.cause is FailureCause.STORAGE:
+            return "Storage", failure.message
+        groups = f"{self._restarts.without_checkpoint} worker groups in a row ended without a newer"
+        if self._remedied is not None:
+            return (
+                "Infrastructure",
+                f"{groups} checkpoint, one of them because {self._remedied.message}",
+            )
+        return "Infrastructure", (
+            f"{groups} checkpoint, the last one because {failure.message}; check the workers' "
+            "nodes and logs, and make checkpoints more often if they are lost sooner than one is "
+            "made"
+        )
+
+    def _fail(self, kind: Any, message: str, error: Exception | str, retry: Any = "Always") -> None:
+        ended = Failure(kind=kind, message=message, traceback=str(error)[-4000:], retry=retry)
+        # Synchronous: the driver ends right after the decision, and the reason must not be lost.
+        ray.get(self._coordinator.failed.remote(ended))
+
+
+def remedied(
+    former: ClassifiedFailure | None, failure: ClassifiedFailure
+) -> ClassifiedFailure | None:
+    """Which failure of the worker groups in a row says what to do; None: none of them does.
+
+    Of a killed container only some of the losses tell that its memory was full. That outlasts what
+    another rank says of such a loss.
+
+    Args:
+        former: this function's result for the former groups; None: there is no former group.
+        failure: of the latest group.
+    """
+    if failure.remedied and (former is None or failure.lost or not former.lost):
+        return failure
+    return former

@@ -1,0 +1,68 @@
+"""Passes `ray.train.report` from Ray's controller on to the coordinator."""
+
+from collections import deque
+from collections.abc import Collection
+from typing import Any
+
+import ray
+from ray import cloudpickle
+
+from ..ray_internals.controller import ControllerCallback, ReportCallback, WorkerGroupCallback
+from ..ray_internals.filesystem import SessionCheckpoint
+from ..store.metric_values import printable_metrics
+from ..store.uploaded_checkpoint import UploadedCheckpoint
+from .reported_steps import ReportedSteps
+
+_PENDING = 100
+"""Calls that are waited for at the end; older ones have arrived long before."""
+
+
+class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback):
+    """Reports steps and uploads to the coordinator; it never waits for the store.
+
+    Args:
+        coordinator: handle of the `Coordinator` actor.
+        needed: names of metrics that are kept in any case.
+    """
+
+    def __init__(self, coordinator: Any, needed: Collection[str] = ()) -> None:
+        self._coordinator, self._needed = coordinator, needed
+        self._last: dict[str, Any] | None = None
+        self._pending: deque[Any] = deque(maxlen=_PENDING)
+        self._steps = ReportedSteps(lambda: int(ray.get(coordinator.resumed_step.remote())))
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        """A worker group begins, at the step of the checkpoint that it will restore."""
+        self._steps.group_begins()
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        """Every rank has reported; with a checkpoint, all of it is uploaded."""
+        checkpoint = training_report.checkpoint
+        reported_first = metrics[0] if metrics else {}
+        known = checkpoint.step if isinstance(checkpoint, SessionCheckpoint) else None
+        step = self._steps.of(reported_first, known)
+        # Converted: the types that training code reports may not be importable elsewhere.
+        own = printable_metrics(reported_first, self._needed)
+        reported = self._coordinator.reported.remote(step, own)
+        self._last = reported_first
+        self._pending.append(reported)
+        if checkpoint is not None:
+            validated = bool(training_report.validation)
+            upload = UploadedCheckpoint(
+                checkpoint.path,
+                step,
+                len(metrics),
+                own,
+                ranks=tuple(range(len(metrics))) if known is not None else None,
+                validated=validated,
+            )
+            ray.get(reported)  # the table has it before the checkpoint is committed
+            # Synchronous: after the last report the driver waits for the uploads that are left.
+            ray.get(self._coordinator.uploaded.remote(upload))
+
+    def after_controller_finish(self, result: Any) -> None:
+        """Training is done: the coordinator gets the last report as it was, for the script."""
+        ray.get(list(self._pending))  # Ray runs the coordinator's calls in no order
+        if self._last is not None:
+            # As bytes: the coordinator may not be able to import what is in it.
+            ray.get(self._coordinator.keep_last_report.remote(cloudpickle.dumps(self._last)))

@@ -1,0 +1,91 @@
+"""Runs a user's script in the driver's process, as Python itself would run it."""
+
+import json
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from trainingrun.api.contract import CONFIG_ENV, OUTPUT_ENV
+
+from .. import user_frames
+from ..error_text import first_line
+from .failed_start import FAILED
+
+
+class FailedAfterTraining(Exception):
+    """The script has raised an error, or ended with an exit code, after `fit()` had succeeded.
+
+    Args:
+        error: what it has raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        where = user_frames.raised_at(error)
+        super().__init__(
+            "correct the script, or read the weights with trainingrun_runtime.results: the "
+            f"training is done, and the script failed after it{f' at {where}' if where else ''}: "
+            f"{type(error).__name__}: {first_line(error)}"
+        )
+
+
+def run(script: str, arguments: Sequence[str], config: Mapping[str, Any]) -> None:
+    """Run the script as `__main__`; what it raises is raised.
+
+    Args:
+        script: its path.
+        arguments: on its command line.
+        config: `training.config`, for its environment.
+    """
+    path = Path(script)
+    os.environ.setdefault(CONFIG_ENV, json.dumps(config))
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.parent))
+    _keep_driver_on_exit()
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def copy_output() -> None:
+    """From now on copy what this thread prints to the file of `OUTPUT_ENV`, if it is set."""
+    name = os.environ.get(OUTPUT_ENV)
+    if name:
+        sys.stdout = _Copied(sys.stdout, Path(name))
+
+
+class _Copied:
+    """A stream whose text goes to a file too, where one thread has written it.
+
+    Ray prints the output of the ranks in another thread.
+    """
+
+    def __init__(self, stream: TextIO, file: Path) -> None:
+        self._stream, self._file, self._thread = stream, file, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() == self._thread:
+            with self._file.open("a") as file:
+                file.write(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _keep_driver_on_exit() -> None:
+    """Make `os._exit` end the script, not the driver, which says how the run ends.
+
+    Of another thread it ends the driver, with `FAILED` instead of 0, which means that it is done.
+    """
+    exit_now, driver = os._exit, os.getpid()
+
+    def exit_checked(code: int) -> NoReturn:
+        if os.getpid() != driver:  # a forked child
+            exit_now(code)
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(code)
+        exit_now(code or FAILED)
+
+    os._exit = exit_checked  # type: ignore[assignment]

@@ -1,0 +1,256 @@
+"""Ray Train's trainer: built from the contract, or a script's own one, configured in `fit()`."""
+
+import copy
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+
+from trainingrun.api.contract import ContractCheckpoints, RunContract
+from trainingrun.api.progress import ProgressResult
+
+from ..ray_internals import air_session, connection, filesystem, training
+from ..store import manifest, retention
+from ..store.bucket import Bucket
+from ..store.lease import Lease
+from ..store.manifest import CHECKPOINTS, Manifest
+from ..store.metric_values import printable_metrics
+from ..store.storage_retry import StorageRetry, report_to
+from ..worker import leaving_a_rank, prestarted_worker
+from ..worker.training_function import TrainingFunction
+from . import backends, overruled, script, script_result
+from .backends import Backend
+from .failure_policy import AttemptPolicy
+from .report_callback import CoordinatorReports
+
+log = logging.getLogger(__name__)
+
+
+class Trainers:
+    """Makes trainers that restore, commit and survive as this project promises.
+
+    Args:
+        contract: the operator's settings of this attempt.
+        coordinator: handle of the `Coordinator` actor.
+        bucket: the run's folder.
+        lease: this driver's lease.
+        write_reports: writes what was reported until now to the bucket.
+        keep: told which checkpoints are kept, where a script says it.
+    """
+
+    def __init__(
+        self,
+        contract: RunContract,
+        coordinator: Any,
+        bucket: Bucket,
+        lease: Lease,
+        write_reports: Callable[[], None],
+        keep: Callable[[ContractCheckpoints], None],
+    ) -> None:
+        self._contract, self._coordinator, self._bucket = contract, coordinator, bucket
+        self._lease, self._write_reports, self._keep = lease, write_reports, keep
+        self._retry = StorageRetry(report_to(coordinator, "driver"))
+
+    def fit_function(self) -> None:
+        """Train with `contract.function` until it is done. Call `intercept` first.
+
+        Raises:
+            ray.train.TrainingFailedError: it is not done.
+        """
+        from ray.train.torch import TorchTrainer
+
+        function = TrainingFunction(self._coordinator, self._contract)
+        scaling = scaling_of(self._contract)
+        TorchTrainer(
+            function,
+            train_loop_config=self._contract.config,
+            torch_config=backends.torch(self._contract, scaling),
+            scaling_config=scaling,
+            run_config=self._run_config(RunConfig()),
+        ).fit()
+
+    def intercept(self) -> training.Fit:
+        """From now on the trainer that is fitted in this process trains the run; its outcome."""
+        connection.keep(lambda settings: self._say(overruled.by_connection(settings)))
+        # Here and not only on the ranks: a script's function holds what the script has imported.
+        air_session.refuse()
+        return training.intercept_fit(
+            self._prepare,
+            lambda: AttemptPolicy(self._coordinator),
+            prestarted_worker.controller_environment(),
+            self._complete if self._contract.script is not None else lambda result: result,
+        )
+
+    def _complete(self, result: Any) -> Any:
+        """What a script gets: Ray's result, with what the run has in all.
+
+        Ray deletes no checkpoint (see `_run_config`), so it lists all that this driver has made.
+        """
+        while ray.get(self._coordinator.uploads_waiting.remote()):
+            time.sleep(0.05)
+        committed = self._retry(lambda: manifest.committed(self._bucket))
+        wanted = self._contract.checkpoints
+        result.return_value = leaving_a_rank.unpacked(result.return_value)
+        best = retention.wanted(wanted)
+        expired = retention.expired(committed, wanted.keep, best, wanted.keep_best)
+        newest = committed[-1] if committed else None
+        saved = ProgressResult(metrics=newest.metrics if newest else {})
+        step = newest.step if newest else 0
+        said, pickled = ray.get(
+            [
+                self._coordinator.complete.remote(saved, step),
+                self._coordinator.last_report.remote(),
+            ]
+        )
+        found = script_result.completed(
+            result,
+            self._bucket,
+            _in_order([each for each in committed if each not in expired], best),
+            script_result.last_metrics(said.metrics, pickled),
+            self._table,
+        )
+        script_result.answer_from_path(found, self._bucket)
+        script.copy_output()
+        return found
+
+    def _table(self) -> Any:
+        """What the run has reported, as a DataFrame."""
+        from ..store import metrics_history as history
+
+        self._retry(self._write_reports)
+        return self._retry(lambda: history.read(self._bucket)).to_pandas()
+
+    def _prepare(self, trainer: Any) -> None:
+        """Configure a script's trainer as `fit_function` does its own."""
+        if isinstance(trainer.train_loop_per_worker, TrainingFunction):
+            return
+        kept = overruled.kept(trainer.run_config.checkpoint_config, self._contract.checkpoints)
+        self._contract = self._contract.model_copy(update={"checkpoints": kept})
+        self._keep(kept)
+        trainer.validation_config = _with_scores_told(trainer.validation_config, self._coordinator)
+        trainer.train_loop_per_worker = TrainingFunction(
+            self._coordinator, self._contract, trainer.train_loop_per_worker
+        )
+        scaling = scaling_of(self._contract)
+        backend = backends.in_place_of_the_scripts(trainer, self._contract, scaling)
+        self._warn(trainer, scaling, backend)
+        # The YAML decides how large the run is: a script's own ScalingConfig would wait for
+        # workers that were never started.
+        trainer.scaling_config = scaling
+        trainer.backend_config = backend.config
+        if trainer.train_loop_config is None:
+            trainer.train_loop_config = {}
+        config = self._run_config(trainer.run_config, backend.variables)
+        training.replace_run_config(trainer, config)
+
+    def _warn(self, trainer: Any, scaling: ScalingConfig, backend: Backend) -> None:
+        """Name each setting of a script's trainer that is overruled."""
+        uri = self._bucket.uri(CHECKPOINTS)
+        self._say(
+            [
+                *overruled.by_scaling(trainer.scaling_config, scaling),
+                *overruled.by_run(trainer.run_config, self._contract, uri),
+                *backend.overruled,
+            ]
+        )
+
+    def _say(self, overruled_settings: list[str]) -> None:
+        """In the log and in events."""
+        for sentence in overruled_settings:
+            log.warning("%s", sentence)
+        if overruled_settings:
+            self._coordinator.overruled.remote(overruled_settings)
+
+    def _run_config(
+        self, theirs: RunConfig, variables: Mapping[str, str] | None = None
+    ) -> RunConfig:
+        bucket, root = self._bucket.pyarrow()
+        return dataclasses.replace(
+            theirs,
+            name=self._name(),
+            storage_path=f"{root}/{CHECKPOINTS}",
+            storage_filesystem=filesystem.for_ray(bucket),
+            # Ray would delete a checkpoint that is the last intact one; see `retention`.
+            checkpoint_config=CheckpointConfig(num_to_keep=None),
+            failure_config=overruled.ray_failures(),
+            callbacks=[
+                *(theirs.callbacks or []),
+                CoordinatorReports(self._coordinator, self._contract.needed_metrics),
+            ],
+            worker_runtime_env=self._worker_environment(
+                theirs.worker_runtime_env or {}, variables or {}
+            ),
+        )
+
+    def _name(self) -> str:
+        # One name per fencing token: a superseded driver overwrites nothing, and an incomplete
+        # snapshot of Ray's checkpoint manager does not affect the next driver.
+        return f"{self._contract.attempt:04d}-{self._lease.fencing_token:06d}"
+
+    def _worker_environment(
+        self, theirs: Mapping[str, Any], variables: Mapping[str, str]
+    ) -> dict[str, Any]:
+        ours = {**prestarted_worker.ENVIRONMENT, **variables}
+        return {**theirs, "env_vars": {**ours, **theirs.get("env_vars", {})}}
+
+
+def _in_order(kept: list[Manifest], best: retention.Best | None) -> list[Manifest]:
+    """As Ray has them: by age, or by score with the best one last."""
+    if best is None:
+        return kept
+    rated = retention.by_score(kept, best)
+    return [*(each for each in kept if each not in rated), *rated]
+
+
+def scaling_of(contract: RunContract) -> ScalingConfig:
+    """The ScalingConfig of this attempt's workers.
+
+    Raises:
+        ValueError: Ray refuses it, such as several workers with TPUs, whose slice it does not know.
+    """
+    resources = {
+        # Ray's JAX counts devices with range(), which takes no 2.0.
+        name: int(count) if count.is_integer() else count
+        for name, count in contract.resources_per_worker.items()
+    }
+    return ScalingConfig(
+        num_workers=contract.workers,
+        use_gpu=resources.get("GPU", 0) > 0,
+        use_tpu=resources.get("TPU", 0) > 0,
+        resources_per_worker=resources,
+        placement_strategy=contract.placement,
+    )
+
+
+def _with_scores_told(config: Any, coordinator: Any) -> Any:
+    """A script's ValidationConfig, whose function tells the coordinator what it returns.
+
+    Args:
+        config: of the script; none: it has none.
+        coordinator: handle of the `Coordinator` actor.
+    """
+    if config is None:
+        return None
+    told = copy.copy(config)
+    told.fn = _Told(config.fn, coordinator)
+    return told
+
+
+class _Told:
+    """Called in a task of Ray, on any node."""
+
+    def __init__(self, function: Callable[..., Any], coordinator: Any) -> None:
+        self._function, self._coordinator = function, coordinator
+
+    def __call__(self, checkpoint: Any, **arguments: Any) -> Any:
+        scores: Any = None
+        try:
+            scores = self._function(checkpoint, **arguments)
+            return scores
+        finally:
+            known = printable_metrics(scores) if isinstance(scores, dict) else {}
+            ray.get(self._coordinator.validated.remote(checkpoint.path, known))

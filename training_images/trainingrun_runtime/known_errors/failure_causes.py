@@ -1,0 +1,252 @@
+"""The cause of an error that ended a worker group."""
+
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Literal
+
+from ray.exceptions import RayActorError
+from ray.train import TrainingFailedError, WorkerGroupError
+
+from ..error_text import first_line, text_of
+from ..ray_internals.controller import (
+    ControllerError,
+    PreemptionError,
+    WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
+)
+from ..store.storage_errors import StorageError, recognize
+from .remedies import advised, explained, find, texts
+
+
+class Preempted(Exception):
+    """Raised on every rank once the checkpoint for a preemption notice is committed."""
+
+
+class OwnPodPreempted(Preempted):
+    """Raised instead on the ranks of the pod that has the notice."""
+
+
+class Suspended(Exception):
+    """Raised on every rank once the checkpoint for `suspend` is committed."""
+
+
+class PeerLost(Exception):
+    """A collective failed, as it does on the other ranks when a rank is lost."""
+
+
+class DataLost(Exception):
+    """What Ray Data had loaded is lost, as it is on the other ranks when rank 0 is lost."""
+
+
+class RaisedOnRank(Exception):
+    """What training code has raised, as text: its own type may not be known elsewhere.
+
+    Args:
+        kind: name of its type.
+        text: its own.
+        place: file and line of the user's code, such as `train.py:31`; None: it has passed none.
+        trace: its traceback, with those of its causes.
+        retry: of `Failure`.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        text: str,
+        place: str | None,
+        trace: str,
+        retry: Literal["Always", "UnlessRepeated"] = "Always",
+    ) -> None:
+        super().__init__(kind, text, place, trace, retry)
+        self.kind, self.text, self.place, self.trace, self.retry = kind, text, place, trace, retry
+
+    def __str__(self) -> str:
+        return self.text or self.kind
+
+
+class FailureCause(Enum):
+    """Why a worker group ended."""
+
+    SUSPENDED = auto()
+    PREEMPTED = auto()
+    WORKER_LOST = auto()
+    STORAGE = auto()
+    APPLICATION = auto()
+    INFRASTRUCTURE = auto()
+
+
+@dataclass(frozen=True)
+class ClassifiedFailure:
+    """A failure with its cause."""
+
+    cause: FailureCause
+    message: str
+    """One sentence."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that failed first."""
+    storage: StorageError | None = None
+    """The error of the store, where that is the cause."""
+    saved: bool = False
+    """Whether the ranks ended by themselves, after a committed checkpoint of their last step."""
+    lost: tuple[int, ...] = ()
+    """Those of `ranks` that no longer answer."""
+    remedied: bool = False
+    """Whether the sentence of a loss says what to do about it."""
+    traceback: str = ""
+    """Of an error of the application."""
+    retry: Literal["Always", "UnlessRepeated"] = "Always"
+    """Of `Failure`."""
+
+
+_OF_CODE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    FileNotFoundError,
+    ImportError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""Errors that code raises alike each time, where nothing else is behind them."""
+_MAY_PASS = re.compile(
+    r"^\w*(Connect|Timeout|Timed|HTTP|URL|SSL|Socket|Network|Proxy|Protocol|Memory|Ray)\w*\b|"
+    r"^OSError\b|out of memory|timed? ?out|CUDA|NCCL|HIP error|gloo|temporar|unavailable|too many",
+    re.IGNORECASE,
+)
+"""What says that another attempt may succeed, in an error and in those that caused it."""
+
+_COLLECTIVE = re.compile(
+    r"gloo|nccl|connection (closed|reset)|broken pipe|socket (closed|timeout)|"
+    r"timed out waiting|process group|by peer",
+    re.IGNORECASE,
+)
+_OF_A_GROUP = re.compile(r"gloo|nccl|process group", re.IGNORECASE)
+_OF_THE_CODE = re.compile(r"NCCL built in|only supported with GPUs|Duplicate GPU")
+"""Errors of NCCL that each start meets again."""
+_COLLECTIVES = "torch.distributed."
+"""The package by which ranks send each other something."""
+_LOST = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
+"""Of ranks that do not answer: their process has ended, or was stopped."""
+_OF_TREES = re.compile(
+    r"src[/\\]collective[/\\]|another worker|socket (recv|send) error|by peer", re.IGNORECASE
+)
+"""What XGBoost and LightGBM say when a rank is lost; their errors are of one type each."""
+
+
+def retry_of(error: BaseException) -> Literal["Always", "UnlessRepeated"]:
+    """Whether another attempt may end otherwise, though nothing is changed."""
+    if not isinstance(error, _OF_CODE):
+        return "Always"
+    return "Always" if any(map(_MAY_PASS.search, texts(error))) else "UnlessRepeated"
+
+
+def is_collective_error(error: BaseException) -> bool:
+    """Whether an exception of the training code is one that the loss of another rank causes."""
+    if isinstance(error, DataLost):
+        return True
+    kind = type(error).__name__
+    if _OF_THE_CODE.search(text_of(error)):
+        return False
+    if kind in ("DistBackendError", "DistNetworkError", "DistStoreError"):
+        return True
+    if kind in ("XGBoostError", "LightGBMError"):
+        return bool(_OF_TREES.search(text_of(error)))
+    if isinstance(error, ConnectionError) and not _may_be_of_a_collective(error):
+        return False
+    return isinstance(error, RuntimeError | ConnectionError) and bool(
+        _COLLECTIVE.search(text_of(error))
+    )
+
+
+def _may_be_of_a_collective(error: ConnectionError) -> bool:
+    """Whether it is not of some other connection, such as that of an HTTP client.
+
+    Sockets raise the same error for all of them: the module that used the socket decides.
+    """
+    if _OF_A_GROUP.search(text_of(error)):
+        return True
+    modules = [
+        str(frame.f_globals.get("__name__"))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in sys.stdlib_module_names
+    ]
+    # Without one it was not raised here, and nothing is known of it.
+    return not modules or f"{modules[-1]}.".startswith(_COLLECTIVES)
+
+
+def classify(error: TrainingFailedError) -> ClassifiedFailure:
+    """The cause of a failure of a worker group or of Ray's controller.
+
+    The loss of a rank takes precedence over exceptions of other ranks: their collectives fail as a
+    consequence, and an unrelated bug is raised again by the next worker group.
+    """
+    if isinstance(error, PreemptionError):
+        # Not counted as lost: they answer until their node is taken away.
+        ranks = tuple(error.preemption_info.preempted_ranks)
+        return ClassifiedFailure(FailureCause.PREEMPTED, "the node was drained", ranks)
+    if isinstance(error, ControllerError):
+        storage = recognize(error.controller_failure)
+        if storage is not None:
+            return ClassifiedFailure(FailureCause.STORAGE, str(storage), storage=storage)
+        return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error.controller_failure))
+    if not isinstance(error, WorkerGroupError):
+        return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
+    failures: Mapping[int, Exception] = error.worker_failures
+    lost = {rank: reason for rank, reason in failures.items() if isinstance(reason, _LOST)}
+    for kind, cause in ((Suspended, FailureCause.SUSPENDED), (Preempted, FailureCause.PREEMPTED)):
+        marked = [rank for rank, reason in failures.items() if isinstance(reason, kind)]
+        if marked:
+            # All ranks raise it, but the loss is that of the pod with the notice. None here has
+            # one where it is the head's, or a drain that Ray announced.
+            noticed = tuple(r for r in marked if isinstance(failures[r], OwnPodPreempted))
+            return ClassifiedFailure(cause, first_line(failures[marked[0]]), noticed, saved=True)
+    if lost:
+        rank, reason = next(iter(lost.items()))
+        preempted = isinstance(reason, RayActorError) and reason.preempted
+        return ClassifiedFailure(
+            FailureCause.PREEMPTED if preempted else FailureCause.WORKER_LOST,
+            f"rank {rank} {_end_of(reason)}: {explained(reason)}",
+            tuple(lost),
+            lost=tuple(lost),
+            remedied=find(reason) is not None,
+        )
+    own = {rank: e for rank, e in failures.items() if not isinstance(e, PeerLost)}
+    if not own:
+        rank, reason = next(iter(failures.items()))
+        message = f"rank {rank} lost a peer: {first_line(reason)}"
+        return ClassifiedFailure(FailureCause.WORKER_LOST, message, remedied=advised(message))
+    bugs = {
+        rank: reason
+        for rank, reason in own.items()
+        if isinstance(reason, RaisedOnRank) or recognize(reason) is None
+    }
+    if not bugs:
+        rank, reason = next(iter(own.items()))
+        storage = recognize(reason)
+        return ClassifiedFailure(
+            FailureCause.STORAGE, f"rank {rank}: {storage}", tuple(own), storage
+        )
+    rank, reason = next(iter(bugs.items()))
+    raised = reason if isinstance(reason, RaisedOnRank) else None
+    where = f" ({raised.place})" if raised and raised.place else ""
+    return ClassifiedFailure(
+        FailureCause.APPLICATION,
+        f"rank {rank} raised {raised.kind if raised else type(reason).__name__}: "
+        f"{explained(reason, where)}",
+        tuple(own),
+        traceback=raised.trace if raised else "",
+        retry=raised.retry if raised else retry_of(reason),
+    )
+
+
+def _end_of(reason: Exception) -> str:
+    stopped = isinstance(reason, WorkerHealthCheckTimeoutError)
+    return "does not answer" if stopped else "died"

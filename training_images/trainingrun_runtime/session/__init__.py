@@ -1,0 +1,1 @@
+"""What user code calls: the session, its loops, and when it saves."""

@@ -1,0 +1,161 @@
+"""How a session makes its checkpoints, and when one is due."""
+
+import time
+from collections.abc import Mapping
+
+import ray
+import ray.train
+from ray.train import Checkpoint, CheckpointUploadMode
+
+from ..checkpoints import snapshot, state_comparison
+from ..checkpoints.checkpoint_upload import CheckpointUpload
+from ..checkpoints.sharded_state import Encoded
+from ..checkpoints.snapshot import Position
+from ..checkpoints.staging import Staging
+from ..checkpoints.state_comparison import Comparison
+from .checkpoint_interval import CheckpointInterval
+from .session_context import SessionContext
+
+
+class Saving:
+    """Makes a session's checkpoints.
+
+    Args:
+        context: of the session.
+    """
+
+    def __init__(self, context: SessionContext) -> None:
+        self._context, worker, course = context, context.worker, context.course
+        self.interval = CheckpointInterval(worker.checkpoints, worker.history)
+        """When checkpoints are due, and what they cost."""
+        self.late = False
+        """Whether one is made as soon as the former one is uploaded."""
+        self.saved: Position | None = course.position if worker.restored is not None else None
+        """Of the last checkpoint of this run."""
+        self._saved_at = time.monotonic()
+        self._save_seconds = 0.0
+        self._upload: CheckpointUpload | None = None
+        self._staging = Staging()
+        self._tried = False
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether no checkpoint holds this position."""
+        return self.saved != self._context.course.position
+
+    @property
+    def uploading(self) -> bool:
+        """Whether a checkpoint is being uploaded."""
+        return self._upload is not None and not self._upload.done
+
+    def slowest_s(self) -> float:
+        """Seconds that the slowest of the last two checkpoints took, its upload included."""
+        upload = self._upload
+        return max(self._save_seconds, upload.seconds_so_far if upload is not None else 0.0)
+
+    def due_s(self, *, at_loop_end: bool = False) -> float:
+        """Seconds after the last checkpoint at which the next one is due."""
+        rule = self.interval.at_loop_end_s if at_loop_end else self.interval.seconds
+        return rule(self.slowest_s(), self._context.course.trained)
+
+    def is_due(self, due_s: float) -> bool:
+        """Whether a checkpoint is due, so many seconds after the last one."""
+        return self.late or (time.monotonic() - self._saved_at >= due_s and self.unsaved)
+
+    def try_out(self) -> None:
+        """The first step is done: refuse what cannot be saved; note each step's end if possible.
+
+        And make the memory that the first checkpoint will be copied into. An optimizer has no state
+        before that step.
+        """
+        if self._tried:
+            return
+        context, states = self._context, self._context.objects.states()
+        worker, consensus, noted_steps = context.worker, context.consensus, context.noted_steps
+        snapshot.try_out(states)
+        comparison = self._compare(states)
+        noted_steps.begin(
+            context.objects.objects,
+            worker.rank,
+            context.gradients,
+            context.objects.replicated,
+            lambda: comparison.own,
+            lambda: [of for (of,) in consensus.gather([state_comparison.layout(states)])],
+        )
+        if noted_steps.noting:
+            worker.can_save_alone()
+        elif worker.rank == 0:
+            worker.cannot_save_alone(noted_steps.reason)
+        if self._upload is None:
+            snapshot.make_memory(states, comparison, worker.rank, worker.world_size, self._staging)
+        self._tried = True
+
+    def save(self, *, wait: bool) -> None:
+        """Make a checkpoint of this step; every rank calls it after the same step.
+
+        Training stands still while the state is copied; files are uploaded in the background,
+        unless `wait` is set.
+        """
+        if self._upload is not None:
+            self._upload.wait()
+            self._save_seconds = self._upload.seconds_so_far
+        began = time.monotonic()
+        context = self._context
+        worker, course = context.worker, context.course
+        course.note_stop(context.consensus.settle())
+        context.consensus.reset()
+        position, states = course.position, context.objects.states()
+        comparison = self._compare(states)
+        context.noted_steps.exclude(comparison.own)
+        files = snapshot.take(
+            states, comparison, position, worker.rank, worker.world_size, self._staging
+        )
+        # The run's table has what was reported before the checkpoint is committed.
+        self._upload = CheckpointUpload(
+            position.step,
+            files,
+            worker.bucket,
+            worker.rank,
+            worker.storage_retry,
+            context.reports.flush,
+        )
+        ray.train.report(
+            {**course.rating, **course.metrics},
+            checkpoint=Checkpoint.from_directory(self._upload.folder),
+            checkpoint_dir_name=f"step-{position.step:010d}",
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            checkpoint_upload_fn=self._upload,
+            delete_local_checkpoint_after_upload=False,
+        )
+        self.saved, self._saved_at = position, time.monotonic()
+        self.late = False
+        self.interval.cost.saved(self._saved_at - began)
+        if wait:
+            self._upload.wait()
+
+    def wait_for_upload(self) -> None:
+        """Return once no checkpoint is being uploaded."""
+        if self._upload is not None:
+            self._upload.wait()
+
+    def wait_for_commit(self) -> None:
+        """Return once the newest checkpoint of this group is committed or abandoned.
+
+        That takes long while the store does not answer; a preemption does not wait for it. Every
+        rank asks: waiting in a collective for another rank would exceed the timeout.
+        """
+        if self._upload is None:
+            return
+        wait_s = 0.05
+        while not ray.get(self._context.worker.coordinator.settled.remote(self._upload.name)):
+            time.sleep(wait_s)
+            wait_s = min(wait_s * 1.2, 1.0)
+
+    def _compare(self, states: Mapping[str, Encoded]) -> Comparison:
+        context = self._context
+        fingerprints = context.objects.fingerprints(states)
+        names = sorted(fingerprints)
+        mine = [number for name in names for number in fingerprints[name]]
+        return state_comparison.compare(
+            names, context.consensus.gather(mine), context.worker.rank, context.objects.parameters()
+        )

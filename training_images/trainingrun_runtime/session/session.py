@@ -1,0 +1,395 @@
+"""The session: checkpoints, restore and preemption for a training loop.
+
+session = Session(model=model, optimizer=optimizer, loader=loader)
+for epoch in session.epochs(10):
+    for batch in session.batches(loader):
+        loss = ...
+        session.report(loss=loss.item())
+    session.report(accuracy=evaluate(model))
+session.finish(accuracy=0.97)
+
+After the function has returned, the session saves the final state: a run is done once the
+checkpoint of its last step is.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral
+from typing import Any, TypeVar
+
+import ray
+
+from ..checkpoints import snapshot
+from ..checkpoints.accumulated_gradients import AccumulatedGradients
+from ..data.drawn_batches import DrawnBatches
+from ..data.position import ResumableLoader
+from ..progress.rank_reporter import TimesReporter
+from ..progress.recorder import ReportRecorder
+from ..progress.time_accounting import StepReport
+from ..random_numbers import StepRandom
+from ..store.metric_values import printable_metrics
+from ..survivors.gradient_exchange import GradientExchange
+from ..survivors.noted_steps import NotedSteps
+from ..worker.step_consensus import Place, StepConsensus
+from ..worker.worker import this_worker
+from .requests import Requests
+from .saving import Saving
+from .session_context import Course, SavedObjects, SessionContext
+from .step_loops import Loops
+from .step_reporter import StepReporter
+from .tensor_parallel import first_of_group
+
+T = TypeVar("T")
+
+
+class Session:
+    """Restores what it is given, counts the steps, and makes checkpoints when they are due.
+
+    Args:
+        seed: every step then draws its random numbers (PyTorch's, NumPy's and Python's) from the
+            seed, the step and the rank; ranks that share a matrix by tensor parallelism draw the
+            same ones. What is drawn outside of the steps, such as a split of the data, is the same
+            on every rank. When a rank dies without notice, the other ranks of a replicated training
+            can then save the last finished step, and no step is lost. Without a seed the run
+            goes back to its last checkpoint.
+        objects: everything to be restored, by name: whatever has `state_dict` and
+            `load_state_dict`, and generators of random numbers. A model wrapped for data
+            parallelism is saved without its wrapper. What differs from rank to rank, such as
+            torchdata's StatefulDataLoader, is saved for each of them; then the number of workers
+            may not change. Of a model made of DTensors (FSDP2, tensor parallelism) and its
+            optimizer each rank saves its parts; the number of workers and the mesh may change.
+
+    Raises:
+        RuntimeError: not on a worker of a TrainingRun, or it has a session already.
+        NotRestorable, NotSavable: one of the objects cannot be saved whole, or not restored.
+        ValueError: the checkpoint holds no state of one of the objects.
+    """
+
+    def __init__(self, *, seed: Any = None, **objects: Any) -> None:
+        if seed is not None and not isinstance(seed, Integral):  # an object of that name
+            objects["seed"], seed = seed, None
+        worker, saved = this_worker(), SavedObjects(objects)
+        self._random = StepRandom(seed, first_of_group(objects.values(), worker.rank))
+        self.noted_steps = NotedSteps(
+            seeded=self._random.seeded,
+            world_size=worker.world_size,
+            exchange=GradientExchange(objects),
+        )
+        """The state after the last step, for a rank that is lost."""
+        worker.register(self)
+        consensus = StepConsensus(worker.timeout_s)
+        seeded = [f"seed={seed}"] if self._random.seeded else []
+        consensus.compare_names([*objects, *seeded])
+        snapshot.try_out(saved.states())  # what cannot be saved is refused now
+        self._course = Course(saved.restore(worker))
+        # In every attempt alike: what is drawn before the first loop, such as a split of the data.
+        self._random.begin("session", 0, 0)
+        self._rated_by = worker.trial.metric if worker.trial else None
+        self._rate(worker.continues.metrics if worker.continues is not None else {})
+        self.reports = ReportRecorder(worker.coordinator, worker.rank, worker.group)
+        """What this rank has reported."""
+        reporter = None
+        if worker.rank == 0:
+            reporter = StepReporter(worker.coordinator, self.reports, self._rated_by)
+        self._context = SessionContext(
+            worker,
+            saved,
+            consensus,
+            self._course,
+            AccumulatedGradients(saved.optimizers()),
+            self.noted_steps,
+            self.reports,
+            reporter,
+        )
+        self._saving = Saving(self._context)
+        self._requests = Requests(self._context, self._saving)
+        self._data = DrawnBatches(saved.objects)
+        self._times_reporter = TimesReporter(
+            worker.coordinator, worker.rank, worker.group, objects.values()
+        )
+        self._final_metrics: dict[str, Any] = {}
+        self._epochs: int | None = None
+        self._total: int | None = None
+        self._save_after: str | None = None
+        self._begun = self._step_began = 0.0
+
+    @property
+    def step(self) -> int:
+        """Steps done; a loop goes on from here."""
+        return self._course.step
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done, or the number of the one under way; see `epochs`."""
+        return self._course.epoch
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the ranks agreed to end: loops do no more steps."""
+        return self._course.stopped
+
+    @property
+    def steps_of_epoch(self) -> int:
+        """Steps of the epoch under way that are done."""
+        return self.step - self._course.epoch_began
+
+    def report(self, **metrics: float) -> None:
+        """Metrics of this step; rank 0's are shown, and kept with the step's checkpoint.
+
+        Rank 0's are in the run's table too, see `trainingrun_runtime.results`.
+        Between two loops, as after an evaluation, they are of the last step: its checkpoint gets
+        them too where it was made before, without another upload.
+        """
+        course = self._course
+        course.metrics = self._printable(metrics)
+        self._rate(course.metrics)
+        done = self.step + course.loops.in_step
+        self.reports.record(done, course.metrics)
+        if self._context.reporter is not None:
+            self._context.reporter.rate(done, course.metrics)
+        self._add_to_checkpoint(course.metrics)
+
+    def finish(self, **metrics: Any) -> None:
+        """Final metrics, on top of the last reported ones; rank 0's become the run's result.
+
+        The last checkpoint has them as well.
+        """
+        self._final_metrics = self._printable({**self._final_metrics, **metrics})
+
+    def save(self) -> None:
+        """Make a checkpoint; every rank calls it at the same place.
+
+        In a loop over `steps()` it is made at the end of the step, else within `epochs()` at the
+        end of the epoch, so that a resumed run does no half of either again; outside both at once;
+        where gradients wait for a later step of their optimizer, after that one.
+        Files are uploaded in the background; while a former checkpoint still is, the new one is
+        made once that is done.
+        """
+        if self._course.loops.inside:
+            self._save_after = "step"
+        elif self._epochs is not None:
+            self._save_after = "epoch"
+        else:
+            self._leave_loop()
+            self._requests.save()
+
+    def stop(self) -> None:
+        """End the training, as early stopping does; one rank is enough, all of them end alike.
+
+        Called in a loop, it ends after the next step; called between loops, the next one does no
+        step. Later loops do none.
+        """
+        self._requests.stop()
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """The numbers of the epochs still to be done, from the restored one to `total` - 1.
+
+        Within an epoch `steps(n)` counts from the epoch's first step. A resumed run goes on in the
+        epoch that was under way; what comes after its steps, such as an evaluation, is done again.
+        """
+        self._requests.raise_exit()
+        self._epochs = total
+        try:
+            while self.epoch < total and not self.stopped:
+                # Also where the epoch was begun before: its body draws the same order again.
+                self._random.begin("epoch", self._course.epoch_began, self.epoch)
+                yield self.epoch
+                self._leave_loop()
+                self._course.epoch += 1
+                self._course.epoch_began = self.step
+                self._course.loops = Loops()
+                if self._save_after is not None:
+                    self._save_after = None
+                    self._requests.save()
+                self._pause(Place.EPOCH, self.step)
+        finally:
+            self._epochs = None
+
+    def steps(self, total: int) -> Iterator[int]:
+        """The numbers of the steps still to be done, from the restored one to `total` - 1.
+
+        After each step the session checks whether a checkpoint is due. A step in which the loop is
+        left (`break`) counts as done. All ranks leave it at the same step, or call `stop()`.
+
+        Args:
+            total: steps since the run's first one; within `epochs()`, since the epoch's first one.
+
+        Raises:
+            Preempted, Suspended: a checkpoint was made and this worker group ends; let it through.
+            ValueError: the same total was reached before: it is not counted from the first step.
+        """
+        self._requests.raise_exit()
+        self._leave_loop()
+        course = self._course
+        end = course.epoch_began + total if self._epochs is not None else total
+        if course.loops.already_reached(end):
+            raise ValueError(
+                f"session.steps({total}) was reached before and would do no step, because it "
+                f"counts from the first one; call session.steps({self.step + total}) for {total} "
+                "more, or loop over session.epochs(), in which each epoch counts anew"
+            )
+        self._total = self._whole(total)
+        self._begun = self._begun or time.time()
+        if course.loops.was_left(end):
+            return
+        number = course.loops.begin(end)
+        self._requests.agree(Place.BEGIN)
+        try:
+            while self.step < end and not self.stopped:
+                self._requests.wait_for_trials()
+                course.loops.in_step, self._step_began = True, time.monotonic()
+                self._random.begin_step(self.step, self.epoch)
+                self._data.step_begins()
+                self._context.gradients.step_begins()
+                yield self.step
+                if course.loops.number != number:
+                    raise RuntimeError(
+                        "a loop over session.steps() goes on after another one has begun; let one "
+                        "end before the next begins"
+                    )
+                self._step_done()
+        except GeneratorExit:  # `break`, or an exception in the loop's body
+            if course.loops.number == number:
+                course.loops.inside = False
+            raise
+        self._leave_loop()
+
+    def batches(self, loader: Iterable[T], total: int | None = None) -> Iterator[T]:
+        """The batches of a loader, in each step one: as `steps()`, with what is to be trained on.
+
+        Args:
+            loader: one of the session's objects: a `ResumableDataLoader`, a
+                `ResumableRayDataLoader`, or one that has a state.
+            total: see `steps()`; the loader begins anew after its last batch. None: all batches of
+                the loader; a resumable one then has the epochs of `epochs()`.
+
+        Raises:
+            ValueError: the session does not restore the loader, or it has no batch.
+        """
+        if total is None:
+            if self._epochs is not None and isinstance(loader, ResumableLoader):
+                loader.set_epoch(self.epoch)
+            total = len(loader)  # type: ignore[arg-type]
+        batches = self._data.repeated(loader)
+        for _ in self.steps(total):
+            yield next(batches)
+
+    def timed(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items; the time until each is there counts as waiting for data.
+
+        For loops over `steps()` that draw their own batches; `batches()` measures it by itself.
+        """
+        return self._data.timed(items)
+
+    def conclude(self) -> None:
+        """The training function has returned: save the state in which it did.
+
+        Always: whether something has changed it since the last checkpoint cannot be known.
+
+        Raises:
+            Preempted, Suspended: the function did not let it through.
+        """
+        self._requests.raise_exit()
+        self._leave_loop()
+        self._requests.agree(Place.DONE)
+        self._course.metrics = self._printable({**self._course.metrics, **self._final_metrics})
+        self._saving.save(wait=True)
+        self._saving.wait_for_commit()
+        if self._context.reporter is not None:
+            self._context.reporter.close()
+            ray.get(self._context.worker.coordinator.finished.remote(self._course.metrics))
+
+    def _printable(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        return printable_metrics(metrics, self._context.worker.needed_metrics)
+
+    def _rate(self, metrics: Mapping[str, Any]) -> None:
+        """Remember the metric by which trials of a sweep are compared."""
+        if self._rated_by is not None and self._rated_by in metrics:
+            self._course.rating = {self._rated_by: metrics[self._rated_by]}
+
+    def _add_to_checkpoint(self, metrics: dict[str, Any]) -> None:
+        """Rank 0: add metrics to the checkpoint of the last step, if there is one."""
+        saved, in_step = self._saving.saved, self._course.loops.in_step
+        if (
+            self._context.reporter is not None
+            and saved is not None
+            and saved.step == self.step
+            and not in_step
+        ):
+            self._context.reporter.measured(self.step, metrics)
+
+    def _whole(self, total: int) -> int:
+        """Steps of the whole run, as far as it is known."""
+        if self._epochs is None:
+            return total
+        return self._course.epoch_began + (self._epochs - self.epoch) * total
+
+    def _leave_loop(self) -> None:
+        """The loop under way ends here, also where it was left in the middle of a step."""
+        loops = self._course.loops
+        if loops.in_step:
+            loops.leave()
+            self._step_done()
+        end = loops.end()
+        if end is None:
+            return
+        if self.step >= end:
+            loops.reached(end)
+        # A resumed run passes the ends of the loops that were over before its checkpoint.
+        self._pause(Place.END, min(self.step, end))
+
+    def _step_done(self) -> None:
+        course, saving = self._course, self._saving
+        course.loops.in_step = False
+        self._data.step_done()
+        self._context.gradients.step_done()
+        course.step += 1
+        step_s = time.monotonic() - self._step_began
+        course.productive += step_s
+        saving.interval.cost.stepped(step_s, saving.uploading)
+        self._report_step()
+        started = time.monotonic()
+        saving.try_out()
+        agreed = self._requests.after_step()
+        # Before a checkpoint, which takes longer and may be cut off.
+        under_way = self._context.consensus.under_way()
+        self.noted_steps.note(course.position, course.metrics, under_way, step_s)
+        save = saving.interval.is_due_after(self.step)
+        if self._save_after == "step":
+            self._save_after, save = None, True
+        if save:
+            self._requests.save()  # after the exchange: `stop()` in the same step is saved too
+        self._requests.execute(agreed)
+        course.stalled += time.monotonic() - started
+
+    def _report_step(self) -> None:
+        course = self._course
+        waited = self._data.waited(course.productive)
+        self._times_reporter.report(course.step, course.productive, waited)
+        if self._context.reporter is None:
+            return
+        self._context.reporter.report(
+            StepReport(
+                group=self._context.worker.group,
+                step=course.step,
+                total=self._total,
+                begun=self._begun,
+                done=time.time(),
+                productive=course.productive,
+                checkpoint=course.stalled,
+                metrics=course.metrics,
+                interval=every_s if math.isfinite(every_s := self._saving.due_s()) else None,
+            )
+        )
+
+    def _pause(self, place: Place, step: int) -> None:
+        """Between two loops or epochs, after a step: what follows may take long."""
+        course, started = self._course, time.monotonic()
+        # A resumed run passes what came before its epochs when it is in one of them.
+        self._random.begin("between steps", step, self.epoch if self._epochs is not None else 0)
+        agreed = self._requests.agree(place)
+        if course.stop_at is not None:
+            course.stop_at = min(course.stop_at, self.step)
+        self._requests.execute(agreed)
+        course.stalled += time.monotonic() - started

@@ -1,0 +1,146 @@
+"""What the parts of a session share: its objects, how far the training is, and how ranks agree."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray.train
+import torch
+from torch.optim.optimizer import Optimizer
+
+from ..checkpoints import snapshot, state_comparison
+from ..checkpoints.accumulated_gradients import AccumulatedGradients
+from ..checkpoints.restored_files import files_of
+from ..checkpoints.sharded_state import Encoded
+from ..checkpoints.snapshot import Position
+from ..checkpoints.state_comparison import Fingerprints
+from ..checkpoints.stateful_objects import Stateful, replicated, restorable
+from ..progress.recorder import ReportRecorder
+from ..survivors.noted_steps import NotedSteps
+from ..worker.step_consensus import StepConsensus, StepValues
+from ..worker.worker import Worker
+from .step_loops import Loops
+from .step_reporter import StepReporter
+
+
+@dataclass(frozen=True)
+class SessionContext:
+    """Made once the session's objects are restored."""
+
+    worker: Worker
+    """This rank."""
+    objects: "SavedObjects"
+    """What is saved and restored."""
+    consensus: StepConsensus
+    """Of the ranks."""
+    course: "Course"
+    """How far the training is."""
+    gradients: AccumulatedGradients
+    """Of the session's optimizers, which a checkpoint does not hold."""
+    noted_steps: NotedSteps
+    """Those that this rank can save without the others."""
+    reports: ReportRecorder
+    """What this rank has reported."""
+    reporter: StepReporter | None
+    """On rank 0: tells the coordinator of steps, and has its command."""
+
+
+class SavedObjects:
+    """The objects of a session: what this rank saves of them, and how they are put back.
+
+    Args:
+        objects: by name.
+
+    Raises:
+        NotRestorable: one of them cannot be restored.
+    """
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self.objects: dict[str, Stateful] = restorable(dict(objects))
+        """With the models' wrappers removed."""
+        self.replicated = {name for name, thing in objects.items() if replicated(thing)}
+        """Names of the models whose buffers are taken from rank 0 before each forward pass."""
+
+    def states(self) -> dict[str, Encoded]:
+        """What this rank may have to save, not copied yet."""
+        return snapshot.encoded(self.objects, self.objects.keys())
+
+    def fingerprints(self, states: Mapping[str, Encoded]) -> dict[str, Fingerprints]:
+        """Short digests of these states."""
+        # Ranks that average their weights now and then have parameters of their own in between.
+        return state_comparison.fingerprints(states, self.parameters())
+
+    def parameters(self) -> dict[str, set[str]]:
+        """Names of the parameters of the models in `replicated`, whose buffers are rank 0's."""
+        return {
+            name: {key for key, _ in thing.named_parameters(remove_duplicate=False)}
+            for name, thing in self.objects.items()
+            if name in self.replicated and isinstance(thing, torch.nn.Module)
+        }
+
+    def optimizers(self) -> list[Optimizer]:
+        """Those of PyTorch among them."""
+        return [thing for thing in self.objects.values() if isinstance(thing, Optimizer)]
+
+    def restore(self, worker: Worker) -> Position:
+        """Put everything back as the checkpoint has it, if there is one; how far training was."""
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is None:
+            return Position()
+        # After a report of the training function's own, it is another checkpoint.
+        fetched = worker.fetched if checkpoint is worker.offered else None
+        with files_of(checkpoint, fetched) as files:
+            position = snapshot.restore(files, self.objects, worker.rank, worker.world_size)
+        # Another run's `stop()` was its own: a run that begins there trains on.
+        return position if worker.continues is not None else replace(position, stop_at=None)
+
+
+class Course:
+    """What the parts of a session share: steps, loops, metrics, and the time spent so far.
+
+    Args:
+        began_at: the restored position.
+    """
+
+    def __init__(self, began_at: Position) -> None:
+        self.step = began_at.step
+        """Steps done; a loop goes on from here."""
+        self.epoch = began_at.epoch
+        """Epochs done, or the number of the one under way."""
+        self.epoch_began = began_at.epoch_began
+        """Steps done when the epoch under way began."""
+        self.stop_at = began_at.stop_at
+        """Steps after which the ranks agreed to end; None: at the loop's own end."""
+        self.loops = Loops(began_at.left)
+        """Those of the epoch under way."""
+        self.metrics: dict[str, Any] = {}
+        """This rank's, as reported last."""
+        self.rating: dict[str, Any] = {}
+        """In a trial of a sweep: the metric by which it is compared, as reported last."""
+        self.productive = 0.0
+        """Seconds in steps."""
+        self.stalled = 0.0
+        """Seconds between steps in which checkpoints were made and the ranks agreed."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the ranks agreed to end: loops do no more steps."""
+        return self.stop_at is not None and self.step >= self.stop_at
+
+    @property
+    def trained(self) -> float:
+        """Seconds for which this worker group has trained."""
+        return self.productive + self.stalled
+
+    @property
+    def position(self) -> Position:
+        """What a checkpoint says of it."""
+        return Position(self.step, self.epoch, self.epoch_began, self.stop_at, self.loops.left)
+
+    def note_stop(self, agreed: StepValues) -> None:
+        """Stop one step after the one of the request: by then every rank has the result.
+
+        Also where the result is available sooner, so that an interruption changes nothing.
+        """
+        if agreed.stop and self.stop_at is None:
+            self.stop_at = agreed.step + 1

@@ -1,0 +1,1 @@
+"""The bucket: what a run keeps in it, and how it is written, verified and read."""

@@ -1,0 +1,153 @@
+"""The run's lease: objects in the bucket that give each driver a fencing token.
+
+`lease/<fencing token>.json` is created conditionally, so each token has exactly one holder, and the
+highest token holds the run. A new driver does not wait for the old one's lease to expire, which
+would cost time after every loss: it takes the next token at once, and the old driver, if it still
+runs, finds the higher token and ends. The names of all objects that a driver writes contain its
+token, so a superseded driver overwrites nothing.
+"""
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from .bucket import Bucket, StorageError
+from .loss_history import LossHistory
+
+FOLDER = "lease"
+"""Where leases are, below the run's folder."""
+_TRIES = 20
+"""Conflicts with concurrent takers before `take` fails."""
+
+
+class Superseded(Exception):
+    """A later attempt holds the run; this one must end without writing."""
+
+
+@dataclass
+class Lease:
+    """One driver's hold on the run, from `take` until a higher fencing token exists."""
+
+    bucket: Bucket
+    """The run's folder."""
+    fencing_token: int
+    """Grows with each driver of the run, from 1."""
+    attempt: int
+    """The attempt that it belongs to."""
+    holder: str
+    """Name of the holder for diagnosis, such as the pod."""
+    taken: float
+    """Unix time at which it was taken, in seconds."""
+    nonce: str
+    """Makes this holder's object differ from every other taker's; see `Bucket.create`."""
+    history: LossHistory = field(default_factory=LossHistory)
+    """The run's losses, for the next driver: at first those of its earlier drivers."""
+
+    @classmethod
+    def take(cls, bucket: Bucket, attempt: int, holder: str, now: float) -> "Lease":
+        """Take the run over.
+
+        Args:
+            bucket: The run's folder.
+            attempt: The taker's attempt.
+            holder: Name of the holder for diagnosis, such as the pod.
+            now: Unix time in seconds.
+
+        Raises:
+            Superseded: A later attempt holds the run.
+            StorageError: The store did not answer, or concurrent takers won every time.
+        """
+        for _ in range(_TRIES):
+            newest = newest_fencing_token(bucket)
+            former = _document(bucket, newest)
+            holding = _attempt_of(former)
+            if holding > attempt:
+                raise Superseded(f"attempt {holding} holds the run; this is attempt {attempt}")
+            history = LossHistory.of_next_driver(former.get("history"))
+            nonce = uuid.uuid4().hex
+            lease = cls(bucket, newest + 1, attempt, holder, now, nonce, history)
+            if bucket.create(_key(lease.fencing_token), lease._content(now)):
+                return lease
+        raise StorageError(f"{_TRIES} concurrent drivers took the lease of {bucket.root} in a row")
+
+    def renew(self, now: float) -> None:
+        """Write the history, and the time of renewal: no driver waits for a lease to expire.
+
+        Raises:
+            StorageError: The store did not answer.
+        """
+        self.bucket.put(_key(self.fencing_token), self._content(now))
+
+    def held(self) -> bool:
+        """Whether this driver still holds the run.
+
+        Raises:
+            StorageError: The store did not answer, so it is unknown. Training may go on, since
+                the name of everything that is written contains the fencing token.
+        """
+        return newest_fencing_token(self.bucket) <= self.fencing_token
+
+    def require(self) -> None:
+        """Raise unless this driver still holds the run.
+
+        Raises:
+            Superseded: Another driver has taken it over.
+            StorageError: The store did not answer, so it is unknown.
+        """
+        newest = newest_fencing_token(self.bucket)
+        if newest > self.fencing_token:
+            raise Superseded(f"driver {newest} holds the run; this is driver {self.fencing_token}")
+
+    def _content(self, now: float) -> bytes:
+        return json.dumps(
+            {
+                "fencingToken": self.fencing_token,
+                "attempt": self.attempt,
+                "holder": self.holder,
+                "taken": self.taken,
+                "renewed": now,
+                "nonce": self.nonce,
+                "history": self.history.to_dict(),
+            }
+        ).encode()
+
+
+def _key(fencing_token: int) -> str:
+    return f"{FOLDER}/{fencing_token:06d}.json"
+
+
+def newest_fencing_token(bucket: Bucket) -> int:
+    """The fencing token that holds the run; 0 before the first driver."""
+    names = [entry.key.rpartition("/")[2].removesuffix(".json") for entry in bucket.list(FOLDER)]
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+
+
+def _document(bucket: Bucket, fencing_token: int) -> dict[str, Any]:
+    """The lease with a fencing token; empty if it is free, or its object is unreadable.
+
+    An unreadable lease does not block the run: the next driver takes a higher token.
+    """
+    content = bucket.get(_key(fencing_token)) if fencing_token else None
+    try:
+        document: Any = json.loads(content or b"{}")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def newest_document(bucket: Bucket) -> dict[str, Any]:
+    """The newest lease; empty if there is none, or it is unreadable.
+
+    Raises:
+        StorageError: The store did not answer.
+    """
+    return _document(bucket, newest_fencing_token(bucket))
+
+
+def _attempt_of(document: dict[str, Any]) -> int:
+    """The attempt that holds a lease; 0 if it names none."""
+    try:
+        return int(document.get("attempt", 0))
+    except (ValueError, TypeError):
+        return 0

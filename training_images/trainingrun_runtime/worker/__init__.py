@@ -1,0 +1,1 @@
+"""One rank: its training function, what it restores, and how it leaves."""

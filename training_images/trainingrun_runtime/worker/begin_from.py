@@ -1,0 +1,93 @@
+"""The checkpoint that a worker group begins from: all ranks agree on it, and have it downloaded."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+import ray.train
+from ray.train.collective import barrier, broadcast_from_rank_zero
+
+from trainingrun.api.contract import ContractRestore
+
+from ..checkpoints.fetching import STATE_FILE, Fetched, Share, share_of, small_files
+from ..store import restore_source
+from ..store.bucket import Bucket
+from ..store.manifest import Manifest
+
+
+class Beginning(NamedTuple):
+    """What a worker group begins from."""
+
+    fetched: Fetched | None
+    """The checkpoint, and what this rank has of it; None: training begins at step 0."""
+    foreign: bool
+    """Whether it is another run's."""
+    bucket: Bucket
+    """The folder of the run whose it is."""
+    skipped: list[str]
+    """Why newer checkpoints are not restored, a sentence for each."""
+
+
+def agree(
+    rank: int,
+    world_size: int,
+    coordinator: Any,
+    own: Bucket,
+    source: ContractRestore | None,
+    retry: Callable[[Callable[[], Any]], Any],
+) -> Beginning:
+    """The newest checkpoint of which every rank has found its share intact.
+
+    Args:
+        rank: of this process.
+        world_size: how many ranks there are.
+        coordinator: handle of the `Coordinator` actor.
+        own: the run's own folder.
+        source: `storage.restoreFrom`, if set.
+        retry: repeats requests to the store.
+
+    Raises:
+        NothingToRestore: on rank 0: `source` has none.
+    """
+    pod = ray.get_runtime_context().get_node_id()
+    while True:
+        chosen: Any = None
+        if rank == 0:
+            search, refused = ray.get(coordinator.search_begins.remote())
+            found = retry(lambda: restore_source.choose(own, source, refused))  # noqa: B023
+            document = found.manifest.model_dump() if found.manifest else None
+            reasons = [skipped.reason for skipped in found.skipped]
+            chosen = (search, document, found.foreign, reasons)
+        search, document, foreign, skipped = broadcast_from_rank_zero(chosen)
+        bucket = restore_source.folder(source) if foreign and source is not None else own
+        if document is None:
+            return Beginning(None, False, own, skipped)
+        manifest = Manifest.model_validate(document)
+        fetched, uri = Fetched(bucket, manifest), bucket.uri(manifest.key)
+        mine = str(fetched.folder)
+        shared = ray.get(coordinator.restore_folder.remote(search, pod, mine))
+        share = share_of(manifest.files, rank, world_size, manifest.world_size)
+        part = share if shared == mine else share._replace(common=())
+        reason = retry(partial(fetched.fetch, part)) or _unreadable(fetched, part)
+        if reason is not None:
+            ray.get(coordinator.refuse.remote(uri, reason))
+        barrier()
+        refused = ray.get(coordinator.refused.remote())
+        if uri not in refused:
+            # No rank closes its files before all have taken them over: the number of the worker
+            # group is awaited by all ranks together, after this.
+            if shared != mine:
+                fetched.take_over(Path(shared), share.common)
+            return Beginning(fetched, foreign, bucket, skipped)
+        fetched.close()
+
+
+def _unreadable(fetched: Fetched, part: Share) -> str | None:
+    """Why what this rank has downloaded cannot be read, though it is as committed."""
+    if STATE_FILE not in fetched.names():
+        return None  # code without a session reads it in its own way
+    from ..checkpoints import snapshot  # PyTorch
+
+    return snapshot.unreadable(fetched, small_files((*part.kept, *part.common)))

@@ -1,0 +1,111 @@
+"""What of the user's leaves a rank: everything is made to travel, or left out.
+
+Ray's controller asks each rank for its error, its reports and what its function has returned, and
+unpickles the answer. What cannot be pickled, or unpickled there, makes that call fail, and Ray
+takes the rank for lost. So an error travels as text, and objects only as types that every process
+has.
+"""
+
+import io
+import linecache
+import logging
+import pickle
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import ray.cloudpickle
+from ray.exceptions import RayActorError
+
+from ..error_text import text_of
+from ..known_errors import failure_causes, remedies
+from ..known_errors.failure_causes import PeerLost, Preempted, RaisedOnRank, Suspended
+from ..store.metric_values import printable
+from ..store.storage_errors import recognize
+from ..user_frames import own_line, raised_at
+
+log = logging.getLogger(__name__)
+
+_TRACE = 20_000
+"""Characters of a traceback's end that travel."""
+_EVERYWHERE = sys.stdlib_module_names | {"numpy", "torch"}
+"""Packages whose types every process of a run has."""
+
+
+def as_text(error: BaseException) -> BaseException:
+    """What to raise in place of an error of a rank.
+
+    Returns:
+        Itself where it is the runtime's own; else `RaisedOnRank`, or the error of the store or the
+        loss that it is about.
+    """
+    if isinstance(error, Preempted | Suspended | PeerLost):
+        return error
+    if isinstance(error, RayActorError):  # of another process: this one lives
+        return PeerLost(remedies.explained(error))
+    storage = recognize(error)
+    if storage is not None:
+        return storage
+    place = own_line(error.__traceback__)
+    text = text_of(error)
+    if not text and place is not None:  # such as a bare assert
+        text = linecache.getline(*place).strip()
+    trace = "".join(traceback.format_exception(error))[-_TRACE:]
+    told = RaisedOnRank(
+        type(error).__name__, text, raised_at(error), trace, failure_causes.retry_of(error)
+    )
+    remedy = remedies.find(error)
+    if remedy is not None:
+        told.add_note(remedy.advice)
+    return told
+
+
+def report(metrics: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What is reported, with text in place of what does not travel."""
+    return {_value(name): _value(value) for name, value in metrics.items()}
+
+
+def _value(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    try:
+        _Known(io.BytesIO(pickle.dumps(value))).load()
+        return value
+    except Exception:
+        if isinstance(value, dict):
+            return {_value(name): _value(one) for name, one in value.items()}
+        if isinstance(value, list | tuple | set):
+            return [_value(one) for one in value]
+        return printable(value)
+
+
+class _Known(pickle.Unpickler):
+    """Reads types alone that every process has."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] not in _EVERYWHERE:
+            raise pickle.UnpicklingError(f"{module}.{name} may not be known elsewhere")
+        return super().find_class(module, name)
+
+
+def packed(returned: Any) -> bytes | None:
+    """What a script's function has returned, for `unpacked` in the script's process."""
+    if returned is None:
+        return None
+    try:
+        return bytes(ray.cloudpickle.dumps(returned))
+    except Exception as error:
+        log.warning("what the training function returned is left out: %s", text_of(error))
+        return None
+
+
+def unpacked(returned: bytes | None) -> Any:
+    """What was packed; None where this process cannot read it."""
+    if returned is None:
+        return None
+    try:
+        return ray.cloudpickle.loads(returned)
+    except Exception as error:
+        log.warning("Result.return_value is None, as it cannot be read: %s", text_of(error))
+        return None

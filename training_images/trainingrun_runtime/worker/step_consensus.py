@@ -1,0 +1,202 @@
+"""What all ranks agree on at each step, without a rank waiting for another."""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum, auto
+from typing import NamedTuple
+
+from ..checkpoints.fingerprint import fingerprint
+from ..coordinator.standstill import LEFT_LOOP
+from .gloo_group import GlooGroup, Round
+
+
+class Place(IntEnum):
+    """Where in the training function a rank is when it contributes its values."""
+
+    STEP = auto()
+    """After a step."""
+    BEGIN = auto()
+    """Before the first step of a loop."""
+    END = auto()
+    """After a loop."""
+    EPOCH = auto()
+    """After an epoch."""
+    SAVE = auto()
+    """Where a checkpoint is made."""
+    DONE = auto()
+    """After the training function."""
+    COMPARE = auto()
+    """Where the ranks compare their objects."""
+
+
+def describe(place: Place) -> str:
+    """The place in words, such as `after a loop`."""
+    return _PLACES[place]
+
+
+class Hold(IntEnum):
+    """Whether a rank wants a checkpoint to be made after a later step; the largest applies."""
+
+    NO = 0
+    GRADIENTS = 1
+    """Gradients wait for a later step of their optimizer, and a checkpoint does not hold them."""
+    NO_TIME = 2
+    """A pod or node ends before long."""
+
+
+class RanksDisagree(RuntimeError):
+    """The ranks of a run are at different places of the training function."""
+
+
+class StepValues(NamedTuple):
+    """What a rank contributes, and the result: the largest of all ranks' values."""
+
+    command: int = 0
+    """The requested `Command`; the largest of all ranks' applies."""
+    busy: bool = False
+    """Whether any rank still uploads a checkpoint."""
+    stop: bool = False
+    """Whether any rank requested the end of training."""
+    step: int = 0
+    """Steps done when the ranks contributed these values."""
+    hold: Hold = Hold.NO
+    """Contributed where a checkpoint is about to be made."""
+
+
+class StepConsensus:
+    """The largest of the ranks' values, available one step later.
+
+    A preemption notice reaches one pod, yet all ranks must make the checkpoint after the same step.
+    Each step sends a few bytes to the other ranks and reads what they have sent after the former
+    one, which has arrived by then, so the step takes little longer. It does not interfere with the
+    training's collectives and needs no accelerator.
+
+    Args:
+        timeout_s: seconds after which a rank that waits for the others fails.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._group = GlooGroup(timeout_s)
+        self._pending: Round | None = None
+        self._last = StepValues()
+        self._step = 0
+
+    def exchange(self, place: Place, mine: StepValues) -> StepValues:
+        """Contribute this rank's values; returns the result of the former call.
+
+        Raises:
+            RanksDisagree: a rank was at another place then, or after another step.
+        """
+        former = self.settle()
+        self._start(place, mine)
+        return former
+
+    def agree(self, place: Place, mine: StepValues) -> StepValues:
+        """Contribute this rank's values, and wait for the result of this call.
+
+        Raises:
+            RanksDisagree: a rank is at another place, or after another step.
+        """
+        self.settle()
+        self._start(place, mine)
+        return self.settle()
+
+    def settle(self) -> StepValues:
+        """Wait for the call under way; returns the latest result."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            every = pending.wait()
+            largest = _largest(every)
+            if largest is None:
+                raise RanksDisagree(_disagreement(every))
+            self._last = largest
+        return self._last
+
+    def under_way(self) -> Callable[[], StepValues | None]:
+        """Asks for the result of the call under way, also from another thread and without a wait.
+
+        None: not every rank has contributed, or the call has failed.
+        """
+        pending, last = self._pending, self._last
+
+        def result() -> StepValues | None:
+            if pending is None:
+                return last
+            every = pending.known()
+            return None if every is None else _largest(every)
+
+        return result
+
+    def reset(self) -> None:
+        """The result has been acted on; the next step must not act on it again."""
+        self.settle()
+        self._last = StepValues()
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Every rank's numbers, by rank; each rank passes equally many.
+
+        Raises:
+            RanksDisagree: a rank is at another place, where it sends another number of them.
+        """
+        former = self.settle()
+        self.agree(Place.COMPARE, StepValues(step=self._step))
+        self._last = former
+        return [list(each) for each in self._group.start(numbers).wait()]
+
+    def compare_names(self, names: Iterable[str]) -> None:
+        """Make sure that every rank has the same objects.
+
+        Raises:
+            RanksDisagree: they have not.
+        """
+        mine = sorted(names)
+        if len({tuple(each) for each in self.gather([fingerprint(mine)])}) > 1:
+            raise RanksDisagree(
+                f"this rank's session has {', '.join(mine) or 'no object'}, and another rank's has "
+                "others; every rank must pass the same names, also where an object is its own"
+            )
+
+    def barrier(self) -> None:
+        """Return once every rank has called it."""
+        self.gather([])
+
+    def _start(self, place: Place, mine: StepValues) -> None:
+        self._step = mine.step
+        values = [mine.command, mine.busy, mine.stop, mine.hold]
+        self._pending = self._group.start([mine.step, place, *values])
+
+
+def _largest(every: Sequence[Sequence[int]]) -> StepValues | None:
+    """The largest of each value; None: the ranks are at different places, or after other steps."""
+    if every.count(every[0]) == len(every):  # as after nearly all steps
+        largest: Iterable[int] = every[0]
+    elif len({tuple(each[:2]) for each in every}) == 1:
+        largest = map(max, zip(*every, strict=True))
+    else:
+        return None
+    step, _, command, busy, stop, hold = largest
+    return StepValues(command, bool(busy), bool(stop), step, Hold(hold))
+
+
+_PLACES = {
+    Place.STEP: "in a loop",
+    Place.BEGIN: "before a loop",
+    Place.END: LEFT_LOOP,
+    Place.EPOCH: "after an epoch",
+    Place.SAVE: "in session.save()",
+    Place.DONE: "at the end of the function",
+    Place.COMPARE: "at the end of its first step, or in session.save()",
+}
+
+
+def _disagreement(every: Sequence[Sequence[int]]) -> str:
+    """Where the ranks with the fewest and with the most steps done are."""
+    places = [tuple(each[:2]) for each in every]
+    behind, ahead = (
+        f"rank {places.index(place)} is {_PLACES[Place(place[1])]} with {place[0]} steps done"
+        for place in (min(places), max(places))
+    )
+    return (
+        f"the ranks are at different places of the training function: {behind}, and {ahead}; "
+        "every rank must do the same steps and call session.save() at the same place, and "
+        "session.stop() ends the loop of all of them"
+    )
