@@ -45,6 +45,12 @@ def test_without_an_open_watch_for_some_seconds_it_is_stale_until_it_has_caught_
     assert "sends no news of the Things" in watch.stale
 
 
+def test_a_kind_that_is_checked_and_missing_is_no_sign_that_kopf_hangs(watch, clock):
+    clock[0] += 3600
+    watch.set_missing()
+    assert (watch.alive_at, watch.stale) == (clock[0], None)
+
+
 class Lists:
     """An API server that answers lists of objects' metadata with what the test sets."""
 

@@ -74,7 +74,7 @@ class Watch:
         self.connected_since: float | None = None
         """Monotonic time since when events arrive without a gap; None: they do not."""
         self.alive_at = monotonic()
-        """Monotonic time of kopf's last request."""
+        """Monotonic time of kopf's last request, or at which the kind was found to be missing."""
         self.requested = False
         """Whether kopf waits for an answer of the API server."""
         self._connection, self._what = connection, what
@@ -181,6 +181,7 @@ class Watch:
         if self.state != "missing":
             log.info("not installed", extra={"path": self.path})
         self.state, self._problem = "missing", None
+        self.alive_at = self._monotonic()
         self.store.clear(self.namespace)
         self._on_state(self)
 
