@@ -75,6 +75,14 @@ def steps_of(run: Run) -> list[int]:
     return [committed.step for committed in manifest.committed(run.bucket)]
 
 
+def why_skipped(run: Run) -> str:
+    """Of the one checkpoint that was passed over."""
+    (skipped,) = [
+        one for one in run.progress().records if one.kind is RecordKind.CHECKPOINT_SKIPPED
+    ]
+    return skipped.message
+
+
 def files(run: Run) -> dict[str, tuple[bytes, int]]:
     return {
         str(file): (file.read_bytes(), file.stat().st_mtime_ns)
@@ -165,10 +173,7 @@ def test_a_damaged_checkpoint_is_passed_over_unless_its_step_is_wanted(
     run = linear(source, steps=STEPS)
     assert run.drive() == 0, run.log()
     assert run.progress().resumed_from_step == older < STEPS // 2
-    (skipped,) = [
-        one for one in run.progress().records if one.kind is RecordKind.CHECKPOINT_SKIPPED
-    ]
-    assert f"the checkpoint of step {STEPS // 2} is damaged" in skipped.message
+    assert f"the checkpoint of step {STEPS // 2} is damaged" in why_skipped(run)
     assert run.metrics()["weights_sha256"] == undisturbed
 
     exact = linear(source, step=STEPS // 2, steps=STEPS)
@@ -196,10 +201,7 @@ def test_a_checkpoint_that_was_committed_and_cannot_be_read_is_passed_over(
     run = linear(source, steps=STEPS)
     assert run.drive() == 0, run.log()
     assert run.progress().resumed_from_step == older < STEPS // 2
-    (skipped,) = [
-        one for one in run.progress().records if one.kind is RecordKind.CHECKPOINT_SKIPPED
-    ]
-    assert "session.pt cannot be read" in skipped.message
+    assert "session.pt cannot be read" in why_skipped(run)
     assert run.metrics()["weights_sha256"] == undisturbed
 
 

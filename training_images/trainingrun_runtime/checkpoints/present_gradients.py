@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from .stateful_objects import parameters_of
+
 KEY = "gradients"
 """In the saved state of an optimizer, beside what its `state_dict()` returned."""
 
@@ -20,20 +22,16 @@ def present(optimizer: Optimizer) -> list[list[int]]:
     """Each parameter's number among the optimizer's, and the gradient's sparse dimensions."""
     return [
         [number, parameter.grad.sparse_dim() if parameter.grad.is_sparse else 0]
-        for number, parameter in enumerate(_parameters(optimizer))
+        for number, parameter in enumerate(parameters_of(optimizer))
         if parameter.grad is not None
     ]
 
 
 def put_back(optimizer: Optimizer, gradients: Iterable[Iterable[int]]) -> None:
     """Have the parameters that had a gradient have one again, which is zero."""
-    parameters = _parameters(optimizer)
+    parameters = parameters_of(optimizer)
     for number, sparse_dims in gradients:
         parameters[number].grad = _zero(parameters[number], sparse_dims)
-
-
-def _parameters(optimizer: Optimizer) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _zero(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:

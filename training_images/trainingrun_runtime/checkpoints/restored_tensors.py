@@ -17,6 +17,7 @@ import torch
 from safetensors import safe_open
 from torch.optim.optimizer import Optimizer
 
+from ..error_text import first_line
 from ..store.storage_errors import StorageError
 from . import tensor_files
 from .encoding import NotSavable, encode
@@ -31,7 +32,7 @@ from .sharded_state import (
     read_description,
     require_contiguous,
 )
-from .stateful_objects import Stateful, holds_shards
+from .stateful_objects import Stateful, holds_shards, parameters_of
 
 LARGEST_GRID = 2**24
 """Cells into which the edges of a tensor's parts may divide it."""
@@ -105,7 +106,7 @@ def require_place(name: str, thing: Stateful, state: Encoded) -> None:
     """
     if not isinstance(thing, Optimizer) or not state.shards:
         return
-    parameters = [p for group in thing.param_groups for p in group["params"]]
+    parameters = parameters_of(thing)
     for index, values in state.tree.get("state", {}).items():
         for key, value in values.items():
             if is_description(value) and value["shape"] != list(parameters[index].shape):
@@ -126,7 +127,7 @@ def _places(name: str, thing: Stateful, saved: Any) -> dict[str, torch.Tensor]:
 
     mapped(encode(thing.state_dict(), f"{name}: state_dict()"), name, note)
     if isinstance(thing, Optimizer) and isinstance(saved, dict):
-        parameters = [p for group in thing.param_groups for p in group["params"]]
+        parameters = parameters_of(thing)
         for index, values in saved.get("state", {}).items():
             if not isinstance(values, dict) or index not in range(len(parameters)):
                 continue
@@ -172,7 +173,7 @@ class _WholeTensors:
                     f"the checkpoint lacks {name}, with {place}; it was not written whole"
                 )
             self._opened[name] = opened(self._files.path(name))
-        with _readable(f"{place} in {name}"):
+        with readable(f"{place} in {name}"):
             found: torch.Tensor = self._opened[name].get_tensor(said.key)
         if tuple(found.shape) != said.shape or found.dtype is not said.dtype:
             raise DamagedFiles(f"{name} does not hold {place} as the checkpoint's state says")
@@ -213,7 +214,7 @@ def _read(targets: Mapping[str, _Target], files: RestoredFiles) -> None:
     headers = {}
     with tempfile.TemporaryDirectory(prefix="headers-", ignore_cleanup_errors=True) as folder:
         for name in sorted(filter(tensor_files.is_tensor_file, files.names())):
-            with _readable(name):
+            with readable(name):
                 headers[name] = files.header(name)
                 with Path(folder, name).open("wb") as file:
                     file.write(headers[name])
@@ -221,7 +222,7 @@ def _read(targets: Mapping[str, _Target], files: RestoredFiles) -> None:
                     file.truncate(tensor_files.file_size(headers[name]))
                 safe_open(file.name, framework="pt")
         reader = HuggingFaceStorageReader(folder)
-        with _readable("what the checkpoint's files say of their tensors"):
+        with readable("what the checkpoint's files say of their tensors"):
             saved: Metadata = reader.read_metadata()
         wanted = {}
         for key, (place, said, tensor) in targets.items():
@@ -245,12 +246,12 @@ def _read(targets: Mapping[str, _Target], files: RestoredFiles) -> None:
             if stored.dtype is not target.said.dtype:
                 raise DamagedFiles(f"{name} has a part of {target.place} of type {stored.dtype}")
             path = files.path(name)
-            with _readable(name), path.open("rb") as whole:
+            with readable(name), path.open("rb") as whole:
                 header = tensor_files.header_of(whole)
             if header != headers[name]:
                 raise DamagedFiles(f"{name} was changed while it was restored")
             stored.relative_path = str(path)
-        with torch.no_grad(), _readable("a file of the checkpoint's tensors"):
+        with torch.no_grad(), readable("a file of the checkpoint's tensors"):
             reader.read_data(plan, planner)
 
 
@@ -302,12 +303,12 @@ def opened(path: Path) -> Any:
     Raises:
         DamagedFiles: it cannot be read.
     """
-    with _readable(path.name):
+    with readable(path.name):
         return safe_open(str(path), framework="pt")
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
     """What is read comes from a bucket: whatever is wrong with it is one error.
 
     Raises:
@@ -319,8 +320,7 @@ def _readable(name: str) -> Iterator[None]:
     except StorageError:
         raise
     except Exception as error:
-        line = str(error).partition("\n")[0] or type(error).__name__
-        raise DamagedFiles(f"{name} cannot be read: {line}") from error
+        raise DamagedFiles(f"{name} cannot be read: {first_line(error)}") from error
 
 
 def _in_order(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

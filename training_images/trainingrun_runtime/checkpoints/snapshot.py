@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from ..error_text import first_line
 from . import (
     present_gradients,
     random_state,
@@ -27,11 +28,11 @@ from . import (
 from .encoding import TAG, NotSavable, decode, encode
 from .fetching import STATE_FILE
 from .restored_files import RestoredFiles
-from .restored_tensors import DamagedFiles
+from .restored_tensors import DamagedFiles, readable
 from .sharded_state import Encoded
 from .staging import Staging
 from .state_comparison import Comparison
-from .stateful_objects import Stateful
+from .stateful_objects import Stateful, parameters_of
 from .tensor_files import RANK_TENSORS, STATE_TENSORS, Part, TensorFile
 
 MANY = 100_000
@@ -119,9 +120,8 @@ def _require_readable(name: str, tree: Any) -> None:
         file.seek(0)
         decode(torch.load(file, weights_only=True))
     except Exception as error:
-        line = str(error).partition("\n")[0]
         raise NotSavable(
-            f"{name}: its state cannot be read back from a checkpoint ({line}); let "
+            f"{name}: its state cannot be read back from a checkpoint ({first_line(error)}); let "
             "state_dict() return numbers, text, lists, dicts, arrays and tensors"
         ) from error
 
@@ -343,7 +343,7 @@ def unreadable(files: RestoredFiles, names: Collection[str]) -> str | None:
             ranks = content.get("world_size", 0) if content.get("numbers") else 0
             missing = [r for r in range(ranks) if rank_file(r) not in files.names()]
         except Exception as error:
-            line = str(error).partition("\n")[0]
+            line = first_line(error)
             return line if isinstance(error, DamagedFiles) else f"{name} cannot be read: {line}"
         if missing:
             return f"it lacks {rank_file(missing[0])}, of one of its {ranks} ranks"
@@ -385,13 +385,11 @@ def _small(files: RestoredFiles, name: str) -> Any:
         DamagedFiles: it cannot be read.
     """
     path = files.path(name)
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # whose text recommends to execute what is in it
-        raise DamagedFiles(f"{name} cannot be read: it holds what no session writes") from error
-    except Exception as error:
-        line = str(error).partition("\n")[0]
-        raise DamagedFiles(f"{name} cannot be read: {line}") from error
+    with readable(name):
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:  # whose text recommends to execute what is in it
+            raise ValueError("it holds what no session writes") from error
 
 
 def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
@@ -435,7 +433,7 @@ def keep_saved_types(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """
     groups, kept = state.get("param_groups", ()), state.get("state", {})
     saved = [index for group in groups for index in group.get("params", ())]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of(optimizer)
     if len(saved) != len(parameters):
         return  # a state in a form of its own, which its own class restores
     for index, parameter in zip(saved, parameters, strict=True):

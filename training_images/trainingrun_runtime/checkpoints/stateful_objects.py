@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
 
 from .sharded_state import is_sharded
 
@@ -149,6 +150,11 @@ def replicated(thing: Any) -> bool:
             return False
         thing = inner
     return bool(thing.broadcast_buffers)
+
+
+def parameters_of(optimizer: Optimizer) -> list[Any]:
+    """Its parameters, in the order in which its state numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def holds_shards(thing: Any) -> bool:

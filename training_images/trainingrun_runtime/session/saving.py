@@ -153,9 +153,11 @@ class Saving:
 
     def _compare(self, states: Mapping[str, Encoded]) -> Comparison:
         context = self._context
-        fingerprints = context.objects.fingerprints(states)
+        # Ranks that average their weights now and then have parameters of their own in between.
+        parameters = context.objects.parameters()
+        fingerprints = state_comparison.fingerprints(states, parameters)
         names = sorted(fingerprints)
         mine = [number for name in names for number in fingerprints[name]]
         return state_comparison.compare(
-            names, context.consensus.gather(mine), context.worker.rank, context.objects.parameters()
+            names, context.consensus.gather(mine), context.worker.rank, parameters
         )

@@ -8,12 +8,11 @@ import ray.train
 import torch
 from torch.optim.optimizer import Optimizer
 
-from ..checkpoints import snapshot, state_comparison
+from ..checkpoints import snapshot
 from ..checkpoints.accumulated_gradients import AccumulatedGradients
 from ..checkpoints.restored_files import files_of
 from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
-from ..checkpoints.state_comparison import Fingerprints
 from ..checkpoints.stateful_objects import Stateful, replicated, restorable
 from ..progress.recorder import ReportRecorder
 from ..survivors.noted_steps import NotedSteps
@@ -64,11 +63,6 @@ class SavedObjects:
     def states(self) -> dict[str, Encoded]:
         """What this rank may have to save, not copied yet."""
         return snapshot.encoded(self.objects, self.objects.keys())
-
-    def fingerprints(self, states: Mapping[str, Encoded]) -> dict[str, Fingerprints]:
-        """Short digests of these states."""
-        # Ranks that average their weights now and then have parameters of their own in between.
-        return state_comparison.fingerprints(states, self.parameters())
 
     def parameters(self) -> dict[str, set[str]]:
         """Names of the parameters of the models in `replicated`, whose buffers are rank 0's."""

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ..checkpoints.sharded_state import is_sharded
+from ..checkpoints.stateful_objects import parameters_of
 
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
 _EXCHANGE_ALL = {
@@ -35,6 +36,7 @@ class GradientExchange:
         self._groups = [o.param_groups for o in objects.values() if isinstance(o, Optimizer)]
         # What needs no gradient when it is wrapped is left out for ever.
         self._exchanged = {name: _exchanged(model) for name, model in self._models.items()}
+        self._of_any_model = frozenset[int]().union(*self._exchanged.values())
         self.doubt: str | None = None
         """Why ranks may have parameters of their own, in a sentence without its period.
 
@@ -48,12 +50,10 @@ class GradientExchange:
             return
         used = [
             parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
+            for parameter in parameters_of(optimizer)
             if parameter.grad is not None and not is_sharded(parameter)
         ]
-        everything = set().union(*self._exchanged.values())
-        if any(id(parameter) not in everything for parameter in used):
+        if any(id(parameter) not in self._of_any_model for parameter in used):
             self.doubt = "an optimizer has parameters of no model in DistributedDataParallel"
         for name, model in self._models.items():
             if not self._exchanged[name].isdisjoint(map(id, used)):
