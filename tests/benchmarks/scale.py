@@ -46,11 +46,11 @@ from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiError, ApiServer, running_apiserver  # noqa: E402
 from support.binaries import kuberay_crds  # noqa: E402
 from support.operators import configuration_of  # noqa: E402
-from trainingrun.api.contract import PROGRESS_PORT  # noqa: E402
 from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.cluster.api_client import Connection  # noqa: E402
 from trainingrun.cluster.resources import PLURALS, path, path_of_manifest  # noqa: E402
 from trainingrun.controller.settings import PREFIX  # noqa: E402
+from trainingrun_protocol.contract import PROGRESS_PORT  # noqa: E402
 
 Manifest = dict[str, Any]
 

@@ -16,15 +16,15 @@ import psutil
 
 from support.local_runs import wait_for_both_nodes
 from support.s3 import CREDENTIALS, running_s3
-from trainingrun.api.contract import (
+from trainingrun.local import processes
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import (
     CONTRACT_ENV,
     WORKER_RESOURCE,
     ContractCheckpoints,
     ContractStorage,
     RunContract,
 )
-from trainingrun.local import processes
-from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime.store.bucket import Bucket
 
 HERE = Path(__file__).parent

@@ -18,10 +18,14 @@ ENV = {"name": "PYTHONPATH", "value": IN_POD}
 
 
 def copy_to_nodes(cluster: TestCluster) -> None:
-    """Copy both packages to the nodes on which our pods run."""
+    """Copy the packages to the nodes on which our pods run."""
     for node in cluster.workers:
         cluster.on_node(node, f"rm -rf {ON_NODE} && mkdir -p {ON_NODE}")
-        for package in ("operator/trainingrun", "training_images/trainingrun_runtime"):
+        for package in (
+            "operator/trainingrun",
+            "operator/trainingrun_protocol",
+            "training_images/trainingrun_runtime",
+        ):
             run("docker", "cp", "--quiet", str(ROOT / package), f"{node}:{ON_NODE}/")
 
 

@@ -16,7 +16,7 @@ from e2e.cluster import TestCluster
 from e2e.diagnosing import keep_evidence
 from e2e.kube import wait_for
 from e2e.runs import Run, specification
-from trainingrun.api.contract import STORAGE_PATIENCE_ENV
+from trainingrun_protocol.contract import STORAGE_PATIENCE_ENV
 
 NAMESPACE = "e2e-bad"
 

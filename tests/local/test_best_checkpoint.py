@@ -6,8 +6,8 @@ import pytest
 
 from support.evaluated_epochs import STEPS
 from support.local_runs import Run
-from trainingrun.api.contract import ContractCheckpoints
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import ContractCheckpoints
 from trainingrun_runtime.store import manifest, run_result
 
 pytestmark = pytest.mark.slow

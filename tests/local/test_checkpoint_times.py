@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.contract import ContractCheckpoints
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import ContractCheckpoints
 from trainingrun_runtime.store import manifest
 from trainingrun_runtime.store.loss_history import LossHistory
 

@@ -8,9 +8,9 @@ import pytest
 
 from support.data_runs import DataRun
 from support.loads_data import ALL, EPOCHS, KILLED_AT, SAMPLES, SAVED_AT
-from trainingrun.api.contract import SUSPEND_FILE
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import SUSPEND_FILE
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 
 from support.packages import zipped
 from support.s3 import S3Server, running_s3
-from trainingrun.api.contract import (
+from trainingrun_protocol.contract import (
     CONTRACT_ENV,
     PROGRESS_FILE,
     STORAGE_PATIENCE_ENV,
@@ -21,8 +21,8 @@ from trainingrun.api.contract import (
     ContractStorage,
     RunContract,
 )
-from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE
-from trainingrun.api.progress import Progress, ProgressResult, RunState
+from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE
+from trainingrun_protocol.progress import Progress, ProgressResult, RunState
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.store import run_result
 from trainingrun_runtime.store.bucket import Bucket

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_FILE
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import SUSPEND_FILE
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.progress import RunState
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.progress import RunState
 
 pytestmark = pytest.mark.slow
 

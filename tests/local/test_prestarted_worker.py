@@ -9,7 +9,7 @@ import pytest
 
 from support.local_runs import Run, two_workers, wait_for_both_nodes
 from support.prestarted import processes
-from trainingrun.api.progress import RecordKind
+from trainingrun_protocol.progress import RecordKind
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_FILE
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import SUSPEND_FILE
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_runtime import results
 from trainingrun_runtime.store import manifest
 

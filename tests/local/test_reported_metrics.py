@@ -9,8 +9,8 @@ import pytest
 
 from support.local_runs import Run
 from support.many_metrics import CLASSES
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_runtime.store import manifest, retention
 from trainingrun_runtime.store import metrics_history as history
 from trainingrun_runtime.store.bucket import Bucket

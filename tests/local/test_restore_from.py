@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_FILE, ContractRestore
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
-from trainingrun.api.progress import RecordKind, RunState
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import SUSPEND_FILE, ContractRestore
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import RecordKind, RunState
 from trainingrun_runtime.store import manifest, run_result
 from trainingrun_runtime.store.bucket import Bucket
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.checkpoints import saved
-from trainingrun.api.contract import ContractRestore
+from trainingrun_protocol.contract import ContractRestore
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest
 from trainingrun_runtime.store.restore_source import NothingToRestore, choose, find, folder

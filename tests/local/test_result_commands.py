@@ -13,8 +13,8 @@ from support.checkpoints import saved
 from support.cli_server import RUNS, Server, call, running_server
 from support.s3 import S3Server
 from support.sweeps import a_trial, note
-from trainingrun.api.progress import ProgressResult
 from trainingrun.cli.main import app
+from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime.coordinator.inbox import Inbox
 from trainingrun_runtime.store import late_metrics, manifest, run_result
 from trainingrun_runtime.store.bucket import Bucket

@@ -13,7 +13,7 @@ from support.checkpoints import put
 from support.sharded_checkpoints import save, save_trained
 from support.sharded_models import HSDP, whole_model
 from support.sweeps import SWEEP, a_trial, note
-from trainingrun.api.progress import ProgressResult
+from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime import results
 from trainingrun_runtime.coordinator.inbox import Inbox
 from trainingrun_runtime.store import run_result

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trainingrun.api.progress import Failure, Progress, RankRow, Record, RecordKind, RunState
 from trainingrun.api.v1alpha1 import Failures, TrainingRun
 from trainingrun.local import LocalError, machine, reports
 from trainingrun.local.display import Display
@@ -16,6 +15,7 @@ from trainingrun.local.interruptions import Interruption, Interruptions
 from trainingrun.local.reports import Losses
 from trainingrun.local.retries import GiveUp, Retry, Tally, after_failure
 from trainingrun.rendering import RenderSettings, contract
+from trainingrun_protocol.progress import Failure, Progress, RankRow, Record, RecordKind, RunState
 
 APPLICATION = Failure(kind="Application", message="ValueError: no")
 STORAGE = Failure(kind="Storage", message="a disk is full")

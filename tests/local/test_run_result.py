@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainingrun.api.progress import ProgressResult
+from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime.store import run_result
 from trainingrun_runtime.store.bucket import Bucket, StorageError
 from trainingrun_runtime.store.lease import Lease, Superseded

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.contract import SUSPEND_FILE
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
-from trainingrun.api.progress import Failure, RecordKind, RunState
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import SUSPEND_FILE
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import Failure, RecordKind, RunState
 from trainingrun_runtime.store import manifest, run_result, verification
 
 TRAIN = """

@@ -13,9 +13,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 
 from support.local_runs import Run, two_workers
-from trainingrun.api.contract import ContractRestore
-from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import ContractRestore
+from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.store import manifest
 
 pytestmark = pytest.mark.slow

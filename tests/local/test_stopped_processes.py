@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.local_runs import Run
-from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.progress import RecordKind
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ import pytest
 
 from support.local_runs import OUTAGE_S, Run
 from support.s3 import CREDENTIALS, S3Server
-from trainingrun.api.contract import SUSPEND_FILE
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
-from trainingrun.api.progress import Progress, RecordKind, RunState
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import SUSPEND_FILE
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import Progress, RecordKind, RunState
 from trainingrun_runtime.store import manifest, run_result, verification
 from trainingrun_runtime.store.bucket import Bucket
 

@@ -13,8 +13,8 @@ import pytest
 from support.dies_in_a_step import DIES_AT
 from support.disturbed_runs import Disturbed
 from support.local_runs import has_ancestor
-from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.progress import RecordKind
 
 SEED = 5
 MORE_STATE = "dies_with_more_state:train"

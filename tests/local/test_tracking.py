@@ -11,14 +11,14 @@ import pytest
 
 from support.event_files import curves, shown
 from support.local_runs import Run
-from trainingrun.api.contract import (
+from trainingrun.local.ray_nodes import LocalRay, Node
+from trainingrun_protocol.contract import (
     PREEMPTION_NOTICE_FILE,
     SAVED_FILE,
     WATCHERS_FOLDER,
     ContractTracking,
 )
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
-from trainingrun.local.ray_nodes import LocalRay, Node
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_runtime.tracking.event_files import FOLDER
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ from support.local_runs import Run, wait_for_both_nodes
 from support.packages import wheel, zipped
 from support.prestarted import processes
 from support.s3 import S3Server
-from trainingrun.api.contract import ContractCode
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
-from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import ContractCode
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow

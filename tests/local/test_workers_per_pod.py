@@ -13,10 +13,10 @@ from support.disturbed_runs import Disturbed
 from support.local_runs import Run, has_ancestor, two_workers
 from support.prestarted import Process, processes
 from support.processes import wait_for
-from trainingrun.api.contract import WATCHERS_FOLDER
-from trainingrun.api.progress import RecordKind
 from trainingrun.local.preemption import Preemption
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import WATCHERS_FOLDER
+from trainingrun_protocol.progress import RecordKind
 
 pytestmark = pytest.mark.slow
 

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainingrun.api.progress import Progress
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.reconciling.model import NodeState
+from trainingrun_protocol.progress import Progress
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 """When every story begins."""

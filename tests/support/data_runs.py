@@ -5,8 +5,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.progress import RecordKind
 
 from .local_runs import Run
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from support.local_runs import Run
-from trainingrun.api.progress import RecordKind
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.progress import RecordKind
 
 
 class Disturbed(Run):

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api.contract import (
+from trainingrun.local import processes
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import (
     CONTRACT_ENV,
     PROGRESS_FILE,
     SUSPEND_FILE,
@@ -18,9 +20,7 @@ from trainingrun.api.contract import (
     ContractStorage,
     RunContract,
 )
-from trainingrun.api.progress import Progress
-from trainingrun.local import processes
-from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.progress import Progress
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.store import run_result
 from trainingrun_runtime.store.bucket import Bucket

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun.api.progress import Progress, RankRow, RunState
 from trainingrun.local import reports
+from trainingrun_protocol.progress import Progress, RankRow, RunState
 
 GIB = 2**30
 RANKS = [

@@ -61,7 +61,9 @@ def test_the_chart_asks_for_the_kubernetes_version_that_the_readme_names() -> No
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/design.md"])
 def test_each_file_that_a_document_names_is_there(document: str) -> None:
     text = (ROOT / document).read_text()
-    named = re.findall(r"`((?:operator/trainingrun|training_images|tests|charts)/[\w./-]+)`", text)
+    named = re.findall(
+        r"`((?:operator/trainingrun(?:_protocol)?|training_images|tests|charts)/[\w./-]+)`", text
+    )
     linked = re.findall(r"\]\(([^)#:]+)[^):]*\)", text)
     folder = (ROOT / document).parent
     missing = [path for path in named if not (ROOT / path).exists()]

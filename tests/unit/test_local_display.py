@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from trainingrun.api.progress import Progress, ProgressResult, RunState
-from trainingrun.api.sweep_table import SweepTable, TrialRow
 from trainingrun.local.display import Display, summary
+from trainingrun_protocol.progress import Progress, ProgressResult, RunState
+from trainingrun_protocol.sweep_table import SweepTable, TrialRow
 
 
 def test_a_sweep_ends_with_its_losses_and_its_best_config() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from support.builders import UID, a_progress, a_ray_job, a_run, pods
 from support.reconciled import begins, in_the_way, reconcile, then
-from trainingrun.api.contract import CONTRACT_ENV, RunContract
 from trainingrun.api.status import RestoredFrom, RunStatus
 from trainingrun.reconciling import Observed, Plan
 from trainingrun.rendering import RenderSettings, attempt, contract
+from trainingrun_protocol.contract import CONTRACT_ENV, RunContract
 
 OTHER = {
     "metadata": {"name": "teacher", "namespace": "ml", "uid": "feedbeef-0000"},

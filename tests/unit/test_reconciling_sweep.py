@@ -8,12 +8,12 @@ import pytest
 from support.builders import a_progress, a_run
 from support.goldens import rendered
 from support.reconciled import a_polled_run, condition, in_the_way, reconcile
-from trainingrun.api.contract import ContractSweep
-from trainingrun.api.progress import Progress, ProgressResult, RunState
-from trainingrun.api.sweep_table import SweepTable, TrialRow, TrialState
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.status.progress_status import result, sweep
 from trainingrun.rendering import RenderSettings, contract
+from trainingrun_protocol.contract import ContractSweep
+from trainingrun_protocol.progress import Progress, ProgressResult, RunState
+from trainingrun_protocol.sweep_table import SweepTable, TrialRow, TrialState
 from trainingrun_runtime.sweep.record import Trial
 from trainingrun_runtime.sweep.summary import Summary
 

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from support.goldens import UID, a_run, rendered
 from trainingrun import rendering
 from trainingrun.api import quantities
-from trainingrun.api.contract import ContractCode, RunContract
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.rendering import names, platforms
+from trainingrun_protocol.contract import ContractCode, RunContract
 
 
 def cluster(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from support.goldens import UID, a_run, rendered
-from trainingrun.api.contract import ContractTracking
 from trainingrun.rendering import RenderSettings, contract, names
+from trainingrun_protocol.contract import ContractTracking
 
 IDENTITY = {
     "TRAININGRUN_NAME": "digits",

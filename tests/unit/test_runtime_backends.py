@@ -11,7 +11,7 @@ from ray.train.backend import Backend as RayBackend
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.jax import JaxConfig, JaxTrainer
 
-from trainingrun.api.contract import ContractStorage, RunContract
+from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_runtime.driver import backends
 from trainingrun_runtime.driver.backends import Backend
 from trainingrun_runtime.driver.trainer import scaling_of

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainingrun.api.contract import ContractCheckpoints
+from trainingrun_protocol.contract import ContractCheckpoints
 from trainingrun_runtime.session.checkpoint_interval import CheckpointInterval, automatic_s
 from trainingrun_runtime.session.save_cost import SaveCost
 from trainingrun_runtime.store.loss_history import LossHistory

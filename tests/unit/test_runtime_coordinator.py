@@ -10,8 +10,8 @@ import pytest
 
 from support.builders import a_pod, pods
 from support.reconciled import a_polled_run, reconcile, then
-from trainingrun.api.contract import ContractCheckpoints, ContractStorage, RunContract
-from trainingrun.api.progress import ProgressResult, RecordKind, RunState
+from trainingrun_protocol.contract import ContractCheckpoints, ContractStorage, RunContract
+from trainingrun_protocol.progress import ProgressResult, RecordKind, RunState
 from trainingrun_runtime.coordinator.command import Command
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S

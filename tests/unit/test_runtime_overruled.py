@@ -6,7 +6,7 @@ import pytest
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig
 
-from trainingrun.api.contract import (
+from trainingrun_protocol.contract import (
     WORKER_RESOURCE,
     ContractCheckpoints,
     ContractStorage,

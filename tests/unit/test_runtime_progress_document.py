@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainingrun.api.progress import Progress, RunState
+from trainingrun_protocol.progress import Progress, RunState
 from trainingrun_runtime.progress.document import read, write
 from trainingrun_runtime.store.metric_values import MOST, SHOWN, printable_metrics, shown_metrics
 

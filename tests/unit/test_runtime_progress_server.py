@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from support.ports import free_port
-from trainingrun.api.contract import SUSPEND_FILE
-from trainingrun.api.progress import (
+from trainingrun_protocol.contract import SUSPEND_FILE
+from trainingrun_protocol.progress import (
     LastCheckpoint,
     Progress,
     RankRow,

@@ -1,6 +1,6 @@
 """Which ranks the progress document shows, and what of each."""
 
-from trainingrun.api.progress import MOST_RANKS, RankRow
+from trainingrun_protocol.progress import MOST_RANKS, RankRow
 from trainingrun_runtime.coordinator.rank_table import rank_rows
 from trainingrun_runtime.progress.memory_use import MemoryUse
 from trainingrun_runtime.progress.rank_times import RankTimes

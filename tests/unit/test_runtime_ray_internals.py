@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainingrun.api.contract import CONTRACT_ENV, PROGRESS_FILE
-from trainingrun.api.progress import RunState
+from trainingrun_protocol.contract import CONTRACT_ENV, PROGRESS_FILE
+from trainingrun_protocol.progress import RunState
 from trainingrun_runtime import __main__ as entrypoint
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.ray_internals import expected

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainingrun.api.contract import ContractStorage, RunContract
+from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.driver.reported_steps import ReportedSteps
 

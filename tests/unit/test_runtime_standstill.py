@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trainingrun.api.contract import ContractStorage, RunContract
-from trainingrun.api.progress import RecordKind
+from trainingrun_protocol.contract import ContractStorage, RunContract
+from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime import user_frames
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.standstill import PATIENCE_S, Spot, Stand, sentence

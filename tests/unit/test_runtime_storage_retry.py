@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trainingrun.api.contract import STORAGE_PATIENCE_ENV
+from trainingrun_protocol.contract import STORAGE_PATIENCE_ENV
 from trainingrun_runtime.store.storage_errors import (
     AbsentError,
     BucketMissingError,

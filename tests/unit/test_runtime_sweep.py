@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainingrun.api.contract import ContractParameter, ContractSweep
-from trainingrun.api.progress import (
+from trainingrun_protocol.contract import ContractParameter, ContractSweep
+from trainingrun_protocol.progress import (
     Failure,
     LastCheckpoint,
     Progress,
@@ -17,7 +17,7 @@ from trainingrun.api.progress import (
     RunState,
     Seconds,
 )
-from trainingrun.api.sweep_table import TrialState
+from trainingrun_protocol.sweep_table import TrialState
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease, Superseded
 from trainingrun_runtime.sweep import record, space, summary

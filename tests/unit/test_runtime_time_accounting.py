@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from trainingrun.api.progress import Failure, LastCheckpoint, ProgressResult, RecordKind, RunState
+from trainingrun_protocol.progress import (
+    Failure,
+    LastCheckpoint,
+    ProgressResult,
+    RecordKind,
+    RunState,
+)
 from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
 from trainingrun_runtime.store.loss_history import LossHistory
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainingrun.api.contract import (
+from trainingrun_protocol.contract import (
     STATE_DIRECTORY_ENV,
     TENSORBOARD_FOLDER_ENV,
     ContractStorage,

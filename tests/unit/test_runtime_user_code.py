@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from support.packages import wheel, zipped
-from trainingrun.api.contract import STATE_DIRECTORY_ENV, ContractCode, ContractStorage, RunContract
+from trainingrun_protocol.contract import (
+    STATE_DIRECTORY_ENV,
+    ContractCode,
+    ContractStorage,
+    RunContract,
+)
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.storage_retry import StorageRetry
 from trainingrun_runtime.worker import requirements, user_code

@@ -1,9 +1,9 @@
-"""The directory of files by which the processes of a pod communicate; see `api.contract`."""
+"""The directory by whose files the processes of a pod communicate; see the run contract."""
 
 import os
 from pathlib import Path
 
-from trainingrun.api.contract import STATE_DIRECTORY, STATE_DIRECTORY_ENV
+from trainingrun_protocol.contract import STATE_DIRECTORY, STATE_DIRECTORY_ENV
 
 
 def state_directory() -> Path:

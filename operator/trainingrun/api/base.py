@@ -1,14 +1,13 @@
-"""The common base of every API model: camelCase outside, snake_case inside, no unknown fields.
-
-Messages between operator and runtime alone ignore unknown fields, so that either can be newer.
-"""
+"""The common base of every object of the API: no unknown fields, and rules that hold."""
 
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
+
+from trainingrun_protocol.wire import Wire
 
 
 class Rule(NamedTuple):
@@ -63,16 +62,10 @@ def matching(field: str, pattern: str, message: str) -> Rule:
     return Rule(cel, message, holds, field)
 
 
-class Model(BaseModel):
-    """A frozen model whose attribute docstrings become the CRD's field descriptions."""
+class Model(Wire):
+    """An object of the API, whose attribute docstrings become the CRD's field descriptions."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(extra="forbid")
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     """Constraints on this object; each becomes an `x-kubernetes-validations` entry."""
@@ -83,16 +76,6 @@ class Model(BaseModel):
             if rule.holds and not rule.holds(self):
                 raise BrokenRuleError(rule)
         return self
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON data with the API's own names; unset optional fields are left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-class Wire(Model):
-    """A message, or what the runtime writes for itself; fields of a newer version are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 class StatusModel(Model):

@@ -10,6 +10,8 @@ from typing import Any, cast
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from trainingrun_protocol.wire import Wire
+
 from .base import Model, Rule
 from .status import RunStatus
 from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
@@ -83,8 +85,8 @@ class _WithRulesAndDefaults(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found = super().model_schema(schema)
-        model = cast("type[Model]", schema["cls"])
-        if rules := _validations(model.rules):
+        model = cast("type[Wire]", schema["cls"])
+        if issubclass(model, Model) and (rules := _validations(model.rules)):
             found["x-kubernetes-validations"] = rules
         for name, field in model.model_fields.items():
             annotation = field.annotation

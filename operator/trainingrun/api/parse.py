@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from .base import BrokenRuleError, Model
+from trainingrun_protocol.wire import Wire
+
+from .base import BrokenRuleError
 from .v1alpha1 import API_VERSION, KIND, TrainingRun
 
 _EXPECTED = {
@@ -162,9 +164,9 @@ def _path(location: Location) -> str:
     return path
 
 
-def _model_at(location: Location) -> type[Model] | None:
+def _model_at(location: Location) -> type[Wire] | None:
     """The model whose fields are at a location; None where there is none."""
-    model: type[Model] | None = TrainingRun
+    model: type[Wire] | None = TrainingRun
     for part in location:
         if isinstance(part, int):
             continue  # an item of a list, whose model the list's field already gave
@@ -173,12 +175,12 @@ def _model_at(location: Location) -> type[Model] | None:
     return model
 
 
-def _fields(model: type[Model] | None) -> Mapping[str, Any]:
+def _fields(model: type[Wire] | None) -> Mapping[str, Any]:
     return model.model_fields if model else {}
 
 
-def _inner_model(annotation: Any) -> type[Model] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Model):
+def _inner_model(annotation: Any) -> type[Wire] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Wire):
         return annotation
     return next((model for arg in get_args(annotation) if (model := _inner_model(arg))), None)
 

@@ -8,9 +8,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from trainingrun_protocol.progress import (
+    MOST_RANKS,
+    MOST_WARNINGS,
+    RankMemory,
+    RankRow,
+    SlowestRank,
+)
+from trainingrun_protocol.sweep_table import MOST_TRIALS
+
 from .base import StatusModel
-from .progress import MOST_RANKS, MOST_WARNINGS, RankMemory, RankRow, SlowestRank
-from .sweep_table import MOST_TRIALS
 
 MOST_ATTEMPTS = 20
 """Attempts in a status, the newest."""

@@ -6,9 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, Strict
 from pydantic.json_schema import WithJsonSchema
 
+from trainingrun_protocol.sweep_table import MOST_TRIALS
+
 from .base import Model, Rule
 from .spec_fields import SCALAR_SCHEMA, Whole
-from .sweep_table import MOST_TRIALS
 
 _LONGEST_TEXT = 200
 

@@ -9,7 +9,8 @@ import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ..api.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
+from trainingrun_protocol.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
+
 from .terminal import CliError
 
 _LEFT_OUT = ("__pycache__", ".git")

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ..api.progress import MOST_RANKS
+from trainingrun_protocol.progress import MOST_RANKS
+from trainingrun_protocol.sweep_table import TrialState
+
 from ..api.status import Phase
-from ..api.sweep_table import TrialState
 from ..local import terminal_text
 from ..local.terminal_text import plain
 

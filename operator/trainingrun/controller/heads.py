@@ -2,7 +2,7 @@
 
 Labels alone decide nothing: whoever may create pods can label one like a run's head. Its progress
 document is read with bounded cost, since the pod runs the user's code: what a healthy runtime could
-exceed is cut (see `api.bounded`), and what it never sends is refused.
+exceed is cut (see `trainingrun_protocol.bounded`), and what it never sends is refused.
 """
 
 import json
@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from ..api.contract import PROGRESS_PORT
-from ..api.progress import Progress
+from trainingrun_protocol.contract import PROGRESS_PORT
+from trainingrun_protocol.progress import Progress
+
 from ..cluster.object_store import Object
 from ..reconciling.pod_status import controller_uid
 from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TOKEN_KEY_LABEL

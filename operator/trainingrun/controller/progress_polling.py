@@ -17,7 +17,8 @@ from typing import Literal
 
 import aiohttp
 
-from ..api.progress import Progress
+from trainingrun_protocol.progress import Progress
+
 from ..cluster.interface import text_of
 from . import heads
 from .heads import Target

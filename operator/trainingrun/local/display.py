@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from ..api import progress as documents
+from trainingrun_protocol import progress as documents
+
 from . import terminal_text
 from .interruptions import Interruption
 from .terminal_text import cell, plain, plain_lines

@@ -3,9 +3,16 @@
 import subprocess
 from pathlib import Path
 
-from ..api.contract import CONTRACT_ENV, OUTPUT_ENV, PROGRESS_FILE, SUSPEND_FILE, RunContract
-from ..api.exit_codes import SUSPEND_EXIT_CODE
-from ..api.progress import Progress
+from trainingrun_protocol.contract import (
+    CONTRACT_ENV,
+    OUTPUT_ENV,
+    PROGRESS_FILE,
+    SUSPEND_FILE,
+    RunContract,
+)
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import Progress
+
 from . import processes
 from .ray_nodes import LocalRay
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..api.contract import ContractRestore
+from trainingrun_protocol.contract import ContractRestore
+
 from ..api.v1alpha1 import Storage, TrainingRun
 from ..rendering import names
 from .machine import LocalError

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..api.progress import Progress, Record, RecordKind, RunState
+from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
 _LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST)
 

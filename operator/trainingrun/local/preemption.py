@@ -2,7 +2,8 @@
 
 import time
 
-from ..api.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHERS_FOLDER
+from trainingrun_protocol.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHERS_FOLDER
+
 from .ray_nodes import NOTICE_SECONDS, LocalRay, Node
 
 _GRACE_S = 5.0

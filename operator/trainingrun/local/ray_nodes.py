@@ -22,7 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..api.contract import NOTICE_ENV, STATE_DIRECTORY_ENV
+from trainingrun_protocol.contract import NOTICE_ENV, STATE_DIRECTORY_ENV
+
 from ..rendering import environments
 from ..rendering.contracts import node_cpus
 from . import processes

@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..api.progress import Progress, RecordKind, RunState
+from trainingrun_protocol.progress import Progress, RecordKind, RunState
+from trainingrun_protocol.sweep_table import SweepTable
+
 from ..api.quantities import amount
-from ..api.sweep_table import SweepTable
 from .machine import LocalError
 
 RANKS_FILE = "ranks.json"

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..api.progress import Failure
+from trainingrun_protocol.progress import Failure
+
 from ..api.v1alpha1 import Failures
 from ..reconciling.attempts import retry_policy
 

@@ -13,9 +13,10 @@ from types import FrameType
 
 from rich.console import Console
 
-from ..api.contract import CONFIG_ENV, RunContract
-from ..api.exit_codes import LEASE_LOST_EXIT_CODE
-from ..api.progress import Failure, Progress
+from trainingrun_protocol.contract import CONFIG_ENV, RunContract
+from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE
+from trainingrun_protocol.progress import Failure, Progress
+
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from ..api.progress import Progress, RunState
+from trainingrun_protocol.progress import Progress, RunState
+
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
 from ..rendering.render_settings import RenderSettings

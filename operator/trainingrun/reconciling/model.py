@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from ..api.progress import Progress
+from trainingrun_protocol.progress import Progress
+
 from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from ..api.v1alpha1 import TrainingRun

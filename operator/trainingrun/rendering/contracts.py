@@ -3,9 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Literal
 
-from ..api import quantities
-from ..api.checkpoints_spec import ASSUMED_SECONDS_BETWEEN_LOSSES
-from ..api.contract import (
+from trainingrun_protocol.contract import (
     WORKER_RESOURCE,
     ContractCheckpoints,
     ContractCode,
@@ -16,6 +14,9 @@ from ..api.contract import (
     ContractTracking,
     RunContract,
 )
+
+from ..api import quantities
+from ..api.checkpoints_spec import ASSUMED_SECONDS_BETWEEN_LOSSES
 from ..api.v1alpha1 import ScriptSource, TrainingRun
 from . import names, platforms
 from .render_settings import RenderSettings

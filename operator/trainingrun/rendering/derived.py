@@ -7,7 +7,8 @@ merge, a podTemplate would replace them, or what they rest on, without a word.
 from collections.abc import Mapping
 from typing import Any
 
-from ..api.contract import NOTICE_ENV
+from trainingrun_protocol.contract import NOTICE_ENV
+
 from .platforms import EXIT_SECONDS
 
 HOOK = ["trainingrun-prestop"]

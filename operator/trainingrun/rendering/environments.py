@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from ..api.contract import CONFIG_ENV, CONTRACT_ENV, identity
+from trainingrun_protocol.contract import CONFIG_ENV, CONTRACT_ENV, identity
+
 from ..api.v1alpha1 import TrainingRun
 from .contracts import contract
 from .render_settings import RenderSettings

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ..api.contract import PROGRESS_PORT
+from trainingrun_protocol.contract import PROGRESS_PORT
+
 from ..api.v1alpha1 import TrainingRun
 from . import names, pod_templates
 from .queues import queueing

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trainingrun_protocol.contract import PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
+
 from ..api import quantities
-from ..api.contract import PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
 from ..api.quantities import more_cores, times
 from ..api.v1alpha1 import ScriptSource, TrainingRun
 from . import affinities, derived, environments, names, platforms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainingrun.api.progress import RecordKind
+from trainingrun_protocol.progress import RecordKind
 
 from ..builders import a_pod, a_ray_cluster, a_ray_job
 from . import kuberay

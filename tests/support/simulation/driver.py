@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainingrun.api.progress import Progress, RecordKind, RunState
+from trainingrun_protocol.progress import Progress, RecordKind, RunState
 
 from ..builders import unix
 from .machines import Pod

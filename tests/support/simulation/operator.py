@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from trainingrun.api.progress import Progress
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.cluster.exclusion_patch import exclusion_patch
@@ -29,6 +28,7 @@ from trainingrun.reconciling.model import (
 )
 from trainingrun.reconciling.pod_status import controller_uid
 from trainingrun.rendering import RenderSettings
+from trainingrun_protocol.progress import Progress
 
 from ..builders import T0, a_run
 from .machines import Pod

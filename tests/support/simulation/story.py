@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainingrun.api.progress import Progress
 from trainingrun.reconciling import Plan, plan
+from trainingrun_protocol.progress import Progress
 
 from ..builders import at
 from . import invariants

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api.contract import RunContract
-from trainingrun.api.progress import (
+from trainingrun_protocol.contract import RunContract
+from trainingrun_protocol.progress import (
     Failure,
     LastCheckpoint,
     Progress,

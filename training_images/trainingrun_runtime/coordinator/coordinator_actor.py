@@ -4,7 +4,7 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import ContractTrial, RunContract
+from trainingrun_protocol.contract import ContractTrial, RunContract
 
 from .coordinator import Coordinator
 

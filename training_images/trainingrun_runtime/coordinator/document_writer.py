@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from trainingrun.api.progress import Progress
+from trainingrun_protocol.progress import Progress
 
 from ..progress import document as progress_document
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from trainingrun.api.progress import RankMemory, SlowestRank
+from trainingrun_protocol.progress import RankMemory, SlowestRank
 
 from ..progress.accelerator_use import AcceleratorUse, idle_sentence
 from ..progress.memory_use import MemoryUse

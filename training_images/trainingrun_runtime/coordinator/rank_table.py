@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from typing import Any
 
-from trainingrun.api.progress import MOST_RANKS, RankRow
+from trainingrun_protocol.progress import MOST_RANKS, RankRow
 
 from ..progress.accelerator_use import AcceleratorUse
 from ..progress.memory_use import MemoryUse

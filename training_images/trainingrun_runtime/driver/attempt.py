@@ -10,9 +10,9 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import ContractCheckpoints, RunContract
-from trainingrun.api.exit_codes import SUSPEND_EXIT_CODE
-from trainingrun.api.progress import Failure, LastCheckpoint, ProgressResult
+from trainingrun_protocol.contract import ContractCheckpoints, RunContract
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import Failure, LastCheckpoint, ProgressResult
 
 from .. import user_frames
 from ..coordinator.command import Command

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.train import BackendConfig, ScalingConfig
 
-from trainingrun.api.contract import RunContract
+from trainingrun_protocol.contract import RunContract
 
 from ..ray_internals import jax_config
 from . import overruled

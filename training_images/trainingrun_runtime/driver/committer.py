@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import RunContract
+from trainingrun_protocol.contract import RunContract
 
 from ..store import late_metrics, manifest, retention
 from ..store.bucket import Bucket

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import ray
 
-from trainingrun.api.contract import CONTRACT_ENV, ContractSweep, RunContract
-from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE
-from trainingrun.api.progress import Failure
+from trainingrun_protocol.contract import CONTRACT_ENV, ContractSweep, RunContract
+from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE
+from trainingrun_protocol.progress import Failure
 
 from .. import stacks
 from ..store import manifest, restore_source, run_result

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api.contract import PROGRESS_FILE, RunContract
-from trainingrun.api.progress import Failure, Progress, ProgressResult, RunState
+from trainingrun_protocol.contract import PROGRESS_FILE, RunContract
+from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState
 
 from ..progress import document as progress_document
 from ..state_directory import state_directory

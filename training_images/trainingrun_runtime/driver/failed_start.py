@@ -4,8 +4,8 @@ import logging
 import os
 import time
 
-from trainingrun.api.contract import CONTRACT_ENV, PROGRESS_FILE, RunContract
-from trainingrun.api.progress import Failure, Progress, RunState
+from trainingrun_protocol.contract import CONTRACT_ENV, PROGRESS_FILE, RunContract
+from trainingrun_protocol.progress import Failure, Progress, RunState
 
 from ..progress import document as progress_document
 from ..state_directory import state_directory

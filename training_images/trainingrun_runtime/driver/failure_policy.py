@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.train import FailureConfig, TrainingFailedError
 
-from trainingrun.api.progress import Failure, RecordKind
+from trainingrun_protocol.progress import Failure, RecordKind
 
 from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
 from ..ray_internals.controller import FailureDecision, FailurePolicy

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE
+from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE
 
 from ..store.lease import Lease
 from ..store.storage_errors import StorageError

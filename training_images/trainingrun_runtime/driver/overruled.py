@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.train import BackendConfig, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-from trainingrun.api.contract import WORKER_RESOURCE, ContractCheckpoints, RunContract
+from trainingrun_protocol.contract import WORKER_RESOURCE, ContractCheckpoints, RunContract
 
 LONGEST_VALUE = 200
 """Characters of a value in a sentence."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from trainingrun.api.contract import CONFIG_ENV, OUTPUT_ENV
+from trainingrun_protocol.contract import CONFIG_ENV, OUTPUT_ENV
 
 from .. import user_frames
 from ..error_text import first_line

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from trainingrun.api.contract import SUSPEND_FILE
+from trainingrun_protocol.contract import SUSPEND_FILE
 
 from ..state_directory import state_directory
 

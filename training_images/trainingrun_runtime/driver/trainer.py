@@ -10,8 +10,8 @@ from typing import Any
 import ray
 from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
-from trainingrun.api.contract import ContractCheckpoints, RunContract
-from trainingrun.api.progress import ProgressResult
+from trainingrun_protocol.contract import ContractCheckpoints, RunContract
+from trainingrun_protocol.progress import ProgressResult
 
 from ..ray_internals import air_session, connection, filesystem, training
 from ..store import manifest, retention

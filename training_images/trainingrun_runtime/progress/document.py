@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from trainingrun.api.progress import Progress
+from trainingrun_protocol.progress import Progress
 
 
 def write(path: str | Path, progress: Progress) -> None:

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from trainingrun.api import contract
+from trainingrun_protocol import contract
 
 from ..state_directory import state_directory
 from .prometheus_metrics import exposition

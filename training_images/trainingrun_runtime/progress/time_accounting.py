@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainingrun.api.progress import (
+from trainingrun_protocol.progress import (
     Failure,
     LastCheckpoint,
     Progress,

@@ -4,7 +4,7 @@ earlier, and at each multiple of `checkpoints.everySteps`.
 
 import math
 
-from trainingrun.api.contract import ContractCheckpoints
+from trainingrun_protocol.contract import ContractCheckpoints
 
 from ..store.loss_history import LossHistory
 from .save_cost import SaveCost

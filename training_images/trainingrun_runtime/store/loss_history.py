@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainingrun.api.base import Wire
-from trainingrun.api.bounded import Count, Duration
+from trainingrun_protocol.bounded import Count, Duration
+from trainingrun_protocol.wire import Wire
 
 
 class LossHistory(Wire):

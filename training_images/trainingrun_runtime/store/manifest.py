@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
-from trainingrun.api.base import Wire
+from trainingrun_protocol.wire import Wire
 
 from . import late_metrics
 from .bucket import Bucket

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from trainingrun.api.contract import ContractRestore
+from trainingrun_protocol.contract import ContractRestore
 
 from . import manifest, verification
 from .bucket import Bucket

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
-from trainingrun.api.contract import ContractCheckpoints
+from trainingrun_protocol.contract import ContractCheckpoints
 
 from . import late_metrics
 from .bucket import Bucket

@@ -6,7 +6,7 @@ holds the run. One that a superseded driver writes is never read.
 
 from pydantic import ValidationError
 
-from trainingrun.api.progress import ProgressResult
+from trainingrun_protocol.progress import ProgressResult
 
 from . import lease
 from .bucket import Bucket

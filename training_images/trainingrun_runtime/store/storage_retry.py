@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from trainingrun.api.contract import STORAGE_PATIENCE_ENV
+from trainingrun_protocol.contract import STORAGE_PATIENCE_ENV
 
 from .storage_errors import AbsentError, DamagedError, UnusableError, recognize
 

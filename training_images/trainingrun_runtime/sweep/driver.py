@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 import ray
 
-from trainingrun.api.contract import ContractSweep, ContractTrial, RunContract
-from trainingrun.api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
-from trainingrun.api.progress import Failure, Progress, ProgressResult, RunState
+from trainingrun_protocol.contract import ContractSweep, ContractTrial, RunContract
+from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState
 
 from ..coordinator.command import Command
 from ..coordinator.coordinator_actor import trial_coordinator

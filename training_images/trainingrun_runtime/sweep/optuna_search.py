@@ -8,8 +8,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from trainingrun.api.contract import ContractParameter, ContractSweep
-from trainingrun.api.sweep_table import TrialState
+from trainingrun_protocol.contract import ContractParameter, ContractSweep
+from trainingrun_protocol.sweep_table import TrialState
 
 from .record import Trial
 

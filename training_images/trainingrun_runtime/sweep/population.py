@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from trainingrun.api.contract import ContractSweep
-from trainingrun.api.progress import Progress, RunState
-from trainingrun.api.sweep_table import TrialState
+from trainingrun_protocol.contract import ContractSweep
+from trainingrun_protocol.progress import Progress, RunState
+from trainingrun_protocol.sweep_table import TrialState
 
 from ..ray_internals.population import exploit
 from . import record, space

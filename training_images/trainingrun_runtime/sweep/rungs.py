@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 
-from trainingrun.api.contract import ContractSweep
+from trainingrun_protocol.contract import ContractSweep
 
 from .record import Trial
 

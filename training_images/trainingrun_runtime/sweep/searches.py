@@ -5,7 +5,7 @@ from functools import partial
 from importlib import util
 from typing import Any
 
-from trainingrun.api.contract import ContractSweep
+from trainingrun_protocol.contract import ContractSweep
 
 from . import hyperopt_search, optuna_search
 from .record import Trial

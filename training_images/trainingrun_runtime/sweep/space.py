@@ -5,7 +5,7 @@ import math
 import random
 from typing import Any
 
-from trainingrun.api.contract import ContractParameter, ContractSweep
+from trainingrun_protocol.contract import ContractParameter, ContractSweep
 
 
 def configs(sweep: ContractSweep, seed: str) -> list[dict[str, Any]]:

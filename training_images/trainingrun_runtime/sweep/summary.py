@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from trainingrun.api.contract import ContractSweep
-from trainingrun.api.progress import (
+from trainingrun_protocol.contract import ContractSweep
+from trainingrun_protocol.progress import (
     MOST_RECORDS,
     MOST_WARNINGS,
     LastCheckpoint,
@@ -13,7 +13,7 @@ from trainingrun.api.progress import (
     RunState,
     Seconds,
 )
-from trainingrun.api.sweep_table import TrialState
+from trainingrun_protocol.sweep_table import TrialState
 
 from . import record
 from .record import Trial

@@ -15,8 +15,8 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import STATE_DIRECTORY_ENV, RunContract
-from trainingrun.api.progress import Progress
+from trainingrun_protocol.contract import STATE_DIRECTORY_ENV, RunContract
+from trainingrun_protocol.progress import Progress
 
 from ..coordinator.coordinator_actor import trial_coordinator
 from ..driver.attempt import Attempt, failure_of, start_imports

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from trainingrun.api.contract import ContractRestore, ContractSweep, ContractTrial, RunContract
-from trainingrun.api.sweep_table import TrialState
+from trainingrun_protocol.contract import ContractRestore, ContractSweep, ContractTrial, RunContract
+from trainingrun_protocol.sweep_table import TrialState
 
 from ..store import manifest
 from ..store.bucket import Bucket

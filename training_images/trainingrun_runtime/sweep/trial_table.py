@@ -5,9 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from trainingrun.api.contract import ContractSweep
-from trainingrun.api.progress import Failure, Progress, RunState
-from trainingrun.api.sweep_table import TrialState
+from trainingrun_protocol.contract import ContractSweep
+from trainingrun_protocol.progress import Failure, Progress, RunState
+from trainingrun_protocol.sweep_table import TrialState
 
 from . import record, summary
 from .population import Population

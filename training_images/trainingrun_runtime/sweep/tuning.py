@@ -14,7 +14,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from trainingrun.api.contract import ContractSweep
+from trainingrun_protocol.contract import ContractSweep
 
 from ..state_directory import state_directory
 from .rungs import STEP, VALUE

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainingrun.api.contract import TENSORBOARD_FOLDER_ENV, RunContract
+from trainingrun_protocol.contract import TENSORBOARD_FOLDER_ENV, RunContract
 
 from ..state_directory import state_directory
 from ..store.bucket import Bucket

@@ -9,7 +9,7 @@ import ray
 import ray.train
 from ray.train.collective import barrier, broadcast_from_rank_zero
 
-from trainingrun.api.contract import ContractRestore
+from trainingrun_protocol.contract import ContractRestore
 
 from ..checkpoints.fetching import STATE_FILE, Fetched, Share, share_of, small_files
 from ..store import restore_source

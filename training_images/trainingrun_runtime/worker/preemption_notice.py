@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainingrun.api.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHERS_FOLDER
+from trainingrun_protocol.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WATCHERS_FOLDER
 
 from ..state_directory import state_directory
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import ray
 
-from trainingrun.api.contract import WORKER_RESOURCE
+from trainingrun_protocol.contract import WORKER_RESOURCE
 
 from ..imports import BackgroundImports, collector_paused
 from ..ray_internals import air_session, nodes, prestart

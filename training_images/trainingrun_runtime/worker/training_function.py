@@ -10,7 +10,7 @@ from typing import Any
 
 import ray.train
 
-from trainingrun.api.contract import RunContract
+from trainingrun_protocol.contract import RunContract
 
 from .. import stacks
 from ..checkpoints.background import behind_training

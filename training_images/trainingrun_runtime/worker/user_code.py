@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from trainingrun.api.contract import (
+from trainingrun_protocol.contract import (
     MAX_CODE_BYTES,
     MAX_CODE_FILES,
     MAX_UNPACKED_BYTES,

@@ -14,7 +14,7 @@ import ray
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
-from trainingrun.api.contract import WORKER_RESOURCE, RunContract
+from trainingrun_protocol.contract import WORKER_RESOURCE, RunContract
 
 from ..checkpoints import checkpoint_files
 from ..checkpoints.background import behind_training

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ...api.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
-from ...api.progress import Failure, Progress, RunState
+from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import Failure, Progress, RunState
+
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt, Budget, LossReason
 from .. import pod_status

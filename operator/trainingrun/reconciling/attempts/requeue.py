@@ -8,7 +8,8 @@ was lost is made up for by the operator's resync (`OperatorSettings.resync_s`).
 
 from collections.abc import Iterator
 
-from ...api.progress import RunState
+from trainingrun_protocol.progress import RunState
+
 from ...api.status import Attempt
 from ..context import ReconcileContext
 from ..findings import Draft

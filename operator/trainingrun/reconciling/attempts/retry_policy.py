@@ -3,7 +3,8 @@
 import re
 from datetime import timedelta
 
-from ...api.progress import Failure
+from trainingrun_protocol.progress import Failure
+
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt, Budget, Disruptions, LossReason
 from ...api.v1alpha1 import Backoff, Failures

@@ -6,7 +6,8 @@ None of this ends an attempt or uses up a budget: once the cause is corrected, t
 import re
 from datetime import datetime
 
-from ...api.progress import Progress
+from trainingrun_protocol.progress import Progress
+
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt
 from .. import pod_status

@@ -15,7 +15,8 @@ count moves along. The rules:
 
 from collections.abc import Iterable, Mapping
 
-from ...api.progress import Progress, Record, RecordKind
+from trainingrun_protocol.progress import Progress, Record, RecordKind
+
 from ...api.reasons import EventReason
 from ...api.status import Attempt, LossReason
 from .. import pod_status

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from trainingrun_protocol.progress import Progress
+
 from ...api.checkpoints_spec import Checkpoints
-from ...api.progress import Progress
 from ...api.reasons import WAITS, ConditionReason, Truth
 from ...api.status import Attempt, Condition, ConditionType, Phase, RunStatus
 from ...api.v1alpha1 import TrainingRun

@@ -11,7 +11,8 @@ share of its productive time moves to lost work.
 from datetime import datetime
 from typing import Any
 
-from ...api.progress import Progress
+from trainingrun_protocol.progress import Progress
+
 from ...api.status import Goodput, LostSeconds
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, TimeSpent

@@ -7,7 +7,9 @@ step is done. A status that followed each of these measurements would be written
 from math import isfinite
 from typing import Any
 
-from ...api.progress import Progress, RankMemory, RankRow, SlowestRank
+from trainingrun_protocol.progress import Progress, RankMemory, RankRow, SlowestRank
+from trainingrun_protocol.sweep_table import SweepTable, TrialState
+
 from ...api.status import (
     MOST_RANKED,
     Attempt,
@@ -19,7 +21,6 @@ from ...api.status import (
     TrialStatus,
 )
 from ...api.sweep_spec import Sweep
-from ...api.sweep_table import SweepTable, TrialState
 from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
 from ..findings import Draft, Findings

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from .base import Wire
 from .bounded import (
     Count,
     Duration,
@@ -23,6 +22,7 @@ from .bounded import (
     the_last,
 )
 from .sweep_table import SweepTable
+from .wire import Wire
 
 MOST_RECORDS = 100
 """Records in a document; of more, the newest are read."""

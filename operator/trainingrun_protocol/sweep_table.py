@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Wire
 from .bounded import Count, Metrics, Name, Sentence, Uri, the_last
+from .wire import Wire
 
 MOST_TRIALS = 200
 """Trials in a document, and of a sweep."""

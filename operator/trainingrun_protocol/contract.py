@@ -1,7 +1,7 @@
 """What the operator tells the runtime, and the names by which the two find each other.
 
 The operator writes a `RunContract` into the environment of the head pod ($TRAININGRUN_CONTRACT);
-the head pod answers `GET /progress` with the `Progress` of `api.progress`. The bearer tokens for
+the head pod answers `GET /progress` with the `Progress` of `progress`. The bearer tokens for
 it are the files in `TOKEN_FOLDER`. Exit codes are in `exit_codes`. Unknown fields are ignored on
 reading, so that either side can be newer.
 """
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .base import Wire
+from .wire import Wire
 
 CONTRACT_ENV = "TRAININGRUN_CONTRACT"
 """The driver's `RunContract`, as JSON."""

@@ -1,0 +1,1 @@
+"""What operator and runtime exchange: run contract, progress document, sweep table, exit codes."""
