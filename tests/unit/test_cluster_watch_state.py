@@ -8,6 +8,7 @@ import pytest
 
 from support.builders import an_object
 from support.watches import Answer, a_watch
+from trainingrun.cluster.api_client import Forbidden
 from trainingrun.cluster.watch_state import STALE_AFTER_S, HistoryRewound
 
 
@@ -49,6 +50,28 @@ def test_a_kind_that_is_checked_and_missing_is_no_sign_that_kopf_hangs(watch, cl
     clock[0] += 3600
     watch.set_missing()
     assert (watch.alive_at, watch.stale) == (clock[0], None)
+
+
+def test_what_is_requested_again_now_and_then_is_watched_however_often_it_is_refused(watch, clock):
+    for _ in range(10):
+        clock[0] += 8
+        assert 0 < watch.unwatched_s <= 8
+        watch.began(watches=False)
+        assert watch.unwatched_s == 0
+        watch.refused(Forbidden("things are forbidden"))
+    clock[0] += 300
+    assert watch.unwatched_s == 300
+
+
+def test_a_watch_that_has_just_ended_is_no_longer_unwatched_than_that(watch, clock):
+    watch.state = "synced"
+    watch.began(watches=True)
+    watch.opened(Answer())
+    clock[0] += 300
+    assert watch.unwatched_s == 0
+    watch.disconnected()
+    clock[0] += 1
+    assert watch.unwatched_s == 1
 
 
 class Lists:

@@ -7,7 +7,6 @@ and finds out whether KubeRay is installed.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Any, Literal, cast
 
@@ -73,7 +72,6 @@ class Watches:
         self._check_kinds = asyncio.Event()
         self._synced = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
-        self._unwatched_since: dict[str, float] = {}
         self._of_kind: dict[str, dict[str, Watch]] = {
             kind.name: {
                 namespace: self._watch(kind, namespace) for namespace in sorted(namespaces) or [""]
@@ -268,15 +266,12 @@ class Watches:
         for watch in watches:
             if served == "missing":
                 watch.set_missing()
-            elif served == "no" and watch.unwatched:  # and kopf may not request it again
+            elif served == "no" and watch.unwatched_s:  # and kopf may not request it again
                 watch.refused(NotServed(f"its CRD is there, and {kind.api_version} is not served"))
-        if served != "yes" or not any(watch.unwatched for watch in watches):
-            self._unwatched_since.pop(kind.name, None)
-            return served == "yes"
-        since = self._unwatched_since.setdefault(kind.name, time.monotonic())
-        if time.monotonic() - since > UNWATCHED_S:
+        unwatched_s = max(watch.unwatched_s for watch in watches)
+        if served == "yes" and unwatched_s > UNWATCHED_S:
             raise KindInstalledLater(f"{kind.name} was installed after the operator began")
-        return False
+        return served == "yes" and not unwatched_s
 
     async def _is_served(self, kind: Kind) -> Literal["yes", "no", "missing", "unknown"]:
         """Whether the API server serves a kind."""

@@ -115,9 +115,11 @@ class Watch:
         return None
 
     @property
-    def unwatched(self) -> bool:
-        """Whether kopf has no watch open and requests none."""
-        return self._answer is None and not self.requested
+    def unwatched_s(self) -> float:
+        """For how many seconds kopf has had no watch open and requested none; 0: it does."""
+        if self._answer is not None or self.requested:
+            return 0.0
+        return self._monotonic() - max(self.alive_at, self._fresh_at)
 
     # What kopf's requests show
 
