@@ -1,9 +1,11 @@
 """Which ranks wait for which: said after 30 s, by name, and only while it is so."""
 
+import hashlib
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ def in_session(where: str = "after a loop", since: float = LONG) -> Stand:
 
 def at_a_line(since: float = LONG, line: int = 20) -> Stand:
     return Stand(Spot.CODE, f"train.py:{line} in train", since=since)
+
+
+def blocked(line: int) -> Stand:
+    return replace(at_a_line(line=line), blocked=True)
 
 
 def returned(since: float = LONG) -> Stand:
@@ -100,7 +106,7 @@ def returned(since: float = LONG) -> Stand:
             id="rank 1 has returned, and rank 0 hangs",
         ),
         pytest.param(
-            {0: at_a_line(), 1: at_a_line(line=31), 2: at_a_line()},
+            {0: blocked(20), 1: blocked(31), 2: blocked(20)},
             3,
             "ranks 0 and 2 stand at train.py:20 in train, and rank 1 at train.py:31 in train, for "
             "over 30 s; where one waits for the other there, every rank must do the same steps",
@@ -160,7 +166,12 @@ def test_a_rank_that_may_still_report_is_not_said_to_miss_it(
         pytest.param({0: at_a_line(), 1: at_a_line()}, id="all are in a long step"),
         pytest.param({0: at_a_line()}, id="one is in a long step"),
         pytest.param(
-            {0: at_a_line(), 1: at_a_line(SHORT, 31)},
+            {0: blocked(20), 1: at_a_line(line=31)},
+            id="one waits for the others' data in each step",
+        ),
+        pytest.param({0: blocked(20), 1: blocked(20)}, id="all wait for something on one line"),
+        pytest.param(
+            {0: blocked(20), 1: replace(blocked(31), since=SHORT)},
             id="one has come to another line a moment ago",
         ),
         pytest.param({0: returned(), 1: returned()}, id="all have returned"),
@@ -219,6 +230,15 @@ class Told:
         self.calls.append(call)
         self.first.set()
 
+    def another(self, is_it: Callable[[Stand | None], bool]) -> bool:
+        """Waits for such a stand; False: it does not come."""
+        deadline = time.monotonic() + 10
+        while not any(is_it(call[2]) for call in self.calls):
+            self.first.clear()
+            if not self.first.wait(deadline - time.monotonic()):
+                return False
+        return True
+
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
@@ -249,6 +269,19 @@ def test_a_line_of_the_users_code_is_told(told: Told) -> None:
     assert stand.spot is Spot.CODE
     assert stand.where.startswith("test_runtime_standstill.py:")
     assert stand.where.endswith(" in test_a_line_of_the_users_code_is_told")
+
+
+def test_a_thread_that_computes_on_one_line_is_not_blocked_and_one_that_waits_is(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainingrun_runtime.worker.standstill_watcher.TOLD_AFTER_S", 0.5)
+    watcher = StandstillWatcher(told, 0, 1)
+    while not told.calls:  # without the interpreter's lock, so that the watcher runs meanwhile
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)
+    computing = told.calls[0][2]
+    assert told.another(lambda stand: stand is not None and stand.blocked)
+    watcher.close()
+    assert (computing.spot, computing.blocked) == (Spot.CODE, False)
 
 
 def test_a_return_is_told_at_once(told: Told) -> None:

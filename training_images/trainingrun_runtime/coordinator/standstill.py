@@ -38,6 +38,9 @@ class Stand:
     """Steps that the rank has done, where it has a session."""
     since: float = 0.0
     """Unix time in seconds."""
+    blocked: bool = False
+    """In the user's code: the training thread has used no CPU time since then. A loop that is seen
+    on the same line each time, as one that mostly waits for its data, has."""
 
 
 def sentence(stands: Mapping[int, Stand], world_size: int, now: float) -> str | None:
@@ -67,10 +70,10 @@ def sentence(stands: Mapping[int, Stand], world_size: int, now: float) -> str | 
 
 
 def _at_different_lines(long: Mapping[int, Stand], world_size: int) -> str | None:
-    """Of ranks of which all stand in the user's code: they may be in different collectives."""
+    """Of ranks that are all blocked in the user's code: they may be in different collectives."""
     lines: dict[str, list[int]] = {}
     for rank in sorted(long):
-        if long[rank].spot is Spot.CODE:
+        if long[rank].blocked:
             lines.setdefault(long[rank].where, []).append(rank)
     if len(lines) < 2 or sum(map(len, lines.values())) < world_size:
         return None

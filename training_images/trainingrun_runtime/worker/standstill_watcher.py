@@ -4,7 +4,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..coordinator.standstill import Spot, Stand
 CHECK_EVERY_S = 1.0
 TOLD_AFTER_S = 10.0
 """Seconds after which a standstill is told: a rank that moves causes no calls."""
+BLOCKED_CPU_S = 0.001
+"""CPU time that a thread may use between two checks and still count as blocked."""
 
 
 class StandstillWatcher:
@@ -30,9 +33,10 @@ class StandstillWatcher:
     def __init__(self, coordinator: Any, rank: int, group: int) -> None:
         self._coordinator, self._rank, self._group = coordinator, rank, group
         self._training = threading.get_ident()
+        self._cpu_clock = (
+            None if sys.platform == "darwin" else time.pthread_getcpuclockid(self._training)
+        )
         self._waiting: Stand | None = None
-        self._seen: Stand | None = None
-        self._since, self._told = time.monotonic(), False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="standstill", daemon=True)
         self._thread.start()
@@ -57,18 +61,36 @@ class StandstillWatcher:
         self._ended.set()
 
     def _watch(self) -> None:
+        seen: Stand | None = None
+        told: Stand | None = None
+        since = busy = time.monotonic()
+        cpu_before_s = self._cpu_s()
         while not self._ended.wait(CHECK_EVERY_S):
-            stand = self._waiting or self._line()
+            now, cpu_s, waiting = time.monotonic(), self._cpu_s(), self._waiting
+            stand = waiting or self._line()
             # Each wait is another object, also at the same place.
-            same = stand is self._seen if self._waiting else stand == self._seen
+            same = stand is seen if waiting else stand == seen
             if not same:
-                if self._told:
+                if told is not None:
                     self._tell(None, 0.0)
-                self._seen, self._since, self._told = stand, time.monotonic(), False
-            stood_s = time.monotonic() - self._since
-            if stand is not None and not self._told and stood_s >= TOLD_AFTER_S:
-                self._tell(stand, stood_s)
-                self._told = True
+                seen, since, told = stand, now, None
+            if not same or cpu_s - cpu_before_s > BLOCKED_CPU_S:
+                busy = now
+            cpu_before_s = cpu_s
+            if stand is None or now - since < TOLD_AFTER_S:
+                continue
+            blocked = stand.spot is Spot.CODE and now - busy >= TOLD_AFTER_S
+            shown = replace(stand, blocked=blocked)
+            if shown != told:
+                self._tell(shown, now - (busy if blocked else since))
+                told = shown
+
+    def _cpu_s(self) -> float:
+        """CPU time that the training thread has used; where no clock tells, it counts as busy."""
+        if self._cpu_clock is not None:
+            with suppress(OSError):  # the thread has ended
+                return time.clock_gettime(self._cpu_clock)
+        return time.monotonic()
 
     def _line(self) -> Stand | None:
         """The line of the user's code on which the training thread is."""
