@@ -1,4 +1,5 @@
-"""What the driver reports: the head pod answers `GET /progress` with a `Progress`.
+"""What the driver reports: the head pod answers `GET /progress` with a `Progress`, in which the
+`SweepTable` has the trials of a sweep.
 
 Unknown fields are ignored on reading, so that either side can be newer.
 """
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from .bounded import (
+from .wire import (
     Count,
     Duration,
     EndOfText,
@@ -19,10 +20,9 @@ from .bounded import (
     Share,
     UnixTime,
     Uri,
+    Wire,
     the_last,
 )
-from .sweep_table import SweepTable
-from .wire import Wire
 
 MOST_RECORDS = 100
 """Records in a document; of more, the newest are read."""
@@ -32,6 +32,8 @@ MOST_WARNINGS = 5
 """Warnings in a document; of more, the newest are read."""
 MOST_RANKS = 16
 """Ranks in a document."""
+MOST_TRIALS = 200
+"""Trials in a document, and of a sweep."""
 
 
 class RunState(StrEnum):
@@ -193,6 +195,51 @@ class RankRow(Wire):
     accelerator_share: Share | None = None
     """Share of the last 5 minutes, from 0 to 1, in which its NVIDIA GPUs computed; none: it has
     none, or parts of them (MIG)."""
+
+
+class TrialState(StrEnum):
+    """Where a trial of a sweep stands."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether it is not trained any further."""
+        return self in (TrialState.SUCCEEDED, TrialState.STOPPED, TrialState.FAILED)
+
+
+class TrialRow(Wire):
+    """One trial of a sweep."""
+
+    number: Count
+    """1, 2, 3 …"""
+    state: TrialState = TrialState.PENDING
+    """Where it stands."""
+    config: Metrics = Field(default_factory=dict)
+    """The values of the config that differ from trial to trial."""
+    step: Count = 0
+    """Steps done."""
+    value: float | None = None
+    """The metric as it was last reported."""
+    checkpoint_uri: Uri | None = None
+    """Its newest committed checkpoint."""
+    message: Sentence = ""
+    """Why it failed."""
+
+
+class SweepTable(Wire):
+    """All trials of a sweep."""
+
+    metric: Name
+    """Metric by which they are compared."""
+    best: Count | None = None
+    """Number of the best trial so far; none: none has reported the metric."""
+    trials: Annotated[list[TrialRow], the_last(MOST_TRIALS)] = Field(default_factory=list)
+    """Each of them, by number."""
 
 
 class ProgressResult(Wire):

@@ -9,7 +9,7 @@ from support.framework_runs import Journal
 from support.local_runs import Run
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import TrialState
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.sweep import record, searches
 from trainingrun_runtime.sweep.record import Trial

@@ -14,8 +14,7 @@ import yaml
 from support.local_runs import PATIENCE_S, ROOT, Run, wait_for_both_nodes
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
-from trainingrun_protocol.progress import Progress, RecordKind
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import Progress, RecordKind, TrialState
 from trainingrun_runtime.store import manifest, run_result
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.sweep import record

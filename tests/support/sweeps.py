@@ -1,7 +1,7 @@
 """The folder of a sweep without a training."""
 
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import TrialState
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.sweep import record

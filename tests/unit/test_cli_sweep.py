@@ -8,8 +8,7 @@ import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
 from trainingrun.local import reports
-from trainingrun_protocol.progress import Progress
-from trainingrun_protocol.sweep_table import SweepTable, TrialRow, TrialState
+from trainingrun_protocol.progress import Progress, SweepTable, TrialRow, TrialState
 
 CONFIG = {"lr": 0.0178343, "momentum": 0.9}
 TRIALS = [

@@ -6,8 +6,7 @@ import pytest
 from rich.console import Console
 
 from trainingrun.local.display import Display, summary
-from trainingrun_protocol.progress import Progress, ProgressResult, RunState
-from trainingrun_protocol.sweep_table import SweepTable, TrialRow
+from trainingrun_protocol.progress import Progress, ProgressResult, RunState, SweepTable, TrialRow
 
 
 def test_a_sweep_ends_with_its_losses_and_its_best_config() -> None:

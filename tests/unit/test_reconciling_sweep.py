@@ -12,8 +12,14 @@ from trainingrun.reconciling import Observed
 from trainingrun.reconciling.status.progress_status import result, sweep
 from trainingrun.rendering import RenderSettings, contract
 from trainingrun_protocol.contract import ContractSweep
-from trainingrun_protocol.progress import Progress, ProgressResult, RunState
-from trainingrun_protocol.sweep_table import SweepTable, TrialRow, TrialState
+from trainingrun_protocol.progress import (
+    Progress,
+    ProgressResult,
+    RunState,
+    SweepTable,
+    TrialRow,
+    TrialState,
+)
 from trainingrun_runtime.sweep.record import Trial
 from trainingrun_runtime.sweep.summary import Summary
 

@@ -5,8 +5,15 @@ from typing import Any
 import pytest
 
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
-from trainingrun_protocol.progress import Failure, Progress, Record, RecordKind, RunState, Seconds
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import (
+    Failure,
+    Progress,
+    Record,
+    RecordKind,
+    RunState,
+    Seconds,
+    TrialState,
+)
 from trainingrun_runtime.sweep import record, space
 from trainingrun_runtime.sweep.population import Population, outdated
 from trainingrun_runtime.sweep.record import Origin, Trial

@@ -16,8 +16,8 @@ from trainingrun_protocol.progress import (
     RecordKind,
     RunState,
     Seconds,
+    TrialState,
 )
-from trainingrun_protocol.sweep_table import TrialState
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease, Superseded
 from trainingrun_runtime.sweep import record, space, summary

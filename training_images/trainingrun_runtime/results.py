@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainingrun_protocol.progress import ProgressResult
-from trainingrun_protocol.sweep_table import SweepTable
+from trainingrun_protocol.progress import ProgressResult, SweepTable
 
 from .checkpoints.downloading import VerifiedFiles
 from .store import manifest, retention, run_result, verification

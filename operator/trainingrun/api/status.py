@@ -10,12 +10,12 @@ from pydantic import Field
 
 from trainingrun_protocol.progress import (
     MOST_RANKS,
+    MOST_TRIALS,
     MOST_WARNINGS,
     RankMemory,
     RankRow,
     SlowestRank,
 )
-from trainingrun_protocol.sweep_table import MOST_TRIALS
 
 from .base import StatusModel
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, Strict
 from pydantic.json_schema import WithJsonSchema
 
-from trainingrun_protocol.sweep_table import MOST_TRIALS
+from trainingrun_protocol.progress import MOST_TRIALS
 
 from .base import Model, Rule
 from .spec_fields import SCALAR_SCHEMA, Whole

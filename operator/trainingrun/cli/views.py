@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from trainingrun_protocol.progress import MOST_RANKS
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
 from ..local import terminal_text

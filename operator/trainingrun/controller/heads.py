@@ -2,7 +2,7 @@
 
 Labels alone decide nothing: whoever may create pods can label one like a run's head. Its progress
 document is read with bounded cost, since the pod runs the user's code: what a healthy runtime could
-exceed is cut (see `trainingrun_protocol.bounded`), and what it never sends is refused.
+exceed is cut (see `trainingrun_protocol.wire`), and what it never sends is refused.
 """
 
 import json

@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainingrun_protocol.progress import Progress, RecordKind, RunState
-from trainingrun_protocol.sweep_table import SweepTable
+from trainingrun_protocol.progress import Progress, RecordKind, RunState, SweepTable
 
 from ..api.quantities import amount
 from .machine import LocalError

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainingrun_protocol.bounded import Count, Duration
-from trainingrun_protocol.wire import Wire
+from trainingrun_protocol.wire import Count, Duration, Wire
 
 
 class LossHistory(Wire):

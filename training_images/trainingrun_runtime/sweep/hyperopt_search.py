@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import TrialState
 
 from .record import Trial
 

@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any
 
 from trainingrun_protocol.contract import ContractSweep
-from trainingrun_protocol.progress import Progress, RunState
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import Progress, RunState, TrialState
 
 from ..ray_internals.population import exploit
 from . import record, space

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from trainingrun_protocol.bounded import Metrics
 from trainingrun_protocol.contract import ContractSweep
-from trainingrun_protocol.sweep_table import MOST_TRIALS, SweepTable, TrialRow, TrialState
-from trainingrun_protocol.wire import Wire
+from trainingrun_protocol.progress import MOST_TRIALS, SweepTable, TrialRow, TrialState
+from trainingrun_protocol.wire import Metrics, Wire
 
 from ..store.bucket import Bucket
 from ..store.lease import Lease

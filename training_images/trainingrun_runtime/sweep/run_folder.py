@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from trainingrun_protocol.sweep_table import SweepTable
+from trainingrun_protocol.progress import SweepTable
 
 from ..store import lease
 from ..store.bucket import Bucket

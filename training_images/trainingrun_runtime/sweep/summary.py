@@ -12,8 +12,8 @@ from trainingrun_protocol.progress import (
     RecordKind,
     RunState,
     Seconds,
+    TrialState,
 )
-from trainingrun_protocol.sweep_table import TrialState
 
 from . import record
 from .record import Trial

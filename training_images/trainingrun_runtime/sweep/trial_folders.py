@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainingrun_protocol.contract import ContractRestore, ContractSweep, ContractTrial, RunContract
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import TrialState
 
 from ..store import manifest
 from ..store.bucket import Bucket

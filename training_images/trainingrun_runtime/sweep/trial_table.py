@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from trainingrun_protocol.contract import ContractSweep
-from trainingrun_protocol.progress import Failure, Progress, RunState
-from trainingrun_protocol.sweep_table import TrialState
+from trainingrun_protocol.progress import Failure, Progress, RunState, TrialState
 
 from . import record, summary
 from .population import Population

@@ -7,8 +7,14 @@ step is done. A status that followed each of these measurements would be written
 from math import isfinite
 from typing import Any
 
-from trainingrun_protocol.progress import Progress, RankMemory, RankRow, SlowestRank
-from trainingrun_protocol.sweep_table import SweepTable, TrialState
+from trainingrun_protocol.progress import (
+    Progress,
+    RankMemory,
+    RankRow,
+    SlowestRank,
+    SweepTable,
+    TrialState,
+)
 
 from ...api.status import (
     MOST_RANKED,
