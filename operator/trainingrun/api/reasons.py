@@ -116,364 +116,317 @@ _REJECTED = (
 )
 _CORRECT_REJECTED = "Correct the field that the message names; the operator tries again."
 
+
+def _rows(
+    type_: ConditionType,
+    status: Truth,
+    *rows: tuple[ConditionReason, str] | tuple[ConditionReason, str, str],
+) -> Iterator[ConditionRow]:
+    return (ConditionRow(type_, status, *row) for row in rows)
+
+
 CONDITIONS: tuple[ConditionRow, ...] = (
-    ConditionRow(
-        ConditionType.ACCEPTED, "True", ConditionReason.VALID, "The operator can use the spec."
-    ),
-    ConditionRow(
+    *_rows(
         ConditionType.ACCEPTED,
         "True",
-        ConditionReason.FROM_NEXT_ATTEMPT,
-        "The operator can use the spec; an edit of `checkpoints` applies from the next attempt on.",
-        "Set `suspend: true` and then false to begin the next attempt now.",
+        (ConditionReason.VALID, "The operator can use the spec."),
+        (
+            ConditionReason.FROM_NEXT_ATTEMPT,
+            "The operator can use the spec; an edit of `checkpoints` applies from the next "
+            "attempt on.",
+            "Set `suspend: true` and then false to begin the next attempt now.",
+        ),
     ),
-    ConditionRow(
+    *_rows(
         ConditionType.ACCEPTED,
         "False",
-        ConditionReason.INVALID_SPEC,
-        "An older CRD let a spec through that the operator cannot use.",
-        "Correct the field that the message names, and upgrade the CRD.",
+        (
+            ConditionReason.INVALID_SPEC,
+            "An older CRD let a spec through that the operator cannot use.",
+            "Correct the field that the message names, and upgrade the CRD.",
+        ),
+        (
+            ConditionReason.IN_OPERATOR_NAMESPACE,
+            "The run is in the operator's own namespace, where its pods could use the operator's "
+            "key.",
+            "Create the run in another namespace.",
+        ),
+        (ConditionReason.REJECTED, _REJECTED, _CORRECT_REJECTED),
     ),
-    ConditionRow(
-        ConditionType.ACCEPTED,
-        "False",
-        ConditionReason.IN_OPERATOR_NAMESPACE,
-        "The run is in the operator's own namespace, where its pods could use the operator's key.",
-        "Create the run in another namespace.",
-    ),
-    ConditionRow(
-        ConditionType.ACCEPTED, "False", ConditionReason.REJECTED, _REJECTED, _CORRECT_REJECTED
-    ),
-    ConditionRow(ConditionType.READY, "True", ConditionReason.TRAINING, "All workers train."),
-    ConditionRow(
-        ConditionType.READY,
-        "False",
-        ConditionReason.NOT_TRAINING,
-        "The run starts, waits, recovers or is being suspended.",
-        "See `phase` and the conditions Waiting and Stalled.",
-    ),
-    ConditionRow(
+    *_rows(
         ConditionType.READY,
         "True",
-        ConditionReason.SUSPENDED,
-        "The run is suspended, as its spec says.",
+        (ConditionReason.TRAINING, "All workers train."),
+        (ConditionReason.SUSPENDED, "The run is suspended, as its spec says."),
+        (ConditionReason.SUCCEEDED, "The run has succeeded."),
     ),
-    ConditionRow(ConditionType.READY, "True", ConditionReason.SUCCEEDED, "The run has succeeded."),
-    ConditionRow(ConditionType.READY, "False", ConditionReason.FAILED, "The run has failed."),
-    ConditionRow(
+    *_rows(
         ConditionType.READY,
         "False",
-        ConditionReason.DELETING,
-        "The TrainingRun is deleted and its pods are freed; finalizers of others hold the object.",
-        "Have whoever set the finalizers remove them.",
+        (
+            ConditionReason.NOT_TRAINING,
+            "The run starts, waits, recovers or is being suspended.",
+            "See `phase` and the conditions Waiting and Stalled.",
+        ),
+        (ConditionReason.FAILED, "The run has failed."),
+        (
+            ConditionReason.DELETING,
+            "The TrainingRun is deleted and its pods are freed; finalizers of others hold the "
+            "object.",
+            "Have whoever set the finalizers remove them.",
+        ),
     ),
-    ConditionRow(
+    *_rows(
         ConditionType.SUSPENDED,
         "True",
-        ConditionReason.SUSPENDED,
-        "`suspend` is true and every pod is gone.",
-        "Set `suspend: false` to continue from the last checkpoint.",
+        (
+            ConditionReason.SUSPENDED,
+            "`suspend` is true and every pod is gone.",
+            "Set `suspend: false` to continue from the last checkpoint.",
+        ),
     ),
-    ConditionRow(
+    *_rows(
         ConditionType.SUSPENDED,
         "False",
-        ConditionReason.SUSPENDING,
-        "`suspend` is true; the runtime makes a checkpoint and the pods are deleted.",
+        (
+            ConditionReason.SUSPENDING,
+            "`suspend` is true; the runtime makes a checkpoint and the pods are deleted.",
+        ),
+        (ConditionReason.NOT_ASKED, "`suspend` is false."),
+        (ConditionReason.ENDED, "The run has ended."),
     ),
-    ConditionRow(
-        ConditionType.SUSPENDED, "False", ConditionReason.NOT_ASKED, "`suspend` is false."
-    ),
-    ConditionRow(ConditionType.SUSPENDED, "False", ConditionReason.ENDED, "The run has ended."),
-    ConditionRow(
+    *_rows(
         ConditionType.WAITING,
         "False",
-        ConditionReason.NOTHING_IS_MISSING,
-        "The operator has found nothing that the run waits for.",
+        (
+            ConditionReason.NOTHING_IS_MISSING,
+            "The operator has found nothing that the run waits for.",
+        ),
     ),
-    ConditionRow(
+    *_rows(
         ConditionType.WAITING,
         "True",
-        ConditionReason.API_ACCESS_LOST,
-        "The operator cannot list or watch some kind of object. What runs continues.",
-        "Check the operator's RBAC and its connection to the API server.",
+        (
+            ConditionReason.API_ACCESS_LOST,
+            "The operator cannot list or watch some kind of object. What runs continues.",
+            "Check the operator's RBAC and its connection to the API server.",
+        ),
+        (
+            ConditionReason.KUBERAY_SILENT,
+            "Pods of the RayJob are missing for over a minute and KubeRay creates none.",
+            "Check that KubeRay's operator runs, watches the namespace and keeps up.",
+        ),
+        (
+            ConditionReason.KUBERAY_GAVE_UP,
+            "KubeRay marked the RayJob as failed although its driver answers. The operator "
+            "requests a checkpoint, and the next attempt continues from it.",
+            "Check that KubeRay's operator can reach port 8265 of the head pod.",
+        ),
+        (
+            ConditionReason.NAME_TAKEN,
+            "A RayJob of the next attempt's name belongs to another owner, such as a deleted run "
+            "of the same name.",
+            "Delete that RayJob, or wait until it is gone.",
+        ),
+        (
+            ConditionReason.RESTORE_SOURCE_MISSING,
+            "The namespace has no TrainingRun of the name in `storage.restoreFrom.run`.",
+            "Create it, or create this run again with the right name or with `restoreFrom.uri`.",
+        ),
+        (ConditionReason.QUOTA_EXCEEDED, _QUOTA, "Raise the quota, or request less."),
+        (
+            ConditionReason.UNSCHEDULABLE,
+            "The scheduler finds no node for a pod.",
+            "Add nodes, request less, or correct the node selection; the message says what is "
+            "short.",
+        ),
+        (
+            ConditionReason.STORAGE_UNAVAILABLE,
+            "The bucket does not answer the driver. Training continues; uploads and commits wait.",
+            "Check the bucket, its credentials and the network.",
+        ),
+        (
+            ConditionReason.RANKS_WAIT,
+            "Ranks wait for others for over 30 s: these do not call `ray.train.report`, work for "
+            "long before they do, or do fewer or more steps. Nothing is ended for that.",
+            "Have every rank do the same steps and call `ray.train.report` equally often. Wait "
+            "where a rank evaluates or saves before its call.",
+        ),
+        (
+            ConditionReason.DRIVER_SILENT,
+            "The operator cannot read the driver's progress although KubeRay calls the job "
+            "running. Nothing is ended for that.",
+            "Let the operator reach port 8484 of the head pod, and read the driver's log.",
+        ),
+        (
+            ConditionReason.POD_TERMINATING,
+            "A pod is still there over a minute after its grace period although its node is ready.",
+            "Check the node's kubelet, or delete the pod with `--force`.",
+        ),
+        (
+            ConditionReason.DELETION_HANGS,
+            "The deletion of an object waits for a finalizer for over a minute.",
+            "Check that KubeRay's operator runs, or remove the finalizers.",
+        ),
+        (
+            ConditionReason.FOREIGN_OBJECT,
+            "An object of an ended attempt has another owner.",
+            "Delete it or remove the labels.",
+        ),
+        (
+            ConditionReason.PODS_CRASH,
+            "Pods of the head or of the workers have ended by themselves twice or more since the "
+            "last new step. The attempt ends when they continue so.",
+            "Read the container's message; correct the image or a `podTemplate` if that is the "
+            "cause.",
+        ),
+        (
+            ConditionReason.ACTION_FAILS,
+            "Creating, changing or deleting an object of the run does not work for over 10 s: the "
+            "API server or an admission webhook does not answer in time.",
+            "Check the webhook or policy that the message names; the operator tries again.",
+        ),
     ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.KUBERAY_SILENT,
-        "Pods of the RayJob are missing for over a minute and KubeRay creates none.",
-        "Check that KubeRay's operator runs, watches the namespace and keeps up.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.KUBERAY_GAVE_UP,
-        "KubeRay marked the RayJob as failed although its driver answers. The operator requests "
-        "a checkpoint, and the next attempt continues from it.",
-        "Check that KubeRay's operator can reach port 8265 of the head pod.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.NAME_TAKEN,
-        "A RayJob of the next attempt's name belongs to another owner, such as a deleted run of "
-        "the same name.",
-        "Delete that RayJob, or wait until it is gone.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.RESTORE_SOURCE_MISSING,
-        "The namespace has no TrainingRun of the name in `storage.restoreFrom.run`.",
-        "Create it, or create this run again with the right name or with `restoreFrom.uri`.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.QUOTA_EXCEEDED,
-        _QUOTA,
-        "Raise the quota, or request less.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.UNSCHEDULABLE,
-        "The scheduler finds no node for a pod.",
-        "Add nodes, request less, or correct the node selection; the message says what is short.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.STORAGE_UNAVAILABLE,
-        "The bucket does not answer the driver. Training continues; uploads and commits wait.",
-        "Check the bucket, its credentials and the network.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.RANKS_WAIT,
-        "Ranks wait for others for over 30 s: these do not call `ray.train.report`, work for long "
-        "before they do, or do fewer or more steps. Nothing is ended for that.",
-        "Have every rank do the same steps and call `ray.train.report` equally often. Wait where a "
-        "rank evaluates or saves before its call.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.DRIVER_SILENT,
-        "The operator cannot read the driver's progress although KubeRay calls the job running. "
-        "Nothing is ended for that.",
-        "Let the operator reach port 8484 of the head pod, and read the driver's log.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.POD_TERMINATING,
-        "A pod is still there over a minute after its grace period although its node is ready.",
-        "Check the node's kubelet, or delete the pod with `--force`.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.DELETION_HANGS,
-        "The deletion of an object waits for a finalizer for over a minute.",
-        "Check that KubeRay's operator runs, or remove the finalizers.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.FOREIGN_OBJECT,
-        "An object of an ended attempt has another owner.",
-        "Delete it or remove the labels.",
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.PODS_CRASH,
-        "Pods of the head or of the workers have ended by themselves twice or more since the last "
-        "new step. The attempt ends when they continue so.",
-        "Read the container's message; correct the image or a `podTemplate` if that is the cause.",
-    ),
-    ConditionRow(
+    *_rows(
         ConditionType.STALLED,
         "False",
-        ConditionReason.NOTHING_IS_MISSING,
-        "The operator has found nothing that somebody has to correct.",
+        (
+            ConditionReason.NOTHING_IS_MISSING,
+            "The operator has found nothing that somebody has to correct.",
+        ),
     ),
-    ConditionRow(
+    *_rows(
         ConditionType.STALLED,
         "True",
-        ConditionReason.FAILED,
-        "The run has failed; condition Failed says why.",
-        "See condition Failed.",
+        (
+            ConditionReason.FAILED,
+            "The run has failed; condition Failed says why.",
+            "See condition Failed.",
+        ),
+        (
+            ConditionReason.INVALID_SPEC,
+            "As in condition Accepted, and no attempt runs.",
+            "See condition Accepted.",
+        ),
+        (
+            ConditionReason.IN_OPERATOR_NAMESPACE,
+            "As in condition Accepted.",
+            "See condition Accepted.",
+        ),
+        (
+            ConditionReason.KUBERAY_MISSING,
+            "The cluster has no RayJob resource.",
+            "Install KubeRay 1.6 or later.",
+        ),
+        (
+            ConditionReason.KUBERAY_TOO_OLD,
+            "The RayJob resource has no submissionMode HTTPMode.",
+            "Upgrade KubeRay and its CRDs to 1.6 or later.",
+        ),
+        (
+            ConditionReason.IMAGE_CANNOT_BE_PULLED,
+            "A node cannot pull the training image.",
+            "Check the image's name and the pull secret.",
+        ),
+        (
+            ConditionReason.SECRET_MISSING,
+            "A Secret that a pod uses does not exist.",
+            "Create it; the pods then start.",
+        ),
+        (
+            ConditionReason.CONFIG_MAP_MISSING,
+            "A ConfigMap that a pod uses does not exist.",
+            "Create it; the pods then start.",
+        ),
+        (
+            ConditionReason.KEY_MISSING,
+            "A Secret or ConfigMap lacks a key that a pod uses.",
+            "Add the key; the pods then start.",
+        ),
+        (
+            ConditionReason.RAY_TOKEN_MISSING,
+            "KubeRay has not created the Secret with the token of Ray's API.",
+            "Read the log of KubeRay's operator, or set the chart's `training.rayAuth` to "
+            "`disabled`.",
+        ),
+        (
+            ConditionReason.CONTAINER_CONFIG_INVALID,
+            "The kubelet cannot create a container for another reason.",
+            "Correct what the message names, mostly in a `podTemplate`.",
+        ),
+        (
+            ConditionReason.SCRIPT_NOT_MOUNTED,
+            "A pod waits for its volumes for over 30 s, and the run trains a script of a "
+            "ConfigMap.",
+            "Check that the ConfigMap exists in the run's namespace and has the file as a key.",
+        ),
+        (ConditionReason.REJECTED, _REJECTED, _CORRECT_REJECTED),
+        (
+            ConditionReason.STATUS_REFUSED,
+            "The API server refuses the run's status. What runs continues; the operator does "
+            "nothing.",
+            "Correct the field that the message names, or upgrade the CRD.",
+        ),
+        (
+            ConditionReason.INTERNAL_ERROR,
+            "The operator fails at this run, by an error of its own. What runs continues.",
+            "Report it, with the operator's log.",
+        ),
+        (
+            ConditionReason.PODS_REFUSED,
+            "KubeRay cannot create a pod, or a node's kubelet refuses one.",
+            "Correct what the message names.",
+        ),
     ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.INVALID_SPEC,
-        "As in condition Accepted, and no attempt runs.",
-        "See condition Accepted.",
+    *_rows(ConditionType.SUCCEEDED, "True", (ConditionReason.DONE, "The training is complete.")),
+    *_rows(
+        ConditionType.SUCCEEDED,
+        "False",
+        (ConditionReason.NOT_YET, "The run has not ended."),
+        (ConditionReason.FAILED, "The run has failed."),
     ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.IN_OPERATOR_NAMESPACE,
-        "As in condition Accepted.",
-        "See condition Accepted.",
+    *_rows(
+        ConditionType.FAILED,
+        "False",
+        (ConditionReason.NOT_YET, "The run has not ended."),
+        (ConditionReason.SUCCEEDED, "The run has succeeded."),
     ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.KUBERAY_MISSING,
-        "The cluster has no RayJob resource.",
-        "Install KubeRay 1.6 or later.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.KUBERAY_TOO_OLD,
-        "The RayJob resource has no submissionMode HTTPMode.",
-        "Upgrade KubeRay and its CRDs to 1.6 or later.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.IMAGE_CANNOT_BE_PULLED,
-        "A node cannot pull the training image.",
-        "Check the image's name and the pull secret.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.SECRET_MISSING,
-        "A Secret that a pod uses does not exist.",
-        "Create it; the pods then start.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.CONFIG_MAP_MISSING,
-        "A ConfigMap that a pod uses does not exist.",
-        "Create it; the pods then start.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.KEY_MISSING,
-        "A Secret or ConfigMap lacks a key that a pod uses.",
-        "Add the key; the pods then start.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.RAY_TOKEN_MISSING,
-        "KubeRay has not created the Secret with the token of Ray's API.",
-        "Read the log of KubeRay's operator, or set the chart's `training.rayAuth` to `disabled`.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.CONTAINER_CONFIG_INVALID,
-        "The kubelet cannot create a container for another reason.",
-        "Correct what the message names, mostly in a `podTemplate`.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.SCRIPT_NOT_MOUNTED,
-        "A pod waits for its volumes for over 30 s, and the run trains a script of a ConfigMap.",
-        "Check that the ConfigMap exists in the run's namespace and has the file as a key.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.REJECTED,
-        _REJECTED,
-        _CORRECT_REJECTED,
-    ),
-    ConditionRow(
-        ConditionType.WAITING,
-        "True",
-        ConditionReason.ACTION_FAILS,
-        "Creating, changing or deleting an object of the run does not work for over 10 s: the API "
-        "server or an admission webhook does not answer in time.",
-        "Check the webhook or policy that the message names; the operator tries again.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.STATUS_REFUSED,
-        "The API server refuses the run's status. What runs continues; the operator does nothing.",
-        "Correct the field that the message names, or upgrade the CRD.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.INTERNAL_ERROR,
-        "The operator fails at this run, by an error of its own. What runs continues.",
-        "Report it, with the operator's log.",
-    ),
-    ConditionRow(
-        ConditionType.STALLED,
-        "True",
-        ConditionReason.PODS_REFUSED,
-        "KubeRay cannot create a pod, or a node's kubelet refuses one.",
-        "Correct what the message names.",
-    ),
-    ConditionRow(
-        ConditionType.SUCCEEDED, "True", ConditionReason.DONE, "The training is complete."
-    ),
-    ConditionRow(
-        ConditionType.SUCCEEDED, "False", ConditionReason.NOT_YET, "The run has not ended."
-    ),
-    ConditionRow(ConditionType.SUCCEEDED, "False", ConditionReason.FAILED, "The run has failed."),
-    ConditionRow(ConditionType.FAILED, "False", ConditionReason.NOT_YET, "The run has not ended."),
-    ConditionRow(
-        ConditionType.FAILED, "False", ConditionReason.SUCCEEDED, "The run has succeeded."
-    ),
-    ConditionRow(
+    *_rows(
         ConditionType.FAILED,
         "True",
-        ConditionReason.RESTARTS_EXHAUSTED,
-        "The training failed by itself more often than `failures.maxRestarts`.",
-        "Correct the error that the message ends with, and create the run again.",
-    ),
-    ConditionRow(
-        ConditionType.FAILED,
-        "True",
-        ConditionReason.NON_RETRIABLE_ERROR,
-        "Another attempt would end the same way: two in a row had the same error of the code "
-        "before their first step, or the script failed after its training was done.",
-        "Correct the error that the message ends with, and create the run again. Of a training "
-        "that was done, the weights are in `status.checkpoint`.",
-    ),
-    ConditionRow(
-        ConditionType.FAILED,
-        "True",
-        ConditionReason.PREEMPTIONS_EXHAUSTED,
-        "Infrastructure was lost more often than `failures.maxPreemptions`.",
-        "Use more reliable capacity, or raise the limit (-1: none).",
-    ),
-    ConditionRow(
-        ConditionType.FAILED,
-        "True",
-        ConditionReason.NO_PROGRESS,
-        "`failures.maxAttemptsWithoutProgress` attempts in a row made no newer checkpoint.",
-        "See why the attempts end, or make checkpoints more often (`checkpoints.everySeconds`).",
-    ),
-    ConditionRow(
-        ConditionType.FAILED,
-        "True",
-        ConditionReason.DEADLINE_EXCEEDED,
-        "The run was active for longer than `activeDeadlineSeconds`.",
-        "Raise the deadline and create the run again.",
-    ),
-    ConditionRow(
-        ConditionType.FAILED,
-        "True",
-        ConditionReason.REJECTED,
-        "KubeRay refuses the RayJob.",
-        "Correct what the message names, mostly in a `podTemplate`, and create the run again.",
+        (
+            ConditionReason.RESTARTS_EXHAUSTED,
+            "The training failed by itself more often than `failures.maxRestarts`.",
+            "Correct the error that the message ends with, and create the run again.",
+        ),
+        (
+            ConditionReason.NON_RETRIABLE_ERROR,
+            "Another attempt would end the same way: two in a row had the same error of the code "
+            "before their first step, or the script failed after its training was done.",
+            "Correct the error that the message ends with, and create the run again. Of a training "
+            "that was done, the weights are in `status.checkpoint`.",
+        ),
+        (
+            ConditionReason.PREEMPTIONS_EXHAUSTED,
+            "Infrastructure was lost more often than `failures.maxPreemptions`.",
+            "Use more reliable capacity, or raise the limit (-1: none).",
+        ),
+        (
+            ConditionReason.NO_PROGRESS,
+            "`failures.maxAttemptsWithoutProgress` attempts in a row made no newer checkpoint.",
+            "See why the attempts end, or make checkpoints more often "
+            "(`checkpoints.everySeconds`).",
+        ),
+        (
+            ConditionReason.DEADLINE_EXCEEDED,
+            "The run was active for longer than `activeDeadlineSeconds`.",
+            "Raise the deadline and create the run again.",
+        ),
+        (
+            ConditionReason.REJECTED,
+            "KubeRay refuses the RayJob.",
+            "Correct what the message names, mostly in a `podTemplate`, and create the run again.",
+        ),
     ),
 )
 """Every condition that the operator writes; see `documented`."""

@@ -14,7 +14,7 @@ from types import FrameType
 from rich.console import Console
 
 from trainingrun_protocol.contract import CONFIG_ENV, RunContract
-from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE
+from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, LEASE_LOST_EXIT_CODE
 from trainingrun_protocol.progress import Failure, Progress
 
 from ..api.v1alpha1 import TrainingRun
@@ -270,7 +270,7 @@ class _FailedAttempt:
 
 
 def _outcome(code: int, progress: Progress | None) -> Progress | str | _FailedAttempt:
-    if code == 0 and progress is not None and progress.result is not None:
+    if code == DONE_EXIT_CODE and progress is not None and progress.result is not None:
         return progress
     if code == LEASE_LOST_EXIT_CODE:
         return "another process trains this run now, and only one may"

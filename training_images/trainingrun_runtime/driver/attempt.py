@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from trainingrun_protocol.contract import ContractCheckpoints, RunContract
-from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import Failure, LastCheckpoint, ProgressResult
 
 from .. import user_frames
@@ -33,11 +33,9 @@ from . import lease_keeper, script, suspend_request
 from .background import Background
 from .committer import Committer
 from .driver_documents import Documents
-from .failed_start import FAILED
 
 log = logging.getLogger(__name__)
 
-DONE = 0
 COMMITS_AFTER_FAILURE_S = 60.0
 """Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
 COORDINATOR_TIMEOUT_S = 30.0
@@ -203,7 +201,7 @@ class Attempt:
             self._write_final(
                 coordinator.succeeded.remote(written), lambda: self._documents.succeeded(written)
             )
-            return DONE
+            return DONE_EXIT_CODE
         from ray.train import TrainingFailedError
 
         from ..known_errors.failure_causes import FailureCause, classify
@@ -233,7 +231,7 @@ class Attempt:
             update = {"kind": "Application", "retry": retry_of(error)}
             failure = failure.model_copy(update=update)
         self.fail(failure)
-        return FAILED
+        return FAILED_EXIT_CODE
 
     def _result(self) -> tuple[ProgressResult, int]:
         """What the bucket has, and the newest checkpoint's step; 0: there is no checkpoint."""

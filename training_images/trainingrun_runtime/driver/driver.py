@@ -9,7 +9,7 @@ from typing import Protocol
 import ray
 
 from trainingrun_protocol.contract import CONTRACT_ENV, ContractSweep, RunContract
-from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE
+from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, LEASE_LOST_EXIT_CODE
 from trainingrun_protocol.progress import Failure
 
 from .. import stacks
@@ -19,9 +19,8 @@ from ..store.lease import Lease, Superseded
 from ..store.storage_retry import StorageRetry
 from ..worker import user_code
 from ..worker.user_code import UserCode
-from .attempt import DONE, Attempt, failure_of, start_imports
+from .attempt import Attempt, failure_of, start_imports
 from .driver_documents import Documents
-from .failed_start import FAILED
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +65,13 @@ def main(start_sweep: StartSweep) -> int:
         if done is not None:
             # The head was lost before the operator read the result: report it again.
             final.succeeded(done)
-            return DONE
+            return DONE_EXIT_CODE
         holder = os.environ.get("POD_NAME", "")
         lease = retry(lambda: Lease.take(bucket, contract.attempt, holder, started))
         done = retry(lambda: run_result.adopt(lease))
         if done is not None:
             final.succeeded(done)
-            return DONE
+            return DONE_EXIT_CODE
         committed = retry(lambda: manifest.committed(bucket))
         source = contract.restore_from
         if source is not None and not committed:
@@ -94,7 +93,7 @@ def main(start_sweep: StartSweep) -> int:
     except Exception as error:
         final.failed(failure_of(error))
         log.exception("the attempt did not start")
-        return FAILED
+        return FAILED_EXIT_CODE
     try:
         return attempt.run()
     except Superseded as error:
@@ -103,7 +102,7 @@ def main(start_sweep: StartSweep) -> int:
     except Exception as error:
         log.exception("the attempt ended with an unexpected error")
         attempt.fail(failure_of(error))
-        return FAILED
+        return FAILED_EXIT_CODE
 
 
 def _connect(code: UserCode | None) -> None:

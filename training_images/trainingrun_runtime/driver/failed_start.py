@@ -5,15 +5,13 @@ import os
 import time
 
 from trainingrun_protocol.contract import CONTRACT_ENV, PROGRESS_FILE, RunContract
+from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 from trainingrun_protocol.progress import Failure, Progress, RunState
 
 from ..progress import document as progress_document
 from ..state_directory import state_directory
 
 log = logging.getLogger(__name__)
-
-FAILED = 1
-"""The driver's exit code; the reason is `failure` of the progress document."""
 
 
 def report(sentence: str) -> int:
@@ -25,4 +23,4 @@ def report(sentence: str) -> int:
         attempt=contract.attempt, state=RunState.FAILED, time=time.time(), failure=failure
     )
     progress_document.write(state_directory() / PROGRESS_FILE, final)
-    return FAILED
+    return FAILED_EXIT_CODE

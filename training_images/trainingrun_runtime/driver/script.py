@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from trainingrun_protocol.contract import CONFIG_ENV, OUTPUT_ENV
+from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 
 from .. import user_frames
 from ..error_text import first_line
-from .failed_start import FAILED
 
 
 class FailedAfterTraining(Exception):
@@ -77,7 +77,8 @@ class _Copied:
 def _keep_driver_on_exit() -> None:
     """Make `os._exit` end the script, not the driver, which says how the run ends.
 
-    Of another thread it ends the driver, with `FAILED` instead of 0, which means that it is done.
+    Of another thread it ends the driver, and with a failure's code instead of 0, which means that
+    it is done.
     """
     exit_now, driver = os._exit, os.getpid()
 
@@ -86,6 +87,6 @@ def _keep_driver_on_exit() -> None:
             exit_now(code)
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(code)
-        exit_now(code or FAILED)
+        exit_now(code or FAILED_EXIT_CODE)
 
     os._exit = exit_checked  # type: ignore[assignment]

@@ -17,16 +17,19 @@ from typing import Any, NoReturn
 import ray
 
 from trainingrun_protocol.contract import ContractSweep, ContractTrial, RunContract
-from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from trainingrun_protocol.exit_codes import (
+    DONE_EXIT_CODE,
+    FAILED_EXIT_CODE,
+    LEASE_LOST_EXIT_CODE,
+    SUSPEND_EXIT_CODE,
+)
 from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState
 
 from ..coordinator.command import Command
 from ..coordinator.coordinator_actor import trial_coordinator
 from ..driver import lease_keeper, suspend_request
-from ..driver.attempt import DONE
 from ..driver.background import Background
 from ..driver.driver_documents import Documents
-from ..driver.failed_start import FAILED
 from ..error_text import first_line
 from ..progress import document as progress_document
 from ..state_directory import state_directory
@@ -259,7 +262,7 @@ class SweepDriver:
         if self._failure is not None or best is None:
             log.error("the sweep failed: %s", self._failure)
             self._end(RunState.FAILED)
-            return FAILED
+            return FAILED_EXIT_CODE
         result = ProgressResult(
             metrics=best.metrics,
             checkpoint_uri=best.checkpoint_uri,
@@ -268,7 +271,7 @@ class SweepDriver:
         )
         self._result = self._retry(lambda: run_result.write(self._lease, result))
         self._end(RunState.SUCCEEDED)
-        return DONE
+        return DONE_EXIT_CODE
 
     def _store_reports(self, error: str | None, source: str = "sweep") -> None:
         if error is None:
