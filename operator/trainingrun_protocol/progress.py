@@ -218,13 +218,13 @@ class TrialRow(Wire):
     number: Count
     """1, 2, 3 …"""
     state: TrialState = TrialState.PENDING
-    """Where it stands."""
+    """Where it stands; Stopped: by ASHA, before its end."""
     config: Metrics = Field(default_factory=dict)
-    """The values of the config that differ from trial to trial."""
+    """Its values of the config that differ from trial to trial."""
     step: Count = 0
     """Steps done."""
     value: float | None = None
-    """The metric as it was last reported."""
+    """spec.sweep.metric as it was last reported."""
     checkpoint_uri: Uri | None = None
     """Its newest committed checkpoint."""
     message: Sentence = ""

@@ -9,7 +9,7 @@ import yaml
 
 from support.apiserver import ApiError, ApiServer
 from support.goldens import BATCH_INFERENCE, GOLDEN, SAMPLES, a_run, rendered
-from trainingrun.api.pod_template import RAY_CONTAINERS
+from trainingrun.api.pods_spec import RAY_CONTAINERS
 
 FILES = sorted(GOLDEN.glob("*.yaml"))
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from support.constraints import MINIMAL, MISSING, manifest_with
+from trainingrun.api.base import MOST_LEVELS
 from trainingrun.api.parse import InvalidRunError, parse
-from trainingrun.api.spec_fields import MOST_LEVELS
 
 SENTENCES = [
     ("spec.wrokers", {}, "spec.wrokers is not a field; did you mean workers?"),

@@ -1,11 +1,14 @@
-"""The common base of every object of the API: no unknown fields, and rules that hold."""
+"""What all sections of the spec have in common: models that know all their fields, with rules that
+hold, and types of fields.
+"""
 
 import re
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from pydantic import ConfigDict, model_validator
+from pydantic import AfterValidator, ConfigDict, Strict, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from trainingrun_protocol.wire import Wire
 
@@ -78,9 +81,78 @@ class Model(Wire):
         return self
 
 
-class StatusModel(Model):
-    """A part of the status. Fields of a newer operator are ignored, so that an older one that takes
-    over again loses no more than those.
-    """
+Whole = Annotated[int, Strict()]
+"""A whole number; "4" and true are none, as for the API server."""
 
-    model_config = ConfigDict(extra="ignore")
+Switch = Annotated[bool, Strict()]
+"""true or false; "yes" and 1 are neither."""
+
+
+MOST_LEVELS = 32
+"""Of objects and lists in a `Freeform` field, which itself is the first."""
+
+
+def _not_too_deep(value: dict[str, Any]) -> dict[str, Any]:
+    level: list[Any] = [value]
+    for _ in range(MOST_LEVELS):
+        level = [inner for outer in level for inner in _items(outer) if _items(inner)]
+        if not level:
+            return value
+    raise PydanticCustomError(
+        "nested_too_deeply", f"must be nested at most {MOST_LEVELS} levels deep; flatten it"
+    )
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+Freeform = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
+"""Any JSON object of at most `MOST_LEVELS`; the CRD keeps its fields as they are."""
+
+_OBJECT_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+
+_OWN_VARIABLES = (
+    "POD_NAME",
+    "NODE_NAME",
+    "RAY_ADDRESS",
+    "RAY_IP",
+    "RAY_PORT",
+    "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN",
+    "RAY_CLOUD_INSTANCE_ID",
+    "RAY_CLUSTER_NAME",
+    "RAY_NODE_TYPE_NAME",
+    "RAY_REDIS_ADDRESS",
+    "FQ_RAY_IP",
+)
+_OWN_PREFIXES = ("TRAININGRUN_", "KUBERAY_")
+"""Environment variables of Ray's containers that the operator or KubeRay sets; with another value
+the node does not start, or is taken for another one."""
+
+
+def object_name(field: str, what: str) -> Rule:
+    """The field is the name of a Kubernetes object."""
+    return matching(
+        field,
+        _OBJECT_NAME,
+        f"must be the name of a {what}: lower-case letters, digits, hyphens and dots",
+    )
+
+
+def is_own_variable(name: str) -> bool:
+    """Whether users cannot set the environment variable of that name."""
+    return name in _OWN_VARIABLES or name.startswith(_OWN_PREFIXES)
+
+
+def own_variable_cel(name: str) -> str:
+    """`is_own_variable` in CEL, of the expression `name`."""
+    prefixes = (f"{name}.startsWith('{prefix}')" for prefix in _OWN_PREFIXES)
+    return " || ".join((f"{name} in {list(_OWN_VARIABLES)}", *prefixes))
+
+
+def without_default(schema: dict[str, Any]) -> None:
+    """For `json_schema_extra`: the CRD has no default."""
+    schema.pop("default", None)

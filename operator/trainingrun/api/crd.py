@@ -74,7 +74,7 @@ def crd() -> Schema:
     }
 
 
-def schema(model: type[Model]) -> Schema:
+def schema(model: type[Wire]) -> Schema:
     """The structural schema of one model."""
     found = model.model_json_schema(by_alias=True, schema_generator=_WithRulesAndDefaults)
     return _structural(found, found.get("$defs", {}))

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from .base import Model, Rule
-from .spec_fields import Whole
+from .base import Model, Rule, Whole
 
 
 class Backoff(Model):

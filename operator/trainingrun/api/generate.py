@@ -5,15 +5,18 @@ docs/conditions.md, below the current folder. With --check nothing is written, a
 differs ends it with code 1.
 """
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from .crd import crd
+from .crd import PRINTER_COLUMNS, Schema, crd
+from .quantities import MAX_LENGTH
 from .reasons import conditions_page
-from .reference import reference
+from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
 
 _NOTE = "# Generated from operator/trainingrun/api by `make generate`; do not edit.\n"
 
@@ -24,7 +27,7 @@ def generated() -> Mapping[Path, str]:
     return {
         Path("manifests/crd/trainingruns.yaml"): _NOTE + text,
         Path("charts/trainingrun-operator/templates/crd.yaml"): _NOTE + _template(text),
-        Path("docs/api.md"): reference(),
+        Path("docs/api.md"): _reference(),
         Path("docs/conditions.md"): conditions_page(),
     }
 
@@ -42,6 +45,104 @@ def _template(text: str) -> str:
     head, name, rest = text.partition(f"  name: {crd()['metadata']['name']}\n")
     # {{- eats the line's end before it, so each stands at the end of what it follows.
     return "{{- if .Values.crds.enabled }}\n" + head + name + keep + rest + "{{- end }}\n"
+
+
+_HEAD = f"""# {KIND} ({API_VERSION})
+
+Generated from the models in `operator/trainingrun/api/` by `make generate`; do not edit.
+
+After creation {", ".join(f"`{field}`" for field in IMMUTABLE)} cannot change: delete the
+{KIND} and create a new one. Every other field of the spec can be changed at any time.
+
+`kubectl get tr` prints {", ".join(column[0] for column in PRINTER_COLUMNS)}.
+"""
+
+
+def _reference() -> str:
+    """docs/api.md: every field of a TrainingRun, from the same models as the CRD."""
+    root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    lines = [_HEAD, "## metadata", ""]
+    lines += [f"- `{_field_of(rule, 'metadata')}`: {rule['message']}." for rule in _rules(root)]
+    for name in ("spec", "status"):
+        for path, node in _objects(name, root["properties"][name]):
+            lines += ["", *_section(path, node)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _objects(path: str, node: Schema) -> Iterator[tuple[str, Schema]]:
+    """Every object with fields of its own, parents before children."""
+    yield path, node
+    for name, child in node["properties"].items():
+        inner, suffix = (child["items"], "[]") if "items" in child else (child, "")
+        if "properties" in inner and "x-kubernetes-preserve-unknown-fields" not in inner:
+            yield from _objects(f"{path}.{name}{suffix}", inner)
+
+
+def _section(path: str, node: Schema) -> Iterator[str]:
+    yield f"## {path}"
+    yield ""
+    yield node.get("description", "")
+    yield ""
+    required = node.get("required", ())
+    if path.startswith("spec"):
+        yield "| field | type | default | meaning |"
+        yield "| --- | --- | --- | --- |"
+        for name, child in node["properties"].items():
+            default = "required" if name in required else _default(child)
+            yield f"| `{name}` | {_type(child)} | {default} | {_cell(child)} |"
+    else:
+        yield "| field | type | meaning |"
+        yield "| --- | --- | --- |"
+        for name, child in node["properties"].items():
+            yield f"| `{name}` | {_type(child)} | {_cell(child)} |"
+    rules = [rule for rule in _rules(node) if "oldSelf" not in rule["rule"]]
+    if rules:
+        yield ""
+        for rule in rules:
+            where = _field_of(rule, "")
+            yield (
+                f"- `{where}`: {rule['message']}." if where else f"- {_sentence(rule['message'])}."
+            )
+
+
+def _rules(node: Schema) -> list[Schema]:
+    found: list[Schema] = node.get("x-kubernetes-validations", [])
+    return found
+
+
+def _field_of(rule: Schema, root: str) -> str:
+    return str(rule.get("fieldPath", root)).removeprefix(".")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _default(node: Schema) -> str:
+    if "properties" in node and "default" in node:
+        return "its fields' defaults"
+    return f"`{json.dumps(node['default'])}`" if "default" in node else ""
+
+
+def _type(node: Schema) -> str:
+    if "enum" in node:
+        return " \\| ".join(f"`{option}`" for option in node["enum"])
+    if "x-kubernetes-int-or-string" in node:
+        return "quantity" if node.get("maxLength") == MAX_LENGTH else "integer or string"
+    if "items" in node:
+        inner = node["items"].get("type", "object")
+        return f"list of {inner}s" + (f", at most {node['maxItems']}" if "maxItems" in node else "")
+    name = "JSON object" if "x-kubernetes-preserve-unknown-fields" in node else node["type"]
+    least, most = node.get("minimum"), node.get("maximum")
+    if least is not None and most is not None:
+        return f"{name}, {least:,} to {most:,}"
+    if "maxLength" in node:
+        return f"{name}, at most {node['maxLength']:,} characters"
+    return str(name)
+
+
+def _cell(node: dict[str, Any]) -> str:
+    return str(node.get("description", "")).replace("|", "\\|")
 
 
 def main(arguments: list[str]) -> int:

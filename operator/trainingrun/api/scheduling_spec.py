@@ -4,8 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from .base import Model, Rule
-from .spec_fields import object_name
+from .base import Model, Rule, object_name
 
 
 class Queue(Model):

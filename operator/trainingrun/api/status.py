@@ -1,6 +1,7 @@
 """What the operator writes back: where a run stands and what the losses cost.
 
-Times are RFC 3339 in UTC with whole seconds; durations are seconds.
+Times are RFC 3339 in UTC with whole seconds; durations are seconds. Fields of a newer operator are
+ignored, so that an older one that takes over again loses no more than those.
 """
 
 from enum import StrEnum
@@ -15,9 +16,9 @@ from trainingrun_protocol.progress import (
     RankMemory,
     RankRow,
     SlowestRank,
+    TrialRow,
 )
-
-from .base import StatusModel
+from trainingrun_protocol.wire import Wire
 
 MOST_ATTEMPTS = 20
 """Attempts in a status, the newest."""
@@ -78,7 +79,7 @@ class ConditionType(StrEnum):
     FAILED = "Failed"
 
 
-class Condition(StatusModel):
+class Condition(Wire):
     """A standard Kubernetes condition."""
 
     type: ConditionType
@@ -95,7 +96,7 @@ class Condition(StatusModel):
     """The spec's generation that this describes."""
 
 
-class Attempt(StatusModel):
+class Attempt(Wire):
     """One RayJob of the run."""
 
     number: int
@@ -120,7 +121,7 @@ class Attempt(StatusModel):
     """Last step that was reported."""
 
 
-class RunProgress(StatusModel):
+class RunProgress(Wire):
     """How far the training is."""
 
     step: int = 0
@@ -171,7 +172,7 @@ class RunProgress(StatusModel):
     """When the training last reported."""
 
 
-class CheckpointStatus(StatusModel):
+class CheckpointStatus(Wire):
     """The newest committed checkpoint."""
 
     uri: str
@@ -182,7 +183,7 @@ class CheckpointStatus(StatusModel):
     """When it was committed."""
 
 
-class RestoredFrom(StatusModel):
+class RestoredFrom(Wire):
     """The other run from which this one begins: spec.storage.restoreFrom."""
 
     uri: str
@@ -191,7 +192,7 @@ class RestoredFrom(StatusModel):
     """Step of the checkpoint that was restored from it; none: no driver has yet."""
 
 
-class Disruptions(StatusModel):
+class Disruptions(Wire):
     """What was lost so far, by kind."""
 
     preemptions: int = 0
@@ -209,7 +210,7 @@ class Disruptions(StatusModel):
     outOfMemory."""
 
 
-class LostSeconds(StatusModel):
+class LostSeconds(Wire):
     """Seconds in which the run did not train, by cause."""
 
     queue: float = 0
@@ -224,7 +225,7 @@ class LostSeconds(StatusModel):
     """Training stopped for checkpoints."""
 
 
-class Goodput(StatusModel):
+class Goodput(Wire):
     """The share of time that went into steps that counted."""
 
     percent: int = 0
@@ -235,26 +236,7 @@ class Goodput(StatusModel):
     """The rest, by cause."""
 
 
-class TrialStatus(StatusModel):
-    """One trial of a sweep."""
-
-    number: int
-    """1, 2, 3 …"""
-    state: Literal["Pending", "Running", "Succeeded", "Stopped", "Failed"]
-    """Where it stands; Stopped: by ASHA, before its end."""
-    config: dict[str, Any] = Field(default_factory=dict)
-    """Its values of the config that differ from trial to trial."""
-    step: int = 0
-    """Steps done."""
-    value: float | None = None
-    """spec.sweep.metric as it was last reported."""
-    checkpoint_uri: str | None = None
-    """Its newest committed checkpoint."""
-    message: str = ""
-    """Why it failed."""
-
-
-class SweepStatus(StatusModel):
+class SweepStatus(Wire):
     """The trials of spec.sweep."""
 
     pending: int = 0
@@ -269,7 +251,7 @@ class SweepStatus(StatusModel):
     """Trials whose training raised an error."""
     best: int | None = None
     """Number of the best trial so far: of those that succeeded, or of all while none has."""
-    trials: list[TrialStatus] = Field(
+    trials: list[TrialRow] = Field(
         default_factory=list,
         max_length=MOST_TRIALS,
         json_schema_extra={
@@ -280,7 +262,7 @@ class SweepStatus(StatusModel):
     """Each trial."""
 
 
-class RankedTrial(StatusModel):
+class RankedTrial(Wire):
     """One of the best trials of a sweep that is done."""
 
     number: int
@@ -295,7 +277,7 @@ class RankedTrial(StatusModel):
     """Its newest checkpoint."""
 
 
-class RunResult(StatusModel):
+class RunResult(Wire):
     """What a successful run leaves."""
 
     metrics: dict[str, Any] = Field(default_factory=dict)
@@ -320,7 +302,7 @@ class RunResult(StatusModel):
     before those that were stopped. status.sweep has all of them."""
 
 
-class RunStatus(StatusModel):
+class RunStatus(Wire):
     """Where the run stands."""
 
     observed_generation: int | None = None

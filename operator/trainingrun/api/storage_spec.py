@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from .base import Model, Rule, matching
-from .spec_fields import Whole, object_name
+from .base import Model, Rule, Whole, matching, object_name
 
 BUCKET_PATTERN = (
     r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+|"

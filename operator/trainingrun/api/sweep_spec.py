@@ -8,15 +8,17 @@ from pydantic.json_schema import WithJsonSchema
 
 from trainingrun_protocol.progress import MOST_TRIALS
 
-from .base import Model, Rule
-from .spec_fields import SCALAR_SCHEMA, Whole
+from .base import Model, Rule, Whole
 
 _LONGEST_TEXT = 200
 
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A number; "4" and true are none, as for the API server."""
 
-Value = Annotated[Any, WithJsonSchema(SCALAR_SCHEMA)]
+_SCALAR_SCHEMA = {"x-kubernetes-preserve-unknown-fields": True, "maxProperties": 0, "maxItems": 0}
+"""Any JSON, but nothing in an object or a list: structural schemas have no type for scalars."""
+
+Value = Annotated[Any, WithJsonSchema(_SCALAR_SCHEMA)]
 """A scalar; a `Rule` of the model also refuses empty lists and mappings."""
 
 

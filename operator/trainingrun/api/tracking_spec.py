@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from .base import Model, Rule, matching
-from .spec_fields import Whole
+from .base import Model, Rule, Whole, matching
 
 
 def _wandb_name(field: str, what: str) -> Rule:

@@ -6,11 +6,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from .base import Model, Rule, matching
-from .spec_fields import (
+from .base import (
     Freeform,
+    Model,
+    Rule,
     Whole,
     is_own_variable,
+    matching,
     object_name,
     own_variable_cel,
 )

@@ -9,14 +9,20 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from .base import Model, Rule, matching
+from .base import Model, Rule, Switch, Whole, matching
 from .checkpoints_spec import BestCheckpoint, Checkpoints
 from .failures_spec import Backoff, Failures
-from .pod_template import PodTemplate
-from .pods_spec import Accelerator, Capacity, Head, HeadResources, WorkerResources, Workers
+from .pods_spec import (
+    Accelerator,
+    Capacity,
+    Head,
+    HeadResources,
+    PodTemplate,
+    WorkerResources,
+    Workers,
+)
 from .quantities import unchanged
 from .scheduling_spec import Queue, Scheduling
-from .spec_fields import Switch, Whole
 from .status import RunStatus
 from .storage_spec import RestoreFrom, Storage
 from .sweep_spec import Sweep, SweepParameter

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from ..api.pods_spec import RAY_CONTAINERS
 from ..rendering import names
 from .model import Object, Ref
 from .timestamps import parsed
 
 MOST_CHARACTERS = 200
 """Of a container's termination message."""
-
-RAY_CONTAINERS = (names.HEAD_CONTAINER, names.WORKER_CONTAINER)
 
 
 def uid(item: Object) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..api.pods_spec import RAY_CONTAINERS
 from ..api.v1alpha1 import TrainingRun
 
 RUN_LABEL = "trainingrun.dev/run"
@@ -33,8 +34,7 @@ NOT_INHERITED = (
 HEAD = "head"
 WORKER = "worker"
 
-HEAD_CONTAINER = "ray-head"
-WORKER_CONTAINER = "ray-worker"
+HEAD_CONTAINER, WORKER_CONTAINER = RAY_CONTAINERS
 WORKER_GROUP = "workers"
 TOKEN_KEY = "token"  # noqa: S105 - the key in the Secret, not a token
 SCRIPT_FOLDER = "/etc/trainingrun/script"

@@ -24,7 +24,6 @@ from ...api.status import (
     RunProgress,
     RunResult,
     SweepStatus,
-    TrialStatus,
 )
 from ...api.sweep_spec import Sweep
 from ..bookkeeping import Bookkeeping
@@ -162,14 +161,13 @@ def sweep(table: SweepTable) -> SweepStatus:
         failed=states.count(TrialState.FAILED),
         best=table.best,
         trials=[
-            TrialStatus(
-                number=one.number,
-                state=one.state.value,
-                config=metrics(one.config),
-                step=one.step,
-                value=one.value if one.value is not None and isfinite(one.value) else None,
-                checkpoint_uri=_uri(one.checkpoint_uri),
-                message=short(one.message, LONGEST_MESSAGE),
+            one.model_copy(
+                update={
+                    "config": metrics(one.config),
+                    "value": one.value if isfinite(one.value or 0) else None,
+                    "checkpoint_uri": _uri(one.checkpoint_uri),
+                    "message": short(one.message, LONGEST_MESSAGE),
+                }
             )
             for one in {one.number: one for one in table.trials}.values()
         ],
