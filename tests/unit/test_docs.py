@@ -16,6 +16,21 @@ TROUBLESHOOTING = re.sub(  # what a block of code says is the reader's
 QUOTES = re.findall(r'(?<!`)"([^"`]+)"(?!`)', TROUBLESHOOTING)
 REASONS = re.findall(r"^\| ((?:`[A-Z][A-Za-z]+`(?:, )?)+) \|", TROUBLESHOOTING, re.MULTILINE)
 
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
+DESIGN = (ROOT / "docs" / "design.md").read_text()
+LONGEST_SENTENCE = 30  # words
+
+
+def anchors(text: str) -> set[str]:
+    """The names that GitHub gives to the headings of a document."""
+    headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
 
 def texts() -> set[str]:
     """Every string in the sources; a name or number that is put into one is written as `…`."""
@@ -58,7 +73,7 @@ def test_the_chart_asks_for_the_kubernetes_version_that_the_readme_names() -> No
     assert named == re.findall(r'kubeVersion: ">=(1\.\d+)', chart)
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/design.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_each_file_that_a_document_names_is_there(document: str) -> None:
     text = (ROOT / document).read_text()
     named = re.findall(
@@ -68,3 +83,33 @@ def test_each_file_that_a_document_names_is_there(document: str) -> None:
     folder = (ROOT / document).parent
     missing = [path for path in named if not (ROOT / path).exists()]
     assert missing + [path for path in linked if not (folder / path).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_each_section_that_a_document_links_to_is_there(document: str) -> None:
+    here = ROOT / document
+    linked = re.findall(r"\]\(([\w./-]*)#([^)]+)\)", here.read_text())
+    missing = [
+        f"{path}#{anchor}"
+        for path, anchor in linked
+        if anchor not in anchors((here.parent / path if path else here).read_text())
+    ]
+    assert missing == []
+
+
+def test_each_package_has_a_section_in_the_design() -> None:
+    roots = [ROOT / "operator" / "trainingrun_protocol", *SOURCES]
+    packages = {path.parent.name for root in SOURCES for path in root.glob("*/__init__.py")}
+    headings = re.findall(r"^#{2,3} (.*)", DESIGN, re.MULTILINE)
+    sections = {name for heading in headings for name in re.findall(r"`(\w+)`", heading)}
+    assert {root.name for root in roots} | packages <= sections
+
+
+def test_no_sentence_of_the_design_is_long() -> None:
+    # Tables, code and diagrams are left out; each item of a list begins a sentence.
+    text = re.sub(r"^(```.*?^```|#.*?$|\|.*?$)", "", DESIGN, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"`[^`]*`", "code", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text))
+    paragraphs = re.split(r"\n\s*\n|\n(?=(?:-|\d+\.) )", text)
+    sentences = [one for each in paragraphs for one in re.split(r"(?<=[.?!])\s+", each)]
+    long = [one for one in sentences if len(re.findall(r"\w\S*", one)) > LONGEST_SENTENCE]
+    assert long == []
