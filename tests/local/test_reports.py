@@ -15,10 +15,10 @@ class Driver:
 
     def __init__(self, bucket: Bucket, token: int) -> None:
         self.inbox = Inbox()
-        self.writer = ReportWriter(bucket, token, token, lambda seen: self.inbox.take(seen))
+        self.writer = ReportWriter(bucket, token, token, lambda seen: self.inbox.rows(seen))
 
     def report(self, group: int, first: int, last: int) -> None:
-        self.inbox.add(group, [Row(s, 0.0, {"loss": s / 10}) for s in range(first, last + 1)])
+        self.inbox.add_rows(group, [Row(s, 0.0, {"loss": s / 10}) for s in range(first, last + 1)])
 
 
 def steps(bucket: Bucket) -> list[int]:

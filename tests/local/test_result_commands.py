@@ -63,8 +63,8 @@ def report(bucket: Bucket, last: int) -> None:
     rows = [
         Row(s, 1000.0 + s, {"loss": 1 / s, "note": "a,b", "none": None}) for s in range(1, last)
     ]
-    inbox.add(1, rows)
-    ReportWriter(bucket, 1, 1, inbox.take).write()
+    inbox.add_rows(1, rows)
+    ReportWriter(bucket, 1, 1, inbox.rows).write()
 
 
 def test_metrics_shows_the_last_rows_and_csv_has_all_of_them(run: StoredRun) -> None:

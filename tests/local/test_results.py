@@ -52,8 +52,8 @@ def test_metrics_checkpoints_and_result_are_found(run: tuple[Bucket, list[nn.Lin
     bucket, _ = run
     inbox = Inbox()
     inbox.begin(1, None)
-    inbox.add(1, [Row(step, 1000.0, {"loss": 1 / step}) for step in (1, 2, 3)])
-    ReportWriter(bucket, 1, 1, inbox.take).write()
+    inbox.add_rows(1, [Row(step, 1000.0, {"loss": 1 / step}) for step in (1, 2, 3)])
+    ReportWriter(bucket, 1, 1, inbox.rows).write()
     found = opened(bucket)
     assert isinstance(found.metrics, pd.DataFrame)
     assert found.metrics["step"].tolist() == [1, 2, 3]

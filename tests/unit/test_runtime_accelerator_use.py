@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import ray._private.thirdparty.pynvml as rays_nvml
 
-from trainingrun_runtime.coordinator.rank_comparison import RankComparison
-from trainingrun_runtime.progress.accelerator_use import (
-    PATIENCE_S,
+from trainingrun_runtime.coordinator.rank_comparison import RankComparison, RankPlace
+from trainingrun_runtime.progress.rank_measures import (
+    WINDOW_S,
     AcceleratorSamples,
     AcceleratorUse,
+    RankTimes,
 )
-from trainingrun_runtime.progress.rank_times import RankTimes
 from trainingrun_runtime.ray_internals.accelerators import GpuUtilization
 
-NODES = {0: "a", 1: "b"}
+PLACES = {0: RankPlace("", "a", ""), 1: RankPlace("", "b", "")}
 
 
 class FakeNvml:
@@ -40,10 +40,10 @@ class FakeNvml:
 def warnings(uses: dict[int, AcceleratorUse], times: RankTimes | None = None) -> list[str]:
     ranks = RankComparison(2)
     for rank, use in uses.items():
-        ranks.accelerators(rank, use)
+        ranks.accelerators[rank] = use
     if times is not None:
         ranks.times(1, times, 0.0)
-    found: list[str] = ranks.findings(NODES, {}, 0.0)["warnings"]
+    found: list[str] = ranks.findings(PLACES, 0.0)["warnings"]
     return found
 
 
@@ -71,11 +71,11 @@ def test_the_mean_goes_back_some_minutes() -> None:
     samples = AcceleratorSamples()
     assert samples.add(0.0, 1.0) == AcceleratorUse(1.0, 0.0)
     assert samples.add(10.0, 0.0) == AcceleratorUse(0.5, 10.0)
-    assert samples.add(PATIENCE_S + 5.0, 0.2) == AcceleratorUse(0.1, PATIENCE_S - 5.0)
+    assert samples.add(WINDOW_S + 5.0, 0.2) == AcceleratorUse(0.1, WINDOW_S - 5.0)
 
 
 def test_the_rank_whose_accelerators_compute_least_is_named() -> None:
-    idle = {0: AcceleratorUse(0.05, PATIENCE_S), 1: AcceleratorUse(0.02, PATIENCE_S)}
+    idle = {0: AcceleratorUse(0.05, WINDOW_S), 1: AcceleratorUse(0.02, WINDOW_S)}
     assert warnings(idle) == [
         "the accelerators of rank 1 on node b are idle, as are those of another rank: they "
         "computed 2% of the last 5 minutes; no wait for data or for other ranks that is measured "
@@ -108,7 +108,7 @@ def test_the_rank_whose_accelerators_compute_least_is_named() -> None:
     ],
 )
 def test_what_the_rank_waits_for_is_said(times: RankTimes, cause: str) -> None:
-    [warning] = warnings({1: AcceleratorUse(0.02, PATIENCE_S)}, times)
+    [warning] = warnings({1: AcceleratorUse(0.02, WINDOW_S)}, times)
     assert warning == (
         "the accelerators of rank 1 on node b are idle: they computed 2% of the last 5 minutes; "
         + cause
@@ -118,8 +118,8 @@ def test_what_the_rank_waits_for_is_said(times: RankTimes, cause: str) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        pytest.param(AcceleratorUse(0.0, PATIENCE_S / 2), id="not for long enough"),
-        pytest.param(AcceleratorUse(0.1, PATIENCE_S), id="it computes"),
+        pytest.param(AcceleratorUse(0.0, WINDOW_S / 2), id="not for long enough"),
+        pytest.param(AcceleratorUse(0.1, WINDOW_S), id="it computes"),
     ],
 )
 def test_accelerators_that_are_not_idle_for_long_are_not_named(use: AcceleratorUse) -> None:
@@ -128,6 +128,6 @@ def test_accelerators_that_are_not_idle_for_long_are_not_named(use: AcceleratorU
 
 def test_each_rank_s_row_has_it() -> None:
     ranks = RankComparison(2)
-    ranks.accelerators(0, AcceleratorUse(0.25, 10.0))
-    [row] = ranks.findings(NODES, {}, 0.0)["ranks"]
+    ranks.accelerators[0] = AcceleratorUse(0.25, 10.0)
+    [row] = ranks.findings(PLACES, 0.0)["ranks"]
     assert (row.rank, row.accelerator_share) == (0, 0.25)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainingrun_runtime.progress.memory_use import MemoryGrowth, MemoryUse, read_memory
+from trainingrun_runtime.progress.rank_measures import MemoryGrowth, MemoryUse, read_memory
 
 MIB = 2**20
 

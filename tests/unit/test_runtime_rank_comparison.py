@@ -2,11 +2,10 @@
 
 import pytest
 
-from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S, RankComparison
-from trainingrun_runtime.progress.memory_use import MemoryUse
-from trainingrun_runtime.progress.rank_times import RankTimes
+from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S, RankComparison, RankPlace
+from trainingrun_runtime.progress.rank_measures import MemoryUse, RankTimes
 
-NODES = {0: "a", 1: "b", 2: "c", 3: "d"}
+PLACES = {rank: RankPlace("", node, "") for rank, node in enumerate("abcd")}
 GIB = 2**30
 
 
@@ -20,7 +19,7 @@ def compared(waits_s: list[float | None], step_s: float = 0.4) -> RankComparison
 
 
 def test_the_rank_that_waits_least_is_named_with_its_node() -> None:
-    found = compared([0.2, 0.21, 0.19, 0.04]).findings(NODES, {}, 100.0 + PATIENCE_S)
+    found = compared([0.2, 0.21, 0.19, 0.04]).findings(PLACES, 100.0 + PATIENCE_S)
     assert found["warnings"] == [
         "rank 3 on node d is slow: a step takes it 0.360 s of its own, 1.8 times the others' "
         "median of 0.200 s, and they wait for it; see what else runs on that node, and whether its "
@@ -58,7 +57,7 @@ def test_it_is_said_whether_data_make_a_rank_slow(data_s: list[float | None], ca
     for now in (100.0, 100.0 + PATIENCE_S):
         ranks.times(0, RankTimes(0.4, 0.3, None, data_s[0]), now)
         ranks.times(1, RankTimes(0.4, 0.0, None, data_s[1]), now)
-    [warning] = ranks.findings(NODES, {}, 100.0 + PATIENCE_S)["warnings"]
+    [warning] = ranks.findings(PLACES, 100.0 + PATIENCE_S)["warnings"]
     assert warning == (
         "rank 1 on node b is slow: a step takes it 0.400 s of its own, 4.0 times the others' "
         f"median of 0.100 s, and they wait for it; {cause}"
@@ -66,7 +65,7 @@ def test_it_is_said_whether_data_make_a_rank_slow(data_s: list[float | None], ca
 
 
 def test_of_two_ranks_the_other_one_is_the_measure() -> None:
-    found = compared([0.01, 0.3]).findings({}, {}, 100.0 + PATIENCE_S)
+    found = compared([0.01, 0.3]).findings({}, 100.0 + PATIENCE_S)
     assert found["warnings"][0].startswith("rank 0 is slow: a step takes it 0.390 s")
 
 
@@ -81,35 +80,43 @@ def test_of_two_ranks_the_other_one_is_the_measure() -> None:
     ],
 )
 def test_no_rank_is_named_where_none_is_slow(waits_s: list[float | None]) -> None:
-    assert compared(waits_s).findings(NODES, {}, 1000.0)["warnings"] == []
+    assert compared(waits_s).findings(PLACES, 1000.0)["warnings"] == []
 
 
 def test_a_rank_is_named_only_once_it_has_been_slow_for_a_while() -> None:
     ranks = compared([0.2, 0.01])
-    assert ranks.findings(NODES, {}, 99.0 + PATIENCE_S)["warnings"] == []
-    assert ranks.findings(NODES, {}, 100.0 + PATIENCE_S)["warnings"]
+    assert ranks.findings(PLACES, 99.0 + PATIENCE_S)["warnings"] == []
+    assert ranks.findings(PLACES, 100.0 + PATIENCE_S)["warnings"]
     ranks.times(1, RankTimes(0.4, 0.2, None), 101.0 + PATIENCE_S)  # as fast as the other one
     ranks.times(1, RankTimes(0.4, 0.01, None), 102.0 + PATIENCE_S)
-    assert ranks.findings(NODES, {}, 103.0 + PATIENCE_S)["warnings"] == []
+    assert ranks.findings(PLACES, 103.0 + PATIENCE_S)["warnings"] == []
 
 
 def test_nothing_is_claimed_before_anything_is_measured() -> None:
-    found = RankComparison(2).findings(NODES, {}, 0.0)
+    found = RankComparison(2).findings(PLACES, 0.0)
     assert (found.pop("warnings"), found.pop("ranks")) == ([], [])
     assert set(found.values()) == {None}
 
 
 def test_memory_that_is_full_within_the_hour_is_said() -> None:
     ranks = RankComparison(2)
-    ranks.memory(0, MemoryUse(used=7 * GIB, limit=8 * GIB, per_hour=None))
-    assert ranks.findings(NODES, {}, 0.0)["memory"].rank == 0
-    ranks.memory(1, MemoryUse(used=3 * GIB, limit=8 * GIB, per_hour=10 * GIB))
-    found = ranks.findings(NODES, {}, 0.0)
+    ranks.memory[0] = MemoryUse(used=7 * GIB, limit=8 * GIB, per_hour=None)
+    assert ranks.findings(PLACES, 0.0)["memory"].rank == 0
+    ranks.memory[1] = MemoryUse(used=3 * GIB, limit=8 * GIB, per_hour=10 * GIB)
+    found = ranks.findings(PLACES, 0.0)
     assert (found["memory"].rank, found["memory"].bytes_per_hour) == (1, 10 * GIB)
     assert found["warnings"] == [
         "rank 1 on node b runs out of memory in 0.5 h: its container holds 3.0 GiB of 8.0 GiB and "
         "10.0 GiB more each hour; see what the code keeps from step to step, as a list of losses "
         "without .item(), or raise workers.resources.memory"
     ]
-    ranks.memory(1, MemoryUse(used=3 * GIB, limit=8 * GIB, per_hour=GIB))
-    assert ranks.findings(NODES, {}, 0.0)["warnings"] == []
+    ranks.memory[1] = MemoryUse(used=3 * GIB, limit=8 * GIB, per_hour=GIB)
+    assert ranks.findings(PLACES, 0.0)["warnings"] == []
+
+
+def test_the_rank_that_waits_longest_for_data_is_named() -> None:
+    ranks = RankComparison(4)
+    assert set(ranks.data_wait().values()) == {None}
+    for rank, share in ((0, 0.1), (3, 0.4), (2, 0.4), (1, 0.9), (1, 0.2)):
+        ranks.times(rank, RankTimes(0.4, None, share), 100.0)
+    assert ranks.data_wait() == {"data_wait_share": 0.4, "data_wait_rank": 2}

@@ -1,13 +1,13 @@
 """Which nodes count as lost to the ranks that are on them."""
 
-from trainingrun_runtime.coordinator.rank_places import RankPlace, RankPlaces
+from trainingrun_runtime.coordinator.rank_comparison import RankPlace
+from trainingrun_runtime.coordinator.ranks import Ranks
 
 
-def two_nodes() -> RankPlaces:
-    places = RankPlaces()
+def two_nodes() -> Ranks:
+    places = Ranks()
     for rank in range(4):
-        place = RankPlace(f"ray-{rank // 2}", f"node-{rank // 2}", f"pod-{rank // 2}")
-        places.joined(rank, place)
+        places.joined(rank, f"ray-{rank // 2}", f"node-{rank // 2}", f"pod-{rank // 2}")
     return places
 
 
@@ -20,11 +20,11 @@ def test_a_dead_node_is_lost_once_however_many_ranks_it_had() -> None:
 def test_a_node_on_which_a_new_pod_starts_is_not_lost() -> None:
     places = two_nodes()
     places.died({"ray-0", "ray-1"})
-    places.joined(2, RankPlace("ray-2", "node-1", "pod-2"))
+    places.joined(2, "ray-2", "node-1", "pod-2")
     assert places.lost_nodes == ["node-0"]
     places.died({"ray-0", "ray-1"})  # of which Ray still knows
     assert places.lost_nodes == ["node-0", "node-1"], "its other rank has not joined yet"
-    places.joined(3, RankPlace("ray-2", "node-1", "pod-2"))
+    places.joined(3, "ray-2", "node-1", "pod-2")
     places.died({"ray-0", "ray-1"})
     assert places.lost_nodes == ["node-0"]
 

@@ -167,22 +167,22 @@ def test_a_part_of_very_many_rows_is_not_read(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rows_are_taken_until_the_driver_has_them() -> None:
     inbox = Inbox()
-    inbox.add(1, rows(1, 1, 1.0))  # of a group that never began
+    inbox.add_rows(1, rows(1, 1, 1.0))  # of a group that never began
     inbox.begin(1, None)
-    inbox.add(1, rows(1, 3, 1.0))
-    first = inbox.take(0)
-    assert inbox.take(0) == first, "the driver got no answer, and asks again"
+    inbox.add_rows(1, rows(1, 3, 1.0))
+    first = inbox.rows(0)
+    assert inbox.rows(0) == first, "the driver got no answer, and asks again"
     assert [(batch.number, len(batch.rows)) for batch in first] == [(1, 0), (2, 3)]
-    inbox.add(1, rows(4, 4, 1.0))
-    assert [batch.number for batch in inbox.take(first[-1].number)] == [3]
+    inbox.add_rows(1, rows(4, 4, 1.0))
+    assert [batch.number for batch in inbox.rows(first[-1].number)] == [3]
 
 
 def test_another_rank_adds_only_what_rank_0_had_not_sent() -> None:
     inbox = Inbox()
     inbox.begin(1, None)
-    inbox.add(1, rows(1, 7, 1.0))
-    inbox.complete(1, rows(3, 12, 2.0), last_step=10)
-    assert [row.step for batch in inbox.take(0) for row in batch.rows] == list(range(1, 11))
+    inbox.add_rows(1, rows(1, 7, 1.0))
+    inbox.complete(rows(3, 12, 2.0), last_step=10)
+    assert [row.step for batch in inbox.rows(0) for row in batch.rows] == list(range(1, 11))
 
 
 def test_what_waits_for_a_silent_bucket_is_bounded(
@@ -192,6 +192,6 @@ def test_what_waits_for_a_silent_bucket_is_bounded(
     inbox = Inbox()
     inbox.begin(1, None)
     for step in range(1, 101):
-        inbox.add(1, rows(step, step, 1.0))
-    assert [row.step for batch in inbox.take(0) for row in batch.rows] == list(range(91, 101))
+        inbox.add_rows(1, rows(step, step, 1.0))
+    assert [row.step for batch in inbox.rows(0) for row in batch.rows] == list(range(91, 101))
     assert "1 reports are not in the table" in caplog.text

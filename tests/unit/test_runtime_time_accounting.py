@@ -208,25 +208,6 @@ def test_the_document_has_the_interval_in_force(accounting):
     assert accounting.document(1061.0).checkpoint_interval_seconds == 42.5
 
 
-def test_the_rank_that_waits_longest_for_data_is_named(accounting):
-    document = accounting.document(1060.0)
-    assert (document.data_wait_share, document.data_wait_rank) == (None, None)
-    for rank, share in ((0, 0.1), (3, 0.4), (2, 0.4), (1, 0.9), (1, 0.2)):
-        accounting.waited_for_data(rank, 1, share)
-    document = accounting.document(1060.0)
-    assert (document.data_wait_share, document.data_wait_rank) == (0.4, 2)
-
-
-def test_waits_for_data_are_those_of_the_worker_group_that_trains(accounting):
-    accounting.waited_for_data(1, 1, 0.9)
-    accounting.group_started(1065.0, world_size=2, resumed_step=30)
-    accounting.waited_for_data(1, 1, 0.8)  # late
-    assert accounting.document(1066.0).data_wait_share is None
-    accounting.waited_for_data(0, 2, 0.0)
-    document = accounting.document(1067.0)
-    assert (document.data_wait_share, document.data_wait_rank) == (0.0, 0)
-
-
 @pytest.fixture
 def scripted() -> TimeAccounting:
     """A driver whose script reports every 20 s since 1020, and has no session."""

@@ -1,17 +1,21 @@
 """The coordinator: an actor that workers, Ray's controller and the driver call.
 
-It accounts for the time, writes the progress document, queues uploads for the driver's committer,
-and answers each report of rank 0 with a command. Each of these has a class of its own; here is who
-calls what. Ray runs the calls in several threads.
+Ray runs the calls in several threads. Each part has its own state and lock, and calls no other part
+while it holds it; what concerns several parts is here.
 """
 
+import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import update_wrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from trainingrun_protocol.contract import RunContract
+import ray
+
+from trainingrun_protocol.contract import ContractTrial, RunContract
 from trainingrun_protocol.progress import (
     Failure,
     LastCheckpoint,
@@ -21,25 +25,57 @@ from trainingrun_protocol.progress import (
     RunState,
 )
 
-from ..progress.accelerator_use import AcceleratorUse
-from ..progress.memory_use import MemoryUse
-from ..progress.rank_times import RankTimes
+from ..progress import document as progress_document
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
 from ..store.loss_history import LossHistory
 from ..store.manifest import Manifest
-from ..store.metric_values import printable_metrics, shown_metrics
-from ..store.metrics_rows import Batch, Origin, Row
-from ..store.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
-from .command import Command
-from .document_writer import DocumentWriter
+from ..store.metric_values import printable_metrics
+from ..store.metrics_rows import Origin, Row
+from ..store.uploaded_checkpoint import UploadedCheckpoint
+from .checkpoints import Checkpoints, Command
 from .inbox import Inbox
-from .rank_places import RankPlace, RankPlaces
-from .standstill import Stand
-from .store_troubles import StoreTroubles
-from .trial_rating import TrialRating
-from .upload_queue import UploadQueue
-from .worker_group import Survivors, WorkerGroup
+from .ranks import Ranks, RestoreSearch, Survivors
+from .run_progress import RunProgress, StoreErrors, TrialRating
+
+log = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 0.25
+"""Seconds between two writes of the progress document."""
+LOOK_EVERY = 4
+"""Writes between two looks at the cluster, for what nobody tells."""
+
+P = ParamSpec("P")
+Part = TypeVar("Part")
+R = TypeVar("R")
+
+
+def trial_coordinator(trial: ContractTrial) -> str:
+    """Name of the coordinator's actor of a trial of a sweep; the former leg's may still end."""
+    return f"trial-{trial.number:04d}-{trial.leg:02d}-coordinator"
+
+
+def start_coordinator(contract: RunContract, *arguments: Any) -> Any:
+    """Start the coordinator as an actor on the driver's node; returns its handle."""
+    name = trial_coordinator(contract.trial) if contract.trial else None
+    here = ray.get_runtime_context().get_node_id()
+    return (
+        ray.remote(Coordinator)
+        .options(name=name, num_cpus=0, max_concurrency=16, label_selector={"ray.io/node-id": here})
+        .remote(contract, *arguments)
+    )
+
+
+def _of(
+    part: Callable[["Coordinator"], Part], method: Callable[Concatenate[Part, P], R]
+) -> Callable[Concatenate["Coordinator", P], R]:
+    """A method of a part as one of the actor."""
+
+    def call(self: "Coordinator", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(part(self), *args, **kwargs)
+
+    update_wrapper(call, method)  # Ray reads its signature
+    return call
 
 
 class Coordinator:
@@ -63,67 +99,62 @@ class Coordinator:
         checkpoint: LastCheckpoint | None,
         history: LossHistory | None = None,
     ) -> None:
-        self._accounting = TimeAccounting(contract.attempt, fencing_token, started, history)
-        self._command = Command.NONE
-        self._commits = 0
-        self._uploads = UploadQueue()
-        self._refused: dict[str, str] = {}  # URI of a manifest -> what is wrong with its files
-        self._validating: dict[str, tuple[int, int]] = {}  # path -> (step, worker group)
-        self._search = 0  # for a checkpoint to begin from; each worker group makes one or more
-        self._folders: dict[str, str] = {}  # by Ray node, where its ranks find common files
-        self._inbox = Inbox()
-        self._store = StoreTroubles()
-        self._places = RankPlaces()
-        self._group = WorkerGroup()
-        self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
-        self._not_saved_alone: str | None = None  # why the ranks that were left did not
-        self._final_metrics: dict[str, Any] = {}
+        accounting = TimeAccounting(contract.attempt, fencing_token, started, history)
+        if checkpoint is not None:
+            accounting.committed(checkpoint)
+        self._progress = RunProgress(contract, accounting)
+        self._ranks, self._restore = Ranks(), RestoreSearch()
+        self._checkpoints, self._rows = Checkpoints(), Inbox()
+        self._store = StoreErrors()
+        self._rating = TrialRating(contract.trial.metric if contract.trial else None)
         self._needed = contract.needed_metrics
         self._last_report = b""
-        self._rating = TrialRating(contract.trial.metric if contract.trial else None)
-        if checkpoint is not None:
-            self._accounting.committed(checkpoint)
-        self._lock = threading.Lock()
-        self._writer = DocumentWriter(document, self.document, self._look_for_lost_nodes)
+        self._path, self._writing = document, threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
 
-    def close(self) -> None:
-        """Update the document no more."""
-        self._writer.close()
+    joined = _of(lambda self: self._ranks, Ranks.joined)
+    rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
+    rank_memory = _of(lambda self: self._ranks, Ranks.rank_memory)
+    rank_accelerators = _of(lambda self: self._ranks, Ranks.rank_accelerators)
+    stands = _of(lambda self: self._ranks, Ranks.stands)
+    can_save_alone = _of(lambda self: self._ranks, Ranks.can_save_alone)
+    cannot_save_alone = _of(lambda self: self._ranks, Ranks.cannot_save_alone)
 
-    # A worker group: how it begins, and what its ranks tell.
+    refuse = _of(lambda self: self._restore, RestoreSearch.refuse)
+    refused = _of(lambda self: self._restore, RestoreSearch.refused)
+    search_begins = _of(lambda self: self._restore, RestoreSearch.search_begins)
+    restore_folder = _of(lambda self: self._restore, RestoreSearch.restore_folder)
 
-    def joined(self, rank: int, ray_node: str, node: str, pod: str) -> None:
-        """A worker started: its Ray node, Kubernetes node and pod."""
-        self._places.joined(rank, RankPlace(ray_node, node, pod))
+    request = _of(lambda self: self._checkpoints, Checkpoints.request)
+    uploaded = _of(lambda self: self._checkpoints, Checkpoints.uploaded)
+    measured = _of(lambda self: self._checkpoints, Checkpoints.measured)
+    validating = _of(lambda self: self._checkpoints, Checkpoints.validating)
+    next_upload = _of(lambda self: self._checkpoints, Checkpoints.next_upload)
+    uploads_waiting = _of(lambda self: self._checkpoints, Checkpoints.uploads_waiting)
+    abandoned = _of(lambda self: self._checkpoints, Checkpoints.abandoned)
+    attached = _of(lambda self: self._checkpoints, Checkpoints.attached)
+    commits = _of(lambda self: self._checkpoints, Checkpoints.commits)
+    settled = _of(lambda self: self._checkpoints, Checkpoints.settled)
 
-    def refuse(self, uri: str, reason: str) -> None:
-        """A worker: the checkpoint of the manifest at `uri` is damaged; the first reason counts."""
-        with self._lock:
-            self._refused.setdefault(uri, reason)
+    resumed_step = _of(lambda self: self._progress, RunProgress.resumed_step)
+    session_began = _of(lambda self: self._progress, RunProgress.session_began)
+    reports_nothing = _of(lambda self: self._progress, RunProgress.reports_nothing)
+    not_saved_alone = _of(lambda self: self._progress, RunProgress.not_saved_alone)
+    interrupted = _of(lambda self: self._progress, RunProgress.interrupted)
+    loss_history = _of(lambda self: self._progress, RunProgress.loss_history)
+    overruled = _of(lambda self: self._progress, RunProgress.overruled)
+    finished = _of(lambda self: self._progress, RunProgress.finished)
+    complete = _of(lambda self: self._progress, RunProgress.complete)
 
-    def refused(self) -> dict[str, str]:
-        """The checkpoints that the worker group that begins has found not to be intact, and why."""
-        with self._lock:
-            return dict(self._refused)
+    add_rows = _of(lambda self: self._rows, Inbox.add_rows)
+    rows = _of(lambda self: self._rows, Inbox.rows)
+    storage = _of(lambda self: self._store, StoreErrors.storage)
+    rated = _of(lambda self: self._rating, TrialRating.rated)
+    rating = _of(lambda self: self._rating, TrialRating.rating)
+    paused = _of(lambda self: self._rating, TrialRating.paused)
 
-    def search_begins(self) -> tuple[int, dict[str, str]]:
-        """Rank 0: a checkpoint is chosen; the number of this search, and what `refused` returns."""
-        with self._lock:
-            self._search, self._folders = self._search + 1, {}
-            return self._search, dict(self._refused)
-
-    def restore_folder(self, search: int, ray_node: str, folder: str) -> str:
-        """A worker: the folder of the rank that downloads what all ranks of this pod restore.
-
-        It is the first one that asks.
-
-        Args:
-            search: number of the search; processes of a former worker group share nothing.
-            ray_node: of the pod.
-            folder: the worker's own.
-        """
-        with self._lock:
-            return self._folders.setdefault(ray_node, folder) if search == self._search else folder
+    # What concerns several parts.
 
     def group_started(
         self,
@@ -142,69 +173,27 @@ class Coordinator:
             restored_from: URI of that checkpoint, where it is another run's.
             origin: Which checkpoint it is, where it is this run's own.
         """
-        with self._lock:
-            now = time.time()
-            for message in skipped:
-                self._accounting.skipped(now, message)
-            if self._command is Command.CHECKPOINT_AND_EXIT:
-                self._command = Command.NONE
-            self._store.forget_ranks()
-            self._uploads.begin(resumed_step)
-            self._refused = {}
-            self._rating.begin()
-            step, ranks = self._saved_alone or (None, ())
-            not_saved = self._not_saved_alone
-            self._saved_alone = self._not_saved_alone = None
-            number = self._accounting.group_started(
-                now,
-                world_size,
-                resumed_step,
-                restored_from,
-                saved_by=ranks if step == resumed_step else (),
-                not_saved=not_saved,
-            )
-            self._group = WorkerGroup(number, world_size, now, resumed_step)
-            self._inbox.begin(number, origin)
-            return number
-
-    def resumed_step(self) -> int:
-        """Step of the checkpoint that the worker group began from; 0: from scratch."""
-        with self._lock:
-            return self._group.resumed_step
-
-    def session_began(self, group: int) -> None:
-        """Rank 0: the training code has a session, whose reports are the ones that count."""
-        with self._lock:
-            if group == self._group.number:
-                self._group.has_session = True
-                self._accounting.session_began()
-
-    def reports_nothing(self, group: int, sentence: str) -> None:
-        """Rank 0: its function runs for a while without a session; what to do, in a sentence."""
-        with self._lock:
-            if group == self._group.number and not self._group.reports:
-                self._group.silence = sentence
-                self._accounting.runs_unmeasured()
+        group = self._progress.group_started(world_size, resumed_step, skipped, restored_from)
+        self._ranks.begin(group, world_size)
+        self._checkpoints.begin(group, resumed_step)
+        self._rows.begin(group, origin)
+        self._restore.end()
+        self._store.forget_ranks()
+        self._rating.begin()
+        return group
 
     def stepped(self, report: StepReport) -> Command:
         """Rank 0: steps were done; returns the command that applies now."""
-        with self._lock:
-            self._group.has_session = True
-            self._accounting.stepped(report)
-            return self._command
+        self._progress.stepped(report)
+        return self._checkpoints.command
 
     def reported(self, step: int, metrics: dict[str, Any]) -> None:
-        """Ray's controller: a `ray.train.report`, the only report of code without a session."""
-        with self._lock:
-            group = self._group
-            if group.has_session:
-                return  # its own reports are earlier and have the duration of the steps
+        """Ray's controller: a `ray.train.report`, which counts for code without a session."""
+        own = printable_metrics(metrics, self._needed)
+        group = self._progress.reported(step, own)
+        if group is not None:
             self._rating.rate_by(step, metrics)
-            now = time.time()
-            own = printable_metrics(metrics, self._needed)
-            self._inbox.add(group.number, [Row(step, now, own)])
-            group.has_reported = True
-            self._accounting.reported(now, step, own)
+            self._rows.add_rows(group, [Row(step, time.time(), own)])
 
     def keep_last_report(self, pickled: bytes) -> None:
         """Ray's controller: the last `ray.train.report` of this driver, not converted."""
@@ -214,132 +203,20 @@ class Coordinator:
         """The driver: what `keep_last_report` was given; empty: nothing."""
         return self._last_report
 
-    def last_step(self) -> int:
-        """Steps done."""
-        return self._accounting.step
-
-    def add_rows(self, group: int, rows: list[Row]) -> None:
-        """Rank 0: what it has reported, for the run's table."""
-        with self._lock:
-            self._inbox.add(group, rows)
-
-    def rows(self, seen: int) -> list[Batch]:
-        """The driver: the reports after the batch with this number."""
-        with self._lock:
-            return self._inbox.take(seen)
-
-    def rank_times(self, rank: int, group: int, times: RankTimes) -> None:
-        """A worker: what its steps take, and for what it waits."""
-        with self._lock:
-            if group != self._group.number:
-                return
-            self._group.comparison.times(rank, times, time.time())
-            if times.data_share is not None:
-                self._accounting.waited_for_data(rank, group, times.data_share)
-
-    def rank_memory(self, rank: int, group: int, use: MemoryUse) -> None:
-        """A worker: how full its memory is."""
-        with self._lock:
-            if group == self._group.number:
-                self._group.comparison.memory(rank, use)
-
-    def rank_accelerators(self, rank: int, group: int, use: AcceleratorUse) -> None:
-        """A worker: how busy its accelerators are."""
-        with self._lock:
-            if group == self._group.number:
-                self._group.comparison.accelerators(rank, use)
-
-    def stands(self, rank: int, group: int, stand: Stand | None, stood_s: float) -> None:
-        """A worker: where it has been for so many seconds; None: it moves again."""
-        with self._lock:
-            if group == self._group.number:
-                # The clocks of the nodes may differ.
-                since = time.time() - stood_s
-                self._group.stands(rank, replace(stand, since=since) if stand else None)
-
-    def rated(self, step: int, value: Any) -> None:
-        """Rank 0: the metric by which trials of a sweep are compared."""
-        self._rating.rated(step, value)
-
-    def rating(self) -> tuple[int, Any] | None:
-        """That metric as it was last reported, and its step; None: it was not yet."""
-        return self._rating.latest
-
-    def paused(self, step: int, value: Any) -> None:
-        """Rank 0: this trial of a sweep ends here, and waits for others; its metric."""
-        self._rating.paused(step, value)
-
-    # What is lost, and what the other ranks save then.
-
-    def can_save_alone(self, rank: int, group: int, actor: Any) -> None:
-        """A worker that notes its steps: it can be called, also while it waits for a lost rank.
-
-        Args:
-            rank: its own.
-            group: its worker group.
-            actor: its handle.
-        """
-        with self._lock:
-            if group == self._group.number:
-                self._group.actors[rank] = actor
-
-    def cannot_save_alone(self, group: int, reason: str) -> None:
-        """Rank 0: no step's end is noted; why, in a sentence without its period."""
-        with self._lock:
-            if group == self._group.number:
-                self._group.without_notes = reason
+    def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
+        """Ray's controller: a worker group ended before training was done."""
+        self._store.forget_ranks()
+        self._progress.disrupted(kind, message, self._ranks.of_first(ranks))
 
     def survivors(self) -> Survivors:
         """Ray's controller: the ranks that can be asked for the last step."""
-        with self._lock:
-            group = self._group
-            return Survivors(dict(group.actors), self._uploads.saved_step, group.without_notes)
+        return self._ranks.survivors(self._checkpoints.saved_step)
 
     def saved_alone(self, upload: UploadedCheckpoint, ranks: tuple[int, ...]) -> None:
         """Ray's controller: these ranks have saved the last step after another one was lost."""
-        with self._lock:
-            self._saved_alone = (upload.step, ranks)
-            metrics = {**self._accounting.metrics_of(upload.step), **upload.metrics}
-            # What rank 0 had not sent when it was lost.
-            self._inbox.complete(self._group.number, upload.rows, upload.step)
-        self.uploaded(replace(upload, metrics=metrics, rows=()))
-
-    def not_saved_alone(self, reason: str) -> None:
-        """Ray's controller: why they have not; a sentence without its period."""
-        with self._lock:
-            self._not_saved_alone = reason
-
-    def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
-        """Ray's controller: a worker group ended before training was done."""
-        place = self._places.of_first(ranks)
-        node, pod = (place.node, place.pod) if place else (None, None)
-        with self._lock:
-            self._store.forget_ranks()
-            self._accounting.disrupted(time.time(), kind, message, node=node, pod=pod)
-
-    def interrupted(self) -> None:
-        """Ray's controller: a worker group ended because of the store; no worker was lost."""
-        with self._lock:
-            self._accounting.interrupted(time.time())
-
-    def loss_history(self) -> LossHistory:
-        """The losses of the run until now."""
-        with self._lock:
-            return self._accounting.history()
-
-    # Checkpoints, from their upload to their manifest.
-
-    def uploaded(self, upload: UploadedCheckpoint) -> None:
-        """Ray's controller: all ranks have uploaded their part of a checkpoint."""
-        with self._lock:
-            group = self._group.number
-            if upload.validated:
-                self._validating[upload.path] = (upload.step, group)
-        self._uploads.add(replace(upload, group=group))
-
-    def measured(self, step: int, metrics: dict[str, Any]) -> None:
-        """Rank 0: metrics of the last step, whose checkpoint was made before."""
-        self._uploads.add_metrics(step, metrics)
+        metrics = {**self._progress.saved_alone(upload.step, ranks), **upload.metrics}
+        self._rows.complete(upload.rows, upload.step)  # what rank 0 had not sent
+        self._checkpoints.uploaded(replace(upload, metrics=metrics, rows=()))
 
     def validated(self, path: str, scores: dict[str, Any]) -> None:
         """A task of Ray: a validation has ended; its scores, none: it has failed.
@@ -348,135 +225,61 @@ class Coordinator:
             path: Folder of the checkpoint, as Ray names it.
             scores: As JSON can carry them.
         """
-        with self._lock:
-            known = self._validating.pop(path, None)
-            if known is None or not scores:
-                return
+        known = self._checkpoints.validated(path, scores)
+        if known is not None:
             step, group = known
-            if group == self._group.number:
-                self._inbox.add(group, [Row(step, time.time(), scores)])
-        self._uploads.add_scores(LateMetrics(step, scores, path))
-
-    def validating(self) -> list[str]:
-        """The driver: folders of checkpoints that a validation still reads."""
-        with self._lock:
-            return list(self._validating)
-
-    def next_upload(self, wait_s: float) -> UploadedCheckpoint | LateMetrics | None:
-        """The driver: the oldest upload that is neither committed nor abandoned.
-
-        It may also be metrics for a checkpoint that was uploaded before; see `attached`. None if
-        there is neither within `wait_s` seconds.
-        """
-        return self._uploads.next(wait_s)
-
-    def uploads_waiting(self) -> int:
-        """How many uploads are neither committed nor abandoned, and metrics not attached."""
-        return len(self._uploads)
+            self._rows.add_rows(group, [Row(step, time.time(), scores)])
 
     def committed(self, upload: UploadedCheckpoint, manifest: Manifest, uri: str) -> None:
         """The driver: an upload has a manifest now."""
-        with self._lock:
-            self._commits += 1
-            self._accounting.committed(
-                LastCheckpoint(uri=uri, step=manifest.step, time=manifest.time)
-            )
-        self._uploads.settle(upload)
+        self._progress.committed(manifest, uri)
+        self._checkpoints.committed(upload)
 
-    def abandoned(self, upload: UploadedCheckpoint) -> None:
-        """The driver: an upload will not be committed."""
-        self._uploads.settle(upload)
-
-    def attached(self, late: LateMetrics) -> None:
-        """The driver: the metrics are added to their checkpoint, or cannot be."""
-        self._uploads.attached(late)
-
-    def commits(self) -> int:
-        """How many checkpoints this driver has committed."""
-        return self._commits
-
-    def settled(self, name: str) -> bool:
-        """Whether the checkpoint in the folder of this name was committed or abandoned."""
-        return self._uploads.settled(name)
-
-    def storage(self, source: str, error: str | None) -> None:
-        """Any process: requests of `source` to the store fail with this error; None: no longer."""
-        with self._lock:
-            self._store.report(source, error, time.time())
-
-    # The driver, and how it ends.
-
-    def request(self, command: Command) -> None:
-        """The driver: have the workers execute a command."""
-        with self._lock:
-            self._command = max(self._command, command)
-
-    def overruled(self, sentences: list[str]) -> None:
-        """The driver: settings of the script that are not used, a sentence for each."""
-        with self._lock:
-            for sentence in sentences:
-                self._accounting.overruled(time.time(), sentence)
+    # How the driver ends, and the progress document.
 
     def failed(self, failure: Failure) -> None:
         """The driver ends the attempt; the first reason is kept."""
-        with self._lock:
-            self._accounting.failed(time.time(), failure)
+        self._progress.failed(failure)
         self.write()
 
     def suspended(self) -> None:
         """The driver ends because of a suspend request."""
-        with self._lock:
-            self._accounting.suspended()
+        self._progress.suspended()
         self.write()
-
-    def finished(self, metrics: dict[str, Any]) -> None:
-        """Rank 0: the training's final metrics."""
-        with self._lock:
-            self._final_metrics = {**self._final_metrics, **metrics}
-
-    def complete(self, result: ProgressResult, step: int) -> ProgressResult:
-        """The result with the last reported metrics, and the training's final ones on top.
-
-        Args:
-            result: with the metrics of the newest checkpoint, if there is one.
-            step: of that checkpoint; 0: there is none. A script may report later ones without one.
-        """
-        with self._lock:
-            last = self._accounting.step
-            reported = self._accounting.metrics_of(last) if last > step else {}
-            metrics = {**(reported or result.metrics), **self._final_metrics}
-        return result.model_copy(update={"metrics": printable_metrics(metrics, self._needed)})
 
     def succeeded(self, result: ProgressResult) -> None:
         """Training is done, and the result is in the bucket."""
-        with self._lock:
-            self._accounting.succeeded(time.time(), result)
+        self._progress.succeeded(result)
         self.write()
-
-    # The progress document.
 
     def document(self) -> Progress:
         """The current progress."""
-        with self._lock:
-            now = time.time()
-            document = self._accounting.document(now, self._places.lost_nodes)
-            shown = shown_metrics(document.metrics, self._needed)
-            update: dict[str, Any] = {"metrics": shown}
-            if (result := document.result) is not None:
-                few = shown_metrics(result.metrics, self._needed)
-                update["result"] = result.model_copy(update={"metrics": few})
-            if document.state in (RunState.STARTING, RunState.TRAINING):
-                update |= self._group.findings(self._places.nodes(), self._places.pods(), now)
-            update |= self._rating.fields(shown)
-            waits = self._store.oldest
-            if waits is not None and document.state is not RunState.SUCCEEDED:
-                update |= dict(zip(("storage_error", "storage_error_since"), waits, strict=True))
+        document = self._progress.document(self._ranks.lost_nodes)
+        training = document.state in (RunState.STARTING, RunState.TRAINING)
+        update = self._ranks.findings(document.time, training)
+        update["warnings"] = [*document.warnings, *update.get("warnings", ())]
+        update |= self._rating.fields(document.metrics)
+        if document.state is not RunState.SUCCEEDED:
+            update |= self._store.fields()
         return document.model_copy(update=update)
 
     def write(self) -> None:
         """Write the progress document now."""
-        self._writer.write()
+        # One at a time: a slower thread would replace a final document with an older one.
+        with self._writing:
+            progress_document.write(self._path, self.document())
 
-    def _look_for_lost_nodes(self) -> None:
-        if self._places.ray_nodes:
-            self._places.died(nodes.dead_nodes())
+    def close(self) -> None:
+        """Write the document no more by itself."""
+        self._closed.set()
+
+    def _keep_writing(self) -> None:
+        count = 0
+        while not self._closed.wait(WRITE_EVERY_S):
+            count += 1
+            try:
+                if count % LOOK_EVERY == 0 and self._ranks.have_joined:
+                    self._ranks.died(nodes.dead_nodes())
+                self.write()
+            except Exception:  # a failed call of Ray must not end the updates of the document
+                log.exception("the progress document could not be written")

@@ -1,6 +1,7 @@
 """Rows that the coordinator has received, until the driver has taken them."""
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Iterable
 
@@ -13,9 +14,10 @@ LARGEST = 1_000_000
 
 
 class Inbox:
-    """Batches of rows in the order of their arrival. Not thread-safe: the coordinator locks."""
+    """Batches of rows in the order of their arrival. One lock guards all of it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._batches: deque[Batch] = deque()
         self._origins: dict[int, Origin | None] = {}
         self._newest: dict[int, int] = {}  # group -> newest step received
@@ -23,27 +25,34 @@ class Inbox:
 
     def begin(self, group: int, origin: Origin | None) -> None:
         """A worker group begins from a checkpoint, or at the first step."""
-        self._origins[group] = origin
-        self._append(group, ())
+        with self._lock:
+            self._origins[group] = origin
+            self._append(group, ())
 
-    def add(self, group: int, rows: Iterable[Row]) -> None:
-        """Rows of a worker group."""
-        found = tuple(rows)
-        if found and group in self._origins:
-            newest = max(row.step for row in found)
-            self._newest[group] = max(self._newest.get(group, 0), newest)
-            self._append(group, found)
+    def add_rows(self, group: int, rows: Iterable[Row]) -> None:
+        """Rows of a worker group, as rank 0 has reported them."""
+        with self._lock:
+            self._add(group, tuple(rows))
 
-    def complete(self, group: int, rows: Iterable[Row], last_step: int) -> None:
+    def complete(self, rows: Iterable[Row], last_step: int) -> None:
         """Add the rows of another rank where those of a lost rank 0 have not arrived."""
-        newest = self._newest.get(group, 0)
-        self.add(group, [row for row in rows if newest < row.step <= last_step])
+        with self._lock:
+            group = max(self._origins, default=0)
+            newest = self._newest.get(group, 0)
+            self._add(group, tuple(row for row in rows if newest < row.step <= last_step))
 
-    def take(self, seen: int) -> list[Batch]:
-        """The batches after the one with number `seen`; those before are dropped."""
-        while self._batches and self._batches[0].number <= seen:
-            self._drop_oldest()
-        return list(self._batches)
+    def rows(self, seen: int) -> list[Batch]:
+        """The driver: the batches after that with number `seen`; those before are dropped."""
+        with self._lock:
+            while self._batches and self._batches[0].number <= seen:
+                self._drop_oldest()
+            return list(self._batches)
+
+    def _add(self, group: int, rows: tuple[Row, ...]) -> None:
+        if rows and group in self._origins:
+            newest = max(row.step for row in rows)
+            self._newest[group] = max(self._newest.get(group, 0), newest)
+            self._append(group, rows)
 
     def _append(self, group: int, rows: tuple[Row, ...]) -> None:
         self._number += 1

@@ -15,8 +15,8 @@ from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, SU
 from trainingrun_protocol.progress import Failure, LastCheckpoint, ProgressResult
 
 from .. import user_frames
-from ..coordinator.command import Command
-from ..coordinator.coordinator_actor import start_coordinator
+from ..coordinator.checkpoints import Command
+from ..coordinator.coordinator import start_coordinator
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..store import manifest, retention, run_result

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..ray_internals.accelerators import GpuUtilization
-from .accelerator_use import AcceleratorSamples
 from .gradient_waits import GradientWaits
-from .memory_use import MemoryGrowth, MemoryUse, read_memory
-from .rank_times import RankTimes
+from .rank_measures import AcceleratorSamples, MemoryGrowth, MemoryUse, RankTimes, read_memory
 
 INTERVAL_S = 5.0
 """Seconds between two reports of times."""

@@ -89,7 +89,6 @@ class TimeAccounting:
         self._seconds = Seconds()
         self._samples: list[tuple[int, float]] = []  # (step, productive seconds up to it)
         self._group_began_at = 0.0
-        self._data_waits: dict[int, float] = {}  # rank -> share of the time in steps
         self._failure: Failure | None = None
         self._result: ProgressResult | None = None
 
@@ -123,7 +122,7 @@ class TimeAccounting:
             saved_by: the ranks that saved that step after another one was lost, if it was so.
             not_saved: why they did not save a later one, where that is known.
         """
-        self._settle_group()
+        self._seconds = self._seconds.model_copy(update={"checkpoint": self._stalled()})
         again = max(self._step - resumed_step, 0)
         unmeasured = self._has_session is False and self._group > 0
         # A checkpoint that was made on a notice, or by another rank, holds the last step. What
@@ -145,7 +144,6 @@ class TimeAccounting:
         if unmeasured:  # its function begins, and no step will be seen
             self._state = RunState.TRAINING
         self._last = None
-        self._data_waits = {}
         self._world_size = world_size
         self._step = resumed_step
         message = f"resumed from step {resumed_step}"
@@ -231,16 +229,6 @@ class TimeAccounting:
 
     def _stalled(self) -> float:
         return self._seconds.checkpoint + (self._last.checkpoint if self._last is not None else 0.0)
-
-    def waited_for_data(self, rank: int, group: int, share: float) -> None:
-        """A rank has waited for data for this share of the time in its steps."""
-        if group == self._group:
-            self._data_waits[rank] = share
-
-    def _settle_group(self) -> None:
-        if self._last is not None:
-            checkpoint = self._seconds.checkpoint + self._last.checkpoint
-            self._seconds = self._seconds.model_copy(update={"checkpoint": checkpoint})
 
     def _productive_up_to(self, step: int) -> float:
         """Productive seconds up to a step, between two samples by a straight line."""
@@ -338,8 +326,6 @@ class TimeAccounting:
 
     def document(self, now: float, lost_nodes: Sequence[str] = ()) -> Progress:
         """All of it, as the operator reads it."""
-        waits = self._data_waits
-        longest = max(waits, key=lambda rank: (waits[rank], -rank), default=None)
         return Progress(
             attempt=self._attempt,
             fencing_token=self._fencing_token,
@@ -354,8 +340,6 @@ class TimeAccounting:
             seconds_left=self._seconds_left(),
             checkpoint_interval_seconds=self._interval,
             world_size=self._world_size,
-            data_wait_share=waits[longest] if longest is not None else None,
-            data_wait_rank=longest,
             metrics=self._metrics,
             checkpoint=self._checkpoint,
             records=self._records,

@@ -5,7 +5,7 @@ import time
 
 import ray
 
-from ..coordinator.command import Command
+from ..coordinator.checkpoints import Command
 from ..coordinator.standstill import Spot
 from ..known_errors.failure_causes import OwnPodPreempted, Preempted, Suspended
 from ..ray_internals import nodes, training

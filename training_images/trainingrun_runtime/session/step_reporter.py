@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from ..coordinator.command import Command
+from ..coordinator.checkpoints import Command
 from ..progress.recorder import ReportRecorder
 from ..progress.time_accounting import StepReport
 

@@ -20,7 +20,7 @@ from ..ray_internals import training
 from ..store.uploaded_checkpoint import UploadedCheckpoint
 
 if TYPE_CHECKING:
-    from ..coordinator.worker_group import Survivors
+    from ..coordinator.ranks import Survivors
     from ..worker.worker import Worker
     from .noted_steps import NotedSteps
 

@@ -25,8 +25,8 @@ from trainingrun_protocol.exit_codes import (
 )
 from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState
 
-from ..coordinator.command import Command
-from ..coordinator.coordinator_actor import trial_coordinator
+from ..coordinator.checkpoints import Command
+from ..coordinator.coordinator import trial_coordinator
 from ..driver import lease_keeper, suspend_request
 from ..driver.background import Background
 from ..driver.driver_documents import Documents

@@ -18,7 +18,7 @@ import ray
 from trainingrun_protocol.contract import STATE_DIRECTORY_ENV, RunContract
 from trainingrun_protocol.progress import Progress
 
-from ..coordinator.coordinator_actor import trial_coordinator
+from ..coordinator.coordinator import trial_coordinator
 from ..driver.attempt import Attempt, failure_of, start_imports
 from ..driver.driver_documents import Documents
 from ..progress import document as progress_document

@@ -1,11 +1,41 @@
-"""How full the memory of a rank's container is, and how fast it fills."""
+"""What a rank measures of its steps, its memory and its accelerators."""
 
 import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import linear_regression
+from statistics import fmean, linear_regression
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """Means of the last minute."""
+
+    step_s: float | None
+    """Seconds of a step; None: not known yet."""
+    wait_s: float | None
+    """Seconds of a step in which it waits for gradients of other ranks; None: not known."""
+    data_share: float | None
+    """Share of the time in steps in which it waits for data, since the group began; None: not
+    measured."""
+    data_s: float | None = None
+    """Seconds of a step in which it waits for data; None: not measured, or not known yet."""
+
+    @property
+    def own_s(self) -> float | None:
+        """Seconds of a step in which it does not wait for other ranks."""
+        if self.step_s is None or self.wait_s is None:
+            return None
+        return max(self.step_s - self.wait_s, 0.0)
+
+    @property
+    def wait_share(self) -> float | None:
+        """Share of a step in which it waits for gradients of other ranks."""
+        if not self.step_s or self.wait_s is None:
+            return None
+        return min(self.wait_s / self.step_s, 1.0)
+
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _SAMPLES = 60
@@ -83,3 +113,31 @@ def _slope(seen: Sequence[tuple[float, int]]) -> float:
         return 0.0
     times, used = zip(*seen, strict=True)
     return linear_regression(times, used).slope
+
+
+WINDOW_S = 300.0
+"""Seconds over which the mean use of accelerators goes."""
+
+
+@dataclass(frozen=True)
+class AcceleratorUse:
+    """What a rank has measured of its accelerators."""
+
+    share: float
+    """Share of the time in which they computed, as the mean of the last minutes."""
+    seconds: float
+    """How long these minutes are."""
+
+
+class AcceleratorSamples:
+    """The samples of the last minutes."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def add(self, now: float, share: float) -> AcceleratorUse:
+        """A sample at `now` seconds; the mean until then."""
+        self._seen.append((now, share))
+        while self._seen[0][0] < now - WINDOW_S:
+            self._seen.popleft()
+        return AcceleratorUse(fmean(found for _, found in self._seen), now - self._seen[0][0])

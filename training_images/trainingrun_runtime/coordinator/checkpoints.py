@@ -1,0 +1,144 @@
+"""Checkpoints from a request for one, over their upload, to their commit by the driver."""
+
+import threading
+from collections import deque
+from dataclasses import replace
+from enum import IntEnum
+from typing import Any
+
+from ..store.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
+
+_DONE = 1000
+"""Names kept of checkpoints that were committed or abandoned; a rank requests its newest one."""
+
+
+class Command(IntEnum):
+    """A command to all ranks; where ranks request different ones, the largest applies."""
+
+    NONE = 0
+    CHECKPOINT = 1
+    """Make a checkpoint and continue."""
+    CHECKPOINT_AND_EXIT = 2
+    """Make a checkpoint, wait for its commit and end the worker group; a new one follows."""
+    SUSPEND = 3
+    """The same, and no worker group follows."""
+
+
+class Checkpoints:
+    """Uploads in the order of their completion, metrics for former ones, and the command.
+
+    One condition guards all of it; only `next_upload` waits, and releases it meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._command = Command.NONE
+        self._group = 0
+        self._saved_step = 0  # the newest one of the worker group in the bucket
+        self._commits = 0
+        self._waiting: deque[UploadedCheckpoint | LateMetrics] = deque()
+        self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
+        self._done: deque[str] = deque(maxlen=_DONE)
+        self._validating: dict[str, tuple[int, int]] = {}  # path -> (step, worker group)
+
+    def begin(self, group: int, step: int) -> None:
+        """A worker group begins from the checkpoint of this step."""
+        with self._changed:
+            self._group, self._saved_step, self._early = group, step, {}
+            if self._command is Command.CHECKPOINT_AND_EXIT:
+                self._command = Command.NONE
+
+    def request(self, command: Command) -> None:
+        """The driver: have the workers execute a command."""
+        with self._changed:
+            self._command = max(self._command, command)
+
+    @property
+    def command(self) -> Command:
+        """What applies now."""
+        return self._command
+
+    @property
+    def saved_step(self) -> int:
+        """Newest step of the worker group that is in the bucket."""
+        return self._saved_step
+
+    def uploaded(self, upload: UploadedCheckpoint) -> None:
+        """Ray's controller: all ranks have uploaded their part of a checkpoint."""
+        with self._changed:
+            if upload.validated:
+                self._validating[upload.path] = (upload.step, self._group)
+            self._saved_step = max(self._saved_step, upload.step)
+            metrics = {**upload.metrics, **self._early.pop(upload.step, {})}
+            self._add(replace(upload, metrics=metrics, group=self._group))
+
+    def measured(self, step: int, metrics: dict[str, Any]) -> None:
+        """Rank 0: metrics of the last step, whose checkpoint may be uploaded or not yet."""
+        with self._changed:
+            if step > self._saved_step:
+                self._early[step] = {**self._early.get(step, {}), **metrics}
+            else:
+                self._add(LateMetrics(step, metrics))
+
+    def validated(self, path: str, scores: dict[str, Any]) -> tuple[int, int] | None:
+        """A validation of the checkpoint in this folder has ended; no scores: it has failed.
+
+        Returns:
+            Step and worker group of the checkpoint, where it is scored and of the group that
+            trains.
+        """
+        with self._changed:
+            step, group = self._validating.pop(path, (0, 0))
+            if not group or not scores:
+                return None
+            self._add(LateMetrics(step, scores, path))
+            return (step, group) if group == self._group else None
+
+    def validating(self) -> list[str]:
+        """The driver: folders of checkpoints that a validation still reads."""
+        with self._changed:
+            return list(self._validating)
+
+    def next_upload(self, wait_s: float) -> UploadedCheckpoint | LateMetrics | None:
+        """The driver: the oldest upload that is neither committed nor abandoned.
+
+        It may also be metrics for a checkpoint that was uploaded before; see `attached`. None if
+        there is neither within `wait_s` seconds.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting, wait_s)
+            return self._waiting[0] if self._waiting else None
+
+    def uploads_waiting(self) -> int:
+        """How many uploads are neither committed nor abandoned, and metrics not attached."""
+        return len(self._waiting)
+
+    def committed(self, upload: UploadedCheckpoint) -> None:
+        """An upload has a manifest now."""
+        with self._changed:
+            self._commits += 1
+        self.abandoned(upload)
+
+    def commits(self) -> int:
+        """How many checkpoints this driver has committed."""
+        return self._commits
+
+    def abandoned(self, upload: UploadedCheckpoint) -> None:
+        """The driver: an upload is not waited for any longer."""
+        with self._changed:
+            self._waiting.remove(upload)
+            self._done.append(upload.path.rpartition("/")[2])
+
+    def attached(self, late: LateMetrics) -> None:
+        """The driver: the metrics are added to their checkpoint, or cannot be."""
+        with self._changed:
+            self._waiting.remove(late)
+
+    def settled(self, name: str) -> bool:
+        """Whether the checkpoint in the folder of this name was committed or abandoned."""
+        with self._changed:
+            return name in self._done
+
+    def _add(self, one: UploadedCheckpoint | LateMetrics) -> None:
+        self._waiting.append(one)
+        self._changed.notify_all()

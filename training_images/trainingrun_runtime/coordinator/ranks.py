@@ -1,0 +1,191 @@
+"""The ranks of the worker group: where they are, what they tell, and what they restore."""
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..progress.rank_measures import AcceleratorUse, MemoryUse, RankTimes
+from . import standstill
+from .rank_comparison import RankComparison, RankPlace
+from .standstill import Stand
+
+
+class Survivors(NamedTuple):
+    """What is known of a worker group of which a rank was lost."""
+
+    actors: Mapping[int, Any]
+    """Those that note their steps, by rank; a lost one may be among them."""
+    saved_step: int
+    """The group's newest step in the bucket."""
+    without_notes: str
+    """Why there is no such actor, if there is none."""
+
+
+class _Group:
+    """What the ranks of one worker group have told."""
+
+    def __init__(self, number: int, world_size: int) -> None:
+        self.number, self.world_size = number, world_size
+        self.actors: dict[int, Any] = {}  # by rank, those that can save the last step alone
+        self.without_notes = "that takes a Session"
+        self.comparison = RankComparison(world_size)
+        self.stands: dict[int, Stand] = {}
+
+
+class Ranks:
+    """One lock guards all of it. What a rank of a former group tells changes nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: dict[int, RankPlace] = {}
+        self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
+        self._group = _Group(0, 0)
+
+    def begin(self, group: int, world_size: int) -> None:
+        """A worker group begins."""
+        with self._lock:
+            self._group = _Group(group, world_size)
+
+    def joined(self, rank: int, ray_node: str, node: str, pod: str) -> None:
+        """A worker started: its Ray node, Kubernetes node and pod; "" where not known."""
+        with self._lock:
+            self._places[rank] = RankPlace(ray_node, node, pod)
+            # A node that is reachable again, or runs a new pod, is not lost.
+            self._lost = {dead: name for dead, name in self._lost.items() if name != node}
+
+    @property
+    def have_joined(self) -> bool:
+        """Whether there is one."""
+        return bool(self._places)
+
+    def died(self, ray_nodes: Collection[str]) -> None:
+        """These nodes of Ray are dead; those on which no rank is do not count."""
+        with self._lock:
+            for place in self._places.values():
+                if place.ray_node in ray_nodes:
+                    self._lost.setdefault(place.ray_node, place.node)
+
+    @property
+    def lost_nodes(self) -> list[str]:
+        """Kubernetes nodes whose Ray is dead."""
+        with self._lock:
+            return sorted(set(self._lost.values()))
+
+    def of_first(self, ranks: Collection[int]) -> RankPlace | None:
+        """Where the first of these ranks is whose place is known."""
+        with self._lock:
+            return next((self._places[rank] for rank in ranks if rank in self._places), None)
+
+    def rank_times(self, rank: int, group: int, times: RankTimes) -> None:
+        """A worker: what its steps take, and for what it waits."""
+        with self._lock:
+            if group == self._group.number:
+                self._group.comparison.times(rank, times, time.time())
+
+    def rank_memory(self, rank: int, group: int, use: MemoryUse) -> None:
+        """A worker: how full its memory is."""
+        with self._lock:
+            if group == self._group.number:
+                self._group.comparison.memory[rank] = use
+
+    def rank_accelerators(self, rank: int, group: int, use: AcceleratorUse) -> None:
+        """A worker: how busy its accelerators are."""
+        with self._lock:
+            if group == self._group.number:
+                self._group.comparison.accelerators[rank] = use
+
+    def stands(self, rank: int, group: int, stand: Stand | None, stood_s: float) -> None:
+        """A worker: where it has been for so many seconds; None: it moves again."""
+        with self._lock:
+            if group != self._group.number:
+                return
+            if stand is None:
+                self._group.stands.pop(rank, None)
+            else:
+                # The clocks of the nodes may differ.
+                self._group.stands[rank] = replace(stand, since=time.time() - stood_s)
+
+    def can_save_alone(self, rank: int, group: int, actor: Any) -> None:
+        """A worker that notes its steps: it can be called, also while it waits for a lost rank.
+
+        Args:
+            rank: its own.
+            group: its worker group.
+            actor: its handle.
+        """
+        with self._lock:
+            if group == self._group.number:
+                self._group.actors[rank] = actor
+
+    def cannot_save_alone(self, group: int, reason: str) -> None:
+        """Rank 0: no step's end is noted; why, in a sentence without its period."""
+        with self._lock:
+            if group == self._group.number:
+                self._group.without_notes = reason
+
+    def survivors(self, saved_step: int) -> Survivors:
+        """The ranks that can be asked for the last step, where this one is in the bucket."""
+        with self._lock:
+            return Survivors(dict(self._group.actors), saved_step, self._group.without_notes)
+
+    def findings(self, now: float, training: bool) -> dict[str, Any]:
+        """Fields of the progress document.
+
+        Args:
+            now: Unix time in seconds.
+            training: whether the group trains; else only what it has waited for is of interest.
+        """
+        with self._lock:
+            group = self._group
+            found = group.comparison.data_wait()
+            if training:
+                found |= group.comparison.findings(self._places, now)
+                stuck = standstill.sentence(group.stands, group.world_size, now)
+                found["standstill"] = stuck
+        return found
+
+
+class RestoreSearch:
+    """How a worker group agrees on a checkpoint, and where its pods keep the files; one lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._refused: dict[str, str] = {}  # URI of a manifest -> what is wrong with its files
+        self._number = 0  # each worker group makes one search or more
+        self._folders: dict[str, str] = {}  # by Ray node, where its ranks find common files
+
+    def end(self) -> None:
+        """The worker group has restored a checkpoint."""
+        with self._lock:
+            self._refused = {}
+
+    def refuse(self, uri: str, reason: str) -> None:
+        """A worker: the checkpoint of the manifest at `uri` is damaged; the first reason counts."""
+        with self._lock:
+            self._refused.setdefault(uri, reason)
+
+    def refused(self) -> dict[str, str]:
+        """The checkpoints that the worker group that begins has found not to be intact, and why."""
+        with self._lock:
+            return dict(self._refused)
+
+    def search_begins(self) -> tuple[int, dict[str, str]]:
+        """Rank 0: a checkpoint is chosen; the number of this search, and what `refused` returns."""
+        with self._lock:
+            self._number, self._folders = self._number + 1, {}
+            return self._number, dict(self._refused)
+
+    def restore_folder(self, search: int, ray_node: str, folder: str) -> str:
+        """A worker: the folder of the rank that downloads what all ranks of this pod restore.
+
+        It is the first one that asks.
+
+        Args:
+            search: number of the search; processes of a former worker group share nothing.
+            ray_node: of the pod.
+            folder: the worker's own.
+        """
+        with self._lock:
+            return self._folders.setdefault(ray_node, folder) if search == self._number else folder

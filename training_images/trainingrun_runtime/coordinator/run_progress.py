@@ -1,0 +1,258 @@
+"""What a run has done and lost, how its driver ends, and how it is rated as a sweep's trial."""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trainingrun_protocol.contract import RunContract
+from trainingrun_protocol.progress import (
+    Failure,
+    LastCheckpoint,
+    Progress,
+    ProgressResult,
+    RecordKind,
+    RunState,
+)
+
+from ..progress.time_accounting import StepReport, TimeAccounting
+from ..store.loss_history import LossHistory
+from ..store.manifest import Manifest
+from ..store.metric_values import printable_metrics, shown_metrics
+from .rank_comparison import RankPlace
+
+
+class RunProgress:
+    """The time accounting of one driver, with the clock. One lock guards all of it.
+
+    Args:
+        contract: the operator's settings of this attempt.
+        accounting: of the driver.
+    """
+
+    def __init__(self, contract: RunContract, accounting: TimeAccounting) -> None:
+        self._lock = threading.Lock()
+        self._needed, self._accounting = contract.needed_metrics, accounting
+        self._group = self._resumed_step = 0
+        self._has_session = self._has_reported = False  # the code of this group
+        self._silence: str | None = None  # what to do where the group's code reports nothing
+        self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
+        self._not_saved_alone: str | None = None  # why the ranks that were left did not
+        self._final_metrics: dict[str, Any] = {}
+
+    def group_started(
+        self, world_size: int, resumed_step: int, skipped: list[str], restored_from: str | None
+    ) -> int:
+        """A worker group begins; returns its number. See `Coordinator.group_started`."""
+        with self._lock:
+            now = time.time()
+            for message in skipped:
+                self._accounting.skipped(now, message)
+            step, ranks = self._saved_alone or (None, ())
+            self._group = self._accounting.group_started(
+                now,
+                world_size,
+                resumed_step,
+                restored_from,
+                saved_by=ranks if step == resumed_step else (),
+                not_saved=self._not_saved_alone,
+            )
+            self._saved_alone = self._not_saved_alone = self._silence = None
+            self._resumed_step, self._has_session, self._has_reported = resumed_step, False, False
+            return self._group
+
+    def resumed_step(self) -> int:
+        """Step of the checkpoint that the worker group began from; 0: from scratch."""
+        with self._lock:
+            return self._resumed_step
+
+    def session_began(self, group: int) -> None:
+        """Rank 0: the training code has a session, whose reports are the ones that count."""
+        with self._lock:
+            if group == self._group:
+                self._has_session = True
+                self._accounting.session_began()
+
+    def reports_nothing(self, group: int, sentence: str) -> None:
+        """Rank 0: its function runs for a while without a session; what to do, in a sentence."""
+        with self._lock:
+            if group == self._group and not self._has_session and not self._has_reported:
+                self._silence = sentence
+                self._accounting.runs_unmeasured()
+
+    def stepped(self, report: StepReport) -> None:
+        """Steps were done in a session."""
+        with self._lock:
+            self._has_session |= report.group == self._group
+            self._accounting.stepped(report)
+
+    def reported(self, step: int, metrics: dict[str, Any]) -> int | None:
+        """A `ray.train.report`, the only report of code without a session; returns the group.
+
+        None: the code has a session, whose reports are earlier and have the duration of the steps.
+        """
+        with self._lock:
+            if self._has_session:
+                return None
+            self._has_reported = True
+            self._accounting.reported(time.time(), step, metrics)
+            return self._group
+
+    def saved_alone(self, step: int, ranks: tuple[int, ...]) -> dict[str, Any]:
+        """These ranks have saved this step after another one was lost; its metrics, if known."""
+        with self._lock:
+            self._saved_alone = (step, ranks)
+            return self._accounting.metrics_of(step)
+
+    def not_saved_alone(self, reason: str) -> None:
+        """Ray's controller: why they have not; a sentence without its period."""
+        with self._lock:
+            self._not_saved_alone = reason
+
+    def disrupted(self, kind: RecordKind, message: str, place: RankPlace | None) -> None:
+        """A worker group ended before training was done, by the loss of a rank at this place."""
+        node, pod = (place.node, place.pod) if place else (None, None)
+        with self._lock:
+            self._accounting.disrupted(time.time(), kind, message, node=node, pod=pod)
+
+    def interrupted(self) -> None:
+        """Ray's controller: a worker group ended because of the store; no worker was lost."""
+        with self._lock:
+            self._accounting.interrupted(time.time())
+
+    def loss_history(self) -> LossHistory:
+        """The losses of the run until now."""
+        with self._lock:
+            return self._accounting.history()
+
+    def committed(self, manifest: Manifest, uri: str) -> None:
+        """An upload has a manifest now."""
+        with self._lock:
+            self._accounting.committed(
+                LastCheckpoint(uri=uri, step=manifest.step, time=manifest.time)
+            )
+
+    def overruled(self, sentences: list[str]) -> None:
+        """The driver: settings of the script that are not used, a sentence for each."""
+        with self._lock:
+            for sentence in sentences:
+                self._accounting.overruled(time.time(), sentence)
+
+    def failed(self, failure: Failure) -> None:
+        """The driver ends the attempt; the first reason is kept."""
+        with self._lock:
+            self._accounting.failed(time.time(), failure)
+
+    def suspended(self) -> None:
+        """The driver ends because of a suspend request."""
+        with self._lock:
+            self._accounting.suspended()
+
+    def finished(self, metrics: dict[str, Any]) -> None:
+        """Rank 0: the training's final metrics."""
+        with self._lock:
+            self._final_metrics = {**self._final_metrics, **metrics}
+
+    def complete(self, result: ProgressResult, step: int) -> ProgressResult:
+        """The driver: the result with the last reported metrics, and the final ones on top.
+
+        Args:
+            result: with the metrics of the newest checkpoint, if there is one.
+            step: of that checkpoint; 0: there is none. A script may report later ones without one.
+        """
+        with self._lock:
+            last = self._accounting.step
+            reported = self._accounting.metrics_of(last) if last > step else {}
+            metrics = {**(reported or result.metrics), **self._final_metrics}
+        return result.model_copy(update={"metrics": printable_metrics(metrics, self._needed)})
+
+    def succeeded(self, result: ProgressResult) -> None:
+        """Training is done, and the result is in the bucket."""
+        with self._lock:
+            self._accounting.succeeded(time.time(), result)
+
+    def document(self, lost_nodes: list[str]) -> Progress:
+        """The progress document, without what ranks and others have told."""
+        with self._lock:
+            document = self._accounting.document(time.time(), lost_nodes)
+            silent = self._silence and not self._has_session and not self._has_reported
+            update: dict[str, Any] = {"metrics": shown_metrics(document.metrics, self._needed)}
+            if silent and document.state in (RunState.STARTING, RunState.TRAINING):
+                update["warnings"] = [self._silence]
+        if (result := document.result) is not None:
+            few = shown_metrics(result.metrics, self._needed)
+            update["result"] = result.model_copy(update={"metrics": few})
+        return document.model_copy(update=update)
+
+
+class StoreErrors:
+    """The error of each process whose requests to the store fail, and since when; one lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._errors: dict[str, tuple[str, float]] = {}  # reporter -> (latest error, since)
+
+    def storage(self, source: str, error: str | None) -> None:
+        """Any process: requests of `source` to the store fail with this error; None: no longer."""
+        with self._lock:
+            if error is None:
+                self._errors.pop(source, None)
+            else:
+                _, since = self._errors.get(source, (error, time.time()))
+                self._errors[source] = (error, since)
+
+    def forget_ranks(self) -> None:
+        """The ranks have ended; the new ones report their own."""
+        with self._lock:
+            for source in [name for name in self._errors if name.startswith("rank ")]:
+                del self._errors[source]
+
+    def fields(self) -> dict[str, Any]:
+        """Of the progress document: the latest error of the one that waits longest."""
+        with self._lock:
+            if not self._errors:
+                return {}
+            error, since = min(self._errors.values(), key=lambda one: one[1])
+            return {"storage_error": error, "storage_error_since": since}
+
+
+class TrialRating:
+    """The metric by which trials are compared; each value is replaced whole, without a lock.
+
+    Args:
+        metric: its name; None: the run is no trial.
+    """
+
+    def __init__(self, metric: str | None) -> None:
+        self._metric = metric
+        self._paused_at: int | None = None
+        self._latest: tuple[int, Any] | None = None
+
+    def begin(self) -> None:
+        """A worker group begins."""
+        self._paused_at = None
+
+    def rated(self, step: int, value: Any) -> None:
+        """Rank 0: the metric of a step."""
+        self._latest = (step, value)
+
+    def rate_by(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """What was reported of a step, which may have the metric."""
+        if self._metric is not None and self._metric in metrics:
+            self.rated(step, metrics[self._metric])
+
+    def rating(self) -> tuple[int, Any] | None:
+        """The metric as it was last reported, and its step; None: it was not yet."""
+        return self._latest
+
+    def paused(self, step: int, value: Any) -> None:
+        """Rank 0: this trial ends here, and waits for others; its metric."""
+        self._paused_at, self._latest = step, (step, value)
+
+    def fields(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the progress document, whose `metrics` these are, of a trial that waits."""
+        if self._paused_at is None or self._metric is None or self._latest is None:
+            return {}
+        rated = {self._metric: self._latest[1]}
+        rated |= {name: value for name, value in metrics.items() if name != self._metric}
+        return {"paused_at_step": self._paused_at, "metrics": rated}
