@@ -9,7 +9,7 @@ import pytest
 
 from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_runtime.coordinator.coordinator import Coordinator
-from trainingrun_runtime.driver.reported_steps import ReportedSteps
+from trainingrun_runtime.driver.report_callback import ReportedSteps
 
 STEP = [{"step": step} for step in (10, 20, 30, 40)]
 NONE: list[dict[str, Any]] = [{"loss": 0.5}] * 4

@@ -1,6 +1,6 @@
 """How often an attempt begins again by itself."""
 
-from trainingrun_runtime.driver.restart_backoff import (
+from trainingrun_runtime.driver.failure_policy import (
     LONGEST_WAIT_S,
     MAX_GROUPS_WITHOUT_CHECKPOINT,
     MAX_STORAGE_S,

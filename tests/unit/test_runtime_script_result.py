@@ -9,8 +9,8 @@ import pytest
 from ray import cloudpickle
 from ray.train import Checkpoint, Result
 
-from trainingrun_runtime.driver import script_result
-from trainingrun_runtime.driver.script_result import RunResult, completed, last_metrics
+from trainingrun_runtime.driver import trainer
+from trainingrun_runtime.driver.trainer import RunResult, completed, last_metrics
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
 from trainingrun_runtime.store.metric_values import printable_metrics
@@ -89,7 +89,7 @@ def test_the_table_is_read_when_it_is_asked_for_and_once(bucket: Bucket, of_ray:
 
 def test_the_run_s_own_result_is_what_its_path_opens(bucket: Bucket, of_ray: Result) -> None:
     found = completed(of_ray, bucket, [], {}, list)
-    script_result.answer_from_path(found, bucket)
+    trainer.answer_from_path(found, bucket)
     for path in (found.path, Path(found.path), f"file://{found.path}/", bucket.root):
         assert isinstance(found, RunResult)
         assert Result.from_path(path) is found

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Run the driver, or report why this Ray cannot be used; returns the exit code."""
+    """Run the driver, or report why this Ray cannot be used."""
     try:
         check_version()  # before any import that depends on the version of Ray
     except UnknownRay as error:
-        from .driver import failed_start
+        from .progress import document
 
-        return failed_start.report(str(error))
+        return document.report_unusable_image(str(error))
     from .driver import driver
 
     return driver.main(_start_sweep)

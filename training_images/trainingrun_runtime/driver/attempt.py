@@ -19,6 +19,7 @@ from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import start_coordinator
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
+from ..progress.document import Documents
 from ..store import manifest, retention, run_result
 from ..store.lease import Lease
 from ..store.manifest import Manifest
@@ -29,10 +30,9 @@ from ..store.storage_errors import StorageError, recognize
 from ..store.storage_retry import StorageRetry, report_to
 from ..worker import prestarted_worker, requirements, user_code
 from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
-from . import lease_keeper, script, suspend_request
-from .background import Background
+from . import script
+from .background import Background, keep_lease, watch_suspend_request
 from .committer import Committer
-from .driver_documents import Documents
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +93,8 @@ class Attempt:
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
         retries = report_to(self._coordinator, "lease")
         works: dict[str, Callable[[Event], None]] = {
-            "lease": partial(lease_keeper.keep, lease, self._renew_lease, retries),
-            "suspend": partial(suspend_request.watch, suspend=self._suspend),
+            "lease": partial(keep_lease, lease, self._renew_lease, retries),
+            "suspend": partial(watch_suspend_request, suspend=self._suspend),
         }
         if contract.trial is None:
             works["prestart"] = lambda _: prestarted_worker.prestart_all(

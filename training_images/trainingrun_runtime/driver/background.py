@@ -1,10 +1,25 @@
-"""Threads that a driver has beside its training."""
+"""What a driver does beside its training: it keeps the lease and looks for a suspend request."""
 
+import logging
+import os
 import threading
+import time
 from collections.abc import Callable
+
+from trainingrun_protocol.contract import SUSPEND_FILE
+from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE
+
+from ..state_directory import state_directory
+from ..store.lease import Lease
+from ..store.storage_errors import StorageError
+
+log = logging.getLogger(__name__)
 
 JOIN_S = 60.0
 """More than the longest request to the store."""
+_CHECK_S = 3.0
+_RENEW_S = 10.0
+_SUSPEND_POLL_S = 0.25
 
 
 class Background:
@@ -35,3 +50,48 @@ class Background:
         self.ended.set()
         for thread in self._threads:
             thread.join(JOIN_S)
+
+
+def keep_lease(
+    lease: Lease,
+    renew: Callable[[], None],
+    report: Callable[[str | None], None],
+    ended: threading.Event,
+) -> None:
+    """Renew the lease until `ended`; end this process as soon as another driver holds the run.
+
+    Args:
+        lease: this driver's.
+        renew: writes the lease; may raise StorageError.
+        report: called with the error while the store does not answer, and with None once it does.
+        ended: set when the driver has nothing left to write.
+    """
+    renewed = time.monotonic()
+    while not ended.wait(_CHECK_S):
+        try:
+            if not lease.held():
+                log.error("another driver took over this run; this one ends")
+                os._exit(LEASE_LOST_EXIT_CODE)  # without cleanup: it must not write anything
+            if time.monotonic() - renewed >= _RENEW_S:
+                renew()
+                renewed = time.monotonic()
+            problem = None
+        except StorageError as error:
+            # The lease is not lost. Without the bucket nothing can be committed either.
+            log.warning("the lease cannot be checked: %s", error)
+            problem = str(error)
+        if not ended.is_set():
+            report(problem)
+
+
+def suspend_requested() -> bool:
+    """Whether the run is to be suspended: a file in the state directory of the head's pod."""
+    return (state_directory() / SUSPEND_FILE).exists()
+
+
+def watch_suspend_request(ended: threading.Event, suspend: Callable[[], None]) -> None:
+    """Call `suspend` once it is requested; returns then, or when `ended` is set."""
+    while not ended.wait(_SUSPEND_POLL_S):
+        if suspend_requested():
+            suspend()
+            return

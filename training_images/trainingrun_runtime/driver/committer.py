@@ -92,7 +92,7 @@ class Committer:
                 if isinstance(upload, LateMetrics):
                     self._attach(upload)
                 elif upload is not None:
-                    self._settle(upload)
+                    self._commit(upload)
                 elif time.monotonic() >= self._reports_due:
                     self._write_reports_once()
             except ray.exceptions.RayActorError as error:
@@ -102,10 +102,12 @@ class Committer:
                 log.exception("a commit was interrupted")
                 time.sleep(_LONG_POLL_S)
 
-    def _settle(self, upload: UploadedCheckpoint) -> None:
+    def _commit(self, upload: UploadedCheckpoint) -> None:
         self._index += 1
         try:
-            committed = self._retry(lambda: self._prepare(upload))
+            # First: a later worker group that restores it continues the table at its step.
+            self._retry(self.write_reports)
+            committed = self._retry(lambda: self._manifest(upload))
             self._retry(lambda: manifest.commit(self._bucket, committed))
         except Exception as error:
             # Training goes on: the next checkpoint may be committed, and the last one has to be.
@@ -164,11 +166,6 @@ class Committer:
             self.write_reports()
         except StorageError as error:  # they are written with the next checkpoint
             log.warning("reported metrics were not written: %s", error)
-
-    def _prepare(self, upload: UploadedCheckpoint) -> Manifest:
-        # First: a later worker group that restores it continues the table at its step.
-        self.write_reports()
-        return self._manifest(upload)
 
     def _manifest(self, upload: UploadedCheckpoint) -> Manifest:
         checkpoints = self.checkpoints

@@ -13,6 +13,7 @@ from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, LE
 from trainingrun_protocol.progress import Failure
 
 from .. import stacks
+from ..progress.document import Documents
 from ..store import manifest, restore_source, run_result
 from ..store.bucket import Bucket
 from ..store.lease import Lease, Superseded
@@ -20,7 +21,6 @@ from ..store.storage_retry import StorageRetry
 from ..worker import user_code
 from ..worker.user_code import UserCode
 from .attempt import Attempt, failure_of, start_imports
-from .driver_documents import Documents
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +43,7 @@ documents."""
 
 
 def main(start_sweep: StartSweep) -> int:
-    """Run one attempt, or by `start_sweep` that of a sweep; the process's exit code.
-
-    0: done. 1: failed, `failure` of the progress document says why. 3: another driver holds the
-    run. 75: suspended.
-    """
+    """Run one attempt, or by `start_sweep` that of a sweep; the process's `ExitCode`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     stacks.log_on_signal()
     started = time.time()

@@ -77,8 +77,7 @@ class _Copied:
 def _keep_driver_on_exit() -> None:
     """Make `os._exit` end the script, not the driver, which says how the run ends.
 
-    Of another thread it ends the driver, and with a failure's code instead of 0, which means that
-    it is done.
+    Of another thread it ends the driver, and not with 0, which means that training is done.
     """
     exit_now, driver = os._exit, os.getpid()
 

@@ -1,10 +1,19 @@
-"""The progress document: a JSON file that the driver replaces and the server serves."""
+"""The progress document: a JSON file that the driver replaces and the server serves. No Ray."""
 
 import json
+import logging
 import os
+import time
 from pathlib import Path
+from typing import Any
 
-from trainingrun_protocol.progress import Progress
+from trainingrun_protocol.contract import CONTRACT_ENV, PROGRESS_FILE, RunContract
+from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
+from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState
+
+from ..state_directory import state_directory
+
+log = logging.getLogger(__name__)
 
 
 def write(path: str | Path, progress: Progress) -> None:
@@ -22,3 +31,42 @@ def read(path: str | Path) -> Progress | None:
         return Progress.model_validate_json(Path(path).read_bytes())
     except FileNotFoundError:
         return None
+
+
+class Documents:
+    """The progress documents of a driver whose coordinator does not run yet, or no longer."""
+
+    def __init__(self, contract: RunContract, path: Path | None = None) -> None:
+        self.path = path or state_directory() / PROGRESS_FILE
+        self._attempt = contract.attempt
+        self._storage_error_since: float | None = None
+
+    def waiting(self, error: str | None) -> None:
+        """Requests to the store fail with this error; None: no longer."""
+        since = (self._storage_error_since or time.time()) if error else None
+        self._storage_error_since = since
+        self._write(RunState.STARTING, storage_error=error, storage_error_since=since)
+
+    def succeeded(self, done: ProgressResult) -> None:
+        """The run is done."""
+        self._write(RunState.SUCCEEDED, result=done)
+
+    def suspended(self) -> None:
+        """The driver ends because of a suspend request."""
+        self._write(RunState.SUSPENDED)
+
+    def failed(self, failure: Failure) -> None:
+        """The attempt failed."""
+        self._write(RunState.FAILED, failure=failure)
+
+    def _write(self, state: RunState, **facts: Any) -> None:
+        progress = Progress(attempt=self._attempt, state=state, time=time.time(), **facts)
+        write(self.path, progress)
+
+
+def report_unusable_image(sentence: str) -> int:
+    """Write to the document and log why this image cannot train; returns the exit code."""
+    log.error("%s", sentence)
+    contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
+    Documents(contract).failed(Failure(kind="Application", message=sentence))
+    return FAILED_EXIT_CODE

@@ -24,8 +24,7 @@ from ..checkpoints import snapshot
 from ..checkpoints.accumulated_gradients import AccumulatedGradients
 from ..data.drawn_batches import DrawnBatches
 from ..data.position import ResumableLoader
-from ..progress.rank_reporter import TimesReporter
-from ..progress.recorder import ReportRecorder
+from ..progress.rank_reporter import ReportRecorder, TimesReporter
 from ..progress.time_accounting import StepReport
 from ..random_numbers import StepRandom
 from ..store.metric_values import printable_metrics

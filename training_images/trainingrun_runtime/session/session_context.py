@@ -14,7 +14,7 @@ from ..checkpoints.restored_files import files_of
 from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.stateful_objects import Stateful, replicated, restorable
-from ..progress.recorder import ReportRecorder
+from ..progress.rank_reporter import ReportRecorder
 from ..survivors.noted_steps import NotedSteps
 from ..worker.step_consensus import StepConsensus, StepValues
 from ..worker.worker import Worker

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from ..coordinator.checkpoints import Command
-from ..progress.recorder import ReportRecorder
+from ..progress.rank_reporter import ReportRecorder
 from ..progress.time_accounting import StepReport
 
 log = logging.getLogger(__name__)

@@ -27,11 +27,11 @@ from trainingrun_protocol.progress import Failure, Progress, ProgressResult, Run
 
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import trial_coordinator
-from ..driver import lease_keeper, suspend_request
-from ..driver.background import Background
-from ..driver.driver_documents import Documents
+from ..coordinator.run_progress import StoreErrors
+from ..driver.background import Background, keep_lease, suspend_requested
 from ..error_text import first_line
 from ..progress import document as progress_document
+from ..progress.document import Documents
 from ..state_directory import state_directory
 from ..store import run_result
 from ..store.lease import Lease, Superseded
@@ -73,8 +73,9 @@ class SweepDriver:
     ) -> None:
         self._contract, self._sweep, self._lease = contract, sweep, lease
         self._started, self._documents, self._bucket = started, documents, lease.bucket
-        self._storage_errors: dict[str, tuple[str, float]] = {}
-        self._retry = StorageRetry(self._store_reports)
+        self._store_errors = StoreErrors()
+        self._report_store = partial(self._store_errors.storage, "sweep")
+        self._retry = StorageRetry(self._report_store)
         self._folder = state_directory() / record.TRIALS
         # Documents of a former driver on this head would be taken for this one's.
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -95,8 +96,8 @@ class SweepDriver:
         self._final = RunState.STARTING
         self._result: ProgressResult | None = None
         self._writing, self._following = threading.Lock(), threading.RLock()
-        reports = partial(self._store_reports, source="lease")
-        keep = partial(lease_keeper.keep, lease, lambda: lease.renew(time.time()), reports)
+        reports = partial(self._store_errors.storage, "lease")
+        keep = partial(keep_lease, lease, lambda: lease.renew(time.time()), reports)
         self._background = Background(lease=keep, trials=self._watch)
         self._notice = PreemptionNoticeWatcher(self._checkpoint_on_notice)
 
@@ -157,7 +158,7 @@ class SweepDriver:
 
     def _halts(self) -> bool:
         """Whether no further trial is to begin."""
-        return self._failure is not None or suspend_request.requested()
+        return self._failure is not None or suspend_requested()
 
     def _is_over(self) -> bool:
         """Whether no further trial is to begin, and all have ended that were begun."""
@@ -202,9 +203,9 @@ class SweepDriver:
                 self._record(trials)
             except StorageError as error:
                 self._table.keep_changes()
-                self._store_reports(str(error))
+                self._report_store(str(error))
                 return
-            self._store_reports(None)
+            self._report_store(None)
             self._stopping = stopping
         for number in self._stopping:
             self._suspend(number)
@@ -225,17 +226,14 @@ class SweepDriver:
 
     def _write(self) -> None:
         with self._writing:
-            errors = list(self._storage_errors.values())
-            error, since = min(errors, key=lambda found: found[1], default=(None, None))
             head = Progress(
                 attempt=self._contract.attempt,
                 fencing_token=self._lease.fencing_token,
                 state=self._final,
                 time=time.time(),
-                storage_error=error,
-                storage_error_since=since,
                 failure=self._failure if self._final is RunState.FAILED else None,
                 result=self._result,
+                **self._store_errors.fields(),
             )
             progress_document.write(self._documents.path, self._table.progress(head))
 
@@ -250,7 +248,7 @@ class SweepDriver:
         trials, best = self._table.trials, self._table.best
         self._retry(lambda: self._record(trials))
         if self._failure is None and unfinished:
-            if suspend_request.requested():
+            if suspend_requested():
                 self._end(RunState.SUSPENDED)
                 return SUSPEND_EXIT_CODE
             self._lost(unfinished[0])
@@ -272,13 +270,6 @@ class SweepDriver:
         self._result = self._retry(lambda: run_result.write(self._lease, result))
         self._end(RunState.SUCCEEDED)
         return DONE_EXIT_CODE
-
-    def _store_reports(self, error: str | None, source: str = "sweep") -> None:
-        if error is None:
-            self._storage_errors.pop(source, None)
-            return
-        since = self._storage_errors.get(source, (error, time.time()))[1]
-        self._storage_errors[source] = (error, since)
 
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: each trial makes a checkpoint before Ray ends."""

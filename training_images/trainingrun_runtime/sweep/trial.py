@@ -20,8 +20,8 @@ from trainingrun_protocol.progress import Progress
 
 from ..coordinator.coordinator import trial_coordinator
 from ..driver.attempt import Attempt, failure_of, start_imports
-from ..driver.driver_documents import Documents
 from ..progress import document as progress_document
+from ..progress.document import Documents
 from ..store import manifest, restore_source, run_result
 from ..store.bucket import Bucket
 from ..store.lease import Lease, Superseded

@@ -33,7 +33,7 @@ from .preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from .standstill_watcher import StandstillWatcher
 
 if TYPE_CHECKING:  # PyTorch, which the image may not have
-    from ..progress.recorder import ReportRecorder
+    from ..progress.rank_reporter import ReportRecorder
 
 
 ANSWER_S = 10.0
