@@ -40,9 +40,9 @@ from .run_progress import RunProgress, StoreErrors, TrialRating
 
 log = logging.getLogger(__name__)
 
-WRITE_EVERY_S = 0.25
+_WRITE_EVERY_S = 0.25
 """Seconds between two writes of the progress document."""
-LOOK_EVERY = 4
+_LOOK_EVERY = 4
 """Writes between two looks at the cluster, for what nobody tells."""
 
 P = ParamSpec("P")
@@ -275,10 +275,10 @@ class Coordinator:
 
     def _keep_writing(self) -> None:
         count = 0
-        while not self._closed.wait(WRITE_EVERY_S):
+        while not self._closed.wait(_WRITE_EVERY_S):
             count += 1
             try:
-                if count % LOOK_EVERY == 0 and self._ranks.have_joined:
+                if count % _LOOK_EVERY == 0 and self._ranks.have_joined:
                     self._ranks.died(nodes.dead_nodes())
                 self.write()
             except Exception:  # a failed call of Ray must not end the updates of the document

@@ -47,7 +47,7 @@ class RunProgress:
         with self._lock:
             now = time.time()
             for message in skipped:
-                self._accounting.skipped(now, message)
+                self._accounting.record(now, RecordKind.CHECKPOINT_SKIPPED, message)
             step, ranks = self._saved_alone or (None, ())
             self._group = self._accounting.group_started(
                 now,
@@ -136,7 +136,7 @@ class RunProgress:
         """The driver: settings of the script that are not used, a sentence for each."""
         with self._lock:
             for sentence in sentences:
-                self._accounting.overruled(time.time(), sentence)
+                self._accounting.record(time.time(), RecordKind.SETTING_OVERRULED, sentence)
 
     def failed(self, failure: Failure) -> None:
         """The driver ends the attempt; the first reason is kept."""

@@ -94,7 +94,10 @@ class Attempt:
         retries = report_to(self._coordinator, "lease")
         works: dict[str, Callable[[Event], None]] = {
             "lease": partial(keep_lease, lease, self._renew_lease, retries),
-            "suspend": partial(watch_suspend_request, suspend=self._suspend),
+            "suspend": partial(
+                watch_suspend_request,
+                suspend=lambda: self._coordinator.request.remote(Command.SUSPEND),
+            ),
         }
         if contract.trial is None:
             works["prestart"] = lambda _: prestarted_worker.prestart_all(
@@ -244,9 +247,6 @@ class Attempt:
             best_checkpoint_uri=self._bucket.uri(best.path) if best else None,
         )
         return result, newest.step if newest else 0
-
-    def _suspend(self) -> None:
-        self._coordinator.request.remote(Command.SUSPEND)
 
     def _renew_lease(self) -> None:
         """Write what the next driver has to know about the losses of the run."""

@@ -43,7 +43,7 @@ documents."""
 
 
 def main(start_sweep: StartSweep) -> int:
-    """Run one attempt, or by `start_sweep` that of a sweep; the process's `ExitCode`."""
+    """Run one attempt, or by `start_sweep` that of a sweep; the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     stacks.log_on_signal()
     started = time.time()

@@ -58,7 +58,7 @@ class AttemptPolicy(FailurePolicy):
         wait_s = (
             self._after_storage(failure, commits)
             if failure.cause is FailureCause.STORAGE
-            else self._after_loss(failure, commits)
+            else self._restarts.after_loss(commits, failure.cause is FailureCause.PREEMPTED)
         )
         first = self._restarts.without_checkpoint <= 1
         self._remedied = remedied(None if first else self._remedied, failure)
@@ -74,9 +74,6 @@ class AttemptPolicy(FailurePolicy):
         self._coordinator.disrupted.remote(kind, failure.message, failure.ranks)
         if not failure.saved:  # a drain may end before the ranks have saved, too
             survivors.save_last_step(self._coordinator, failure.lost)
-
-    def _after_loss(self, failure: ClassifiedFailure, commits: int) -> float | None:
-        return self._restarts.after_loss(commits, at_once=failure.cause is FailureCause.PREEMPTED)
 
     def _after_storage(self, failure: ClassifiedFailure, commits: int) -> float | None:
         storage = failure.storage

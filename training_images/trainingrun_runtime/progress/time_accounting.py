@@ -80,7 +80,7 @@ class TimeAccounting:
         self._resumed_productive = 0.0
         self._last: StepReport | None = None
         self._last_done: float | None = None
-        self._step = 0
+        self._step = self._first_step = 0
         self._total: int | None = None
         self._metrics: dict[str, Any] = {}
         self._interval: float | None = None
@@ -88,7 +88,6 @@ class TimeAccounting:
         self._records: list[Record] = []
         self._seconds = Seconds()
         self._samples: list[tuple[int, float]] = []  # (step, productive seconds up to it)
-        self._group_began_at = 0.0
         self._failure: Failure | None = None
         self._result: ProgressResult | None = None
 
@@ -145,7 +144,7 @@ class TimeAccounting:
             self._state = RunState.TRAINING
         self._last = None
         self._world_size = world_size
-        self._step = resumed_step
+        self._step = self._first_step = resumed_step
         message = f"resumed from step {resumed_step}"
         if restored_from is not None:
             message = f"restored step {resumed_step} of another run, from {restored_from}"
@@ -162,7 +161,7 @@ class TimeAccounting:
             message += f"; {again} {'step is' if again == 1 else 'steps are'} done again"
             message += f", since {not_saved}" if not_saved else ""
         reason = not_saved if again else None
-        self._add_record(now, RecordKind.RESTORED, message, step=resumed_step, reason=reason)
+        self.record(now, RecordKind.RESTORED, message, step=resumed_step, reason=reason)
         return self._group
 
     def session_began(self) -> None:
@@ -259,7 +258,7 @@ class TimeAccounting:
     ) -> None:
         """A worker was lost; training is interrupted until the next step."""
         self.interrupted(now)
-        self._add_record(now, kind, message, node=node, pod=pod, step=self._step)
+        self.record(now, kind, message, node=node, pod=pod, step=self._step)
 
     def interrupted(self, now: float) -> None:
         """The worker group ended; training is interrupted until the next group's first step."""
@@ -271,20 +270,12 @@ class TimeAccounting:
         if not self._state.final:
             self._state = RunState.RECOVERING
 
-    def skipped(self, now: float, message: str) -> None:
-        """A checkpoint was not intact."""
-        self._add_record(now, RecordKind.CHECKPOINT_SKIPPED, message)
-
-    def overruled(self, now: float, message: str) -> None:
-        """A setting of the script is not used."""
-        self._add_record(now, RecordKind.SETTING_OVERRULED, message)
-
     def failed(self, now: float, failure: Failure) -> None:
         """The driver ends the attempt."""
         if self._state.final:
             return
         if failure.kind == "Application":
-            self._add_record(now, RecordKind.APPLICATION_ERROR, failure.message, step=self._step)
+            self.record(now, RecordKind.APPLICATION_ERROR, failure.message, step=self._step)
         self._state, self._failure = RunState.FAILED, failure
 
     def suspended(self) -> None:
@@ -308,7 +299,8 @@ class TimeAccounting:
         self._state, self._result = RunState.SUCCEEDED, result
         self._metrics = result.metrics or self._metrics
 
-    def _add_record(self, now: float, kind: RecordKind, message: str, **where: Any) -> None:
+    def record(self, now: float, kind: RecordKind, message: str, **where: Any) -> None:
+        """Something has happened that the operator makes an event of."""
         number = self._records[-1].number + 1 if self._records else 1
         record = Record(number=number, kind=kind, time=now, message=message, **where)
         self._records = [*self._records, record][-MAX_RECORDS:]
@@ -317,12 +309,8 @@ class TimeAccounting:
         last = self._last
         if last is None or last.total is None or not last.productive:
             return None
-        done = last.step - (self._samples[0][0] if self._group == 1 else self._group_first_step())
+        done = last.step - self._first_step
         return last.productive / done * (last.total - last.step) if done > 0 else None
-
-    def _group_first_step(self) -> int:
-        restored = [r.step for r in self._records if r.kind is RecordKind.RESTORED]
-        return (restored[-1] if restored else 0) or 0
 
     def document(self, now: float, lost_nodes: Sequence[str] = ()) -> Progress:
         """All of it, as the operator reads it."""
