@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from threading import Event
 from typing import Any
 
 import ray
@@ -89,21 +88,9 @@ class Attempt:
         )
         self._retry = StorageRetry(report_to(self._coordinator, "driver"))
         reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
+        self._background = Background()
         self._committer = Committer(self._coordinator, contract, lease, reports)
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
-        retries = report_to(self._coordinator, "lease")
-        works: dict[str, Callable[[Event], None]] = {
-            "lease": partial(keep_lease, lease, self._renew_lease, retries),
-            "suspend": partial(
-                watch_suspend_request,
-                suspend=lambda: self._coordinator.request.remote(Command.SUSPEND),
-            ),
-        }
-        if contract.trial is None:
-            works["prestart"] = lambda _: prestarted_worker.prestart_all(
-                self._coordinator, self._imports
-            )
-        self._background = Background(**works)
 
     def run(self) -> int:
         """Train; the exit code.
@@ -111,16 +98,23 @@ class Attempt:
         Raises:
             Superseded: another driver holds the run.
         """
-        self._background.start()
-        self._committer.start()
-        # The head's notice is for all trials of a sweep, and their driver answers it.
+        coordinator, retries = self._coordinator, report_to(self._coordinator, "lease")
+        suspend = partial(coordinator.request.remote, Command.SUSPEND)
+        self._background.start(
+            lease=partial(keep_lease, self._lease, self._renew_lease, retries),
+            suspend=partial(watch_suspend_request, suspend),
+            committer=self._committer.run,
+        )
         if self._contract.trial is None:
+            self._background.start(
+                prestart=lambda _: prestarted_worker.prestart_all(coordinator, self._imports)
+            )
+            # The head's notice is for all trials of a sweep, and their driver answers it.
             self._watcher.start()
         try:
             return self._conclude(self._train())
         finally:
             self._background.ended.set()
-            self._committer.stop()
             self._watcher.stop()
             self._background.join()
 
@@ -194,10 +188,7 @@ class Attempt:
         """
         coordinator = self._coordinator
         if error is None:
-            self._committer.drain()
-            if self._committer.failure is not None:
-                raise self._committer.failure
-            self._retry(self._committer.write_reports)
+            self._commit_all()
             result, step = self._result()
             final = ray.get(coordinator.complete.remote(result, step))
             written = self._retry(lambda: run_result.write(self._lease, final))
@@ -213,10 +204,7 @@ class Attempt:
             isinstance(error, TrainingFailedError)
             and classify(error).cause is FailureCause.SUSPENDED
         ):
-            self._committer.drain()
-            if self._committer.failure is not None:
-                raise self._committer.failure
-            self._retry(self._committer.write_reports)
+            self._commit_all()
             self._retry(self._lease.require)
             self._retry(self._renew_lease)  # no step is lost: the next driver counts no loss
             self._write_final(coordinator.suspended.remote(), self._documents.suspended)
@@ -235,6 +223,12 @@ class Attempt:
             failure = failure.model_copy(update=update)
         self.fail(failure)
         return FAILED_EXIT_CODE
+
+    def _commit_all(self) -> None:
+        self._committer.drain()
+        if self._committer.failure is not None:
+            raise self._committer.failure
+        self._retry(self._committer.write_reports)
 
     def _result(self) -> tuple[ProgressResult, int]:
         """What the bucket has, and the newest checkpoint's step; 0: there is no checkpoint."""

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from trainingrun_protocol.contract import SUSPEND_FILE
 from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE
@@ -23,23 +24,18 @@ _SUSPEND_POLL_S = 0.25
 
 
 class Background:
-    """Daemon threads that end when they are told to.
+    """Daemon threads that end when they are told to."""
 
-    Args:
-        works: by name; each returns soon after `ended` is set.
-    """
-
-    def __init__(self, **works: Callable[[threading.Event], None]) -> None:
+    def __init__(self) -> None:
         self.ended = threading.Event()
         """Set when they are to end."""
-        self._threads = [
-            threading.Thread(target=work, args=(self.ended,), name=name, daemon=True)
-            for name, work in works.items()
-        ]
+        self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        """Start all of them."""
-        for thread in self._threads:
+    def start(self, **works: Callable[[threading.Event], None]) -> None:
+        """Start one for each of these, by name, that returns soon after `ended` is set."""
+        for name, work in works.items():
+            thread = threading.Thread(target=work, args=(self.ended,), name=name, daemon=True)
+            self._threads.append(thread)
             thread.start()
 
     def join(self) -> None:
@@ -89,7 +85,7 @@ def suspend_requested() -> bool:
     return (state_directory() / SUSPEND_FILE).exists()
 
 
-def watch_suspend_request(ended: threading.Event, suspend: Callable[[], None]) -> None:
+def watch_suspend_request(suspend: Callable[[], Any], ended: threading.Event) -> None:
     """Call `suspend` once it is requested; returns then, or when `ended` is set."""
     while not ended.wait(_SUSPEND_POLL_S):
         if suspend_requested():

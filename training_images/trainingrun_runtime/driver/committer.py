@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 _LONG_POLL_S = 1.0
 _REPORTS_S = 30.0
 """Seconds after which reports are written also without a checkpoint."""
-_END_S = 60.0
-"""More than the longest request to the store."""
 
 
 class Committer:
@@ -54,17 +52,10 @@ class Committer:
         """Which checkpoints are kept."""
         self._bucket: Bucket = lease.bucket
         self._reports, self._reports_due = reports, time.monotonic() + _REPORTS_S
-        self._ended = threading.Event()
-        self._report_to_coordinator = report_to(coordinator, "commits")
-        self._retry = StorageRetry(self._report, self._ended.wait)
+        self._retry = StorageRetry(report_to(coordinator, "commits"))
         self._index = 0
-        self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
         self.failure: StorageError | None = None
         """Why the newest upload was not committed; none: it was, or it is still in the queue."""
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def drain(self, limit_s: float | None = None) -> None:
         """Return once every upload is committed or abandoned, or after `limit_s` seconds."""
@@ -75,18 +66,17 @@ class Committer:
                 return
             time.sleep(0.05)
 
-    def stop(self) -> None:
-        """Take no further upload, and return once no more calls to Ray are made."""
-        self._ended.set()
-        self._thread.join(_END_S)
+    def run(self, ended: threading.Event) -> None:
+        """Commit what is uploaded until `ended`; in a thread, of which it may be the end."""
+        to_coordinator = report_to(self._coordinator, "commits")
 
-    def _report(self, error: str | None) -> None:
-        if self._ended.is_set():
-            raise SystemExit  # of this thread: the attempt has ended, and Ray is shut down next
-        self._report_to_coordinator(error)
+        def report(error: str | None) -> None:
+            if ended.is_set():
+                raise SystemExit  # the attempt has ended, and Ray is shut down next
+            to_coordinator(error)
 
-    def _run(self) -> None:
-        while not self._ended.is_set():
+        self._retry = StorageRetry(report, ended.wait)
+        while not ended.is_set():
             try:
                 upload = ray.get(self._coordinator.next_upload.remote(_LONG_POLL_S))
                 if isinstance(upload, LateMetrics):

@@ -96,9 +96,7 @@ class SweepDriver:
         self._final = RunState.STARTING
         self._result: ProgressResult | None = None
         self._writing, self._following = threading.Lock(), threading.RLock()
-        reports = partial(self._store_errors.storage, "lease")
-        keep = partial(keep_lease, lease, lambda: lease.renew(time.time()), reports)
-        self._background = Background(lease=keep, trials=self._watch)
+        self._background = Background()
         self._notice = PreemptionNoticeWatcher(self._checkpoint_on_notice)
 
     def run(self) -> int:
@@ -108,7 +106,11 @@ class SweepDriver:
             Superseded: another driver holds the run.
         """
         self._retry(lambda: self._record(self._table.trials))
-        self._background.start()
+        lease, reports = self._lease, partial(self._store_errors.storage, "lease")
+        self._background.start(
+            lease=partial(keep_lease, lease, lambda: lease.renew(time.time()), reports),
+            trials=self._watch,
+        )
         self._notice.start()
         try:
             missing = searches.missing(self._sweep)
