@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from trainingrun_protocol.contract import ContractCheckpoints, RunContract
+from trainingrun_protocol.contract import RunContract
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import Failure, LastCheckpoint, ProgressResult
 
@@ -124,11 +124,6 @@ class Attempt:
             self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
         )
 
-    def _keep(self, checkpoints: ContractCheckpoints) -> None:
-        """Keep these checkpoints, as a script says."""
-        self._contract = self._contract.model_copy(update={"checkpoints": checkpoints})
-        self._committer.checkpoints = checkpoints
-
     def _rows(self, seen: int) -> list[Batch]:
         rows = self._coordinator.rows.remote(seen)
         return list(ray.get(rows, timeout=COORDINATOR_TIMEOUT_S))
@@ -153,14 +148,7 @@ class Attempt:
                 return error  # of the image, so of the user's own
         from .trainer import Trainers
 
-        trainers = Trainers(
-            self._contract,
-            self._coordinator,
-            self._bucket,
-            self._lease,
-            self._committer.write_reports,
-            self._keep,
-        )
+        trainers = Trainers(self._contract, self._coordinator, self._lease, self._committer)
         fit = trainers.intercept()
         raised: BaseException | None = None
         try:
@@ -234,7 +222,7 @@ class Attempt:
         """What the bucket has, and the newest checkpoint's step; 0: there is no checkpoint."""
         committed = self._retry(lambda: manifest.committed(self._bucket))
         newest = committed[-1] if committed else None
-        best = retention.best_of(committed, retention.wanted(self._contract.checkpoints))
+        best = retention.best_of(committed, retention.wanted(self._committer.checkpoints))
         result = ProgressResult(
             metrics=newest.metrics if newest else {},
             checkpoint_uri=self._bucket.uri(newest.path) if newest else None,

@@ -7,7 +7,6 @@ and of the metrics those that came with a checkpoint.
 import copy
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -16,7 +15,7 @@ import ray
 from ray import cloudpickle
 from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
 
-from trainingrun_protocol.contract import ContractCheckpoints, RunContract
+from trainingrun_protocol.contract import RunContract
 from trainingrun_protocol.progress import ProgressResult
 
 from ..checkpoints import checkpoint_files
@@ -32,6 +31,7 @@ from ..worker import leaving_a_rank, prestarted_worker
 from ..worker.training_function import TrainingFunction
 from . import backends, overruled, script
 from .backends import Backend
+from .committer import Committer
 from .failure_policy import AttemptPolicy
 from .report_callback import CoordinatorReports
 
@@ -44,23 +44,15 @@ class Trainers:
     Args:
         contract: the operator's settings of this attempt.
         coordinator: handle of the `Coordinator` actor.
-        bucket: the run's folder.
         lease: this driver's lease.
-        write_reports: writes what was reported until now to the bucket.
-        keep: told which checkpoints are kept, where a script says it.
+        committer: told which checkpoints are kept, where a script says it.
     """
 
     def __init__(
-        self,
-        contract: RunContract,
-        coordinator: Any,
-        bucket: Bucket,
-        lease: Lease,
-        write_reports: Callable[[], None],
-        keep: Callable[[ContractCheckpoints], None],
+        self, contract: RunContract, coordinator: Any, lease: Lease, committer: Committer
     ) -> None:
-        self._contract, self._coordinator, self._bucket = contract, coordinator, bucket
-        self._lease, self._write_reports, self._keep = lease, write_reports, keep
+        self._contract, self._coordinator, self._committer = contract, coordinator, committer
+        self._lease, self._bucket = lease, lease.bucket
         self._retry = StorageRetry(report_to(coordinator, "driver"))
 
     def fit_function(self) -> None:
@@ -98,10 +90,9 @@ class Trainers:
 
         Ray deletes no checkpoint (see `_run_config`), so it lists all that this driver has made.
         """
-        while ray.get(self._coordinator.uploads_waiting.remote()):
-            time.sleep(0.05)
+        self._committer.drain()
         committed = self._retry(lambda: manifest.committed(self._bucket))
-        wanted = self._contract.checkpoints
+        wanted = self._committer.checkpoints
         result.return_value = leaving_a_rank.unpacked(result.return_value)
         best = retention.wanted(wanted)
         expired = retention.expired(committed, wanted.keep, best, wanted.keep_best)
@@ -129,7 +120,7 @@ class Trainers:
         """What the run has reported, as a DataFrame."""
         from ..store import metrics_history as history
 
-        self._retry(self._write_reports)
+        self._retry(self._committer.write_reports)
         return self._retry(lambda: history.read(self._bucket)).to_pandas()
 
     def _prepare(self, trainer: Any) -> None:
@@ -138,7 +129,7 @@ class Trainers:
             return
         kept = overruled.kept(trainer.run_config.checkpoint_config, self._contract.checkpoints)
         self._contract = self._contract.model_copy(update={"checkpoints": kept})
-        self._keep(kept)
+        self._committer.checkpoints = kept
         trainer.validation_config = _with_scores_told(trainer.validation_config, self._coordinator)
         trainer.train_loop_per_worker = TrainingFunction(
             self._coordinator, self._contract, trainer.train_loop_per_worker
