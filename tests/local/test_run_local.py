@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from support.packages import wheel, zipped
-from trainingrun.local import reports
+from trainingrun.local.folder import latest_ranks
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 600
@@ -126,7 +126,7 @@ def test_a_run_that_loses_a_node_ends_with_the_same_weights(folder: Path) -> Non
     assert preempted.result()["interruptions"] == "1"
     assert int(preempted.result()["steps lost"]) <= 1
     assert undisturbed.result()["interruptions"] == "0"
-    shown = reports.latest_ranks(folder / "undisturbed" / "trainingrun-local" / "tiny")["ranks"]
+    shown = latest_ranks(folder / "undisturbed" / "trainingrun-local" / "tiny")["ranks"]
     assert [row["rank"] for row in shown] == [0, 1]
     assert {row["node"] for row in shown} == {"local-1", "local-2"}
     assert preempted.result()["weights_sha256"] == undisturbed.result()["weights_sha256"]

@@ -8,12 +8,11 @@ import pytest
 from rich.console import Console
 
 from trainingrun.api.v1alpha1 import Failures, TrainingRun
-from trainingrun.local import LocalError, machine, reports
-from trainingrun.local.display import Display
+from trainingrun.local import LocalError, machine
+from trainingrun.local.attempts import GiveUp, Retry, Tally, after_failure
+from trainingrun.local.display import Display, beyond_memory
 from trainingrun.local.folder import Folder
-from trainingrun.local.interruptions import Interruption, Interruptions
-from trainingrun.local.reports import Losses
-from trainingrun.local.retries import GiveUp, Retry, Tally, after_failure
+from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
 from trainingrun.rendering import RenderSettings, contract
 from trainingrun_protocol.progress import Failure, Progress, RankRow, Record, RecordKind, RunState
 
@@ -220,7 +219,7 @@ def test_a_loss_of_a_trial_is_shown_and_that_a_trial_begins_is_not() -> None:
         Record(number=3, kind=RecordKind.WORKER_LOST, time=9, message="trial 2: rank 0 died"),
         Record(number=4, kind=RecordKind.RESTORED, time=15, message="trial 2: resumed from step 8"),
     ]
-    losses = Losses()
+    losses = TrialLosses()
     assert losses.record(Progress(attempt=1, records=records[:3])) == ["trial 2: rank 0 died"]
     assert losses.record(Progress(attempt=1, records=records)) == ["trial 2: resumed from step 8"]
     assert losses.count == 1
@@ -232,7 +231,7 @@ def test_a_rank_that_a_cluster_would_end_for_its_memory_is_named() -> None:
         RankRow(rank=1, used_bytes=5 * 2**29),
         RankRow(rank=2, used_bytes=2**40, limit_bytes=2**41),  # of a whole container
     ]
-    found = reports.beyond_memory(Progress(attempt=1, ranks=rows), "512Mi")
+    found = beyond_memory(Progress(attempt=1, ranks=rows), "512Mi")
     assert found == {
         1: "rank 1 uses 2.5 GiB of 512Mi, workers.resources.memory, at which a cluster would end it"
     }

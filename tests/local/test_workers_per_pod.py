@@ -13,8 +13,7 @@ from support.disturbed_runs import Disturbed
 from support.local_runs import Run, has_ancestor, two_workers
 from support.prestarted import Process, processes
 from support.processes import wait_for
-from trainingrun.local.preemption import Preemption
-from trainingrun.local.ray_nodes import LocalRay
+from trainingrun.local.ray_nodes import LocalRay, Preemption
 from trainingrun_protocol.contract import WATCHERS_FOLDER
 from trainingrun_protocol.progress import RecordKind
 

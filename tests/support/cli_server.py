@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainingrun.cli import watching
+from trainingrun.cli import cluster_commands
 from trainingrun.cli.main import app
 
 RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
@@ -91,7 +91,7 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
         )
     )
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
-    monkeypatch.setattr(watching, "_POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(cluster_commands, "_POLL_INTERVAL_S", 0.0)
     yield state
     http.shutdown()
     http.server_close()

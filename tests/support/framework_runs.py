@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.local_runs import Run, has_ancestor
-from trainingrun.local.preemption import Preemption
+from trainingrun.local.ray_nodes import Preemption
 from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.examples.pacing import JOURNAL_ENV
 

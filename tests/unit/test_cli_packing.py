@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trainingrun.cli import packing
+from trainingrun.cli import submitting
+from trainingrun.cli.common import CliError
 from trainingrun.cli.main import app
-from trainingrun.cli.packing import pack, requirement_lines
-from trainingrun.cli.terminal import CliError
+from trainingrun.cli.submitting import pack, requirement_lines
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -83,7 +83,7 @@ def test_the_same_files_give_the_same_bytes_whenever_they_were_written(folder: P
 def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "MAX_UNPACKED_BYTES", 2 * 1024**2)
+    monkeypatch.setattr(submitting, "MAX_UNPACKED_BYTES", 2 * 1024**2)
     (folder / "weights.pt").write_bytes(b"0" * 3 * 1024**2)
     with pytest.raises(CliError, match=r"the largest are weights.pt \(3.0 MiB\), lib/model.py"):
         pack(folder)
@@ -92,7 +92,7 @@ def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(
 def test_a_folder_of_more_files_than_are_code_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "MAX_CODE_FILES", 2)
+    monkeypatch.setattr(submitting, "MAX_CODE_FILES", 2)
     with pytest.raises(CliError, match=r"holds 3 files .* name in .gitignore what is no code"):
         pack(folder)
 

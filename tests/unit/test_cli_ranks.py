@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun.local import reports
+from trainingrun.local import folder
 from trainingrun_protocol.progress import Progress, RankRow, RunState
 
 GIB = 2**30
@@ -135,8 +135,8 @@ def test_the_ranks_of_a_local_run_are_shown_as_they_last_reported(tmp_path: Path
     slow = Progress(
         attempt=1, state=RunState.TRAINING, ranks=rows, warnings=["rank 0 on node local-1 is slow"]
     )
-    reports.remember_ranks(tmp_path, slow)
-    reports.remember_ranks(tmp_path, Progress(attempt=1, state=RunState.RECOVERING))
+    folder.remember_ranks(tmp_path, slow)
+    folder.remember_ranks(tmp_path, Progress(attempt=1, state=RunState.RECOVERING))
     code, output, errors = call("ranks", "digits", "--local", "--folder", str(tmp_path))
     _, first, warning = (line.rstrip() for line in output.splitlines())
     assert (code, errors) == (0, "")
@@ -145,8 +145,8 @@ def test_the_ranks_of_a_local_run_are_shown_as_they_last_reported(tmp_path: Path
 
 
 def test_a_local_run_that_begins_has_no_ranks_of_the_former_one(tmp_path: Path) -> None:
-    reports.remember_ranks(tmp_path, Progress(attempt=1, ranks=[RankRow(rank=0)]))
-    reports.remember_ranks(tmp_path, Progress(attempt=2))
+    folder.remember_ranks(tmp_path, Progress(attempt=1, ranks=[RankRow(rank=0)]))
+    folder.remember_ranks(tmp_path, Progress(attempt=2))
     code, output, errors = call("ranks", "digits", "--local", "--folder", str(tmp_path))
     assert (code, output) == (1, "")
     assert errors.startswith(f"{tmp_path} holds nothing that ranks have reported")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun.local import reports
+from trainingrun.local import folder
 from trainingrun_protocol.progress import Progress, SweepTable, TrialRow, TrialState
 
 CONFIG = {"lr": 0.0178343, "momentum": 0.9}
@@ -81,14 +81,14 @@ def test_a_sweep_that_has_not_begun_says_so(server: Server) -> None:
 def test_the_trials_of_a_local_run_are_shown(tmp_path: Path) -> None:
     row = TrialRow(number=1, state=TrialState.RUNNING, config=CONFIG, step=7, value=0.5)
     table = SweepTable(metric="accuracy", best=1, trials=[row])
-    reports.remember_sweep(tmp_path, Progress(attempt=1, sweep=table))
+    folder.remember_sweep(tmp_path, Progress(attempt=1, sweep=table))
     code, output, _ = call("sweep", "tuned", "--local", "--folder", str(tmp_path))
     assert code == 0
     assert output.splitlines()[1].split() == ["1", "Running", "7", "0.5", "0.0178343", "0.9", "*"]
 
 
 def test_a_folder_without_trials_is_named(tmp_path: Path) -> None:
-    reports.remember_sweep(tmp_path, Progress(attempt=1))
+    folder.remember_sweep(tmp_path, Progress(attempt=1))
     code, _, errors = call("sweep", "tuned", "--local", "--folder", str(tmp_path))
     assert code == 1
     assert errors.startswith(f"{tmp_path} holds no trials; run a file with spec.sweep")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -11,14 +12,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..api.status import Phase
-from ..local import LocalError, reports
-from ..local.terminal_text import cell, plain, plain_lines, terminal_width
-from . import manifest_files, retried_run, submitting, views, watching, yaml_text
-from .options import Context, Endpoint, File, Folder, Local, Name, Namespace
-from .terminal import CliError, one_sentence, wide_console
+from ..local import LocalError
+from ..local.folder import latest_ranks, latest_sweep, root_of
+from ..local.terminal_text import cell, is_new, plain, plain_lines, terminal_width
+from . import manifest_files, retried_run, submitting, views, yaml_text
+from .common import (
+    CliError,
+    Context,
+    Endpoint,
+    File,
+    Folder,
+    Local,
+    Name,
+    Namespace,
+    connect,
+    one_sentence,
+    wide_console,
+)
 
 if TYPE_CHECKING:
     from .kube import Kube
+
+_POLL_INTERVAL_S = 1.0
+_UNREACHABLE_TIMEOUT_S = 60.0
+"""How long it continues while the API server does not answer."""
 
 
 class Output(StrEnum):
@@ -45,14 +62,6 @@ def add_to(app: typer.Typer) -> None:
     app.command()(submit)
     app.command()(watch)
     app.command()(retry)
-
-
-def connect(context: str | None, namespace: str | None) -> "Kube":
-    """The cluster that kubeconfig names."""
-    # Imported late: the client takes a second to load, and `validate` needs no cluster.
-    from .kube import Kube
-
-    return Kube(context, namespace)
 
 
 def list_runs(
@@ -100,7 +109,7 @@ def ranks(
     """Show what each rank measures: its steps, what it waits for, and its memory."""
     with one_sentence(LocalError):
         if local:
-            run, progress = None, reports.latest_ranks(folder or Path("trainingrun-local") / name)
+            run, progress = None, latest_ranks(root_of(name, folder))
         else:
             run = connect(context, namespace).run(name)
             progress = (run.get("status") or {}).get("progress") or {}
@@ -130,7 +139,7 @@ def sweep(
     """Show the trials of a sweep, and the best one's config."""
     with one_sentence(LocalError):
         if local:
-            table = reports.latest_sweep(folder or Path("trainingrun-local") / name)
+            table = latest_sweep(root_of(name, folder))
             metric = table.metric
             found, best = [row.to_dict() for row in table.trials], table.best
         else:
@@ -281,7 +290,40 @@ def _refuse_ended(kube: "Kube", name: str) -> None:
 
 
 def _follow(kube: "Kube", name: str) -> None:
-    try:
-        watching.follow(kube, name)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    """Print a line for each change until the run ends.
+
+    Raises:
+        CliError: it failed, or was deleted.
+    """
+    from .kube import NotFoundError, UnreachableError
+
+    shown, answered_at = None, None
+    warned: set[str] = set()
+    while True:
+        try:
+            run = kube.run(name)
+        except NotFoundError:
+            if answered_at is None:
+                raise
+            raise CliError(f"{name} was deleted") from None
+        except UnreachableError:
+            if answered_at is None or time.monotonic() - answered_at > _UNREACHABLE_TIMEOUT_S:
+                raise
+        else:
+            answered_at = time.monotonic()
+            if (line := views.progress_line(run)) != shown:
+                shown = line
+                typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
+            for warning in views.warnings(run):
+                if is_new(warning, warned):
+                    typer.echo(f"{datetime.now():%H:%M:%S} {name}: {plain(warning)}")
+            match (run.get("status") or {}).get("phase"):
+                case "Succeeded":
+                    return
+                case "Failed":
+                    raise CliError(f"{name} failed: {plain(views.failure(run))}")
+                case "Deleting":
+                    raise CliError(
+                        f"{name} is deleted; finalizers hold the object: {views.finalizers(run)}"
+                    )
+        time.sleep(_POLL_INTERVAL_S)

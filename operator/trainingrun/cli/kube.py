@@ -18,7 +18,7 @@ from ..cluster.bounded_json import shallow
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
-from .terminal import CliError
+from .common import CliError
 
 _DRIVER_LOG = "/tmp/ray/session_latest/logs/job-driver-*.log"  # noqa: S108 - in the pod
 _TIMEOUT_S = 30

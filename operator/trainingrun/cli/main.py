@@ -1,5 +1,6 @@
 """`trainingrun …`, also `kubectl trainingrun …`."""
 
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +12,8 @@ from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
-from . import cluster_commands, manifest_files, options, result_commands, yaml_text
-from .options import File
-from .terminal import CliError, one_sentence, print_error, wide_console
+from . import cluster_commands, manifest_files, result_commands, yaml_text
+from .common import CliError, File, one_sentence, print_error, wide_console
 
 app = typer.Typer(
     name="trainingrun",
@@ -27,8 +27,8 @@ _DEFAULTS = rendering.RenderSettings()
 _SOME_UID = "00000000-0000-0000-0000-000000000000"
 """In place of the UID that the API server gives."""
 
-STOPPED_EXIT_CODE = 130
-"""After Ctrl-C, as shells count it."""
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,10 +41,15 @@ def _print_version(wanted: bool) -> None:
 
 
 def _seconds(text: str) -> float:
-    try:
-        return options.parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    """Seconds in `15s`, `2m`, `1.5h` or plain `15`."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text} is no duration; write for example 15s, 2m or 1h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _platform_names(incomplete: str) -> list[str]:
+    return [name for name in platforms.KNOWN if name.startswith(incomplete)]
 
 
 @app.callback()
@@ -98,10 +103,7 @@ def run(
             )
         found = manifest_files.read(file)
         options = Options(folder=folder, preempt_after_s=preempt_after, resume=resume)
-        try:
-            succeeded = run_locally(found.only_run(), found.config_maps, options, wide_console())
-        except KeyboardInterrupt:
-            raise typer.Exit(STOPPED_EXIT_CODE) from None
+        succeeded = run_locally(found.only_run(), found.config_maps, options, wide_console())
     raise typer.Exit(0 if succeeded else 1)
 
 
@@ -127,9 +129,7 @@ def render(
     file: File,
     platform: Annotated[
         str,
-        typer.Option(
-            help="generic, gke, eks, karpenter or aks.", autocompletion=options.platform_names
-        ),
+        typer.Option(help="generic, gke, eks, karpenter or aks.", autocompletion=_platform_names),
     ] = _DEFAULTS.platform,
     attempt: Annotated[int, typer.Option(min=1, help="Number of the attempt.")] = 1,
     image: Annotated[

@@ -13,7 +13,7 @@ from typing import Any
 from ..api.parse import InvalidRunError, Problem, parse
 from ..api.v1alpha1 import KIND, TrainingRun
 from . import yaml_text
-from .terminal import CliError
+from .common import CliError
 
 _SUFFIX_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Of which Kubernetes makes the end of a generated name."""

@@ -1,22 +1,37 @@
-"""`metrics` and `checkpoints …`: what a run has in its folder."""
+"""`metrics` and `checkpoints …`: what a run has in its folder, in its bucket or on this machine."""
 
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..api.status import Phase
+from ..local.folder import root_of
 from ..local.terminal_text import plain, plain_lines, terminal_width
-from . import run_folders, views
-from .cluster_commands import connect
-from .options import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Step, Trial
-from .terminal import CliError, one_sentence, print_error
+from ..rendering import names
+from . import views
+from .common import (
+    CliError,
+    Context,
+    Endpoint,
+    Folder,
+    Local,
+    NameOrUri,
+    Namespace,
+    Step,
+    Trial,
+    bucket_access,
+    connect,
+    one_sentence,
+    print_error,
+)
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket
@@ -33,10 +48,105 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(checkpoints, name="checkpoints")
 
 
-@contextmanager
-def _opened(place: run_folders.Place) -> Iterator["Bucket"]:
-    with one_sentence(), run_folders.opened(place) as bucket:
-        yield bucket
+@dataclass(frozen=True)
+class _Place:
+    """Where a run's folder is."""
+
+    uri: str
+    """A URI, or a path of this machine."""
+    endpoint: str | None = None
+    """URL of an S3-compatible service."""
+    region: str | None = None
+    """Region of the bucket."""
+    name: str | None = None
+    """Of the TrainingRun; none: the folder itself is named."""
+    trial: int | None = None
+    """Number of the trial, of a sweep; none: the best one."""
+    needed: frozenset[tuple[str, int]] = frozenset()
+    """Checkpoints from which other runs of the namespace begin: their folder and step."""
+
+    def needed_steps(self, folder: str) -> frozenset[int]:
+        """Steps of the checkpoints in a folder from which other runs begin."""
+        return frozenset(step for uri, step in self.needed if uri == folder)
+
+
+def _in_cluster(
+    run: Mapping[str, Any], others: list[dict[str, Any]], endpoint: str | None, trial: int | None
+) -> _Place:
+    """The folder of a TrainingRun; `others` are those of its namespace.
+
+    Raises:
+        CliError: It is a folder of the pods.
+    """
+    storage, metadata = run["spec"]["storage"], run["metadata"]
+    if storage["uri"].startswith("file:"):
+        raise CliError(
+            f"storage.uri is {storage['uri']}, a folder of the pods that this machine does not have"
+        )
+    uri = names.folder_below(storage["uri"], metadata["name"], metadata["uid"])
+    return _Place(
+        uri,
+        endpoint or storage.get("endpoint"),
+        storage.get("region"),
+        metadata["name"],
+        trial,
+        frozenset(_needed(uri, metadata["name"], others)),
+    )
+
+
+def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Checkpoints that other runs name and have not replaced by one of their own.
+
+    Args:
+        uri: The folder of this run.
+        name: Of this run.
+        others: The TrainingRuns of its namespace.
+    """
+    for run in others:
+        source = run["spec"]["storage"].get("restoreFrom") or {}
+        status = run.get("status") or {}
+        ended = status.get("phase") in (Phase.SUCCEEDED, Phase.FAILED)
+        if ended or status.get("checkpoint"):
+            continue
+        found = (status.get("restoredFrom") or {}).get("uri") or source.get("uri")
+        if found is None and source.get("run") == name:
+            found = uri
+        restored = (status.get("restoredFrom") or {}).get("step")
+        for step in (source.get("step"), restored):
+            if found is not None and step is not None:
+                yield found.rstrip("/"), step
+
+
+@contextlib.contextmanager
+def _opened(place: _Place) -> Iterator["Bucket"]:
+    """The folder; whatever goes wrong meanwhile ends the command with a sentence.
+
+    Of a sweep it is that of a trial; which one that is is said where the command does not name it.
+    """
+    with one_sentence(), bucket_access():
+        from trainingrun_runtime.sweep.run_folder import NoRun, NoTrial, open_folder, open_trial
+
+        try:
+            bucket = open_folder(place.uri, place.endpoint, place.region)
+            folder = bucket.root.rpartition("/")[2]
+            if place.name is not None and not folder.startswith(f"{place.name}-"):
+                raise CliError(f"the latest run in {place.uri} is {folder}, not {place.name}")
+            trial = open_trial(bucket, place.trial)
+            if trial is not None and place.trial is None:
+                typer.echo(
+                    f"Trial {trial.number} of the {len(trial.sweep.trials)} of this sweep, the "
+                    "best one so far; --trial names another one.",
+                    err=True,
+                )
+            yield trial.bucket if trial is not None else bucket
+        except NoTrial as error:
+            raise CliError(f"{error}{' with --trial' if place.trial is None else ''}") from None
+        except NoRun as error:
+            if place.name is None or "://" not in place.uri:
+                raise CliError(str(error)) from None
+            raise CliError(
+                f"there is nothing in {place.uri} yet: {place.name} has not begun to train"
+            ) from None
 
 
 def _place(
@@ -47,15 +157,14 @@ def _place(
     endpoint: Endpoint = None,
     namespace: Namespace = None,
     context: Context = None,
-) -> run_folders.Place:
+) -> _Place:
     with one_sentence():
         if "://" in name:
-            return run_folders.Place(name, endpoint, trial=trial)
+            return _Place(name, endpoint, trial=trial)
         if local or folder is not None:
-            return replace(run_folders.local(name, folder), trial=trial)
+            return _Place(str(root_of(name, folder)), name=name, trial=trial)
         kube = connect(context, namespace)
-        place = run_folders.in_cluster(kube.run(name), kube.runs(everywhere=False), endpoint)
-        return replace(place, trial=trial)
+        return _in_cluster(kube.run(name), kube.runs(everywhere=False), endpoint, trial)
 
 
 def _of_place(command: Callable[..., None]) -> Callable[..., None]:
@@ -78,16 +187,14 @@ def _of_place(command: Callable[..., None]) -> Callable[..., None]:
 
 @_of_place
 def metrics(
-    place: run_folders.Place,
+    place: _Place,
     csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
     tail: Annotated[int, typer.Option(min=1, help="Rows from the end, without --csv.")] = 20,
 ) -> None:
     """Print what the training has reported, each step once."""
     with _opened(place) as bucket:
-        try:
-            from trainingrun_runtime.store import metrics_history as history
-        except ModuleNotFoundError as error:
-            raise run_folders.not_installed(error) from None
+        from trainingrun_runtime.store import metrics_history as history
+
         table = history.read(bucket)
         if csv:
             text = _csv(table)
@@ -118,7 +225,7 @@ def _csv(table: Any) -> str:
 @checkpoints.command("list")
 @_of_place
 def list_checkpoints(
-    place: run_folders.Place,
+    place: _Place,
 ) -> None:
     """List the checkpoints, the newest last."""
     with _opened(place) as bucket:
@@ -136,7 +243,7 @@ def list_checkpoints(
 @checkpoints.command()
 @_of_place
 def verify(
-    place: run_folders.Place,
+    place: _Place,
     step: Step = None,
 ) -> None:
     """Read all files of the checkpoints and compare them with what was committed.
@@ -162,7 +269,7 @@ def verify(
 @checkpoints.command()
 @_of_place
 def download(
-    place: run_folders.Place,
+    place: _Place,
     step: Step = None,
     best: Annotated[bool, typer.Option("--best", help="The best one.")] = False,
     to: Annotated[
@@ -196,7 +303,7 @@ def download(
 @checkpoints.command()
 @_of_place
 def prune(
-    place: run_folders.Place,
+    place: _Place,
     keep: Annotated[int, typer.Option(min=1, help="Newest checkpoints to keep.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:

@@ -12,7 +12,7 @@ from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
 from ..local import terminal_text
-from ..local.terminal_text import plain
+from ..local.terminal_text import gib, number, plain
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.manifest import Manifest
@@ -119,6 +119,41 @@ def details(run: Run) -> str:
     return terminal_text.pairs(rows)
 
 
+def finalizers(run: Run) -> str:
+    """The finalizers of a deleted run."""
+    return plain(", ".join(run["metadata"].get("finalizers") or ()))
+
+
+def progress_line(run: Run) -> str:
+    """Phase and progress of a run."""
+    status = run.get("status") or {}
+    parts = [status.get("phase", "Pending")]
+    if step(status):
+        parts.append(f"step {step(status)}")
+    loss = (status.get("progress") or {}).get("metrics", {}).get("loss")
+    if loss is not None:
+        parts.append(f"loss {number(loss)}")
+    if status.get("attempt"):
+        parts.append(f"attempt {status['attempt']}")
+    preemptions = (status.get("disruptions") or {}).get("preemptions")
+    if preemptions:
+        parts.append(f"preemptions {preemptions}")
+    return plain(" · ".join(parts))
+
+
+def warnings(run: Run) -> list[str]:
+    """What slows the run or is about to end it."""
+    return ((run.get("status") or {}).get("progress") or {}).get("warnings") or []
+
+
+def failure(run: Run) -> str:
+    """Reason and message of condition Failed."""
+    for condition in (run.get("status") or {}).get("conditions") or []:
+        if condition["type"] == "Failed" and condition["status"] == "True":
+            return f"{condition['reason']}: {condition.get('message', '')}"
+    return "no reason is given"
+
+
 def step(status: Mapping[str, Any]) -> str:
     """Steps done, of how many."""
     progress = status.get("progress") or {}
@@ -132,11 +167,11 @@ def _memory(memory: Mapping[str, Any]) -> str:
     if not memory:
         return ""
     limit, growth = memory.get("limitBytes"), memory.get("bytesPerHour")
-    text = f"{memory['usedBytes'] / 2**30:.1f} GiB"
+    text = gib(memory["usedBytes"])
     if limit:
-        text += f" of {limit / 2**30:.1f} GiB"
+        text += f" of {gib(limit)}"
     text += f" (rank {memory['rank']}{_on(memory)})"
-    return f"{text}, {growth / 2**30:.1f} GiB more each hour" if growth else text
+    return f"{text}, {gib(growth)} more each hour" if growth else text
 
 
 def _on(place: Mapping[str, Any]) -> str:
@@ -153,7 +188,6 @@ def _age(created: str | None, now: datetime) -> str:
     return duration((now - datetime.fromisoformat(created).astimezone(UTC)).total_seconds())
 
 
-_GIB = 2**30
 RANK_HEADS = ("RANK", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
 """Seconds of a step; those without the wait for other ranks; the shares of it that go into waiting
 for data and for gradients of other ranks; memory."""
@@ -234,7 +268,7 @@ def _share(share: float | None) -> str:
 
 
 def _gib(size: int | None) -> str:
-    return "" if size is None else f"{size / _GIB:.1f} GiB"
+    return "" if size is None else gib(size)
 
 
 def trials(found: Sequence[Trial], best: int | None, metric: str, width: int | None) -> str:

@@ -1,7 +1,6 @@
 """What a local run shows: a live bar in a terminal, plain lines elsewhere, and the summary."""
 
 import json
-import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,12 +13,11 @@ from rich.text import Text
 
 from trainingrun_protocol import progress as documents
 
+from ..api.quantities import amount
 from . import terminal_text
 from .interruptions import Interruption
-from .terminal_text import cell, plain, plain_lines
+from .terminal_text import cell, gib, is_new, number, plain, plain_lines
 
-_MEASURED = re.compile(r"\d+\.\d+")
-"""Numbers in a warning that differ from time to time."""
 _LINE_EVERY_S = 5.0
 """Where there is no terminal, as in CI's log."""
 _RATE_OVER_S = 15.0
@@ -61,14 +59,11 @@ class Display:
         """Print settings of the script that are overruled, and ranks that wait; each once."""
         for record in progress.records:
             overruled = record.kind is documents.RecordKind.SETTING_OVERRULED
-            if overruled and record.message not in self._warned:
-                self._warned.add(record.message)
+            if overruled and is_new(record.message, self._warned):
                 self.note(record.message, style="yellow")
         stuck = [progress.standstill] if progress.standstill is not None else []
         for warning in [*stuck, *progress.warnings]:
-            kind = _MEASURED.sub("", warning)  # the same one is said again with other numbers
-            if kind not in self._warned:
-                self._warned.add(kind)
+            if is_new(warning, self._warned):
                 self.note(warning, style="yellow")
 
     def starting(self, workers: int) -> None:
@@ -93,7 +88,7 @@ class Display:
             done = sum(trial.state.final for trial in progress.sweep.trials)
             parts.append(f"{done}/{len(progress.sweep.trials)} trials")
         elif "loss" in progress.metrics:
-            parts.append(f"loss {_short(progress.metrics['loss'])}")
+            parts.append(f"loss {number(progress.metrics['loss'])}")
         if rate:
             parts.append(f"{rate:.1f} steps/s")
             if progress.total_steps and progress.state is documents.RunState.TRAINING:
@@ -153,7 +148,7 @@ def summary(
     rows: list[tuple[str, object]] = []
     # Accuracy first: it is the metric of most interest.
     for name in sorted(result.metrics, key=lambda name: (name != "accuracy", name)):
-        rows.append((plain(name), _short(result.metrics[name])))
+        rows.append((plain(name), number(result.metrics[name])))
     if result.sweep is not None:  # a loss stops one trial, and the others continue
         rows.append(("interruptions", str(losses)))
         best = next((t for t in result.sweep.trials if t.number == result.sweep.best), None)
@@ -179,10 +174,22 @@ def _steps_lost(interruptions: Sequence[Interruption]) -> str:
     return str(sum(known))
 
 
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _duration(seconds: float) -> str:
     whole = int(seconds)
     return f"{whole // 60}:{whole % 60:02d}" if whole < 3600 else f"{whole / 3600:.1f} h"
+
+
+def beyond_memory(progress: documents.Progress, memory: str) -> dict[int, str]:
+    """The ranks that a cluster would end, and a sentence for each.
+
+    Args:
+        progress: what the ranks report; one in a container that has a limit tells what all of its
+            processes use, and is left out.
+        memory: workers.resources.memory.
+    """
+    return {
+        row.rank: f"rank {row.rank} uses {gib(row.used_bytes)} of {memory}, "
+        "workers.resources.memory, at which a cluster would end it"
+        for row in progress.ranks
+        if row.limit_bytes is None and row.used_bytes and row.used_bytes > amount(memory)
+    }

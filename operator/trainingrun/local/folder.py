@@ -1,4 +1,6 @@
-"""The folder that takes the bucket's place, with the logs beside the runs in it."""
+"""The folder that takes the bucket's place: runs, their logs, and what ranks and trials report,
+for `ranks` and `sweep` with --local.
+"""
 
 import json
 import re
@@ -6,16 +8,28 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from trainingrun_protocol.contract import ContractRestore
+from trainingrun_protocol.progress import Progress, RunState, SweepTable
 
 from ..api.v1alpha1 import Storage, TrainingRun
 from ..rendering import names
 from .machine import LocalError
 
 _LATEST = "latest.json"
+_RANKS = "ranks.json"
+_SWEEP = "sweep.json"
+"""The ranks, and the trials, as they last reported."""
 _UID = re.compile(r"[0-9a-f]{8}")
 """The part of a UID that the name of a run's folder ends with."""
+
+
+def root_of(name: str, folder: Path | None) -> Path:
+    """The folder of the local runs of a name: the one that the user gives, else the default."""
+    return folder or Path("trainingrun-local") / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +55,7 @@ class Folder:
         Raises:
             LocalError: The folder cannot be written, or there is nothing to resume.
         """
-        root = (root or Path("trainingrun-local") / run.metadata.name).absolute()
+        root = root_of(run.metadata.name, root).absolute()
         uid, attempt = str(uuid.uuid4()), 1
         if resume:
             try:
@@ -163,3 +177,56 @@ class Folder:
         for name, text in data.items():
             (folder / name).write_text(text)
         return folder / source.file
+
+
+def remember_ranks(root: Path, progress: Progress) -> None:
+    """Keep what the ranks report now; a driver that starts has none yet."""
+    if progress.ranks:
+        ranks = [row.to_dict() for row in progress.ranks]
+        _keep(root / _RANKS, {"ranks": ranks, "warnings": progress.warnings})
+    elif progress.state is RunState.STARTING:
+        (root / _RANKS).unlink(missing_ok=True)
+
+
+def latest_ranks(root: Path) -> dict[str, Any]:
+    """The ranks and warnings of the latest run in a folder, as status.progress has them.
+
+    Raises:
+        LocalError: there are none.
+    """
+    try:
+        found: dict[str, Any] = json.loads((root / _RANKS).read_bytes())
+    except (OSError, ValueError):
+        raise LocalError(
+            f"{root} holds nothing that ranks have reported; each rank of `trainingrun run FILE "
+            "--local` does 10 s after its start; or name the run's folder with --folder"
+        ) from None
+    return found
+
+
+def remember_sweep(root: Path, progress: Progress) -> None:
+    """Keep the trials for `trainingrun sweep NAME --local`."""
+    table = progress.sweep or (progress.result.sweep if progress.result else None)
+    if table is not None:
+        _keep(root / _SWEEP, table.to_dict())
+
+
+def latest_sweep(root: Path) -> SweepTable:
+    """The trials of the latest run in a folder.
+
+    Raises:
+        LocalError: there are none.
+    """
+    try:
+        return SweepTable.model_validate_json((root / _SWEEP).read_bytes())
+    except (OSError, ValidationError):
+        raise LocalError(
+            f"{root} holds no trials; run a file with spec.sweep by `trainingrun run FILE "
+            "--local`, or name its folder with --folder"
+        ) from None
+
+
+def _keep(file: Path, found: dict[str, Any]) -> None:
+    part = file.with_name(f".{file.name}")
+    part.write_text(json.dumps(found))
+    part.replace(file)

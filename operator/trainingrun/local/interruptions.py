@@ -1,5 +1,6 @@
-"""What each interruption cost, from the successive progress documents. Pure."""
+"""What interruptions of a run and of trials cost, from the successive progress documents. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
@@ -43,6 +44,20 @@ class Interruption:
         return "it begins again, since no checkpoint was reported"
 
 
+class _Records:
+    """The records of successive documents, each once."""
+
+    def __init__(self) -> None:
+        self._seen = (0, 0, 0)
+
+    def new(self, progress: Progress) -> Iterator[Record]:
+        for record in progress.records:
+            number = (progress.attempt, progress.fencing_token, record.number)
+            if number > self._seen:
+                self._seen = number
+                yield record
+
+
 @dataclass(slots=True)
 class Interruptions:
     """Collects them; call `record` with every document, in order."""
@@ -55,15 +70,11 @@ class Interruptions:
     _last_time: float = 0.0
     _lost_time: float | None = None
     _restored: Record | None = None
-    _records: tuple[int, int, int] = (0, 0, 0)
+    _records: _Records = field(default_factory=_Records)
 
     def record(self, progress: Progress) -> Interruption | None:
         """Evaluate one document; the interruption that ends with it, if one does."""
-        for record in progress.records:
-            number = (progress.attempt, progress.fencing_token, record.number)
-            if number <= self._records:
-                continue
-            self._records = number
+        for record in self._records.new(progress):
             if record.kind in _LOSSES and self._lost_time is None:
                 self._lost_time = record.time
             trained = self.first_step_time is not None or self._lost_time is not None
@@ -97,3 +108,28 @@ class Interruptions:
             began, ended = self._lost_time or self._last_time, restored.time
         seconds = max((ended or 0.0) - (began or 0.0), 0.0) if began else 0.0
         return Interruption(self._last_step, restored.step or 0, seconds, restored.reason, measured)
+
+
+class TrialLosses:
+    """What the trials have lost, from the successive progress documents."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Losses so far."""
+        self._records = _Records()
+        self._lost: set[str] = set()
+
+    def record(self, progress: Progress) -> list[str]:
+        """Evaluate one document; what is new: a loss, and where its trial continues."""
+        new = []
+        for record in self._records.new(progress):
+            trial = record.message.partition(":")[0]
+            if record.kind in _LOSSES:
+                self.count += 1
+                self._lost.add(trial)
+            elif record.kind is not RecordKind.RESTORED or trial not in self._lost:
+                continue  # that a trial begins is no loss
+            else:
+                self._lost.discard(trial)
+            new.append(record.message)
+        return new

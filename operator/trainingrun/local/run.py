@@ -14,24 +14,20 @@ from types import FrameType
 from rich.console import Console
 
 from trainingrun_protocol.contract import CONFIG_ENV, RunContract
-from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, LEASE_LOST_EXIT_CODE
 from trainingrun_protocol.progress import Failure, Progress
 
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source
-from . import machine, reports
-from .display import Display, summary
-from .driver_process import Driver
-from .folder import Folder
-from .interruptions import Interruptions
+from . import machine
+from .attempts import Driver, FailedAttempt, GiveUp, Retry, Tally, after_failure, failed, outcome
+from .display import Display, beyond_memory, summary
+from .folder import Folder, remember_ranks, remember_sweep
+from .interruptions import Interruptions, TrialLosses
 from .machine import LocalError
-from .preemption import Preemption
-from .ray_nodes import LocalRay
-from .retries import GiveUp, Retry, Tally, after_failure
-from .terminal_text import cell
+from .ray_nodes import LocalRay, Preemption
+from .terminal_text import cell, gib
 
-_GIB = 1 << 30
 _POLL_S = 0.2
 _SUSPEND_S = 15.0
 """How long Ctrl-C waits for a checkpoint; a second one does not wait."""
@@ -133,10 +129,9 @@ def _show_end(
         return True
     console.print(cell(f"{run.metadata.name} failed: {final}"), style="red", soft_wrap=True)
     if "workers.resources.memory" in str(final):
-        total = machine.memory_bytes() / _GIB
         console.print(
             f"workers.resources.memory limits nothing in a local run: this machine has "
-            f"{total:.1f} GiB for all ranks",
+            f"{gib(machine.memory_bytes())} for all ranks",
             soft_wrap=True,
         )
     console.print(cell(f"output of the workers: {folder.logs}/local-*/worker-*"), soft_wrap=True)
@@ -156,7 +151,7 @@ class _Loop:
     options: Options
     interruptions: Interruptions = field(default_factory=Interruptions)
     tally: Tally = field(default_factory=Tally)
-    sweep_losses: reports.Losses = field(default_factory=reports.Losses)
+    sweep_losses: TrialLosses = field(default_factory=TrialLosses)
     preemption: Preemption | None = None
     log: Path = field(default_factory=Path)
     restored: bool = False
@@ -189,7 +184,7 @@ class _Loop:
                 raise
             finally:
                 driver.kill()
-            if not isinstance(ended, _FailedAttempt):
+            if not isinstance(ended, FailedAttempt):
                 return ended
             match after_failure(
                 spec.failures, self.tally, ended.failure, ended.newer_checkpoint, ended.stepped
@@ -208,7 +203,7 @@ class _Loop:
 
     def _follow(
         self, driver: Driver, number: int, deadline: float
-    ) -> "Progress | str | _FailedAttempt":
+    ) -> Progress | str | FailedAttempt:
         """One attempt, until its driver has ended."""
         while True:
             code = driver.exit_code  # before the document, so that the last one is read
@@ -217,12 +212,12 @@ class _Loop:
                 self._show(progress, number)
             self.display.output(driver.printed())
             if code is not None:
-                return _outcome(code, progress)
+                return outcome(code, progress)
             if not self.ray.head.alive:
                 driver.kill()
                 self.ray.stop()
                 failure = Failure(kind="Infrastructure", message="the head node died")
-                return _failed(failure, progress)
+                return failed(failure, progress)
             if time.monotonic() > deadline:
                 return "activeDeadlineSeconds has passed"
             expected = None
@@ -238,11 +233,11 @@ class _Loop:
             self.restored = True
             step = progress.resumed_from_step
             self.display.note(f"restored step {step} from {progress.restored_from}")
-        reports.remember_sweep(self.folder.root, progress)
-        reports.remember_ranks(self.folder.root, progress)
+        remember_sweep(self.folder.root, progress)
+        remember_ranks(self.folder.root, progress)
         self.display.warn(progress)
         memory = self.folder.run.spec.workers.resources.memory
-        for rank, sentence in reports.beyond_memory(progress, memory).items():
+        for rank, sentence in beyond_memory(progress, memory).items():
             if rank not in self.large:
                 self.large.add(rank)
                 self.display.note(sentence, style="yellow")
@@ -258,37 +253,6 @@ class _Loop:
             what = f"node {self.preemption.node.name} preempted"
         where = f" at step {over.stopped_step}" if over.measured else ""
         self.display.note(f"{what}{where}; training again after {over.seconds:.1f} s; {over.cost}")
-
-
-@dataclass(frozen=True)
-class _FailedAttempt:
-    """An attempt that failed, and may be followed by another."""
-
-    failure: Failure
-    newer_checkpoint: bool
-    stepped: bool
-
-
-def _outcome(code: int, progress: Progress | None) -> Progress | str | _FailedAttempt:
-    if code == DONE_EXIT_CODE and progress is not None and progress.result is not None:
-        return progress
-    if code == LEASE_LOST_EXIT_CODE:
-        return "another process trains this run now, and only one may"
-    failure = progress.failure if progress is not None else None
-    if failure is None:
-        # The driver reported no failure: it was killed, which is no error of the user's code.
-        failure = Failure(
-            kind="Infrastructure", message=f"the driver ended with exit code {code}, unexplained"
-        )
-    return _failed(failure, progress)
-
-
-def _failed(failure: Failure, progress: Progress | None) -> _FailedAttempt:
-    return _FailedAttempt(
-        failure,
-        newer_checkpoint=bool(progress and progress.checkpoint),
-        stepped=bool(progress and progress.step_time is not None),
-    )
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colors and the cursor
     r"|\x1b[ -/]*[0-~]?"
 )
+_FRACTION = re.compile(r"\d+\.\d+")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode's controls, formatting such as the direction of writing, and line separators."""
 
@@ -44,6 +45,24 @@ def plain_lines(text: str) -> str:
 def cell(value: object) -> Text:
     """For rich, which would take a plain string's [brackets] for markup."""
     return Text(plain(value))
+
+
+def gib(size: float) -> str:
+    """Bytes of memory, in GiB."""
+    return f"{size / 2**30:.1f} GiB"
+
+
+def number(value: object) -> str:
+    """A value with four digits, where it is a fraction."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def is_new(sentence: str, said: set[str]) -> bool:
+    """Whether a sentence is not in `said` yet, whatever its fractions are; it is afterwards."""
+    kind = _FRACTION.sub("", sentence)
+    new = kind not in said
+    said.add(kind)
+    return new
 
 
 def _visible(character: str) -> str:

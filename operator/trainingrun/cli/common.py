@@ -1,0 +1,133 @@
+"""What all commands share: their options, the cluster, and where they print.
+
+Each one fails with one sentence on stderr and an exit code.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from ..local.terminal_text import plain_lines
+
+if TYPE_CHECKING:
+    from .kube import Kube
+
+
+class CliError(Exception):
+    """A command fails; the text is one sentence."""
+
+
+def print_error(sentence: str) -> None:
+    """Print a sentence on stderr; never wrapped, so that it can be searched for."""
+    sentence = plain_lines(sentence).replace("\r", " ")
+    Console(stderr=True).print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def one_sentence(*also: type[Exception]) -> Iterator[None]:
+    """End the command with exit code 1 and the error's sentence instead of a traceback.
+
+    Ctrl-C ends it with code 130, as shells count it.
+
+    Args:
+        also: Exceptions beside CliError whose text is written for users.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception as error:
+        if not isinstance(error, (CliError, *also)):
+            raise
+        print_error(str(error))
+        raise typer.Exit(1) from None
+
+
+def wide_console() -> Console:
+    """Standard output; in a pipe as wide as a line may get, for rich would cut it at 80."""
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)
+
+
+def connect(context: str | None, namespace: str | None) -> "Kube":
+    """The cluster that kubeconfig names."""
+    # Imported late: the client takes a second to load, and `validate` needs no cluster.
+    from .kube import Kube
+
+    return Kube(context, namespace)
+
+
+@contextlib.contextmanager
+def bucket_access(failed: str = "") -> Iterator[None]:
+    """What reads or writes a run's bucket; what goes wrong there is said in a sentence.
+
+    Args:
+        failed: What the sentence begins with.
+
+    Raises:
+        CliError: The bucket refuses or does not answer, or a package of the extra `cli` is missing.
+    """
+    try:
+        from trainingrun_runtime.store.bucket import StorageError
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from None
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from None
+    except StorageError as error:
+        raise CliError(
+            f"{failed}{error} (the bucket's credentials are those of this shell's environment, "
+            "such as AWS_ACCESS_KEY_ID, and --endpoint is for an endpoint that only pods reach)"
+        ) from None
+
+
+def _not_installed(error: ModuleNotFoundError) -> CliError:
+    return CliError(f"{error.name} is not installed here; install trainingrun[cli]")
+
+
+def _run_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """TrainingRuns of the namespace that the line names so far, or with --local of this folder."""
+    found: list[str] = []
+    if ctx.params.get("local"):
+        found = [path.parent.name for path in Path("trainingrun-local").glob("*/latest.json")]
+    else:
+        with contextlib.suppress(CliError):
+            kube = connect(ctx.params.get("context"), ctx.params.get("namespace"))
+            found = [run["metadata"]["name"] for run in kube.runs(everywhere=False)]
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+File = Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")]
+Name = Annotated[str, typer.Argument(help="Name of the TrainingRun.", autocompletion=_run_names)]
+NameOrUri = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the TrainingRun, or URI of its folder in the bucket.",
+        autocompletion=_run_names,
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace.", show_default="kubeconfig's"),
+]
+Context = Annotated[
+    str | None, typer.Option(help="Context of the kubeconfig.", show_default="the current one")
+]
+Local = Annotated[bool, typer.Option("--local", help="A run of this machine, not of a cluster.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Of the run of this machine.", show_default="trainingrun-local/NAME"),
+]
+Endpoint = Annotated[
+    str | None, typer.Option(help="URL of the bucket's service as this machine reaches it.")
+]
+Step = Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint.")]
+Trial = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of the trial of a sweep.", show_default="the best one"),
+]
