@@ -11,7 +11,7 @@ from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.interface import ClusterError, Conflict, Rejected
 from trainingrun.reconciling.model import Ref
-from trainingrun.rendering.affinities import EXCLUSION
+from trainingrun.rendering.scheduling import EXCLUSION
 
 
 def ref_of(found: dict) -> Ref:

@@ -22,7 +22,7 @@ from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.settings import OperatorSettings, Settings
 from trainingrun.reconciling.model import ReconcileSettings
-from trainingrun.rendering.render_settings import RenderSettings
+from trainingrun.rendering.platforms import RenderSettings
 
 OPERATOR_NAMESPACE = "default"
 """Where the operator's key is. No run is begun there, so no test has its runs in it."""

@@ -11,7 +11,7 @@ from support.reconciled import a_training_run, reconcile, then
 from trainingrun.cluster.exclusion_patch import exclusion_patch
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Delete, ExcludeNodes, NodeState, Plan
-from trainingrun.rendering.affinities import HOSTNAME, REQUIRED, excluded_by_cluster
+from trainingrun.rendering.scheduling import HOSTNAME, REQUIRED, excluded_by_cluster
 
 DEAD = a_node("spot-1", lease_age_s=16.0)
 SILENT = a_progress(lost_nodes=["spot-1"])

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..rendering.affinities import REQUIRED, exclusion, is_exclusion
+from ..rendering.scheduling import REQUIRED, exclusion, is_exclusion
 
 
 def exclusion_patch(

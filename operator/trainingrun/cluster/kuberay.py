@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..rendering.render_settings import KUBERAY_NAMESPACES
+from ..rendering.platforms import KUBERAY_NAMESPACES
 from .api_client import Connection, Forbidden, NotFound
 from .interface import ClusterError
 from .resources import PLURALS

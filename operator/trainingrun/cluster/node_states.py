@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from ..reconciling.model import NodeState
-from ..rendering.affinities import HOSTNAME
+from ..rendering.scheduling import HOSTNAME
 from .object_store import Object
 from .watch_state import Watch
 

@@ -36,7 +36,7 @@ from ..reconciling.model import (
     key_of,
 )
 from ..rendering import renewed_token_secret, support_objects, token_secret
-from ..rendering.render_settings import RenderSettings
+from ..rendering.platforms import RenderSettings
 from .action_retries import STATUS, ActionRetries
 from .logs import about
 from .progress_polling import Poller

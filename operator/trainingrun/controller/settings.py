@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat, PositiveInt, Validatio
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ..reconciling.model import ReconcileSettings
-from ..rendering.render_settings import RenderSettings
+from ..rendering.platforms import RenderSettings
 
 PREFIX = "TRAININGRUN_OPERATOR_"
 

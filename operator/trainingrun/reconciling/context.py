@@ -14,7 +14,7 @@ from trainingrun_protocol.progress import Progress, RunState
 
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
-from ..rendering.render_settings import RenderSettings
+from ..rendering.platforms import RenderSettings
 from . import pod_index, pod_status
 from .findings import Draft
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from ..api.status import LossReason
 from ..api.v1alpha1 import KIND
-from ..rendering.render_settings import RenderSettings
+from ..rendering.platforms import RenderSettings
 from .attempts import ending, lifetime, outcome, requeue, starting, suspension
 from .context import ReconcileContext, UnconfirmedAbsence
 from .diagnosis import blockers, failing_actions, silence, stuck

@@ -8,7 +8,7 @@
 from . import names
 from .contracts import contract
 from .objects import attempt, renewed_token_secret, support_objects, token_secret
-from .render_settings import RenderSettings
+from .platforms import RenderSettings
 
 __all__ = [
     "RenderSettings",

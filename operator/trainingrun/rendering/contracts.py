@@ -19,7 +19,7 @@ from ..api import quantities
 from ..api.checkpoints_spec import ASSUMED_SECONDS_BETWEEN_LOSSES
 from ..api.v1alpha1 import ScriptSource, TrainingRun
 from . import names, platforms
-from .render_settings import RenderSettings
+from .platforms import RenderSettings
 
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 

@@ -7,7 +7,7 @@ from trainingrun_protocol.contract import CONFIG_ENV, CONTRACT_ENV, identity
 
 from ..api.v1alpha1 import TrainingRun
 from .contracts import contract
-from .render_settings import RenderSettings
+from .platforms import RenderSettings
 
 RAY_TUNING = {
     # Losses are noticed within seconds; Ray's own defaults are made for links that come back.

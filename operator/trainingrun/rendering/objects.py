@@ -6,8 +6,8 @@ from trainingrun_protocol.contract import PROGRESS_PORT
 
 from ..api.v1alpha1 import TrainingRun
 from . import names, pod_templates
-from .queues import queueing
-from .render_settings import KUBERAY_NAMESPACES, RenderSettings
+from .platforms import KUBERAY_NAMESPACES, RenderSettings
+from .scheduling import queueing
 from .templating import render
 
 
@@ -81,10 +81,16 @@ def renewed_token_secret(run: TrainingRun, lost_key: str) -> dict[str, Any]:
 
 
 def _secret(run: TrainingRun, name: str) -> dict[str, Any]:
-    return render(
-        "secret",
-        name=name,
-        namespace=run.metadata.namespace,
-        labels=names.labels(run),
-        owner=names.owner(run),
-    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": run.metadata.namespace,
+            "labels": names.labels(run),
+            "ownerReferences": [names.owner(run)],
+        },
+        "type": "Opaque",
+        # Its name identifies the key and the run of the token, so that it is never changed.
+        "immutable": True,
+    }

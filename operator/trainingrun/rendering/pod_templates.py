@@ -1,22 +1,29 @@
 """The pod templates of head and workers: `templates/pod.yaml.j2`, then the user's podTemplate, then
-what is derived from both.
+what follows from both.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainingrun_protocol.contract import PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
+from trainingrun_protocol.contract import NOTICE_ENV, PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
 
 from ..api import quantities
 from ..api.quantities import more_cores, times
 from ..api.v1alpha1 import ScriptSource, TrainingRun
-from . import affinities, derived, environments, names, platforms
+from . import environments, names, platforms, scheduling
 from .contracts import node_cpus, ray_devices, script_path, worker_cpus
 from .merge import merge, merge_pod_template
-from .queues import queueing
-from .render_settings import RenderSettings
+from .platforms import EXIT_SECONDS, RenderSettings
 from .templating import render
+
+_HOOK = ["trainingrun-prestop"]
+"""Passes the notice to the training, and ends once its checkpoint is saved."""
+
+_BOTH_HOOKS = 'trainingrun-prestop; exec "$@"'
+_USERS_PATH = "TRAININGRUN_USERS_PYTHONPATH"
+_KUBERNETES_GRACE_S = 30
+"""Of a pod that names no grace period."""
 
 LOST_NODE_TOLERATION_S = 30
 """How long pods stay on a node that is not ready or unreachable; Kubernetes' own default is 300."""
@@ -50,7 +57,7 @@ def head(
         resources={"cpu": resources.cpu, "memory": resources.memory},
         shared_memory=shared_memory(resources.memory, None),
         node_selector={},
-        affinity=affinities.head(platform, excluded_hostnames),
+        affinity=scheduling.head_affinity(platform, excluded_hostnames),
         tolerations=[],
         spread=[],
         overlay=run.spec.head.pod_template,
@@ -92,9 +99,9 @@ def worker(
         resources=resources,
         shared_memory=_workers_shared_memory(run),
         node_selector=node_selector,
-        affinity=affinities.worker(run, number, platform, excluded_hostnames),
+        affinity=scheduling.worker_affinity(run, number, platform, excluded_hostnames),
         tolerations=tolerations,
-        spread=affinities.spread(run, number),
+        spread=scheduling.spread(run, number),
         overlay=workers.pod_template,
     )
 
@@ -153,7 +160,7 @@ def _pod(
     own_labels: Mapping[str, str],
     **values: Any,
 ) -> dict[str, Any]:
-    queue = queueing(run, number)
+    queue = scheduling.queueing(run, number)
     labels = {**names.labels(run, number, role), **own_labels}
     script = run.spec.training.script
     rendered = render(
@@ -179,7 +186,7 @@ def _pod(
     # the NetworkPolicy guards it, and without the annotation KubeRay replaces the image's entry.
     own = {"labels": labels, "annotations": {"ray.io/overwrite-container-cmd": "true"}}
     merged = merge(merged, {"metadata": own})
-    derived.complete(merged, container, _import_folder(script))
+    _complete(merged, container, _import_folder(script))
     return merged
 
 
@@ -207,3 +214,73 @@ def _common(run: TrainingRun, role: str) -> Mapping[str, Any]:
         if not isinstance(found, Mapping) or found.get("name") != other
     ]
     return {**template, "spec": {**spec, "containers": kept}}
+
+
+def _complete(pod: dict[str, Any], container: str, import_folder: str | None) -> None:
+    """Add what follows from a pod as it is after the merge with the user's podTemplate.
+
+    Its preStop hook, how long that hook may wait, and where Python finds modules: rendered before
+    the merge, a podTemplate would replace them, or what they rest on, without a word.
+
+    Args:
+        pod: The template; what has the wrong shape is left to the API server.
+        container: Name of Ray's container.
+        import_folder: Where the script's own modules are; None: Ray finds them.
+    """
+    spec = pod.get("spec")
+    if not isinstance(spec, Mapping):
+        return
+    containers = spec.get("containers")
+    for found in containers if isinstance(containers, list) else ():
+        if not isinstance(found, dict) or found.get("name") != container:
+            continue
+        _add_hook(found)
+        env = found.get("env")
+        if isinstance(env, list):
+            _add_notice(env, spec)
+            if import_folder is not None:
+                _add_import_folder(env, import_folder)
+
+
+def _add_hook(container: dict[str, Any]) -> None:
+    lifecycle = container.setdefault("lifecycle", {})
+    if not isinstance(lifecycle, dict):
+        return
+    wanted = lifecycle.get("preStop")
+    command = _command(wanted) if isinstance(wanted, Mapping) else []
+    if command:
+        # The user's hook last: it may end what the checkpoint goes through, such as a mesh's proxy.
+        both = ["bash", "-c", _BOTH_HOOKS, "preStop", *command]
+        lifecycle["preStop"] = {"exec": {"command": both}}
+    else:
+        lifecycle["preStop"] = {"exec": {"command": _HOOK}}
+
+
+def _command(hook: Mapping[str, Any]) -> list[str]:
+    run, sleep = hook.get("exec"), hook.get("sleep")
+    if isinstance(run, Mapping) and isinstance(run.get("command"), list):
+        return [str(part) for part in run["command"]]
+    if isinstance(sleep, Mapping) and "seconds" in sleep:
+        return ["sleep", str(sleep["seconds"])]
+    return []
+
+
+def _add_notice(env: list[Any], spec: Mapping[str, Any]) -> None:
+    grace_s = spec.get("terminationGracePeriodSeconds")
+    left_s = (grace_s if isinstance(grace_s, int) else _KUBERNETES_GRACE_S) - EXIT_SECONDS
+    env.append({"name": NOTICE_ENV, "value": str(max(left_s, 0))})
+
+
+def _add_import_folder(env: list[Any], folder: str) -> None:
+    """In front of the user's own $PYTHONPATH, as Python puts a script's folder."""
+    for place, variable in enumerate(env):
+        if not isinstance(variable, Mapping) or variable.get("name") != "PYTHONPATH":
+            continue
+        if "valueFrom" in variable:
+            env[place] = {**variable, "name": _USERS_PATH}
+            folder = f"{folder}:$({_USERS_PATH})"
+        else:
+            del env[place]
+            folder = ":".join(filter(None, (folder, variable.get("value"))))
+        break
+    env.append({"name": "PYTHONPATH", "value": folder})

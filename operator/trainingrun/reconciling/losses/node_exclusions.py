@@ -6,7 +6,7 @@ no node because of it, or after a while: a cluster may have no other node.
 """
 
 from ...api.status import LossReason
-from ...rendering import affinities
+from ...rendering import scheduling
 from .. import pod_status
 from ..bookkeeping import Bookkeeping
 from ..context import RAY_API, ReconcileContext
@@ -57,7 +57,7 @@ def exclude_nodes(context: ReconcileContext, draft: Draft, attempt: int) -> Find
         ExcludeNodes(pod_status.ref(cluster, RAY_API, "RayCluster"), wanted)
         for cluster in context.clusters(attempt)
         if not pod_status.terminating(cluster)
-        and affinities.excluded_by_cluster(cluster) != set(wanted)
+        and scheduling.excluded_by_cluster(cluster) != set(wanted)
     )
     # A pod that is pending with an older list stays so: KubeRay replaces it with the present one.
     outdated = [
@@ -75,7 +75,7 @@ def exclude_nodes(context: ReconcileContext, draft: Draft, attempt: int) -> Find
 
 
 def _excludes_more(pod: Object, wanted: tuple[str, ...]) -> bool:
-    return bool(affinities.excluded(pod["spec"].get("affinity")) - set(wanted))
+    return bool(scheduling.excluded(pod["spec"].get("affinity")) - set(wanted))
 
 
 def _excluded(context: ReconcileContext, node: str, time: str, pressed: bool) -> bool:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ...api.status import LossReason
-from ...rendering.render_settings import RenderSettings
+from ...rendering.platforms import RenderSettings
 from .. import pod_status
 from ..context import ReconcileContext
 from ..findings import Draft, Findings

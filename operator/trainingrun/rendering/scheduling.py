@@ -1,33 +1,33 @@
-"""Where pods may run: kind of capacity, excluded nodes, and how workers lie to each other."""
+"""Where and when pods may run: queue, capacity, excluded nodes, and placement of workers."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..api.v1alpha1 import TrainingRun
+from ..api.v1alpha1 import KUEUE, KUEUE_QUEUE, TrainingRun
 from . import names
 from .platforms import Platform
 
 HOSTNAME = "kubernetes.io/hostname"
-ZONE = "topology.kubernetes.io/zone"
+_ZONE = "topology.kubernetes.io/zone"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 EXCLUSION = "excluded-by.trainingrun.dev"
 """A hostname that no node has, in every exclusion of ours: it distinguishes ours from a user's own
 `kubernetes.io/hostname NotIn`."""
 
 
-def head(platform: Platform, excluded_hostnames: tuple[str, ...]) -> dict[str, Any]:
+def head_affinity(platform: Platform, excluded_hostnames: tuple[str, ...]) -> dict[str, Any]:
     """The head's: never spot, for its loss costs more than a worker's."""
     return {
         "nodeAffinity": _required([{}], [*_off_spot(platform), *_off_nodes(excluded_hostnames)])
     }
 
 
-def worker(
+def worker_affinity(
     run: TrainingRun, number: int, platform: Platform, excluded_hostnames: tuple[str, ...]
 ) -> dict[str, Any]:
     """A worker's; empty where any node will do."""
-    affinity: dict[str, Any] = {}
     everywhere = _off_nodes(excluded_hostnames)
     match run.spec.workers.capacity.type:
         case "OnDemand":
@@ -37,11 +37,8 @@ def worker(
             node = _required(_on_spot(platform), everywhere)
         case "PreferSpot":
             node = _required([{}], everywhere) if everywhere else {}
-            node["preferredDuringSchedulingIgnoredDuringExecution"] = [
-                {"weight": 100, "preference": term} for term in _on_spot(platform)
-            ]
-    affinity["nodeAffinity"] = node
-    return {**affinity, **_placement(run, number)}
+            node[_PREFERRED] = [{"weight": 100, "preference": term} for term in _on_spot(platform)]
+    return {"nodeAffinity": node, **_placement(run, number)}
 
 
 def spread(run: TrainingRun, number: int) -> list[dict[str, Any]]:
@@ -60,25 +57,20 @@ def spread(run: TrainingRun, number: int) -> list[dict[str, Any]]:
 
 def _placement(run: TrainingRun, number: int) -> dict[str, Any]:
     term = {"labelSelector": _attempts_workers(run, number), "topologyKey": HOSTNAME}
-    same_zone = {
-        "weight": 100,
-        "podAffinityTerm": {**term, "topologyKey": ZONE},
-    }
+    same_zone = {"weight": 100, "podAffinityTerm": {**term, "topologyKey": _ZONE}}
     match run.spec.workers.placement:
         case "Pack":
             preferred = [same_zone, {"weight": 50, "podAffinityTerm": term}]
-            return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+            return {"podAffinity": {_PREFERRED: preferred}}
         case "StrictPack":
-            return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            return {"podAffinity": {REQUIRED: [term]}}
         case "StrictSpread":
-            return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            return {"podAntiAffinity": {REQUIRED: [term]}}
         case "Spread":
             # Beside the topology spread: the scheduler gives a preferred kind of node, whatever its
             # weight, as many points as an empty one, and all workers would go to the one spot node.
             preferred = [{"weight": 100, "podAffinityTerm": term}]
-            return {
-                "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
-            }
+            return {"podAntiAffinity": {_PREFERRED: preferred}}
 
 
 def _attempts_workers(run: TrainingRun, number: int) -> dict[str, Any]:
@@ -89,7 +81,7 @@ def _attempts_workers(run: TrainingRun, number: int) -> dict[str, Any]:
 def _required(terms: list[dict[str, Any]], everywhere: list[dict[str, Any]]) -> dict[str, Any]:
     """Node affinity: one of the terms, and in any case all of `everywhere`."""
     return {
-        "requiredDuringSchedulingIgnoredDuringExecution": {
+        REQUIRED: {
             "nodeSelectorTerms": [
                 {"matchExpressions": [*term.get("matchExpressions", []), *everywhere]}
                 for term in terms
@@ -160,3 +152,56 @@ def _groups(ray_cluster: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     spec = ray_cluster.get("spec") or {}
     yield spec.get("headGroupSpec") or {}
     yield from spec.get("workerGroupSpecs") or ()
+
+
+class Queueing(NamedTuple):
+    """Empty where no queue is requested."""
+
+    job_labels: dict[str, str]
+    """Labels of the RayJob; KubeRay copies them to the RayCluster."""
+    pod_labels: dict[str, str]
+    """Labels of every pod."""
+    scheduler: str | None
+    """The pods' schedulerName; None: the cluster's own."""
+
+
+def queueing(run: TrainingRun, number: int) -> Queueing:
+    """For the queue that the run names.
+
+    KubeRay 1.6 passes the labels to its pods only where it was installed with that batch scheduler;
+    they are on the pods as well, so that the queue is kept in any case. Gangs need that option.
+    """
+    chosen = _chosen(run, number)
+    # Labels for Kueue that a user has put on the run, such as its priority class, mean the object
+    # that Kueue admits.
+    own = {key: value for key, value in run.metadata.labels.items() if key.startswith(f"{KUEUE}/")}
+    return chosen._replace(job_labels={**own, **chosen.job_labels})
+
+
+def _chosen(run: TrainingRun, number: int) -> Queueing:
+    queue = run.spec.scheduling.queue
+    if queue is None:
+        return Queueing({}, {}, None)
+    match queue.kind:
+        case "Kueue":
+            # On the RayJob alone: Kueue admits the outermost object and suspends it meanwhile.
+            return Queueing({KUEUE_QUEUE: queue.name}, {}, None)
+        case "Volcano":
+            label = {"volcano.sh/queue-name": queue.name}
+            priority = run.spec.scheduling.priority_class_name
+            job = {**label, "ray.io/priority-class-name": priority} if priority else label
+            return Queueing(job, label, "volcano")
+        case "YuniKorn":
+            application = names.ray_job_name(run, number)
+            return Queueing(
+                {
+                    "yunikorn.apache.org/app-id": application,
+                    "yunikorn.apache.org/queue": queue.name,
+                    "ray.io/gang-scheduling-enabled": "true",
+                },
+                {"applicationId": application, "queue": queue.name},
+                "yunikorn",
+            )
+        case "KAI":
+            label = {"kai.scheduler/queue": queue.name}
+            return Queueing(label, label, "kai-scheduler")
