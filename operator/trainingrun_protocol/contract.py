@@ -65,38 +65,25 @@ MAX_CODE_FILES = 20_000
 
 
 class ContractStorage(Wire):
-    """The run's own folder in the bucket. Credentials are in the environment, never here."""
+    """A folder in a bucket: the run's own. Credentials are in the environment, never here."""
 
     uri: str
-    """The run's folder, such as `s3://runs/team-a/digits-1a2b3c4d`."""
+    """Such as `s3://runs/team-a/digits-1a2b3c4d`."""
     endpoint: str | None = None
     """URL of an S3-compatible service."""
     region: str | None = None
     """Region of the bucket."""
 
 
-class ContractRestore(Wire):
+class ContractRestore(ContractStorage):
     """Another run's folder, from which a run begins that has no intact checkpoint of its own."""
 
-    uri: str
-    """The other run's folder."""
-    endpoint: str | None = None
-    """URL of an S3-compatible service."""
-    region: str | None = None
-    """Region of the bucket."""
     step: int | None = None
     """Step of the checkpoint; none: the newest intact one."""
 
 
-class ContractCode(Wire):
-    """The user's code. Credentials are in the environment, never here."""
-
-    uri: str
-    """The zip file, such as `s3://runs/code/train.zip`."""
-    endpoint: str | None = None
-    """URL of an S3-compatible service."""
-    region: str | None = None
-    """Region of the bucket."""
+class ContractCode(ContractStorage):
+    """The zip file with the user's code, such as `s3://runs/code/train.zip`."""
 
 
 class ContractCheckpoints(Wire):

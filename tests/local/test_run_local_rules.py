@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trainingrun.api.v1alpha1 import Failures, TrainingRun
+from trainingrun.api.failures_spec import Failures
+from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.local import LocalError, machine
 from trainingrun.local.attempts import GiveUp, Retry, Tally, after_failure
 from trainingrun.local.display import Display, beyond_memory

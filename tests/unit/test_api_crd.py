@@ -6,8 +6,9 @@ import pytest
 
 from trainingrun.api.crd import crd
 from trainingrun.api.generate import generated, main
+from trainingrun.api.pods_spec import Workers
 from trainingrun.api.status import RunStatus
-from trainingrun.api.v1alpha1 import RunSpec, Workers
+from trainingrun.api.v1alpha1 import RunSpec
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -27,8 +27,8 @@ from support.reconciled import (
     then,
     wanting,
 )
+from trainingrun.api.failures_spec import Backoff
 from trainingrun.api.status import Attempt, LossReason, RunStatus
-from trainingrun.api.v1alpha1 import Backoff
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.attempts.retry_policy import backoff
 from trainingrun.reconciling.model import Apply, Delete

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import AfterValidator, ConfigDict, Strict, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from trainingrun_protocol.wire import Wire
@@ -156,3 +157,8 @@ def own_variable_cel(name: str) -> str:
 def without_default(schema: dict[str, Any]) -> None:
     """For `json_schema_extra`: the CRD has no default."""
     schema.pop("default", None)
+
+
+def list_by(key: str) -> JsonDict:
+    """For `json_schema_extra`: no two items have the same `key`, and each is applied by itself."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}

@@ -20,6 +20,8 @@ from trainingrun_protocol.progress import (
 )
 from trainingrun_protocol.wire import Wire
 
+from .base import list_by
+
 MOST_ATTEMPTS = 20
 """Attempts in a status, the newest."""
 MOST_RANKED = 20
@@ -152,12 +154,7 @@ class RunProgress(Wire):
     memory: RankMemory | None = None
     """The rank whose memory is, or will first be, full."""
     ranks: list[RankRow] | None = Field(
-        default=None,
-        max_length=MOST_RANKS,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["rank"],
-        },
+        default=None, max_length=MOST_RANKS, json_schema_extra=list_by("rank")
     )
     """The ranks by number, while they train; of more than 16 those that are slowest, wait most for
     data, have the fullest memory or the idlest accelerators. Measurements of
@@ -252,12 +249,7 @@ class SweepStatus(Wire):
     best: int | None = None
     """Number of the best trial so far: of those that succeeded, or of all while none has."""
     trials: list[TrialRow] = Field(
-        default_factory=list,
-        max_length=MOST_TRIALS,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["number"],
-        },
+        default_factory=list, max_length=MOST_TRIALS, json_schema_extra=list_by("number")
     )
     """Each trial."""
 
@@ -291,12 +283,7 @@ class RunResult(Wire):
     config: dict[str, Any] | None = None
     """Of a sweep the best trial's values of the config."""
     trials: list[RankedTrial] | None = Field(
-        default=None,
-        max_length=MOST_RANKED,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["number"],
-        },
+        default=None, max_length=MOST_RANKED, json_schema_extra=list_by("number")
     )
     """Of a sweep the 20 best trials, the best one first; those that were trained to their end come
     before those that were stopped. status.sweep has all of them."""
@@ -310,23 +297,13 @@ class RunStatus(Wire):
     phase: Phase | None = None
     """One word, derived from the conditions."""
     conditions: list[Condition] = Field(
-        default_factory=list,
-        max_length=len(ConditionType),
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-        },
+        default_factory=list, max_length=len(ConditionType), json_schema_extra=list_by("type")
     )
     """Accepted, Ready, Suspended, Waiting, Stalled, Succeeded, Failed."""
     attempt: int = 0
     """Number of the current or last attempt."""
     attempts: list[Attempt] = Field(
-        default_factory=list,
-        max_length=MOST_ATTEMPTS,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["number"],
-        },
+        default_factory=list, max_length=MOST_ATTEMPTS, json_schema_extra=list_by("number")
     )
     """The newest attempts, oldest first; at most 20 are kept."""
     restarts: int = 0

@@ -8,7 +8,7 @@ from pydantic.json_schema import WithJsonSchema
 
 from trainingrun_protocol.progress import MOST_TRIALS
 
-from .base import Model, Rule, Whole
+from .base import Model, Rule, Whole, list_by
 
 _LONGEST_TEXT = 200
 
@@ -128,12 +128,7 @@ class Sweep(Model):
     """Trials at once, each with workers.count workers of its own; there are pods for all of them.
     """
     space: list[SweepParameter] = Field(
-        min_length=1,
-        max_length=20,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
+        min_length=1, max_length=20, json_schema_extra=list_by("name")
     )
     """The keys of `training.config` that differ from trial to trial."""
 

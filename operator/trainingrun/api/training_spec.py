@@ -12,6 +12,7 @@ from .base import (
     Rule,
     Whole,
     is_own_variable,
+    list_by,
     matching,
     object_name,
     own_variable_cel,
@@ -165,12 +166,7 @@ class Training(Model):
     torch: TorchSettings = Field(default_factory=TorchSettings)
     """How the process group of PyTorch is formed."""
     env: list[EnvVar] = Field(
-        default_factory=list,
-        max_length=100,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
+        default_factory=list, max_length=100, json_schema_extra=list_by("name")
     )
     """Environment variables of the head and of every worker."""
 

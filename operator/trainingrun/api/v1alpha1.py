@@ -10,62 +10,16 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from .base import Model, Rule, Switch, Whole, matching
-from .checkpoints_spec import BestCheckpoint, Checkpoints
-from .failures_spec import Backoff, Failures
-from .pods_spec import (
-    Accelerator,
-    Capacity,
-    Head,
-    HeadResources,
-    PodTemplate,
-    WorkerResources,
-    Workers,
-)
+from .checkpoints_spec import Checkpoints
+from .failures_spec import Failures
+from .pods_spec import Head, PodTemplate, Workers
 from .quantities import unchanged
-from .scheduling_spec import Queue, Scheduling
+from .scheduling_spec import Scheduling
 from .status import RunStatus
-from .storage_spec import RestoreFrom, Storage
-from .sweep_spec import Sweep, SweepParameter
-from .tracking_spec import MlflowTracking, TensorboardTracking, Tracking, WandbTracking
-from .training_spec import CodeSource, EnvVar, ScriptSource, TorchSettings, Training
-
-__all__ = [
-    "API_VERSION",
-    "GROUP",
-    "IMMUTABLE",
-    "KIND",
-    "MAX_NAME_LENGTH",
-    "PLURAL",
-    "VERSION",
-    "Accelerator",
-    "Backoff",
-    "BestCheckpoint",
-    "Capacity",
-    "Checkpoints",
-    "CodeSource",
-    "EnvVar",
-    "Failures",
-    "Head",
-    "HeadResources",
-    "MlflowTracking",
-    "ObjectMeta",
-    "Queue",
-    "RestoreFrom",
-    "RunSpec",
-    "Scheduling",
-    "ScriptSource",
-    "Storage",
-    "Sweep",
-    "SweepParameter",
-    "TensorboardTracking",
-    "TorchSettings",
-    "Tracking",
-    "Training",
-    "TrainingRun",
-    "WandbTracking",
-    "WorkerResources",
-    "Workers",
-]
+from .storage_spec import Storage
+from .sweep_spec import Sweep
+from .tracking_spec import Tracking
+from .training_spec import Training
 
 GROUP = "trainingrun.dev"
 VERSION = "v1alpha1"

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import urllib3
@@ -22,9 +23,14 @@ from .common import CliError
 
 _DRIVER_LOG = "/tmp/ray/session_latest/logs/job-driver-*.log"  # noqa: S108 - in the pod
 _TIMEOUT_S = 30
-_FIELD_MANAGER = "trainingrun-submit"
+_RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}
 # A CRD older than this command lacks fields, which the API server would drop with a warning alone.
 _FIELD_VALIDATION = "Strict"
+_APPLY = {
+    "field_manager": "trainingrun-submit",
+    "field_validation": _FIELD_VALIDATION,
+    "_content_type": "application/apply-patch+yaml",
+}
 _CONFLICT = "; change these fields with the tool that set them, or choose another name"
 
 
@@ -74,12 +80,10 @@ class Kube:
         """The TrainingRuns of the namespace, or of all of them."""
         with _one_sentence("TrainingRuns"):
             if everywhere:
-                found = self._custom.list_cluster_custom_object(
-                    GROUP, VERSION, PLURAL, _request_timeout=_TIMEOUT_S
-                )
+                found = self._custom.list_cluster_custom_object(**_RUNS)
             else:
                 found = self._custom.list_namespaced_custom_object(
-                    GROUP, VERSION, self.namespace, PLURAL, _request_timeout=_TIMEOUT_S
+                    namespace=self.namespace, **_RUNS
                 )
         return list(found["items"])
 
@@ -89,10 +93,10 @@ class Kube:
         Raises:
             NotFoundError: There is none of that name.
         """
-        with _one_sentence(f"TrainingRun {name} in namespace {self.namespace}"):
+        with self._about(name):
             return dict(
                 self._custom.get_namespaced_custom_object(
-                    GROUP, VERSION, self.namespace, PLURAL, name, _request_timeout=_TIMEOUT_S
+                    namespace=self.namespace, name=name, **_RUNS
                 )
             )
 
@@ -102,15 +106,9 @@ class Kube:
         Raises:
             CliError: The API server refuses it, or one of that name is there.
         """
-        with _one_sentence(f"TrainingRun {run['metadata']['name']} in namespace {self.namespace}"):
+        with self._about(run["metadata"]["name"]):
             self._custom.create_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                self.namespace,
-                PLURAL,
-                run,
-                field_validation=_FIELD_VALIDATION,
-                _request_timeout=_TIMEOUT_S,
+                namespace=self.namespace, body=run, field_validation=_FIELD_VALIDATION, **_RUNS
             )
 
     def apply(self, run: dict[str, Any]) -> None:
@@ -120,18 +118,9 @@ class Kube:
             CliError: The API server refuses it, or another tool has set a field to another value.
         """
         name = run["metadata"]["name"]
-        with _one_sentence(f"TrainingRun {name} in namespace {self.namespace}", _CONFLICT):
+        with self._about(name, _CONFLICT):
             self._custom.patch_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                self.namespace,
-                PLURAL,
-                name,
-                run,
-                field_manager=_FIELD_MANAGER,
-                field_validation=_FIELD_VALIDATION,
-                _content_type="application/apply-patch+yaml",
-                _request_timeout=_TIMEOUT_S,
+                namespace=self.namespace, name=name, body=run, **_APPLY, **_RUNS
             )
 
     def apply_config_map(self, config_map: dict[str, Any]) -> None:
@@ -147,11 +136,13 @@ class Kube:
                 name,
                 namespace,
                 {"apiVersion": "v1", **config_map},
-                field_manager=_FIELD_MANAGER,
-                field_validation=_FIELD_VALIDATION,
-                _content_type="application/apply-patch+yaml",
                 _request_timeout=_TIMEOUT_S,
+                **_APPLY,
             )
+
+    def _about(self, name: str, after_conflict: str = "") -> AbstractContextManager[None]:
+        what = f"TrainingRun {name} in namespace {self.namespace}"
+        return _one_sentence(what, after_conflict)
 
     def head_pod(self, run: Mapping[str, Any]) -> str:
         """Name of the newest head pod of a TrainingRun.

@@ -18,7 +18,7 @@ import typer
 from trainingrun_protocol.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
 
 from ..api.parse import InvalidRunError, parse
-from ..api.v1alpha1 import Storage
+from ..api.storage_spec import Storage
 from .common import CliError, bucket_access
 from .manifest_files import Documents
 

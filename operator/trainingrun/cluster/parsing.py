@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from ..api.parse import explain
 from ..api.status import RunStatus
-from ..api.v1alpha1 import ObjectMeta, RunSpec, Storage, Training, TrainingRun
+from ..api.storage_spec import Storage
+from ..api.training_spec import Training
+from ..api.v1alpha1 import ObjectMeta, RunSpec, TrainingRun
 
 PLACEHOLDER = RunSpec(
     training=Training(function="unusable:spec"), storage=Storage(uri="file:///unusable")

@@ -14,7 +14,7 @@ from trainingrun_protocol.contract import (
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import Failure, Progress
 
-from ..api.v1alpha1 import Failures
+from ..api.failures_spec import Failures
 from ..reconciling.attempts import retry_policy
 from . import processes
 from .ray_nodes import LocalRay

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from trainingrun_protocol.contract import ContractRestore
 from trainingrun_protocol.progress import Progress, RunState, SweepTable
 
-from ..api.v1alpha1 import Storage, TrainingRun
+from ..api.storage_spec import Storage
+from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
 from .machine import LocalError
 

@@ -17,7 +17,8 @@ from trainingrun_protocol.contract import (
 
 from ..api import quantities
 from ..api.checkpoints_spec import ASSUMED_SECONDS_BETWEEN_LOSSES
-from ..api.v1alpha1 import ScriptSource, TrainingRun
+from ..api.training_spec import ScriptSource
+from ..api.v1alpha1 import TrainingRun
 from . import names, platforms
 from .platforms import RenderSettings
 

@@ -10,7 +10,8 @@ from trainingrun_protocol.contract import NOTICE_ENV, PROGRESS_PORT, TOKEN_FOLDE
 
 from ..api import quantities
 from ..api.quantities import more_cores, times
-from ..api.v1alpha1 import ScriptSource, TrainingRun
+from ..api.training_spec import ScriptSource
+from ..api.v1alpha1 import TrainingRun
 from . import environments, names, platforms, scheduling
 from .contracts import node_cpus, ray_devices, script_path, worker_cpus
 from .merge import merge, merge_pod_template

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from trainingrun_protocol.progress import Failure
 
+from ...api.failures_spec import Backoff, Failures
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt, Budget, Disruptions, LossReason
-from ...api.v1alpha1 import Backoff, Failures
 from ..bookkeeping import Bookkeeping
 from ..findings import Draft, RunFailure
 
