@@ -83,9 +83,9 @@ def test_a_later_step_of_a_former_group_does_not_count_as_this_groups_commit(
 ):
     """After a fallback to an older checkpoint the steps begin again from there."""
     commit(coordinator, an_upload(step=50, group=1))
-    assert not coordinator.settled("step-0000000040-2")
+    assert not coordinator.processed("step-0000000040-2")
     commit(coordinator, an_upload(step=40, group=2))
-    assert coordinator.settled("step-0000000040-2")
+    assert coordinator.processed("step-0000000040-2")
 
 
 def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordinator: Coordinator):
@@ -276,7 +276,9 @@ def test_eight_ranks_that_are_lost_with_their_pod_are_one_loss_to_the_operator(
     assert {kind: count for kind, count in disruptions.items() if count} == {"workerFailures": 1}
 
 
-def test_uploads_are_handed_out_in_order_until_each_is_settled(coordinator: Coordinator):
+def test_uploads_are_handed_out_in_order_until_each_is_processed(
+    coordinator: Coordinator,
+):
     first, second = an_upload(10, 1), an_upload(20, 1)
     coordinator.uploaded(first)
     coordinator.uploaded(second)

@@ -15,35 +15,35 @@ from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime import user_frames
 from trainingrun_runtime.coordinator.coordinator import Coordinator
-from trainingrun_runtime.coordinator.standstill import PATIENCE_S, Spot, Stand, sentence
+from trainingrun_runtime.coordinator.standstill import PATIENCE_S, At, Location, sentence
 from trainingrun_runtime.worker.standstill_watcher import StandstillWatcher
 
 NOW = 1000.0
 LONG, SHORT = NOW - PATIENCE_S, NOW - PATIENCE_S + 1
 
 
-def in_report(since: float = LONG) -> Stand:
-    return Stand(Spot.REPORT, since=since)
+def in_report(since: float = LONG) -> Location:
+    return Location(At.REPORT, since=since)
 
 
-def in_session(where: str = "after a loop", since: float = LONG) -> Stand:
-    return Stand(Spot.SESSION, where, 9, since)
+def in_session(where: str = "after a loop", since: float = LONG) -> Location:
+    return Location(At.SESSION, where, 9, since)
 
 
-def at_a_line(since: float = LONG, line: int = 20) -> Stand:
-    return Stand(Spot.CODE, f"train.py:{line} in train", since=since)
+def at_a_line(since: float = LONG, line: int = 20) -> Location:
+    return Location(At.CODE, f"train.py:{line} in train", since=since)
 
 
-def blocked(line: int) -> Stand:
+def blocked(line: int) -> Location:
     return replace(at_a_line(line=line), blocked=True)
 
 
-def returned(since: float = LONG) -> Stand:
-    return Stand(Spot.RETURNED, since=since)
+def returned(since: float = LONG) -> Location:
+    return Location(At.RETURNED, since=since)
 
 
 @pytest.mark.parametrize(
-    ("stands", "world_size", "begins"),
+    ("locations", "world_size", "begins"),
     [
         pytest.param(
             {0: in_report()},
@@ -114,15 +114,15 @@ def returned(since: float = LONG) -> Stand:
         ),
     ],
 )
-def test_who_waits_for_whom(stands: dict[int, Stand], world_size: int, begins: str) -> None:
-    said = sentence(stands, world_size, NOW)
+def test_who_waits_for_whom(locations: dict[int, Location], world_size: int, begins: str) -> None:
+    said = sentence(locations, world_size, NOW)
     assert said
     assert said.startswith(begins)
     assert len(said) <= 500
 
 
 @pytest.mark.parametrize(
-    ("stands", "says"),
+    ("locations", "says"),
     [
         pytest.param(
             {1: in_report(), 2: in_report(), 0: at_a_line(SHORT)},
@@ -148,16 +148,16 @@ def test_who_waits_for_whom(stands: dict[int, Stand], world_size: int, begins: s
     ],
 )
 def test_a_rank_that_may_still_report_is_not_said_to_miss_it(
-    stands: dict[int, Stand], says: str
+    locations: dict[int, Location], says: str
 ) -> None:
-    said = sentence(stands, 3, NOW) or ""
+    said = sentence(locations, 3, NOW) or ""
     assert "call it on every rank equally often, not under `if rank == 0`" in said
     assert says in said
     assert (" unless " in says) is (" unless " in said)
 
 
 @pytest.mark.parametrize(
-    "stands",
+    "locations",
     [
         pytest.param({}, id="all move"),
         pytest.param({0: in_report(SHORT)}, id="a moment ago"),
@@ -180,14 +180,14 @@ def test_a_rank_that_may_still_report_is_not_said_to_miss_it(
         pytest.param({1: returned(), 0: at_a_line(SHORT)}, id="one works on one line a moment"),
     ],
 )
-def test_nobody_waits_in_vain(stands: dict[int, Stand]) -> None:
-    assert sentence(stands, 2, NOW) is None
+def test_nobody_waits_in_vain(locations: dict[int, Location]) -> None:
+    assert sentence(locations, 2, NOW) is None
 
 
 def test_the_sentence_does_not_change_with_the_clock() -> None:
     """The operator would write the status again and again."""
-    stands = {0: in_report(), 1: at_a_line()}
-    assert sentence(stands, 2, NOW) == sentence(stands, 2, NOW + 100)
+    locations = {0: in_report(), 1: at_a_line()}
+    assert sentence(locations, 2, NOW) == sentence(locations, 2, NOW + 100)
 
 
 @pytest.fixture
@@ -201,21 +201,21 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
 
 def test_the_document_says_it_while_it_is_so(coordinator: Coordinator) -> None:
     group = coordinator.group_started(2, 0, [])
-    coordinator.stands(0, group, in_report(), PATIENCE_S - 20)
+    coordinator.rank_location(0, group, in_report(), PATIENCE_S - 20)
     assert coordinator.document().standstill is None
-    coordinator.stands(0, group, in_report(), PATIENCE_S)
+    coordinator.rank_location(0, group, in_report(), PATIENCE_S)
     assert "rank 0 waits in ray.train.report" in (coordinator.document().standstill or "")
-    coordinator.stands(0, group, None, 0)
+    coordinator.rank_location(0, group, None, 0)
     assert coordinator.document().standstill is None
 
 
 def test_a_former_group_does_not_count(coordinator: Coordinator) -> None:
     group = coordinator.group_started(2, 0, [])
-    coordinator.stands(0, group, in_report(), PATIENCE_S)
+    coordinator.rank_location(0, group, in_report(), PATIENCE_S)
     coordinator.disrupted(RecordKind.WORKER_LOST, "rank 1 died", (1,))
     assert coordinator.document().standstill is None
     coordinator.group_started(2, 0, [])
-    coordinator.stands(0, group, in_report(), PATIENCE_S)
+    coordinator.rank_location(0, group, in_report(), PATIENCE_S)
     assert coordinator.document().standstill is None
 
 
@@ -223,15 +223,15 @@ class Told:
     """Takes what a watcher tells, as an actor's handle does."""
 
     def __init__(self) -> None:
-        self.stands, self.first = self, threading.Event()
+        self.rank_location, self.first = self, threading.Event()
         self.calls: list[Any] = []
 
     def remote(self, *call: Any) -> None:
         self.calls.append(call)
         self.first.set()
 
-    def another(self, is_it: Callable[[Stand | None], bool]) -> bool:
-        """Waits for such a stand; False: it does not come."""
+    def another(self, is_it: Callable[[Location | None], bool]) -> bool:
+        """Waits for such a location; False: it does not come."""
         deadline = time.monotonic() + 10
         while not any(is_it(call[2]) for call in self.calls):
             self.first.clear()
@@ -250,14 +250,14 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 def test_a_wait_is_told_once_and_its_end_too(told: Told) -> None:
     watcher = StandstillWatcher(told, 3, 2)
-    with watcher.waiting(Spot.SESSION, "after a loop", 9):
+    with watcher.waiting(At.SESSION, "after a loop", 9):
         assert told.first.wait(10)
     told.first.clear()
     assert told.first.wait(10)
     watcher.close()
-    (rank, group, stand, stood_s), over = told.calls[:2]
-    assert (rank, group, stand) == (3, 2, Stand(Spot.SESSION, "after a loop", 9))
-    assert stood_s >= 0.05
+    (rank, group, location, seconds), over = told.calls[:2]
+    assert (rank, group, location) == (3, 2, Location(At.SESSION, "after a loop", 9))
+    assert seconds >= 0.05
     assert over == (3, 2, None, 0.0)
 
 
@@ -265,10 +265,10 @@ def test_a_line_of_the_users_code_is_told(told: Told) -> None:
     watcher = StandstillWatcher(told, 0, 1)
     assert told.first.wait(10)  # here, in this file, while it waits in Python's own library
     watcher.close()
-    stand = told.calls[0][2]
-    assert stand.spot is Spot.CODE
-    assert stand.where.startswith("test_runtime_standstill.py:")
-    assert stand.where.endswith(" in test_a_line_of_the_users_code_is_told")
+    location = told.calls[0][2]
+    assert location.at is At.CODE
+    assert location.where.startswith("test_runtime_standstill.py:")
+    assert location.where.endswith(" in test_a_line_of_the_users_code_is_told")
 
 
 def test_a_thread_that_computes_on_one_line_is_not_blocked_and_one_that_waits_is(
@@ -279,14 +279,14 @@ def test_a_thread_that_computes_on_one_line_is_not_blocked_and_one_that_waits_is
     while not told.calls:  # without the interpreter's lock, so that the watcher runs meanwhile
         hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)
     computing = told.calls[0][2]
-    assert told.another(lambda stand: stand is not None and stand.blocked)
+    assert told.another(lambda location: location is not None and location.blocked)
     watcher.close()
-    assert (computing.spot, computing.blocked) == (Spot.CODE, False)
+    assert (computing.at, computing.blocked) == (At.CODE, False)
 
 
 def test_a_return_is_told_at_once(told: Told) -> None:
     StandstillWatcher(told, 1, 1).returned()
-    assert [call[2].spot for call in told.calls] == [Spot.RETURNED]
+    assert [call[2].at for call in told.calls] == [At.RETURNED]
 
 
 def test_a_line_of_a_training_that_is_a_package_of_the_image_is_told() -> None:

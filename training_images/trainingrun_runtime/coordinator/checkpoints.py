@@ -134,7 +134,7 @@ class Checkpoints:
         with self._changed:
             self._waiting.remove(late)
 
-    def settled(self, name: str) -> bool:
+    def processed(self, name: str) -> bool:
         """Whether the checkpoint in the folder of this name was committed or abandoned."""
         with self._changed:
             return name in self._done

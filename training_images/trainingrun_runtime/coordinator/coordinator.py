@@ -117,7 +117,7 @@ class Coordinator:
     rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
     rank_memory = _of(lambda self: self._ranks, Ranks.rank_memory)
     rank_accelerators = _of(lambda self: self._ranks, Ranks.rank_accelerators)
-    stands = _of(lambda self: self._ranks, Ranks.stands)
+    rank_location = _of(lambda self: self._ranks, Ranks.rank_location)
     can_save_alone = _of(lambda self: self._ranks, Ranks.can_save_alone)
     cannot_save_alone = _of(lambda self: self._ranks, Ranks.cannot_save_alone)
 
@@ -135,7 +135,7 @@ class Coordinator:
     abandoned = _of(lambda self: self._checkpoints, Checkpoints.abandoned)
     attached = _of(lambda self: self._checkpoints, Checkpoints.attached)
     commits = _of(lambda self: self._checkpoints, Checkpoints.commits)
-    settled = _of(lambda self: self._checkpoints, Checkpoints.settled)
+    processed = _of(lambda self: self._checkpoints, Checkpoints.processed)
 
     resumed_step = _of(lambda self: self._progress, RunProgress.resumed_step)
     session_began = _of(lambda self: self._progress, RunProgress.session_began)

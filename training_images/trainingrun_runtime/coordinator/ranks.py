@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..progress.rank_measures import AcceleratorUse, MemoryUse, RankTimes
 from . import standstill
 from .rank_comparison import RankComparison, RankPlace
-from .standstill import Stand
+from .standstill import Location
 
 
 class Survivors(NamedTuple):
@@ -31,7 +31,7 @@ class _Group:
         self.actors: dict[int, Any] = {}  # by rank, those that can save the last step alone
         self.without_notes = "that takes a Session"
         self.comparison = RankComparison(world_size)
-        self.stands: dict[int, Stand] = {}
+        self.locations: dict[int, Location] = {}
 
 
 class Ranks:
@@ -96,16 +96,18 @@ class Ranks:
             if group == self._group.number:
                 self._group.comparison.accelerators[rank] = use
 
-    def stands(self, rank: int, group: int, stand: Stand | None, stood_s: float) -> None:
+    def rank_location(
+        self, rank: int, group: int, location: Location | None, seconds: float
+    ) -> None:
         """A worker: where it has been for so many seconds; None: it moves again."""
         with self._lock:
             if group != self._group.number:
                 return
-            if stand is None:
-                self._group.stands.pop(rank, None)
+            if location is None:
+                self._group.locations.pop(rank, None)
             else:
                 # The clocks of the nodes may differ.
-                self._group.stands[rank] = replace(stand, since=time.time() - stood_s)
+                self._group.locations[rank] = replace(location, since=time.time() - seconds)
 
     def can_save_alone(self, rank: int, group: int, actor: Any) -> None:
         """A worker that notes its steps: it can be called, also while it waits for a lost rank.
@@ -142,7 +144,7 @@ class Ranks:
             found = group.comparison.data_wait()
             if training:
                 found |= group.comparison.findings(self._places, now)
-                stuck = standstill.sentence(group.stands, group.world_size, now)
+                stuck = standstill.sentence(group.locations, group.world_size, now)
                 found["standstill"] = stuck
         return found
 

@@ -14,8 +14,8 @@ LEFT_LOOP = "after a loop"
 """The place of a rank whose loop is over."""
 
 
-class Spot(Enum):
-    """Where a rank stands."""
+class At(Enum):
+    """The kind of place where a rank is."""
 
     REPORT = auto()
     """In `ray.train.report`, until all other ranks have called it."""
@@ -28,10 +28,10 @@ class Spot(Enum):
 
 
 @dataclass(frozen=True)
-class Stand:
+class Location:
     """Where one rank has been for a while."""
 
-    spot: Spot
+    at: At
     where: str = ""
     """`after a loop`, or `train.py:20 in train`."""
     steps: int = 0
@@ -43,33 +43,29 @@ class Stand:
     on the same line each time, as one that mostly waits for its data, has."""
 
 
-def sentence(stands: Mapping[int, Stand], world_size: int, now: float) -> str | None:
+def sentence(locations: Mapping[int, Location], world_size: int, now: float) -> str | None:
     """Which ranks wait, for which, and what to do; None: none waits for long.
 
     Args:
-        stands: where ranks stand, by rank; those that move are not in it.
+        locations: where ranks are; those that move are not in it.
         world_size: ranks of the worker group.
         now: Unix time in seconds.
     """
-    long = {rank: stand for rank, stand in stands.items() if now - stand.since >= PATIENCE_S}
-    for spot in (Spot.REPORT, Spot.SESSION, Spot.RETURNED):
-        waiting = [rank for rank in sorted(long) if long[rank].spot is spot]
-        missing = [
-            rank
-            for rank in range(world_size)
-            if rank not in stands or stands[rank].spot is not spot
-        ]
-        if waiting and missing:
-            stand = long[waiting[0]]
-            # Between loops one rank may evaluate for all: then it moves from line to line.
-            if spot is not Spot.REPORT and any(rank not in long for rank in missing):
-                continue
-            works = any(rank not in stands or stands[rank].spot is Spot.CODE for rank in missing)
-            return _said(spot, waiting, stand, missing, _whereabouts(stands, missing), works)
+    long = {rank: one for rank, one in locations.items() if now - one.since >= PATIENCE_S}
+    at = {rank: one.at for rank, one in locations.items()}
+    for place in (At.REPORT, At.SESSION, At.RETURNED):
+        waiting = [rank for rank in sorted(long) if at[rank] is place]
+        missing = [rank for rank in range(world_size) if at.get(rank) is not place]
+        # Between loops one rank may evaluate for all: then it moves from line to line.
+        moves = place is not At.REPORT and any(rank not in long for rank in missing)
+        if waiting and missing and not moves:
+            works = any(at.get(rank, At.CODE) is At.CODE for rank in missing)
+            where = _whereabouts(locations, missing)
+            return _said(long[waiting[0]], waiting, missing, where, works)
     return _at_different_lines(long, world_size)
 
 
-def _at_different_lines(long: Mapping[int, Stand], world_size: int) -> str | None:
+def _at_different_lines(long: Mapping[int, Location], world_size: int) -> str | None:
     """Of ranks that are all blocked in the user's code: they may be in different collectives."""
     lines: dict[str, list[int]] = {}
     for rank in sorted(long):
@@ -90,16 +86,11 @@ def _stands(ranks: Collection[int]) -> str:
 
 
 def _said(
-    spot: Spot,
-    waiting: Collection[int],
-    stand: Stand,
-    missing: Collection[int],
-    where: str,
-    works: bool,
+    location: Location, waiting: Collection[int], missing: Collection[int], where: str, works: bool
 ) -> str:
     who, others, limit = in_words(waiting), in_words(missing), round(PATIENCE_S)
     waits = "waits" if len(waiting) == 1 else "wait"
-    if spot is Spot.REPORT:
+    if location.at is At.REPORT:
         # One rank may evaluate or save for all, and then report: nobody can tell that from a rank
         # that never does.
         still = f", unless {others} still {_works(missing)}: then the wait ends by itself"
@@ -108,11 +99,11 @@ def _said(
             "on every rank equally often, not under `if rank == 0` (the metrics of rank 0 are "
             f"used){still if works else ''}"
         )
-    if spot is Spot.SESSION:
-        advice = _SAME_STEPS if stand.where == LEFT_LOOP else _ALONE
+    if location.at is At.SESSION:
+        advice = _SAME_STEPS if location.where == LEFT_LOOP else _ALONE
         return (
-            f"{who} {waits} {stand.where} with {stand.steps} steps done, for over {limit} s for "
-            f"{others}, {where}; {advice}"
+            f"{who} {waits} {location.where} with {location.steps} steps done, for over {limit} s "
+            f"for {others}, {where}; {advice}"
         )
     return (
         f"{who} returned from the training function over {limit} s ago, and not {others}, {where}; "
@@ -125,14 +116,14 @@ def _works(ranks: Collection[int]) -> str:
     return f"{work} before {own} own call, as in an evaluation or a save"
 
 
-def _whereabouts(stands: Mapping[int, Stand], missing: Collection[int]) -> str:
+def _whereabouts(locations: Mapping[int, Location], missing: Collection[int]) -> str:
     """What is known of the ranks for which others wait."""
     of = "which" if len(missing) == 1 else f"of which rank {next(iter(missing))}"
-    stand = stands.get(next(iter(missing)))
-    if stand is None:
+    location = locations.get(next(iter(missing)))
+    if location is None:
         return f"{of} is elsewhere"
-    if stand.spot is Spot.RETURNED:
+    if location.at is At.RETURNED:
         return f"{of} has returned from the training function"
-    if stand.spot is Spot.REPORT:
+    if location.at is At.REPORT:
         return f"{of} is in ray.train.report"
-    return f"{of} is {stand.where}" if stand.spot is Spot.SESSION else f"{of} is at {stand.where}"
+    return f"{of} is {'at ' if location.at is At.CODE else ''}{location.where}"

@@ -6,7 +6,7 @@ import time
 import ray
 
 from ..coordinator.checkpoints import Command
-from ..coordinator.standstill import Spot
+from ..coordinator.standstill import At
 from ..known_errors.failure_causes import OwnPodPreempted, Preempted, Suspended
 from ..ray_internals import nodes, training
 from ..worker.preemption_notice import PreemptionNotice, checkpoint_at, hold_until
@@ -48,13 +48,13 @@ class Requests:
         """Wait for all ranks at a place between the steps."""
         worker, course = self._context.worker, self._context.course
         consensus = self._context.consensus
-        with worker.waiting(Spot.SESSION, describe(place), course.step):
+        with worker.waiting(At.SESSION, describe(place), course.step):
             course.note_stop(consensus.settle())
         # At the begin of a loop, nothing was done since the end before it.
         due_s = math.inf if place is Place.BEGIN else self._saving.due_s(at_loop_end=True)
         # A request in a loop's last step is agreed on already: see `Course.note_stop`.
         stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
-        with worker.waiting(Spot.SESSION, describe(place), course.step):
+        with worker.waiting(At.SESSION, describe(place), course.step):
             agreed = consensus.agree(place, self._numbers(stop, due_s, place))
         if agreed.stop and course.stop_at is None:
             course.stop_at = course.step

@@ -147,7 +147,7 @@ class Saving:
         if self._upload is None:
             return
         wait_s = 0.05
-        while not ray.get(self._context.worker.coordinator.settled.remote(self._upload.name)):
+        while not ray.get(self._context.worker.coordinator.processed.remote(self._upload.name)):
             time.sleep(wait_s)
             wait_s = min(wait_s * 1.2, 1.0)
 

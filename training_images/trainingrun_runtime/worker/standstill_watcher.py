@@ -1,4 +1,4 @@
-"""Tells the coordinator where this rank stands, once it has not moved for some seconds."""
+"""Tells the coordinator where this rank is, once it has not moved for some seconds."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import user_frames
-from ..coordinator.standstill import Spot, Stand
+from ..coordinator.standstill import At, Location
 
 CHECK_EVERY_S = 1.0
 TOLD_AFTER_S = 10.0
@@ -36,15 +36,15 @@ class StandstillWatcher:
         self._cpu_clock = (
             None if sys.platform == "darwin" else time.pthread_getcpuclockid(self._training)
         )
-        self._waiting: Stand | None = None
+        self._waiting: Location | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="standstill", daemon=True)
         self._thread.start()
 
     @contextmanager
-    def waiting(self, spot: Spot, where: str = "", steps: int = 0) -> Iterator[None]:
+    def waiting(self, at: At, where: str = "", steps: int = 0) -> Iterator[None]:
         """Meanwhile the training thread waits for other ranks."""
-        self._waiting = Stand(spot, where, steps)
+        self._waiting = Location(at, where, steps)
         try:
             yield
         finally:
@@ -54,33 +54,33 @@ class StandstillWatcher:
         """The training function has returned; nothing more is told."""
         self._ended.set()
         self._thread.join()  # what it tells last comes first
-        self._tell(Stand(Spot.RETURNED), 0.0)
+        self._tell(Location(At.RETURNED), 0.0)
 
     def close(self) -> None:
         """The training function has raised: nothing more is told."""
         self._ended.set()
 
     def _watch(self) -> None:
-        seen: Stand | None = None
-        told: Stand | None = None
+        seen: Location | None = None
+        told: Location | None = None
         since = busy = time.monotonic()
         cpu_before_s = self._cpu_s()
         while not self._ended.wait(CHECK_EVERY_S):
             now, cpu_s, waiting = time.monotonic(), self._cpu_s(), self._waiting
-            stand = waiting or self._line()
+            location = waiting or self._line()
             # Each wait is another object, also at the same place.
-            same = stand is seen if waiting else stand == seen
+            same = location is seen if waiting else location == seen
             if not same:
                 if told is not None:
                     self._tell(None, 0.0)
-                seen, since, told = stand, now, None
+                seen, since, told = location, now, None
             if not same or cpu_s - cpu_before_s > BLOCKED_CPU_S:
                 busy = now
             cpu_before_s = cpu_s
-            if stand is None or now - since < TOLD_AFTER_S:
+            if location is None or now - since < TOLD_AFTER_S:
                 continue
-            blocked = stand.spot is Spot.CODE and now - busy >= TOLD_AFTER_S
-            shown = replace(stand, blocked=blocked)
+            blocked = location.at is At.CODE and now - busy >= TOLD_AFTER_S
+            shown = replace(location, blocked=blocked)
             if shown != told:
                 self._tell(shown, now - (busy if blocked else since))
                 told = shown
@@ -92,14 +92,14 @@ class StandstillWatcher:
                 return time.clock_gettime(self._cpu_clock)
         return time.monotonic()
 
-    def _line(self) -> Stand | None:
+    def _line(self) -> Location | None:
         """The line of the user's code on which the training thread is."""
         frame = user_frames.line_under_way(sys._current_frames().get(self._training))
         if frame is None:
             return None
         code = frame.f_code
         where = f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
-        return Stand(Spot.CODE, where)
+        return Location(At.CODE, where)
 
-    def _tell(self, stand: Stand | None, stood_s: float) -> None:
-        self._coordinator.stands.remote(self._rank, self._group, stand, stood_s)
+    def _tell(self, location: Location | None, seconds: float) -> None:
+        self._coordinator.rank_location.remote(self._rank, self._group, location, seconds)

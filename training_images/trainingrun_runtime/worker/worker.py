@@ -19,7 +19,7 @@ from trainingrun_protocol.contract import WORKER_RESOURCE, RunContract
 from ..checkpoints import checkpoint_files
 from ..checkpoints.background import behind_training
 from ..checkpoints.fetching import Fetched
-from ..coordinator.standstill import Spot
+from ..coordinator.standstill import At
 from ..progress.rank_reporter import UseReporter
 from ..ray_internals import nodes, training
 from ..store import manifest
@@ -209,16 +209,16 @@ class Worker:
         self._standstill = StandstillWatcher(self.coordinator, self.rank, self.group)
         self._use = UseReporter(self.coordinator, self.rank, self.group)
         training.change_reports(leaving_a_rank.report)
-        training.keep_checkpoints_apart(self.group, lambda: self.waiting(Spot.REPORT))
+        training.keep_checkpoints_apart(self.group, lambda: self.waiting(At.REPORT))
         self._watcher.start()
         self._prestart = prestarted_worker.schedule()
         if self.rank == 0:
             self._silence = _schedule_silence(self._report_silence)
 
-    def waiting(self, spot: Spot, where: str = "", steps: int = 0) -> AbstractContextManager[None]:
-        """Meanwhile this rank waits for others; see `Stand`."""
+    def waiting(self, at: At, where: str = "", steps: int = 0) -> AbstractContextManager[None]:
+        """Meanwhile this rank waits for others; see `Location`."""
         watcher = self._standstill
-        return watcher.waiting(spot, where, steps) if watcher is not None else nullcontext()
+        return watcher.waiting(at, where, steps) if watcher is not None else nullcontext()
 
     def returned(self) -> None:
         """The training function has returned, and the last checkpoint is committed."""
