@@ -141,12 +141,12 @@ class Ranks:
         """
         with self._lock:
             group = self._group
-            found = group.comparison.data_wait()
+            fields = group.comparison.data_wait()
             if training:
-                found |= group.comparison.findings(self._places, now)
+                fields |= group.comparison.findings(self._places, now)
                 stuck = standstill.sentence(group.locations, group.world_size, now)
-                found["standstill"] = stuck
-        return found
+                fields["standstill"] = stuck
+        return fields
 
 
 class RestoreSearch:

@@ -100,7 +100,7 @@ class Committer:
             committed = self._retry(lambda: self._manifest(upload))
             self._retry(lambda: manifest.commit(self._bucket, committed))
         except Exception as error:
-            # Training goes on: the next checkpoint may be committed, and the last one has to be.
+            # Training continues: the next checkpoint may be committed, and the last one has to be.
             log.exception("the checkpoint of step %d was not committed", upload.step)
             message = f"the checkpoint of step {upload.step} could not be committed: {error}"
             self.failure = StorageError(message)
@@ -146,9 +146,9 @@ class Committer:
         try:
             self._reports.write()
         except Exception as error:
-            found = recognize(error)
-            if found is not None and not found.lasting:
-                raise found from None
+            storage = recognize(error)
+            if storage is not None and not storage.lasting:
+                raise storage from None
             log.exception("reported metrics were not written")
 
     def _write_reports_once(self) -> None:
@@ -214,17 +214,17 @@ def digests(
     if ranks is None:
         names = {entry.key.removeprefix(f"{path}/") for entry in bucket.list(path)}
         parts = {name for name in names if name.startswith(f"{DIGEST_FOLDER}/")}
-    found: dict[str, FileDigest] = {}
+    known: dict[str, FileDigest] = {}
     different = set()
     for part in sorted(parts):
         content = bucket.get(f"{path}/{part}")
         if content is None:
             raise AbsentError(f"{path}/{part} is missing, with the digests of a rank's files")
         for file, digest in json.loads(content).items():
-            if found.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
+            if known.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
                 different.add(file)
-    read_back = different | (names - parts - found.keys())
-    return {**found, **{file: _digest(bucket, f"{path}/{file}") for file in sorted(read_back)}}
+    read_back = different | (names - parts - known.keys())
+    return {**known, **{file: _digest(bucket, f"{path}/{file}") for file in sorted(read_back)}}
 
 
 def _digest(bucket: Bucket, key: str) -> FileDigest:

@@ -30,7 +30,6 @@ from ..store.storage_retry import StorageRetry, report_to
 from ..worker import leaving_a_rank, prestarted_worker
 from ..worker.training_function import TrainingFunction
 from . import backends, overruled, script
-from .backends import Backend
 from .committer import Committer
 from .failure_policy import AttemptPolicy
 from .report_callback import CoordinatorReports
@@ -105,16 +104,16 @@ class Trainers:
                 self._coordinator.last_report.remote(),
             ]
         )
-        found = completed(
+        whole = completed(
             result,
             self._bucket,
             _in_order([each for each in committed if each not in expired], best),
             last_metrics(said.metrics, pickled),
             self._table,
         )
-        answer_from_path(found, self._bucket)
+        answer_from_path(whole, self._bucket)
         script.copy_output()
-        return found
+        return whole
 
     def _table(self) -> Any:
         """What the run has reported, as a DataFrame."""
@@ -136,7 +135,15 @@ class Trainers:
         )
         scaling = scaling_of(self._contract)
         backend = backends.in_place_of_the_scripts(trainer, self._contract, scaling)
-        self._warn(trainer, scaling, backend)
+        self._say(
+            [
+                *overruled.by_scaling(trainer.scaling_config, scaling),
+                *overruled.by_run(
+                    trainer.run_config, self._contract, self._bucket.uri(CHECKPOINTS)
+                ),
+                *backend.overruled,
+            ]
+        )
         # The YAML decides how large the run is: a script's own ScalingConfig would wait for
         # workers that were never started.
         trainer.scaling_config = scaling
@@ -146,19 +153,8 @@ class Trainers:
         config = self._run_config(trainer.run_config, backend.variables)
         training.replace_run_config(trainer, config)
 
-    def _warn(self, trainer: Any, scaling: ScalingConfig, backend: Backend) -> None:
-        """Name each setting of a script's trainer that is overruled."""
-        uri = self._bucket.uri(CHECKPOINTS)
-        self._say(
-            [
-                *overruled.by_scaling(trainer.scaling_config, scaling),
-                *overruled.by_run(trainer.run_config, self._contract, uri),
-                *backend.overruled,
-            ]
-        )
-
     def _say(self, overruled_settings: list[str]) -> None:
-        """In the log and in events."""
+        """Name in the log and in events what is overruled of a script's settings."""
         for sentence in overruled_settings:
             log.warning("%s", sentence)
         if overruled_settings:
@@ -168,9 +164,17 @@ class Trainers:
         self, theirs: RunConfig, variables: Mapping[str, str] | None = None
     ) -> RunConfig:
         bucket, root = self._bucket.pyarrow()
+        own = theirs.worker_runtime_env or {}
+        environment = {
+            **prestarted_worker.ENVIRONMENT,
+            **(variables or {}),
+            **own.get("env_vars", {}),
+        }
         return dataclasses.replace(
             theirs,
-            name=self._name(),
+            # One name per fencing token: a superseded driver overwrites nothing, and an incomplete
+            # snapshot of Ray's checkpoint manager does not affect the next driver.
+            name=f"{self._contract.attempt:04d}-{self._lease.fencing_token:06d}",
             storage_path=f"{root}/{CHECKPOINTS}",
             storage_filesystem=filesystem.for_ray(bucket),
             # Ray would delete a checkpoint that is the last intact one; see `retention`.
@@ -180,21 +184,8 @@ class Trainers:
                 *(theirs.callbacks or []),
                 CoordinatorReports(self._coordinator, self._contract.needed_metrics),
             ],
-            worker_runtime_env=self._worker_environment(
-                theirs.worker_runtime_env or {}, variables or {}
-            ),
+            worker_runtime_env={**own, "env_vars": environment},
         )
-
-    def _name(self) -> str:
-        # One name per fencing token: a superseded driver overwrites nothing, and an incomplete
-        # snapshot of Ray's checkpoint manager does not affect the next driver.
-        return f"{self._contract.attempt:04d}-{self._lease.fencing_token:06d}"
-
-    def _worker_environment(
-        self, theirs: Mapping[str, Any], variables: Mapping[str, str]
-    ) -> dict[str, Any]:
-        ours = {**prestarted_worker.ENVIRONMENT, **variables}
-        return {**theirs, "env_vars": {**ours, **theirs.get("env_vars", {})}}
 
 
 def _in_order(kept: list[Manifest], best: retention.Best | None) -> list[Manifest]:
@@ -291,27 +282,27 @@ def completed(
         read_table: of `RunResult`.
     """
     known = {bucket.key_of(each.path): (each, own) for each, own in result.best_checkpoints or ()}
-    found = RunResult(**{field.name: getattr(result, field.name) for field in fields(Result)})
-    found.read_table = read_table
-    found.metrics = metrics
-    found.best_checkpoints = [known.get(each.path) or _of(bucket, each) for each in kept]
+    whole = RunResult(**{field.name: getattr(result, field.name) for field in fields(Result)})
+    whole.read_table = read_table
+    whole.metrics = metrics
+    whole.best_checkpoints = [known.get(each.path) or _of(bucket, each) for each in kept]
     newest = max(kept, key=lambda each: each.sort_key, default=None)
-    if found.checkpoint is None and newest is not None:
-        found.checkpoint = _of(bucket, newest)[0]
-    return found
+    if whole.checkpoint is None and newest is not None:
+        whole.checkpoint = _of(bucket, newest)[0]
+    return whole
 
 
-def answer_from_path(found: RunResult, bucket: Bucket) -> None:
+def answer_from_path(whole: RunResult, bucket: Bucket) -> None:
     """Have `Result.from_path` return this one for the run's folder and for `result.path`.
 
     Ray's own reads a file which the run does not write: it would name checkpoints that are deleted.
     """
-    own = {found.path.strip("/"), bucket.pyarrow()[1].strip("/")}
+    own = {whole.path.strip("/"), bucket.pyarrow()[1].strip("/")}
     theirs = Result.from_path.__func__
 
     def from_path(cls: Any, path: Any, storage_filesystem: Any = None) -> Any:
         if str(path).rpartition("://")[2].strip("/") in own:
-            return found
+            return whole
         return theirs(cls, path, storage_filesystem)
 
     Result.from_path = classmethod(from_path)

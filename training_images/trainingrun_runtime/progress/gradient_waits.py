@@ -72,13 +72,13 @@ class GradientWaits:
 
 
 def _read(model: _Model, step: int) -> None:
-    found = model.parallel._get_ddp_logging_data()
-    passes = found.get("iteration", 0)
+    measured = model.parallel._get_ddp_logging_data()
+    passes = measured.get("iteration", 0)
     if passes <= _WARMING_UP or (model.last is not None and passes <= model.last[0]):
         return
     model.last = (passes, step)
     model.first = model.first or model.last
-    waited_ns = found["backward_comm_time"] - found["backward_compute_comm_overlap_time"]
+    waited_ns = measured["backward_comm_time"] - measured["backward_compute_comm_overlap_time"]
     model.waits_s.append(max(waited_ns, 0) / 1e9)
 
 

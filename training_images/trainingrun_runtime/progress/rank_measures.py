@@ -140,4 +140,4 @@ class AcceleratorSamples:
         self._seen.append((now, share))
         while self._seen[0][0] < now - WINDOW_S:
             self._seen.popleft()
-        return AcceleratorUse(fmean(found for _, found in self._seen), now - self._seen[0][0])
+        return AcceleratorUse(fmean(share for _, share in self._seen), now - self._seen[0][0])

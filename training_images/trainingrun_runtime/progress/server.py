@@ -77,11 +77,11 @@ class ProgressServer(ThreadingHTTPServer):
     def takes(self, authorization: str) -> bool:
         """Whether a caller's `Authorization` contains one of the tokens."""
         given = authorization.encode()
-        found = False
+        known = False
         for token in _contents(self.tokens):
             # Constant time, so that a token cannot be guessed byte by byte.
-            found |= hmac.compare_digest(given, b"Bearer " + token)
-        return found
+            known |= hmac.compare_digest(given, b"Bearer " + token)
+        return known
 
 
 def _contents(folder: Path) -> list[bytes]:

@@ -59,9 +59,9 @@ class EventFiles:
         for file in sorted(self._folder.rglob("*")):
             if file.is_symlink() or not file.is_file():
                 continue
-            found = file.stat()
-            state = (found.st_size, found.st_mtime_ns)
-            if not found.st_size or self._sent.get(file) == state:
+            stat = file.stat()
+            state = (stat.st_size, stat.st_mtime_ns)
+            if not stat.st_size or self._sent.get(file) == state:
                 continue
             name = file.relative_to(self._folder).as_posix()
             self._bucket.upload(f"{FOLDER}/{name}", file)

@@ -24,7 +24,7 @@ INSTEAD = f"mlflow.start_run() begins a new run without ${RUN_ID_ENV}"
 def set_run_id(name: str, uid: str) -> None:
     """Set $MLFLOW_RUN_ID to the run of this TrainingRun, unless the user has set it.
 
-    Nothing is raised: without it training goes on, and the log says why.
+    Nothing is raised: without it training continues, and the log says why.
 
     Args:
         name: of the TrainingRun, and of a run that is made.
@@ -32,12 +32,12 @@ def set_run_id(name: str, uid: str) -> None:
     """
     if os.environ.get(RUN_ID_ENV):
         return
-    found: list[str] = []
+    ids: list[str] = []
     errors: list[BaseException] = []
 
     def find() -> None:
         try:
-            found.append(find_or_make(importlib.import_module("mlflow").MlflowClient(), name, uid))
+            ids.append(find_or_make(importlib.import_module("mlflow").MlflowClient(), name, uid))
         except Exception as error:  # MLflow's own errors have no common type
             errors.append(error)
 
@@ -45,8 +45,8 @@ def set_run_id(name: str, uid: str) -> None:
     thread = threading.Thread(target=find, name="mlflow", daemon=True)
     thread.start()
     thread.join(WAIT_S)
-    if found:
-        os.environ[RUN_ID_ENV] = found[0]
+    if ids:
+        os.environ[RUN_ID_ENV] = ids[0]
     elif errors and isinstance(errors[0], ModuleNotFoundError):
         log.warning(
             "spec.tracking.mlflow is set and mlflow is not installed; add it to "
@@ -84,5 +84,5 @@ def _experiment(client: Any) -> str:
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
     if not name:
         return "0"  # MLflow's default experiment
-    found = client.get_experiment_by_name(name)
-    return str(found.experiment_id if found is not None else client.create_experiment(name))
+    known = client.get_experiment_by_name(name)
+    return str(known.experiment_id if known is not None else client.create_experiment(name))
