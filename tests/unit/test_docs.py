@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PROTOCOL = ROOT / "operator" / "trainingrun_protocol"
 SOURCES = (ROOT / "operator" / "trainingrun", ROOT / "training_images" / "trainingrun_runtime")
 
 TROUBLESHOOTING = re.sub(  # what a block of code says is the reader's
@@ -47,6 +48,12 @@ def texts() -> set[str]:
 
 
 TEXTS = texts()
+WORDS = {
+    word
+    for folder in (PROTOCOL, *SOURCES)
+    for path in folder.rglob("*.py")
+    for word in re.findall(r"\w+", path.read_text())
+}
 
 
 @pytest.mark.parametrize("quote", QUOTES)
@@ -98,11 +105,15 @@ def test_each_section_that_a_document_links_to_is_there(document: str) -> None:
 
 
 def test_each_package_has_a_section_in_the_design() -> None:
-    roots = [ROOT / "operator" / "trainingrun_protocol", *SOURCES]
     packages = {path.parent.name for root in SOURCES for path in root.glob("*/__init__.py")}
     headings = re.findall(r"^#{2,3} (.*)", DESIGN, re.MULTILINE)
     sections = {name for heading in headings for name in re.findall(r"`(\w+)`", heading)}
-    assert {root.name for root in roots} | packages <= sections
+    assert {root.name for root in (PROTOCOL, *SOURCES)} | packages <= sections
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([A-Z]\w*(?:\.\w+)*)`", DESIGN))))
+def test_each_name_in_the_design_is_one_of_the_sources(name: str) -> None:
+    assert set(name.split(".")) <= WORDS
 
 
 def test_no_sentence_of_the_design_is_long() -> None:
