@@ -92,6 +92,18 @@ def test_each_file_that_a_document_names_is_there(document: str) -> None:
     assert missing + [path for path in linked if not (folder / path).exists()] == []
 
 
+def test_each_file_that_a_cell_names_after_its_folder_is_there() -> None:
+    missing = []
+    for cell in re.findall(r"(?<=\|)[^|\n]+", (ROOT / "CONTRIBUTING.md").read_text()):
+        folder = ROOT
+        for name in re.findall(r"`([\w./-]+)`", cell):
+            if "/" in name:
+                folder = ROOT / name.rpartition("/")[0]
+            elif name.endswith(".py") and not (folder / name).exists():
+                missing.append(f"{folder.relative_to(ROOT)}/{name}")
+    assert missing == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_each_section_that_a_document_links_to_is_there(document: str) -> None:
     here = ROOT / document
