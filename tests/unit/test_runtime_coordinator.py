@@ -402,6 +402,7 @@ def test_the_ranks_are_compared_with_the_nodes_that_they_are_on(
     assert found.warnings[0].startswith("rank 1 on node node-1 is slow: ")
     coordinator.group_started(2, 0, [])
     assert coordinator.document().slowest_rank is None, "of the former group"
+    assert coordinator.document().data_wait_share is None
     assert coordinator.document().ranks == []
 
 

@@ -1,9 +1,15 @@
-"""What a run that has lost too many worker groups in a row says of them."""
+"""How often an attempt begins again by itself, and what it says of the groups that it has lost."""
 
 import pytest
 from ray.train import WorkerGroupError
 
-from trainingrun_runtime.driver.failure_policy import remedied
+from trainingrun_runtime.driver.failure_policy import (
+    LONGEST_WAIT_S,
+    MAX_GROUPS_WITHOUT_CHECKPOINT,
+    MAX_STORAGE_S,
+    RestartBackoff,
+    remedied,
+)
 from trainingrun_runtime.known_errors import remedies
 from trainingrun_runtime.known_errors.failure_causes import ClassifiedFailure, PeerLost, classify
 from trainingrun_runtime.ray_internals.controller import WorkerHealthCheckFailedError
@@ -42,3 +48,51 @@ def test_what_one_of_the_losses_says_to_do_is_kept(
     for failure in failures:
         found = remedied(found, failure)
     assert found is said
+
+
+def test_a_crash_loop_ends_however_the_step_varies():
+    """Steps are no argument: only a newer committed checkpoint is progress."""
+    restarts = RestartBackoff()
+    waits = [restarts.after_loss(commits=3, at_once=False) for _ in range(1000)]
+    assert waits.index(None) == MAX_GROUPS_WITHOUT_CHECKPOINT - 1
+
+
+def test_a_newer_checkpoint_begins_the_count_anew():
+    restarts = RestartBackoff()
+    for commits in range(1000):
+        assert restarts.after_loss(commits, at_once=False) is not None
+
+
+def test_one_loss_restarts_at_once_and_more_of_them_wait_longer_up_to_a_limit():
+    restarts = RestartBackoff()
+    waits = [restarts.after_loss(commits=0, at_once=False) for _ in range(9)]
+    assert waits[:4] == [0.0, 1.0, 2.0, 4.0]
+    assert max(wait for wait in waits if wait is not None) == LONGEST_WAIT_S
+
+
+def test_after_a_notice_nothing_is_waited_for():
+    restarts = RestartBackoff()
+    assert [restarts.after_loss(0, at_once=True) for _ in range(5)] == [0.0] * 5
+
+
+def test_an_outage_of_ten_minutes_uses_up_nothing():
+    restarts, now = RestartBackoff(), 0.0
+    while now < 600:
+        wait = restarts.for_storage(commits=1, now=now, limit_s=MAX_STORAGE_S)
+        assert wait is not None
+        now += wait + 1
+    assert restarts.without_checkpoint == 0
+    assert restarts.after_loss(commits=1, at_once=False) == 0.0
+
+
+def test_a_lasting_storage_error_ends_the_attempt_after_the_limit():
+    restarts = RestartBackoff()
+    assert restarts.for_storage(commits=1, now=0.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=1, now=299.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=1, now=300.0, limit_s=300) is None
+
+
+def test_the_limit_restarts_with_each_newer_checkpoint():
+    restarts = RestartBackoff()
+    assert restarts.for_storage(commits=1, now=0.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=2, now=300.0, limit_s=300) is not None
