@@ -52,6 +52,7 @@ def main(start_sweep: StartSweep) -> int:
     imports = None if contract.requirements else start_imports()
     os.environ.update(contract.identity())
     final = Documents(contract)
+    attempt: Running | None = None
     try:
         storage = contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
@@ -78,26 +79,20 @@ def main(start_sweep: StartSweep) -> int:
             code.enter()
         imports = imports or start_imports()
         _connect(code)
-        attempt: Running
         if contract.sweep is not None:
             attempt = start_sweep(contract, contract.sweep, lease, started, final)
         else:
             attempt = Attempt(contract, lease, started, final, committed, imports)
-    except Superseded as error:
-        log.error("%s", error)
-        return LEASE_LOST_EXIT_CODE
-    except Exception as error:
-        final.failed(failure_of(error))
-        log.exception("the attempt did not start")
-        return FAILED_EXIT_CODE
-    try:
         return attempt.run()
     except Superseded as error:
         log.error("%s", error)
         return LEASE_LOST_EXIT_CODE
     except Exception as error:
-        log.exception("the attempt ended with an unexpected error")
-        attempt.fail(failure_of(error))
+        log.exception(
+            "the attempt %s", "did not start" if attempt is None else "ended unexpectedly"
+        )
+        fail = final.failed if attempt is None else attempt.fail
+        fail(failure_of(error))
         return FAILED_EXIT_CODE
 
 
