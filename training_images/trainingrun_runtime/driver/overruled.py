@@ -125,7 +125,7 @@ def by_run(theirs: RunConfig, contract: RunContract, folder: str) -> list[str]:
     failures = _values(ray_failures())
     why = {**_CHECKPOINT, "num_to_keep": _KEPT[by_metric]}
     return [
-        *_sentences("RunConfig", given, _values(RunConfig()), used, {}, where),
+        *_overruled(given, RunConfig(), used, {}, where),
         *_overruled(theirs.failure_config, FailureConfig(), failures, _FAILURE, _FAILURES),
         *_overruled(theirs.checkpoint_config, CheckpointConfig(), kept, why, where),
     ]
@@ -170,25 +170,13 @@ def ray_failures() -> FailureConfig:
 def _overruled(
     theirs: Any, defaults: Any, used: Mapping[str, Any], why: Mapping[str, str], otherwise: str
 ) -> Iterator[str]:
-    name = type(defaults).__name__
-    return _sentences(name, _values(theirs), _values(defaults), used, why, otherwise)
-
-
-def _sentences(
-    config: str,
-    given: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    used: Mapping[str, Any],
-    why: Mapping[str, str],
-    otherwise: str,
-) -> Iterator[str]:
-    for field, value in given.items():
-        if value in (defaults.get(field), used.get(field)):
-            continue
-        yield (
-            f"{config}({field}={_shown(value)}) of the script is overruled: "
-            f"{_shown(used.get(field))} is used, {why.get(field, otherwise)}"
-        )
+    by_default = _values(defaults)
+    for field, value in (theirs if isinstance(theirs, Mapping) else _values(theirs)).items():
+        if value not in (by_default.get(field), used.get(field)):
+            yield (
+                f"{type(defaults).__name__}({field}={_shown(value)}) of the script is overruled: "
+                f"{_shown(used.get(field))} is used, {why.get(field, otherwise)}"
+            )
 
 
 def _values(config: Any) -> dict[str, Any]:
