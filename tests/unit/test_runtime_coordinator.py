@@ -386,7 +386,7 @@ def test_the_ranks_are_compared_with_the_nodes_that_they_are_on(
             coordinator.rank_times(0, group, RankTimes(0.4, 0.2, 0.1))
             coordinator.rank_times(1, group, RankTimes(0.4, 0.0, 0.5))
             coordinator.rank_times(1, group - 1, RankTimes(0.4, 0.3, None))  # late
-            coordinator.rank_memory(1, group, MemoryUse(1000, None, None))
+            coordinator.rank_use(1, group, MemoryUse(1000, None, None), None)
             found = coordinator.document()
     assert (found.data_wait_share, found.data_wait_rank) == (0.5, 1)
     assert found.communication_wait_rank == 0

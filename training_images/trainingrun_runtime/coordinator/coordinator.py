@@ -115,8 +115,7 @@ class Coordinator:
 
     joined = _of(lambda self: self._ranks, Ranks.joined)
     rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
-    rank_memory = _of(lambda self: self._ranks, Ranks.rank_memory)
-    rank_accelerators = _of(lambda self: self._ranks, Ranks.rank_accelerators)
+    rank_use = _of(lambda self: self._ranks, Ranks.rank_use)
     rank_location = _of(lambda self: self._ranks, Ranks.rank_location)
     can_save_alone = _of(lambda self: self._ranks, Ranks.can_save_alone)
     cannot_save_alone = _of(lambda self: self._ranks, Ranks.cannot_save_alone)

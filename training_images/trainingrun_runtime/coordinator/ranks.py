@@ -84,17 +84,15 @@ class Ranks:
             if group == self._group.number:
                 self._group.comparison.times(rank, times, time.time())
 
-    def rank_memory(self, rank: int, group: int, use: MemoryUse) -> None:
-        """A worker: how full its memory is."""
+    def rank_use(
+        self, rank: int, group: int, memory: MemoryUse, accelerators: AcceleratorUse | None
+    ) -> None:
+        """A worker: how full its memory is, and how busy its accelerators are, if it has some."""
         with self._lock:
             if group == self._group.number:
-                self._group.comparison.memory[rank] = use
-
-    def rank_accelerators(self, rank: int, group: int, use: AcceleratorUse) -> None:
-        """A worker: how busy its accelerators are."""
-        with self._lock:
-            if group == self._group.number:
-                self._group.comparison.accelerators[rank] = use
+                self._group.comparison.memory[rank] = memory
+                if accelerators is not None:
+                    self._group.comparison.accelerators[rank] = accelerators
 
     def rank_location(
         self, rank: int, group: int, location: Location | None, seconds: float

@@ -90,15 +90,9 @@ class UseReporter:
         while not self._ended.wait(USE_INTERVAL_S):
             used, limit = read_memory()
             self._growth.add(time.monotonic(), used)
-            use = MemoryUse(used, limit, self._growth.per_hour())
-            self._coordinator.rank_memory.remote(self._rank, self._group, use)
-            self._report_accelerators()
-
-    def _report_accelerators(self) -> None:
-        share = self._gpus.read()
-        if share is not None:
-            use = self._samples.add(time.monotonic(), share)
-            self._coordinator.rank_accelerators.remote(self._rank, self._group, use)
+            memory, share = MemoryUse(used, limit, self._growth.per_hour()), self._gpus.read()
+            use = self._samples.add(time.monotonic(), share) if share is not None else None
+            self._coordinator.rank_use.remote(self._rank, self._group, memory, use)
 
 
 log = logging.getLogger(__name__)
