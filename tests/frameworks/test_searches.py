@@ -11,7 +11,7 @@ from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
 from trainingrun_protocol.progress import TrialState
 from trainingrun_runtime.store.bucket import Bucket
-from trainingrun_runtime.sweep import record, searches
+from trainingrun_runtime.sweep import record, search
 from trainingrun_runtime.sweep.record import Trial
 
 SPACE = [
@@ -28,7 +28,7 @@ def _sweep(library: str) -> ContractSweep:
 
 
 def _suggest(library: str, uid: str, number: int, trials: dict[int, Trial]) -> dict[str, Any]:
-    draw = searches.draw(_sweep(library), uid)
+    draw = search.library_search(_sweep(library), uid)
     assert draw is not None
     return draw(number, trials)
 

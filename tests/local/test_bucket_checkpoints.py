@@ -11,7 +11,7 @@ import pytest
 from support.checkpoints import saved
 from trainingrun_runtime.driver.committer import digests
 from trainingrun_runtime.store import bucket as bucket_module
-from trainingrun_runtime.store import late_metrics
+from trainingrun_runtime.store import manifest
 from trainingrun_runtime.store.bucket import Bucket, StorageError
 from trainingrun_runtime.store.manifest import (
     FileDigest,
@@ -166,9 +166,9 @@ def test_metrics_that_are_reported_later_decide_which_checkpoint_is_the_best(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     checkpoints = [saved(bucket, tmp_path, step=step, index=step, loss=0.1) for step in (1, 2, 3)]
-    late_metrics.add(bucket, checkpoints[0].name, 1, {"accuracy": 0.9})
-    late_metrics.add(bucket, checkpoints[1].name, 1, {"accuracy": 0.5})
-    late_metrics.add(bucket, checkpoints[0].name, 1, {"recall": 0.8})
+    manifest.add_metrics(bucket, checkpoints[0].name, 1, {"accuracy": 0.9})
+    manifest.add_metrics(bucket, checkpoints[1].name, 1, {"accuracy": 0.5})
+    manifest.add_metrics(bucket, checkpoints[0].name, 1, {"recall": 0.8})
     assert [m.metrics for m in committed(bucket)] == [
         {"loss": 0.1, "accuracy": 0.9, "recall": 0.8},
         {"loss": 0.1, "accuracy": 0.5},
@@ -183,11 +183,11 @@ def test_what_a_later_driver_measured_counts_and_a_superseded_one_overwrites_not
     bucket: Bucket, tmp_path: Path
 ) -> None:
     name = saved(bucket, tmp_path, step=10, fencing_token=3).name
-    late_metrics.add(bucket, name, 4, {"accuracy": 0.6})
-    late_metrics.add(bucket, name, 3, {"accuracy": 0.9, "recall": 0.8})
+    manifest.add_metrics(bucket, name, 4, {"accuracy": 0.6})
+    manifest.add_metrics(bucket, name, 3, {"accuracy": 0.9, "recall": 0.8})
     assert committed(bucket)[0].metrics == {"accuracy": 0.6, "recall": 0.8}
     saved(bucket, tmp_path, step=20, fencing_token=5)
-    late_metrics.sweep(bucket, 2, kept=[])
+    manifest.sweep_metrics(bucket, 2, kept=[])
     assert committed(bucket)[0].metrics["accuracy"] == 0.6, "a superseded driver does not know it"
 
 

@@ -10,7 +10,7 @@ from support.local_runs import Run
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import ContractCheckpoints
 from trainingrun_runtime.store import manifest
-from trainingrun_runtime.store.loss_history import LossHistory
+from trainingrun_runtime.store.lease import LossHistory
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from trainingrun_runtime.store.bucket import Bucket, StorageError
-from trainingrun_runtime.store.lease import Lease, Superseded
-from trainingrun_runtime.store.loss_history import LossHistory
+from trainingrun_runtime.store.lease import Lease, LossHistory, Superseded
 
 
 def test_each_taker_gets_the_next_fencing_token_and_the_last_one_holds(bucket: Bucket) -> None:

@@ -11,15 +11,14 @@ from support.local_runs import Run
 from support.many_metrics import CLASSES
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
-from trainingrun_runtime.store import manifest, retention
-from trainingrun_runtime.store import metrics_history as history
+from trainingrun_runtime.store import manifest, metrics_table, retention
 from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow
 
 
 def table(bucket: Bucket) -> list[dict[str, Any]]:
-    return list(history.read(bucket).to_pylist())
+    return list(metrics_table.read(bucket).to_pylist())
 
 
 def test_a_run_that_was_suspended_and_killed_has_each_step_once(

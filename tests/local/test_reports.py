@@ -3,11 +3,11 @@
 import pytest
 
 from trainingrun_runtime.coordinator.inbox import Inbox
-from trainingrun_runtime.store import metrics_history as history
+from trainingrun_runtime.store import metrics_table
 from trainingrun_runtime.store import metrics_writer as writer
 from trainingrun_runtime.store.bucket import Bucket, StorageError
-from trainingrun_runtime.store.metrics_rows import Origin, Row
 from trainingrun_runtime.store.metrics_writer import ReportWriter
+from trainingrun_runtime.store.reported_metrics import Origin, Row
 
 
 class Driver:
@@ -22,7 +22,7 @@ class Driver:
 
 
 def steps(bucket: Bucket) -> list[int]:
-    return list(history.read(bucket)["step"].to_pylist())
+    return list(metrics_table.read(bucket)["step"].to_pylist())
 
 
 def names(bucket: Bucket) -> list[str]:

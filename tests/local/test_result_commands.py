@@ -16,11 +16,11 @@ from support.sweeps import a_trial, note
 from trainingrun.cli.main import app
 from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime.coordinator.inbox import Inbox
-from trainingrun_runtime.store import late_metrics, manifest, run_result
+from trainingrun_runtime.store import manifest, run_result
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
-from trainingrun_runtime.store.metrics_rows import Row
 from trainingrun_runtime.store.metrics_writer import ReportWriter
+from trainingrun_runtime.store.reported_metrics import Row
 
 UID = "1a2b3c4d-0000-0000-0000-000000000000"
 
@@ -196,7 +196,7 @@ def prune(*options: str, answer: str = "") -> tuple[int, str, str]:
 def test_prune_asks_and_keeps_what_the_run_needs(run: StoredRun) -> None:
     for index, (step, error) in enumerate([(10, 0.5), (20, 0.1), (30, 0.2)], 1):
         one = run.save(step, index, error=error)
-        late_metrics.add(run.bucket, one.name, 1, {"accuracy": 0.5})
+        manifest.add_metrics(run.bucket, one.name, 1, {"accuracy": 0.5})
     rate_by_error(run)
     code, output, errors = prune(answer="n\n")
     assert (code, errors) == (1, "nothing is deleted\n")

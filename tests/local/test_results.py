@@ -19,8 +19,8 @@ from trainingrun_runtime.coordinator.inbox import Inbox
 from trainingrun_runtime.store import run_result
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
-from trainingrun_runtime.store.metrics_rows import Row
 from trainingrun_runtime.store.metrics_writer import ReportWriter
+from trainingrun_runtime.store.reported_metrics import Row
 from trainingrun_runtime.store.storage_errors import DamagedError
 from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.record import Origin

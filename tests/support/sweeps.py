@@ -6,7 +6,7 @@ from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.record import Trial
-from trainingrun_runtime.sweep.trial_lease import TrialLease
+from trainingrun_runtime.sweep.trial import TrialLease
 
 SWEEP = ContractSweep(
     metric="error",

@@ -15,8 +15,8 @@ from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_runtime.driver import backends
 from trainingrun_runtime.driver.backends import Backend
 from trainingrun_runtime.driver.trainer import scaling_of
-from trainingrun_runtime.ray_internals import jax_backend, jax_config
-from trainingrun_runtime.ray_internals.jax_backend import OwnGpus
+from trainingrun_runtime.ray_internals import jax_config
+from trainingrun_runtime.ray_internals.jax_config import OwnGpus
 
 ON = {
     "CPUs": {"CPU": 1.0},
@@ -171,12 +171,12 @@ def test_a_rank_of_jax_keeps_the_gpus_that_ray_has_given_to_it(
     calls: list[Any] = []
     distributed = SimpleNamespace(initialize=lambda *args, **named: calls.append((args, named)))
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(distributed=distributed))
-    monkeypatch.setattr(jax_backend.ray, "get_gpu_ids", lambda: [2, 3])
+    monkeypatch.setattr(jax_config.ray, "get_gpu_ids", lambda: [2, 3])
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "JAX_PLATFORMS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    jax_backend.join("head:1234", 4, 1)
+    jax_config.join("head:1234", 4, 1)
     assert calls == [(("head:1234", 4, 1), {"local_device_ids": [0, 1]})]
     assert os.environ["JAX_PLATFORMS"] == platform
     seen = {name: os.environ[name] for name in variables if name != "JAX_PLATFORMS"}

@@ -12,16 +12,14 @@ from support.builders import a_pod, pods
 from support.reconciled import a_polled_run, reconcile, then
 from trainingrun_protocol.contract import ContractCheckpoints, ContractStorage, RunContract
 from trainingrun_protocol.progress import ProgressResult, RecordKind, RunState
-from trainingrun_runtime.coordinator.checkpoints import Command
+from trainingrun_runtime.coordinator.checkpoints import Command, LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.rank_measures import MemoryUse, RankTimes
 from trainingrun_runtime.progress.time_accounting import StepReport
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
-from trainingrun_runtime.store.metric_values import SHOWN
-from trainingrun_runtime.store.metrics_rows import Origin, Row
-from trainingrun_runtime.store.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
+from trainingrun_runtime.store.reported_metrics import SHOWN, Origin, Row
 
 CONTRACT = RunContract(
     name="digits", namespace="default", uid="0", attempt=1, storage=ContractStorage(uri="s3://b/r")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainingrun_runtime.data.epoch_order import Dealing, order
+from trainingrun_runtime.data.position import Dealing, order
 
 
 def dealt(dealing: Dealing, left: int) -> list[list[int]]:

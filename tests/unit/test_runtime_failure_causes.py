@@ -27,7 +27,7 @@ from trainingrun_runtime.known_errors.failure_causes import (
     is_collective_error,
 )
 from trainingrun_runtime.known_errors.remedies import explained
-from trainingrun_runtime.ray_internals.controller import (
+from trainingrun_runtime.ray_internals.training import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
 )

@@ -12,7 +12,7 @@ from trainingrun_runtime.driver.failure_policy import (
 )
 from trainingrun_runtime.known_errors import remedies
 from trainingrun_runtime.known_errors.failure_causes import ClassifiedFailure, PeerLost, classify
-from trainingrun_runtime.ray_internals.controller import WorkerHealthCheckFailedError
+from trainingrun_runtime.ray_internals.training import WorkerHealthCheckFailedError
 
 
 def death(reason: str) -> ClassifiedFailure:

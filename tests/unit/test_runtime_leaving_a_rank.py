@@ -25,7 +25,7 @@ from ray.train import WorkerGroupError
 
 from support import cannot_travel
 from support.cannot_travel import NeedsTwo
-from trainingrun_runtime import user_frames
+from trainingrun_runtime import stacks
 from trainingrun_runtime.known_errors.failure_causes import (
     FailureCause,
     PeerLost,
@@ -162,7 +162,7 @@ def called_in(*files: Path | str) -> TracebackType | None:
 
 
 SITE = "/usr/lib/python3/site-packages"
-CALLER = Path(user_frames.__file__).with_name("worker") / "training_function.py"
+CALLER = Path(stacks.__file__).with_name("worker") / "training_function.py"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ CALLER = Path(user_frames.__file__).with_name("worker") / "training_function.py"
 def test_the_line_is_the_last_one_of_the_users_own(
     files: list[Path | str], line: str | None
 ) -> None:
-    found = user_frames.own_line(called_in(*files))
+    found = stacks.own_line(called_in(*files))
     assert (f"{Path(found[0]).name}:{found[1]}" if found else None) == line
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainingrun_runtime.store.loss_history import LossHistory
+from trainingrun_runtime.store.lease import LossHistory
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from trainingrun_protocol.progress import (
     Seconds,
     TrialState,
 )
-from trainingrun_runtime.sweep import record, space
-from trainingrun_runtime.sweep.population import Population, outdated
+from trainingrun_runtime.sweep import record, search
 from trainingrun_runtime.sweep.record import Origin, Trial
+from trainingrun_runtime.sweep.schedulers import Population
+from trainingrun_runtime.sweep.trial_folders import outdated
 from trainingrun_runtime.sweep.trial_table import TrialTable
 
 SWEEP = ContractSweep(
@@ -39,7 +40,7 @@ def a_population(uid: str = "a-uid", sweep: ContractSweep = SWEEP) -> Population
 
 def waiting(*values: float | None, leg: int = 1) -> dict[int, Trial]:
     """Trials that have come to the end of a leg with these values."""
-    drawn = space.configs(SWEEP, "a-uid")
+    drawn = search.configs(SWEEP, "a-uid")
     return {
         number: Trial(
             number=number,
@@ -118,7 +119,7 @@ def test_a_trial_that_is_suspended_by_its_user_has_not_come_to_the_end_of_its_le
 @pytest.fixture
 def table() -> tuple[TrialTable, list[Failure]]:
     failures: list[Failure] = []
-    drawn = space.configs(SWEEP, "a-uid")
+    drawn = search.configs(SWEEP, "a-uid")
     trials = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
     return TrialTable(SWEEP, trials, failures.append, a_population()), failures
 

@@ -11,7 +11,7 @@ import torch
 
 from trainingrun_protocol.progress import Progress, RunState
 from trainingrun_runtime.progress.document import read, write
-from trainingrun_runtime.store.metric_values import MOST, SHOWN, printable_metrics, shown_metrics
+from trainingrun_runtime.store.reported_metrics import MOST, SHOWN, printable_metrics, shown_metrics
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainingrun_runtime.data import ray_loader, ray_source
-from trainingrun_runtime.data.epoch_order import Dealing
-from trainingrun_runtime.data.position import Position, steps_from
+from trainingrun_runtime.data.position import Dealing, Position, steps_from
 from trainingrun_runtime.data.ray_source import SAMPLE_INDEX, Layout, columns
 
 

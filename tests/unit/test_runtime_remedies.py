@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 from trainingrun_runtime.known_errors import remedies
 from trainingrun_runtime.known_errors.failure_causes import FailureCause, PeerLost, classify
 from trainingrun_runtime.known_errors.remedy_table import REMEDIES, REMOVED, Remedy
-from trainingrun_runtime.ray_internals import air_session
+from trainingrun_runtime.ray_internals import replaced_functions
 from trainingrun_runtime.store.storage_errors import recognize
 from trainingrun_runtime.worker.training_function import FunctionError, load_training_function
 
@@ -498,7 +498,7 @@ def test_functions_of_the_old_session_name_their_replacement() -> None:
 
     before, of_tune = dict(vars(ray.air.session)), dict(vars(ray.tune))
     try:
-        air_session.refuse()
+        replaced_functions.refuse_removed()
         # Elsewhere than on a rank, as in the trials of a Tuner, those of Tune do what they did.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

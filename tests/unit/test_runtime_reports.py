@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from trainingrun_runtime.coordinator.inbox import Inbox
-from trainingrun_runtime.store import metrics_history as history
-from trainingrun_runtime.store import metrics_parts as parts
-from trainingrun_runtime.store.metrics_parts import Part, UnreadablePart
-from trainingrun_runtime.store.metrics_rows import Origin, Row
+from trainingrun_runtime.store import metrics_table
+from trainingrun_runtime.store.metrics_table import Part, UnreadablePart
+from trainingrun_runtime.store.reported_metrics import Origin, Row
 
 
 def rows(first: int, last: int, value: float) -> list[Row]:
@@ -19,12 +18,12 @@ def rows(first: int, last: int, value: float) -> list[Row]:
 def a_part(
     token: int, group: int, made: list[Row], origin: Origin | None = None, number: int = 1
 ) -> Part:
-    return Part(token, group, number, origin, parts.table_of(made, attempt=token))
+    return Part(token, group, number, origin, metrics_table.table_of(made, attempt=token))
 
 
 def shown(*found: Part) -> dict[int, float]:
     """The loss of each step in the table, which has each step once."""
-    table = history.merged(found)
+    table = metrics_table.merged(found)
     steps = table["step"].to_pylist()
     assert steps == sorted(set(steps))
     return dict(zip(steps, table["loss"].to_pylist(), strict=True))
@@ -85,7 +84,7 @@ def test_origins_in_a_circle_end() -> None:
 def test_an_evaluation_is_added_to_the_row_of_its_step() -> None:
     made = [Row(1, 1.0, {"loss": 0.5}), Row(2, 2.0, {"loss": 0.4}), Row(2, 3.0, {"error": 0.1})]
     again = a_part(1, 2, [Row(2, 9.0, {"error": 0.2})], Origin(1, 1, 2))  # it was cut off
-    table = history.merged([a_part(1, 1, made), again]).to_pylist()
+    table = metrics_table.merged([a_part(1, 1, made), again]).to_pylist()
     assert [(row["step"], row["loss"], row["error"]) for row in table] == [
         (1, 0.5, None),
         (2, 0.4, 0.2),
@@ -93,7 +92,7 @@ def test_an_evaluation_is_added_to_the_row_of_its_step() -> None:
 
 
 def test_without_a_part_the_table_is_empty_and_has_its_columns() -> None:
-    table = history.merged([])
+    table = metrics_table.merged([])
     assert table.column_names == ["step", "time", "attempt"]
     assert len(table) == 0
 
@@ -116,20 +115,20 @@ def test_values_have_the_type_that_they_share(
     reported: list[Any], kind: str, read: list[Any]
 ) -> None:
     made = a_part(1, 1, [Row(i, 0.0, {"value": v}) for i, v in enumerate(reported, 1)])
-    table = parts.decoded(made.key, parts.encoded(made)).table
+    table = metrics_table.decoded(made.key, metrics_table.encoded(made)).table
     assert str(table.schema.field("value").type) == kind
     assert table["value"].to_pylist() == read
 
 
 def test_nan_is_a_number() -> None:
-    table = parts.table_of([Row(1, 0.0, {"loss": "NaN"})], 1)
+    table = metrics_table.table_of([Row(1, 0.0, {"loss": "NaN"})], 1)
     assert math.isnan(table["loss"][0].as_py())
 
 
 def test_a_metric_may_have_another_type_in_another_part() -> None:
     first = a_part(1, 1, [Row(1, 0.0, {"a": 1, "b": 1, "c": None})])
     second = a_part(1, 1, [Row(2, 0.0, {"a": 0.5, "b": "text", "c": True})], number=2)
-    table = history.merged([first, second])
+    table = metrics_table.merged([first, second])
     assert [str(table.schema.field(name).type) for name in "abc"] == ["double", "string", "bool"]
     assert table.select(["a", "b", "c"]).to_pylist() == [
         {"a": 1.0, "b": "1", "c": None},
@@ -138,7 +137,7 @@ def test_a_metric_may_have_another_type_in_another_part() -> None:
 
 
 def test_a_metric_with_the_name_of_an_own_column_is_kept_beside_it() -> None:
-    table = parts.table_of([Row(5, 0.0, {"step": 5, "time": 1.5, "attempt": 7})], 2)
+    table = metrics_table.table_of([Row(5, 0.0, {"step": 5, "time": 1.5, "attempt": 7})], 2)
     assert table.column_names == ["step", "time", "attempt", "reported_time", "reported_attempt"]
     assert table.to_pylist()[0]["attempt"] == 2
 
@@ -147,22 +146,26 @@ def test_a_metric_with_the_name_of_an_own_column_is_kept_beside_it() -> None:
     ("name", "content", "why"),
     [
         ("reports/other.parquet", b"", "name"),
-        (parts.key(1, 1, 1), b"PAR1", "not a part"),
-        (parts.key(1, 1, 2), parts.encoded(a_part(1, 1, rows(1, 2, 1.0))), "says that it is"),
+        (a_part(1, 1, []).key, b"PAR1", "not a part"),
+        (
+            a_part(1, 1, [], number=2).key,
+            metrics_table.encoded(a_part(1, 1, rows(1, 2, 1.0))),
+            "says that it is",
+        ),
     ],
 )
 def test_what_is_no_part_is_refused(name: str, content: bytes, why: str) -> None:
     with pytest.raises(UnreadablePart, match=why):
-        parts.decoded(name, content)
+        metrics_table.decoded(name, content)
 
 
 def test_a_part_of_very_many_rows_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     made = a_part(1, 1, rows(1, 30, 1.0))
-    content = parts.encoded(made)
-    assert parts.decoded(made.key, content).table == made.table
-    monkeypatch.setattr(parts, "MOST_VALUES", 100)
+    content = metrics_table.encoded(made)
+    assert metrics_table.decoded(made.key, content).table == made.table
+    monkeypatch.setattr(metrics_table, "MOST_VALUES", 100)
     with pytest.raises(UnreadablePart, match="it has 30 rows, too many"):
-        parts.decoded(made.key, content)
+        metrics_table.decoded(made.key, content)
 
 
 def test_rows_are_taken_until_the_driver_has_them() -> None:

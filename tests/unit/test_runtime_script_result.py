@@ -13,7 +13,7 @@ from trainingrun_runtime.driver import trainer
 from trainingrun_runtime.driver.trainer import RunResult, completed, last_metrics
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
-from trainingrun_runtime.store.metric_values import printable_metrics
+from trainingrun_runtime.store.reported_metrics import printable_metrics
 
 
 def a_manifest(step: int, token: int) -> Manifest:

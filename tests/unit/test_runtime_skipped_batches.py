@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from trainingrun_runtime import ResumableDataLoader
-from trainingrun_runtime.frameworks.skipped_batches import begin_at, require_usable
+from trainingrun_runtime.frameworks.driven_loop import begin_at, require_usable
 
 DATA = TensorDataset(torch.arange(40))
 

@@ -13,7 +13,7 @@ import pytest
 
 from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_protocol.progress import RecordKind
-from trainingrun_runtime import user_frames
+from trainingrun_runtime import stacks
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.standstill import PATIENCE_S, At, Location, sentence
 from trainingrun_runtime.worker.standstill_watcher import StandstillWatcher
@@ -293,7 +293,7 @@ def test_a_line_of_a_training_that_is_a_package_of_the_image_is_told() -> None:
     """Only what the runtime has called: frames of Ray, and those of libraries, are others."""
     site, barrier = "/venv/lib/python3.11/site-packages", threading.Barrier(2, timeout=10)
     call: Callable[[], object] = barrier.wait
-    runtime = str(Path(user_frames.__file__).with_name("worker") / "training_function.py")
+    runtime = str(Path(stacks.__file__).with_name("worker") / "training_function.py")
     for file in (f"{site}/torch/x.py", f"{site}/nets/train.py", runtime, f"{site}/ray/thread.py"):
         scope: dict[str, Any] = {"__name__": Path(file).parent.name, "inner": call}
         exec(compile("def called():\n    inner()", file, "exec"), scope)
@@ -303,7 +303,7 @@ def test_a_line_of_a_training_that_is_a_package_of_the_image_is_told() -> None:
     while not barrier.n_waiting:
         time.sleep(0.01)
     assert rank.ident is not None
-    found = user_frames.line_under_way(sys._current_frames()[rank.ident])
+    found = stacks.line_under_way(sys._current_frames()[rank.ident])
     barrier.wait()
     rank.join()
     assert found is not None

@@ -20,11 +20,12 @@ from trainingrun_protocol.progress import (
 )
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease, Superseded
-from trainingrun_runtime.sweep import record, space, summary
+from trainingrun_runtime.store.reported_metrics import number_of
+from trainingrun_runtime.sweep import record, search, summary
 from trainingrun_runtime.sweep.record import Trial
-from trainingrun_runtime.sweep.rungs import Rungs
+from trainingrun_runtime.sweep.schedulers import Rungs
 from trainingrun_runtime.sweep.summary import Summary
-from trainingrun_runtime.sweep.trial_lease import TrialLease
+from trainingrun_runtime.sweep.trial import TrialLease
 from trainingrun_runtime.sweep.trial_table import TrialTable
 
 
@@ -41,7 +42,7 @@ def trials(*values: float | None, state: TrialState = TrialState.RUNNING) -> dic
 
 
 def test_a_grid_tries_every_combination():
-    drawn = space.configs(
+    drawn = search.configs(
         a_sweep(
             ContractParameter(name="lr", values=[0.1, 0.2]),
             ContractParameter(name="size", values=[1, 2, 3]),
@@ -63,9 +64,9 @@ def test_what_is_drawn_follows_from_the_seed_and_stays_within_the_bounds():
         ContractParameter(name="norm", values=["batch", "layer"]),
         samples=200,
     )
-    drawn = space.configs(sweep, "a-uid")
-    assert drawn == space.configs(sweep, "a-uid")
-    assert drawn != space.configs(sweep, "another-uid")
+    drawn = search.configs(sweep, "a-uid")
+    assert drawn == search.configs(sweep, "a-uid")
+    assert drawn != search.configs(sweep, "another-uid")
     assert all(0.001 <= config["lr"] <= 0.1 for config in drawn)
     assert all(0 <= config["dropout"] <= 0.5 for config in drawn)
     assert {config["layers"] for config in drawn} == {1, 2, 3, 4}
@@ -302,4 +303,4 @@ def test_the_final_value_is_that_of_the_result():
 
 @pytest.mark.parametrize("value", [True, "nan", None, math.nan, math.inf])
 def test_a_value_that_is_no_number_is_none(value: Any):
-    assert record.number_of(value) is None
+    assert number_of(value) is None

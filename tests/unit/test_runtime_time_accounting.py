@@ -12,7 +12,7 @@ from trainingrun_protocol.progress import (
     RunState,
 )
 from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
-from trainingrun_runtime.store.loss_history import LossHistory
+from trainingrun_runtime.store.lease import LossHistory
 
 
 def report(group: int, step: int, begun: float, done: float, **more: float) -> StepReport:

@@ -8,21 +8,44 @@ results.load(found.best_checkpoint.uri, model)
 """
 
 import importlib
+import json
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from trainingrun_protocol.progress import ProgressResult, SweepTable
 
-from .checkpoints.downloading import VerifiedFiles
-from .store import manifest, retention, run_result, verification
+from .store import lease, manifest, retention, run_result, verification
 from .store.bucket import Bucket
 from .store.manifest import CHECKPOINTS, Manifest
-from .sweep.run_folder import NoRun, TrialFolder, open_folder, open_trial
+from .sweep import record
 
 __all__ = ["Checkpoint", "NoRun", "Results", "load", "open"]
+
+_LATEST = "latest.json"
+"""Beside the folders of local runs: which of them is the latest one."""
+
+
+class NoRun(ValueError):
+    """There is no run in a folder. The text is one sentence for the user."""
+
+
+class NoTrial(NoRun):
+    """A sweep has no such trial, or none is chosen. The text is one sentence for the user."""
+
+
+class TrialFolder(NamedTuple):
+    """The folder of a trial of a sweep."""
+
+    bucket: Bucket
+    """Laid out like that of a run."""
+    number: int
+    """Of the trial."""
+    sweep: SweepTable
+    """All trials."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +97,9 @@ class Results:
         a loss it has those that count. A run under way writes it at each checkpoint, and every
         30 s.
         """
-        from .store import metrics_history as history
+        from .store import metrics_table
 
-        table = history.read(self._bucket)
+        table = metrics_table.read(self._bucket)
         try:
             importlib.import_module("pandas")  # `to_pandas` needs it
         except ModuleNotFoundError:
@@ -91,7 +114,7 @@ class Results:
     @cached_property
     def best_checkpoint(self) -> Checkpoint | None:
         """The best one by the run's `checkpoints.best`; none where that is not set."""
-        best = retention.best_of(self._committed, retention.wanted_by(self._committed))
+        best = retention.best_known(self._committed)
         return _described(self._bucket, best) if best else None
 
     @cached_property
@@ -161,12 +184,86 @@ def load(
         StorageError: The store did not answer.
     """
     from .checkpoints import snapshot  # PyTorch
+    from .checkpoints.downloading import VerifiedFiles
     from .checkpoints.stateful_objects import bare
 
     bucket, found = _stored(uri, endpoint, region, trial)
     with tempfile.TemporaryDirectory(prefix="load-", ignore_cleanup_errors=True) as files:
         snapshot.restore_alone(VerifiedFiles(bucket, found, Path(files)), name, bare(model))
     return _described(bucket, found)
+
+
+def open_folder(uri: str | Path, endpoint: str | None = None, region: str | None = None) -> Bucket:
+    """Open the folder of a run that somebody names.
+
+    Args:
+        uri: As for `open`; of the folder of local runs, such as `trainingrun-local/digits`, it is
+            the latest one.
+        endpoint: As for `open`.
+        region: As for `open`.
+
+    Raises:
+        NoRun: There is none.
+        StorageError: The store did not answer, or the URI cannot be used.
+    """
+    text = str(uri)
+    if "://" not in text:
+        text = Path(text).absolute().as_uri()
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        folder = _latest(Path(unquote(parts.path)))
+        if not folder.is_dir():  # `Bucket.open` would make it
+            raise NoRun(f"there is no folder {folder}; name the folder of a run")
+        text = folder.as_uri()
+    bucket = Bucket.open(text, endpoint, region)
+    if not bucket.list(lease.FOLDER):
+        raise NoRun(
+            f"there is no run in {bucket.root}; name a run's own folder, such as "
+            "s3://runs/demo/digits-1a2b3c4d: status.checkpoint.uri begins with it"
+        )
+    return bucket
+
+
+def open_trial(run: Bucket, number: int | None = None) -> TrialFolder | None:
+    """Open the folder of a trial, if a run is a sweep; None: it is none.
+
+    Args:
+        run: The run's folder.
+        number: Of the trial; default: the best one.
+
+    Raises:
+        NoTrial: There is no such trial, it has not begun, or there is no best one yet.
+        StorageError: The store did not answer.
+    """
+    found = record.read(run)
+    if found is None:
+        if number is not None:
+            raise NoTrial(
+                f"{run.root} is no sweep, so it has no trial {number}; leave the trial out"
+            )
+        return None
+    last = len(found.trials)
+    wanted = found.best if number is None else number
+    if wanted is None:
+        raise NoTrial(
+            f"{run.root} is a sweep, and no trial of it has reported {found.metric!r} yet; name a "
+            f"trial, from 1 to {last}"
+        )
+    trial = next((one for one in found.trials if one.number == wanted), None)
+    if trial is None:
+        raise NoTrial(f"the sweep {run.root} has no trial {wanted}; name one from 1 to {last}")
+    # A leg of a trial that waits for others has what it begins from, until it has begun.
+    places = [(trial.number, trial.leg)]
+    places += [(trial.origin.number, trial.origin.leg)] if trial.origin is not None else []
+    for place in places:
+        folder = record.folder(*place)
+        if run.list(f"{folder}/{lease.FOLDER}"):
+            bucket = Bucket.open(run.uri(folder), run.endpoint, run.region)
+            return TrialFolder(bucket, trial.number, found.table())
+    raise NoTrial(
+        f"trial {wanted} of the sweep {run.root} has not begun to train; name another one, from 1 "
+        f"to {last}"
+    )
 
 
 def _stored(
@@ -219,3 +316,12 @@ def _described(bucket: Bucket, found: Manifest) -> Checkpoint:
         world_size=found.world_size,
         size=sum(file.size for file in found.files.values()),
     )
+
+
+def _latest(root: Path) -> Path:
+    """The folder of the latest local run in this one; itself where it holds no runs."""
+    try:
+        uid = str(json.loads((root / _LATEST).read_text())["uid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return root
+    return next(iter(root.glob(f"*-{uid[:8]}")), root)

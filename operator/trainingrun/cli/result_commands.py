@@ -124,7 +124,7 @@ def _opened(place: _Place) -> Iterator["Bucket"]:
     Of a sweep it is that of a trial; which one that is is said where the command does not name it.
     """
     with one_sentence(), bucket_access():
-        from trainingrun_runtime.sweep.run_folder import NoRun, NoTrial, open_folder, open_trial
+        from trainingrun_runtime.results import NoRun, NoTrial, open_folder, open_trial
 
         try:
             bucket = open_folder(place.uri, place.endpoint, place.region)
@@ -193,9 +193,9 @@ def metrics(
 ) -> None:
     """Print what the training has reported, each step once."""
     with _opened(place) as bucket:
-        from trainingrun_runtime.store import metrics_history as history
+        from trainingrun_runtime.store import metrics_table
 
-        table = history.read(bucket)
+        table = metrics_table.read(bucket)
         if csv:
             text = _csv(table)
             typer.echo(plain_lines(text) if sys.stdout.isatty() else text, nl=False)
@@ -235,7 +235,7 @@ def list_checkpoints(
         if not committed:
             typer.echo(f"No checkpoints in {bucket.root}.", err=True)
             return
-        best = retention.best_of(committed, retention.wanted_by(committed))
+        best = retention.best_known(committed)
         now, width = datetime.now(UTC), terminal_width()
         typer.echo(views.checkpoints_table(committed, best, now, bucket.root, width))
 
@@ -312,11 +312,11 @@ def prune(
     It names them and asks before it deletes.
     """
     with _opened(place) as bucket:
-        from trainingrun_runtime.store import pruning
+        from trainingrun_runtime.store import retention
 
         try:
-            found = pruning.plan(bucket, keep, place.needed_steps(bucket.root))
-        except pruning.NothingIntact as error:
+            found = retention.plan_pruning(bucket, keep, place.needed_steps(bucket.root))
+        except retention.NothingIntact as error:
             raise CliError(str(error)) from None
         kept = ", ".join(str(one.step) for one in found.kept) or "none"
         if not found.dropped:
@@ -327,7 +327,7 @@ def prune(
         what = _counted(found.dropped)
         if not yes and not typer.confirm(f"Delete {what} of {bucket.root}, and keep {kept}?"):
             raise CliError("nothing is deleted")
-        pruning.prune(bucket, found)
+        retention.prune(bucket, found)
         typer.echo(f"{what} deleted; steps kept: {kept}")
 
 
@@ -368,7 +368,7 @@ def _wanted(bucket: "Bucket", step: int | None, best: bool) -> "list[Manifest]":
     if best and step is not None:
         raise CliError("--best and --step name two checkpoints; leave one of them out")
     if best:
-        found = retention.best_of(committed, retention.wanted_by(committed))
+        found = retention.best_known(committed)
         if found is None:
             raise CliError(
                 "--best needs checkpoints.best in the run, and a checkpoint with that metric; "

@@ -2,11 +2,11 @@
 
 import threading
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from ..store.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
+from ..store.reported_metrics import Row
 
 _DONE = 1000
 """Names kept of checkpoints that were committed or abandoned; a rank requests its newest one."""
@@ -22,6 +22,40 @@ class Command(IntEnum):
     """Make a checkpoint, wait for its commit and end the worker group; a new one follows."""
     SUSPEND = 3
     """The same, and no worker group follows."""
+
+
+@dataclass(frozen=True)
+class UploadedCheckpoint:
+    """A checkpoint that all ranks have uploaded and that is not committed yet."""
+
+    path: str
+    """Its folder, as Ray names it: bucket and key, or the local path."""
+    step: int
+    """Steps done when it was made."""
+    world_size: int
+    """Workers that made it."""
+    metrics: dict[str, Any]
+    """Rank 0's, as reported with it."""
+    group: int = field(default=0, compare=False)
+    """Number of the worker group that made it, within the driver."""
+    rows: tuple[Row, ...] = ()
+    """Of a checkpoint that one rank alone has made: its newest reports."""
+    ranks: tuple[int, ...] | None = None
+    """Those that have uploaded a part, of a session's checkpoint; None: it is not a session's."""
+    validated: bool = False
+    """Whether a validation of Ray reads it, whose scores come later."""
+
+
+@dataclass(frozen=True)
+class LateMetrics:
+    """Metrics that rank 0 reported after the checkpoint of their step was uploaded."""
+
+    step: int
+    """Steps done when they were reported."""
+    metrics: dict[str, Any]
+    """As JSON can carry them."""
+    path: str | None = None
+    """Folder of their checkpoint, as Ray names it; none: it is the newest one of the step."""
 
 
 class Checkpoints:

@@ -28,12 +28,10 @@ from trainingrun_protocol.progress import (
 from ..progress import document as progress_document
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
-from ..store.loss_history import LossHistory
+from ..store.lease import LossHistory
 from ..store.manifest import Manifest
-from ..store.metric_values import printable_metrics
-from ..store.metrics_rows import Origin, Row
-from ..store.uploaded_checkpoint import UploadedCheckpoint
-from .checkpoints import Checkpoints, Command
+from ..store.reported_metrics import Origin, Row, printable_metrics
+from .checkpoints import Checkpoints, Command, UploadedCheckpoint
 from .inbox import Inbox
 from .ranks import Ranks, RestoreSearch, Survivors
 from .run_progress import RunProgress, StoreErrors, TrialRating

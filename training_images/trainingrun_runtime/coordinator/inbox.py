@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from ..store.metrics_rows import Batch, Origin, Row
+from ..store.reported_metrics import Batch, Origin, Row
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from trainingrun_protocol.progress import (
 )
 
 from ..progress.time_accounting import StepReport, TimeAccounting
-from ..store.loss_history import LossHistory
+from ..store.lease import LossHistory
 from ..store.manifest import Manifest
-from ..store.metric_values import printable_metrics, shown_metrics
+from ..store.reported_metrics import printable_metrics, shown_metrics
 from .rank_comparison import RankPlace
 
 

@@ -1,14 +1,87 @@
-"""Where a training is in its data, for loaders that a resumed training continues exactly."""
+"""Which samples each rank takes in which step, and where a training is in its data.
+
+For loaders that a resumed training continues exactly, with any number of ranks.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from .. import random_numbers
 from ..checkpoints.stateful_objects import SmallState
-from .epoch_order import Dealing, Indices, order
+
+Indices = NDArray[np.int64]
+
+
+def order(samples: int, seed: int, epoch: int, shuffle: bool) -> Indices:
+    """The order in which an epoch takes the samples: a function of its arguments."""
+    if not shuffle:
+        return np.arange(samples, dtype=np.int64)
+    number = random_numbers.derive(seed, "order", epoch)
+    # RandomState, because NumPy never changes what it draws; default_rng's may change by version.
+    random = np.random.RandomState([number >> 32, number & 0xFFFFFFFF])
+    return random.permutation(samples).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """How the samples that are left of an epoch are dealt to the ranks, step by step.
+
+    What a step takes depends on the number of samples that are left and on nothing before, so that
+    a resumed training, with any number of ranks, goes on where the former one has stopped. Each
+    rank gets a sample in each step: without one it could not take part in the step's collectives.
+    """
+
+    batch_size: int
+    """Samples per rank and step."""
+    ranks: int
+    """How many ranks take samples."""
+    drop_last: bool
+    """Whether the samples at the end that do not fill every rank's batch are left out."""
+
+    def taken(self, left: int) -> int:
+        """Samples that the next step takes, all ranks together; 0: the epoch is over.
+
+        Raises:
+            ValueError: there are fewer samples than ranks.
+        """
+        full = self.batch_size * self.ranks
+        if left >= full + self.ranks or left == full:
+            return full
+        if self.drop_last:
+            return full if left > full else 0
+        if 0 < left < self.ranks:
+            raise ValueError(
+                f"{left} samples are left in this epoch for {self.ranks} ranks, and each needs one "
+                f"in each step; train with {left} workers at most until the epoch is over, or set "
+                "drop_last=True, which leaves these samples out"
+            )
+        if left > full and self.batch_size > 1:
+            return left - self.ranks  # so that each rank has a sample in the step after it
+        return left
+
+    def steps(self, left: int) -> int:
+        """Steps until that many samples are taken.
+
+        Raises:
+            ValueError: there are fewer samples than ranks.
+        """
+        full = self.batch_size * self.ranks
+        steps = max(0, left // full - 2)  # the last ones may be smaller
+        left -= steps * full
+        while taken := self.taken(left):
+            steps, left = steps + 1, left - taken
+        return steps
+
+    def share(self, taken: int, rank: int) -> slice:
+        """Which of the samples that a step takes are this rank's; sizes differ by 1 at most."""
+        each, more = divmod(taken, self.ranks)
+        begin = rank * each + min(rank, more)
+        return slice(begin, begin + each + (rank < more))
 
 
 @dataclass(frozen=True)
@@ -72,14 +145,7 @@ def steps_from(
 class ResumableLoader(SmallState):
     """Base of loaders whose position is a few numbers, the same with any number of ranks.
 
-    Args:
-        dataset: one with `__len__`.
-        batch_size: samples per rank and step.
-        shuffle: whether each epoch has an order of its own.
-        seed: decides the order.
-        drop_last: leave out the samples at an epoch's end that do not fill every rank's batch.
-        rank: of this process; None: its rank in `torch.distributed`.
-        world_size: how many ranks take data; None: all in `torch.distributed`.
+    Its arguments are those of `ResumableDataLoader`.
 
     Raises:
         ValueError: there are fewer samples than ranks.
@@ -187,3 +253,16 @@ class ResumableLoader(SmallState):
     def _move(self, position: Position) -> None:
         self._position = position
         self._iteration += 1
+
+
+def loaded(dataset: Any, number: int, indices: list[int]) -> Any:
+    """The samples, in whatever process this is.
+
+    Args:
+        dataset: one with `__getitem__`, or with `__getitems__`, which gets all indices at once.
+        number: the random numbers that are drawn meanwhile follow from it.
+        indices: of the samples.
+    """
+    many = getattr(dataset, "__getitems__", None)
+    with random_numbers.borrowed(number):
+        return many(indices) if many else [dataset[i] for i in indices]

@@ -15,8 +15,7 @@ from ray.train.torch import get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..known_errors.failure_causes import DataLost
-from .epoch_order import Indices
-from .position import Position, ResumableLoader, steps_from
+from .position import Indices, Position, ResumableLoader, steps_from
 from .ray_source import SAMPLE_INDEX, Layout, SamplesLeft
 
 Transform = Callable[[ray.data.Dataset], ray.data.Dataset]

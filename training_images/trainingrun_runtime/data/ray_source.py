@@ -11,9 +11,7 @@ import ray
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from .epoch_order import Dealing
-from .loading import loaded
-from .position import Batch, Position, steps_from
+from .position import Batch, Dealing, Position, loaded, steps_from
 
 SAMPLE_INDEX = "sample_index"
 """The column that each row has: which sample it is."""

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from .. import random_numbers
-from .loading import loaded
-from .position import Batch, Position, ResumableLoader, steps_from
+from .position import Batch, Position, ResumableLoader, loaded, steps_from
 
 _LOOK_EVERY_S = 0.1
 

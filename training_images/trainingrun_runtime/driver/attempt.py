@@ -13,7 +13,7 @@ from trainingrun_protocol.contract import RunContract
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import Failure, LastCheckpoint, ProgressResult
 
-from .. import user_frames
+from .. import stacks
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import start_coordinator
 from ..imports import BackgroundImports
@@ -22,8 +22,8 @@ from ..progress.document import Documents
 from ..store import manifest, retention, run_result
 from ..store.lease import Lease
 from ..store.manifest import Manifest
-from ..store.metrics_rows import Batch
 from ..store.metrics_writer import ReportWriter
+from ..store.reported_metrics import Batch
 from ..store.restore_source import NothingToRestore
 from ..store.storage_errors import StorageError, recognize
 from ..store.storage_retry import StorageRetry, report_to
@@ -58,7 +58,7 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(kind="Storage", message=str(storage))
     name = type(error).__name__
     # Those of Ray pass the script too, where it calls `fit()`.
-    place = None if type(error).__module__.startswith("ray") else user_frames.raised_at(error)
+    place = None if type(error).__module__.startswith("ray") else stacks.raised_at(error)
     where = f" ({place})" if place else ""
     return Failure(kind="Infrastructure", message=f"{name}: {explained(error, where)}")
 

@@ -10,7 +10,6 @@ from ray.train import BackendConfig, ScalingConfig
 
 from trainingrun_protocol.contract import RunContract
 
-from ..ray_internals import jax_config
 from . import overruled
 
 LEGACY_KERAS_ENV = "TF_USE_LEGACY_KERAS"
@@ -58,7 +57,7 @@ def in_place_of_the_scripts(trainer: Any, contract: RunContract, scaling: Scalin
                 theirs, ours, _by_ray(trainer.scaling_config), gpus=scaling.use_gpu
             ),
         )
-    if jax_config.is_jax(theirs):
+    if _is_jax(theirs):
         return _jax(theirs, trainer.scaling_config, scaling)
     return Backend(theirs, _variables_of_keras(theirs))
 
@@ -69,6 +68,15 @@ def _is_torch(backend: BackendConfig) -> bool:
     from ray.train.torch import TorchConfig
 
     return type(backend) is TorchConfig
+
+
+def _is_jax(backend: BackendConfig) -> bool:
+    """Whether it is Ray's JaxConfig itself; a subclass connects the ranks in its own way."""
+    if "ray.train.v2.jax" not in sys.modules:
+        return False
+    from ..ray_internals.jax_config import JaxConfig
+
+    return type(backend) is JaxConfig
 
 
 def _by_ray(scaling: ScalingConfig) -> BackendConfig:
@@ -85,25 +93,20 @@ def _jax(theirs: Any, their_scaling: ScalingConfig, scaling: ScalingConfig) -> B
     To Ray, `use_gpu` and `use_tpu` also mean that the ranks join jax.distributed. Ranks on CPUs
     join it as well where the script asks for either, with the platform that JAX is told.
     """
+    from ..ray_internals.jax_config import JAX_PLATFORMS_ENV, JaxConfig, OwnGpus
+
     joins = theirs.use_gpu or theirs.use_tpu
     if not joins and (their_scaling.use_gpu or their_scaling.use_tpu):
         return Backend(theirs)  # its function joins by itself
-    ours = (
-        jax_config.own_gpus()
-        if scaling.use_gpu
-        else jax_config.config(gpu=False, tpu=scaling.use_tpu)
-    )
+    ours = OwnGpus() if scaling.use_gpu else JaxConfig(use_gpu=False, use_tpu=scaling.use_tpu)
     # Where it is made by Ray from the ScalingConfig, that one is named.
-    by_ray = jax_config.config(gpu=their_scaling.use_gpu, tpu=their_scaling.use_tpu)
+    by_ray = JaxConfig(use_gpu=their_scaling.use_gpu, use_tpu=their_scaling.use_tpu)
     said = overruled.by_jax(theirs, ours, by_ray)
     if not joins or scaling.use_gpu or scaling.use_tpu:
         return Backend(ours, overruled=said)
-    platforms = os.environ.get(jax_config.JAX_PLATFORMS_ENV) or "cpu"
-    return Backend(
-        jax_config.config(gpu=True, tpu=False),
-        {jax_config.JAX_PLATFORMS_ENV: platforms},
-        overruled=said,
-    )
+    platforms = os.environ.get(JAX_PLATFORMS_ENV) or "cpu"
+    on_cpus = JaxConfig(use_gpu=True, use_tpu=False)
+    return Backend(on_cpus, {JAX_PLATFORMS_ENV: platforms}, overruled=said)
 
 
 def _variables_of_keras(backend: BackendConfig) -> dict[str, str]:

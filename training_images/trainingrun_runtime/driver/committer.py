@@ -17,15 +17,15 @@ import ray
 
 from trainingrun_protocol.contract import RunContract
 
-from ..store import late_metrics, manifest, retention
+from ..coordinator.checkpoints import LateMetrics, UploadedCheckpoint
+from ..store import manifest, retention
 from ..store.bucket import Bucket
 from ..store.lease import Lease
 from ..store.manifest import DIGEST_FOLDER, FileDigest, Manifest, digest_file
-from ..store.metric_values import printable_metrics
 from ..store.metrics_writer import ReportWriter
+from ..store.reported_metrics import printable_metrics
 from ..store.storage_errors import AbsentError, StorageError, recognize
 from ..store.storage_retry import StorageRetry, report_to
-from ..store.uploaded_checkpoint import LateMetrics, UploadedCheckpoint
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Committer:
         if not made:
             log.warning("metrics of step %d are not kept: no checkpoint is of it", late.step)
             return
-        late_metrics.add(self._bucket, made[-1].name, self._lease.fencing_token, late.metrics)
+        manifest.add_metrics(self._bucket, made[-1].name, self._lease.fencing_token, late.metrics)
 
     def write_reports(self) -> None:
         """Write what was reported until now to the bucket.

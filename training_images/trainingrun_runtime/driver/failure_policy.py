@@ -16,7 +16,7 @@ from ray.train import FailureConfig, TrainingFailedError
 from trainingrun_protocol.progress import Failure, RecordKind
 
 from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
-from ..ray_internals.controller import FailureDecision, FailurePolicy
+from ..ray_internals.training import FailureDecision, FailurePolicy
 from ..store.storage_retry import limit_s
 from ..survivors import survivors
 

@@ -7,10 +7,10 @@ from typing import Any
 import ray
 from ray import cloudpickle
 
-from ..ray_internals.controller import ControllerCallback, ReportCallback, WorkerGroupCallback
+from ..coordinator.checkpoints import UploadedCheckpoint
 from ..ray_internals.filesystem import SessionCheckpoint
-from ..store.metric_values import printable, printable_metrics
-from ..store.uploaded_checkpoint import UploadedCheckpoint
+from ..ray_internals.training import ControllerCallback, ReportCallback, WorkerGroupCallback
+from ..store.reported_metrics import printable, printable_metrics
 
 _PENDING = 100
 """Calls that are waited for at the end; older ones have arrived long before."""

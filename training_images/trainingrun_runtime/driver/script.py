@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TextIO
 from trainingrun_protocol.contract import CONFIG_ENV, OUTPUT_ENV
 from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 
-from .. import user_frames
+from .. import stacks
 from ..error_text import first_line
 
 
@@ -24,7 +24,7 @@ class FailedAfterTraining(Exception):
     """
 
     def __init__(self, error: BaseException) -> None:
-        where = user_frames.raised_at(error)
+        where = stacks.raised_at(error)
         super().__init__(
             "correct the script, or read the weights with trainingrun_runtime.results: the "
             f"training is done, and the script failed after it{f' at {where}' if where else ''}: "

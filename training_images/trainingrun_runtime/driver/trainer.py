@@ -19,13 +19,13 @@ from trainingrun_protocol.contract import RunContract
 from trainingrun_protocol.progress import ProgressResult
 
 from ..checkpoints import checkpoint_files
-from ..ray_internals import air_session, connection, filesystem, training
+from ..ray_internals import filesystem, replaced_functions, training
 from ..ray_internals.filesystem import RetryingCheckpoint
 from ..store import manifest, retention
 from ..store.bucket import Bucket
 from ..store.lease import Lease
 from ..store.manifest import CHECKPOINTS, Manifest
-from ..store.metric_values import SPELLED, printable_metrics
+from ..store.reported_metrics import SPELLED, printable_metrics
 from ..store.storage_retry import StorageRetry, report_to
 from ..worker import leaving_a_rank, prestarted_worker
 from ..worker.training_function import TrainingFunction
@@ -74,9 +74,11 @@ class Trainers:
 
     def intercept(self) -> training.Fit:
         """From now on the trainer that is fitted in this process trains the run; its outcome."""
-        connection.keep(lambda settings: self._say(overruled.by_connection(settings)))
+        replaced_functions.keep_connection(
+            lambda settings: self._say(overruled.by_connection(settings))
+        )
         # Here and not only on the ranks: a script's function holds what the script has imported.
-        air_session.refuse()
+        replaced_functions.refuse_removed()
         return training.intercept_fit(
             self._prepare,
             lambda: AttemptPolicy(self._coordinator),
@@ -117,10 +119,10 @@ class Trainers:
 
     def _table(self) -> Any:
         """What the run has reported, as a DataFrame."""
-        from ..store import metrics_history as history
+        from ..store import metrics_table
 
         self._retry(self._committer.write_reports)
-        return self._retry(lambda: history.read(self._bucket)).to_pandas()
+        return self._retry(lambda: metrics_table.read(self._bucket)).to_pandas()
 
     def _prepare(self, trainer: Any) -> None:
         """Configure a script's trainer as `fit_function` does its own."""

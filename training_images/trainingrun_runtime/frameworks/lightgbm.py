@@ -9,14 +9,11 @@ connects the workers by itself. A step is a round of boosting.
 """
 
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightgbm
-import ray
-import ray.train
 import torch.distributed as dist
 from lightgbm.callback import CallbackEnv
 
@@ -80,19 +77,10 @@ def load(
     region: str | None = None,
     trial: int | None = None,
 ) -> lightgbm.Booster:
-    """The booster of a checkpoint that `train` has made; for inference.
-
-    Args:
-        uri: Of a checkpoint, or a run's folder: then the newest intact checkpoint.
-        endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL.
-        region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
-        trial: Number of the trial of a sweep. Default: the best one.
+    """The booster of a checkpoint that `train` has made, for inference; see `results.load`.
 
     Raises:
-        NoRun: There is no run in that folder, no such trial, or no such checkpoint.
-        DamagedError: A file is not as it was committed.
         ValueError: The checkpoint has no booster, or no round of boosting is in it.
-        StorageError: The store did not answer.
     """
     kept = _KeptBooster()
     found = results.load(uri, kept, name="booster", endpoint=endpoint, region=region, trial=trial)
@@ -188,10 +176,8 @@ def _network(params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters by which LightGBM connects the workers, where the code gives none."""
     if not dist.is_initialized() or "machines" in params:
         return {}
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
+    address = process_group.free_address()
     every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, (ray.util.get_node_ip_address(), port))
-    machines = ",".join(f"{host}:{port}" for host, port in every)
-    return {"num_machines": len(every), "machines": machines, "local_listen_port": port}
+    dist.all_gather_object(every, address)
+    port = int(address.rpartition(":")[2])
+    return {"num_machines": len(every), "machines": ",".join(every), "local_listen_port": port}

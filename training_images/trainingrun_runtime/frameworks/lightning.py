@@ -22,8 +22,7 @@ from lightning.pytorch.loops.progress import _BaseProgress
 
 from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
-from .driven_loop import ENDLESS, DrivenLoop
-from .skipped_batches import begin_at, require_usable
+from .driven_loop import ENDLESS, DrivenLoop, begin_at, require_usable
 
 
 class SessionCallback(Callback):

@@ -78,19 +78,10 @@ def load(
     region: str | None = None,
     trial: int | None = None,
 ) -> xgboost.Booster:
-    """The booster of a checkpoint that `train` has made; for inference.
-
-    Args:
-        uri: Of a checkpoint, or a run's folder: then the newest intact checkpoint.
-        endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL.
-        region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
-        trial: Number of the trial of a sweep. Default: the best one.
+    """The booster of a checkpoint that `train` has made, for inference; see `results.load`.
 
     Raises:
-        NoRun: There is no run in that folder, no such trial, or no such checkpoint.
-        DamagedError: A file is not as it was committed.
         ValueError: The checkpoint has no booster, or no round of boosting is in it.
-        StorageError: The store did not answer.
     """
     kept = _KeptBooster({})
     found = results.load(uri, kept, name="booster", endpoint=endpoint, region=region, trial=trial)

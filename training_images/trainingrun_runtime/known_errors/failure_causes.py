@@ -9,12 +9,10 @@ from enum import Enum, auto
 from typing import Literal
 
 from ray.exceptions import RayActorError
-from ray.train import TrainingFailedError, WorkerGroupError
+from ray.train import ControllerError, PreemptionError, TrainingFailedError, WorkerGroupError
 
 from ..error_text import first_line, text_of
-from ..ray_internals.controller import (
-    ControllerError,
-    PreemptionError,
+from ..ray_internals.training import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
 )

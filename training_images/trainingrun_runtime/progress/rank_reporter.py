@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from ..ray_internals.accelerators import GpuUtilization
-from ..store.metrics_rows import Row
+from ..store.reported_metrics import Row
 from .gradient_waits import GradientWaits
 from .rank_measures import AcceleratorSamples, MemoryGrowth, MemoryUse, RankTimes, read_memory
 

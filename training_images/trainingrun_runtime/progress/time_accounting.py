@@ -20,7 +20,7 @@ from trainingrun_protocol.progress import (
 )
 
 from ..error_text import in_words
-from ..store.loss_history import LossHistory
+from ..store.lease import LossHistory
 
 MAX_RECORDS = 100
 

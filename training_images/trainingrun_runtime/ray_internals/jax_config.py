@@ -1,30 +1,64 @@
-"""Ray's JaxConfig, which says whether the ranks join jax.distributed, and on which devices.
+"""Ray's own JaxConfig, except that each rank uses the GPUs that Ray has given to it.
 
-Read for ray 2.58-2.60: `ray/train/v2/jax/config.py`. Ray documents it under this private path.
+Ray's own has every rank use the first GPUs of its node, so that the ranks of one pod share them,
+and asks for CUDA on AMD's GPUs too. Ray documents JaxConfig under this private path.
+Read for ray 2.58-2.60: `ray/train/v2/jax/config.py`.
 """
 
-import sys
+import os
+from dataclasses import dataclass
+from typing import Any
 
-from ray.train import BackendConfig
+import ray
+from ray.train._internal.utils import get_address_and_port
+from ray.train.v2.jax.config import JaxConfig, _JaxBackend
+
+__all__ = ["JAX_PLATFORMS_ENV", "JaxConfig", "OwnGpus", "join"]
 
 JAX_PLATFORMS_ENV = "JAX_PLATFORMS"
+_AMD_ENV = "HIP_VISIBLE_DEVICES"
+"""By it Ray tells a process which of AMD's GPUs are its own."""
 
 
-def is_jax(backend: BackendConfig) -> bool:
-    """Whether it is Ray's JaxConfig itself; a subclass connects the ranks in its own way."""
-    module = sys.modules.get("ray.train.v2.jax")
-    return module is not None and type(backend) is module.JaxConfig
+@dataclass
+class OwnGpus(JaxConfig):
+    """A JaxConfig for ranks with GPUs."""
+
+    use_gpu: bool = True
+
+    @property
+    def backend_cls(self) -> type[_JaxBackend]:
+        """What has the ranks join `jax.distributed`."""
+        return _Backend
 
 
-def config(*, gpu: bool, tpu: bool) -> BackendConfig:
-    """Ray's JaxConfig with these fields."""
-    from ray.train.v2.jax import JaxConfig
+class _Backend(_JaxBackend):
+    def on_start(self, worker_group: Any, backend_config: JaxConfig) -> None:
+        """Return when all ranks have joined."""
+        del backend_config
+        host, port = worker_group.execute_single(0, get_address_and_port)
+        ranks = len(worker_group)
+        ray.get(
+            [
+                worker_group.execute_single_async(rank, join, f"{host}:{port}", ranks, rank)
+                for rank in range(ranks)
+            ]
+        )
 
-    return JaxConfig(use_gpu=gpu, use_tpu=tpu)
 
+def join(address: str, ranks: int, rank: int) -> None:
+    """Have this process join `jax.distributed` with its own GPUs.
 
-def own_gpus() -> BackendConfig:
-    """A JaxConfig for workers with GPUs; see `jax_backend`."""
-    from .jax_backend import OwnGpus
+    Args:
+        address: of rank 0, with a port.
+        ranks: how many join.
+        rank: of this process.
+    """
+    # Where JAX may choose and the GPUs do not work, it trains on CPUs.
+    if not os.environ.get(JAX_PLATFORMS_ENV):
+        os.environ[JAX_PLATFORMS_ENV] = "rocm" if _AMD_ENV in os.environ else "cuda"
+    import jax
 
-    return OwnGpus()
+    # Counted from 0: of the devices that the process sees.
+    own = list(range(len(ray.get_gpu_ids())))
+    jax.distributed.initialize(address, ranks, rank, local_device_ids=own)

@@ -2,7 +2,8 @@
 
 Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preemption}.py`,
 `.../controller/controller.py`, `.../worker_group/worker.py`, `.../scaling_policy/`,
-`.../callbacks/` and `ray/train/v2/api/data_parallel_trainer.py`.
+`.../callbacks/`, `.../callback.py`, `.../failure_handling/`, `ray/train/v2/_internal/exceptions.py`
+and `ray/train/v2/api/data_parallel_trainer.py`.
 """
 
 import json
@@ -18,11 +19,34 @@ from typing import Any
 import pyarrow.fs
 import ray
 import ray.train
+from ray.train.v2._internal.exceptions import (
+    WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
+)
+from ray.train.v2._internal.execution.callback import (
+    ControllerCallback,
+    ReportCallback,
+    WorkerGroupCallback,
+)
+from ray.train.v2._internal.execution.failure_handling import (
+    FailureDecision,
+    FailurePolicy,
+)
 
 from ..store.manifest import digest_file
 from ..store.storage_retry import StorageRetry
 from .expected import UnknownRay, check, sentence
 from .filesystem import RetryingCheckpoint, behind
+
+__all__ = [  # beside what is defined here
+    "ControllerCallback",
+    "FailureDecision",
+    "FailurePolicy",
+    "ReportCallback",
+    "WorkerGroupCallback",
+    "WorkerHealthCheckFailedError",
+    "WorkerHealthCheckTimeoutError",
+]
 
 
 def train_context() -> Any:

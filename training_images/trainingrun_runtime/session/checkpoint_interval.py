@@ -6,7 +6,7 @@ import math
 
 from trainingrun_protocol.contract import ContractCheckpoints
 
-from ..store.loss_history import LossHistory
+from ..store.lease import LossHistory
 from .save_cost import SaveCost
 
 LOOP_END_S = 10.0

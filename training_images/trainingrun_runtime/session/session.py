@@ -27,7 +27,7 @@ from ..data.position import ResumableLoader
 from ..progress.rank_reporter import ReportRecorder, TimesReporter
 from ..progress.time_accounting import StepReport
 from ..random_numbers import StepRandom
-from ..store.metric_values import printable_metrics
+from ..store.reported_metrics import printable_metrics
 from ..survivors.gradient_exchange import GradientExchange
 from ..survivors.noted_steps import NotedSteps
 from ..worker.step_consensus import Place, StepConsensus

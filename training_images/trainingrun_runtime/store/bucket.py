@@ -341,7 +341,7 @@ class Bucket:
             ) from None
         try:
             if self.get(key) != b"probe":
-                raise no_store(self._at())
+                raise no_store(self.at())
             self._check_conditional(key)
         except StorageError:
             with suppress(StorageError):
@@ -362,12 +362,12 @@ class Bucket:
             created = self.create(key, b"second")
         except (UnusableError, RefusedError):  # it has just taken the same without the condition
             raise UnusableError(
-                f"the store of {self._at()} refuses If-None-Match, {needed}"
+                f"the store of {self.at()} refuses If-None-Match, {needed}"
             ) from None
         if created:
-            raise UnusableError(f"the store of {self._at()} ignores If-None-Match, {needed}")
+            raise UnusableError(f"the store of {self.at()} ignores If-None-Match, {needed}")
 
-    def _at(self) -> str:
+    def at(self) -> str:
         """Where the folder is, for sentences."""
         return f"{self.root} at {self.endpoint}" if self.endpoint else self.root
 
@@ -389,7 +389,7 @@ class Bucket:
             if isinstance(error, AlreadyExistsError) and not isinstance(found, StoreFullError):
                 raise
             if isinstance(found, UnreachableError) and _speaks_tls(self.endpoint):
-                found = needs_tls(self._at())
+                found = needs_tls(self.at())
             raise found from None
 
 

@@ -5,6 +5,8 @@ highest token holds the run. A new driver does not wait for the old one's lease 
 would cost time after every loss: it takes the next token at once, and the old driver, if it still
 runs, finds the higher token and ends. The names of all objects that a driver writes contain its
 token, so a superseded driver overwrites nothing.
+
+A lease also carries how often the run was lost, over all its attempts and drivers.
 """
 
 import json
@@ -12,8 +14,11 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
+from trainingrun_protocol.wire import Count, Duration, Wire
+
 from .bucket import Bucket, StorageError
-from .loss_history import LossHistory
 
 FOLDER = "lease"
 """Where leases are, below the run's folder."""
@@ -23,6 +28,44 @@ _TRIES = 20
 
 class Superseded(Exception):
     """A later attempt holds the run; this one must end without writing."""
+
+
+class LossHistory(Wire):
+    """The losses that cost steps, and the time in which they happened.
+
+    Each driver writes it into its lease, where the next one reads it: a new driver follows a new
+    attempt, and also a new head within one.
+    """
+
+    losses: Count = 0
+    """Losses of any kind after which steps were done again. A preemption with notice is none: it
+    makes a checkpoint first. Nor is a crash whose last step another rank has saved."""
+    trained: Duration = 0
+    """Seconds of training, in steps that counted or not and in stalls."""
+    unsaved: bool = False
+    """Whether steps were done that no committed checkpoint holds."""
+
+    @classmethod
+    def of_next_driver(cls, written: Any) -> "LossHistory":
+        """From the lease of the former driver, which has ended or is lost.
+
+        One that cannot be read counts as none.
+        """
+        try:
+            former = cls.model_validate(written or {})
+        except ValidationError:
+            return cls()
+        return cls(losses=former.losses + former.unsaved, trained=former.trained)
+
+    def seconds_between_losses(self, assumed: float, trained: float = 0.0) -> float:
+        """Mean seconds of training between two losses.
+
+        Args:
+            assumed: What it is taken for before the first loss, until the run has trained longer.
+            trained: Seconds of training that came after this history.
+        """
+        sofar = self.trained + trained
+        return sofar / self.losses if self.losses else max(sofar, assumed)
 
 
 @dataclass

@@ -3,11 +3,17 @@
 A checkpoint is a folder of files that several machines upload concurrently; the folder does not
 show whether it is complete. The manifest is written after the last file and lists every file with
 its size and SHA-256; a folder without a manifest is not a checkpoint.
+
+A manifest is written once, and an evaluation may end later. What that reports is an object of its
+own, `metrics/<manifest>/<fencing token>.json`. The fencing token is that of the driver that wrote
+it, which may be a later one than the manifest's: an evaluation is done again after a restart. Of
+several, the one with the highest token counts.
 """
 
 import hashlib
+import json
 import logging
-import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +22,8 @@ from pydantic.dataclasses import dataclass
 
 from trainingrun_protocol.wire import Wire
 
-from . import late_metrics
 from .bucket import Bucket
-from .metric_values import printable_metrics
+from .reported_metrics import number_of, printable_metrics
 from .storage_errors import UnusableError
 
 FOLDER = "manifests"
@@ -29,6 +34,10 @@ LARGEST = 2**24
 """Bytes of a manifest; a larger object is not read. Enough for 100,000 files."""
 DIGEST_FOLDER = ".trainingrun"
 """Folder inside a checkpoint with one digest file per rank, of what it has on this machine."""
+METRICS_FOLDER = "metrics"
+"""Where metrics are that were reported after their checkpoint, below the run's folder."""
+_LARGEST_METRICS = 2**20
+"""Bytes of an object with such metrics; a larger one is not read."""
 _PIECE = 2**22
 """Bytes that are read at once: between two pieces a thread that trains may have to wait."""
 
@@ -125,15 +134,18 @@ class Manifest(Wire):
 
     def number(self, metric: str) -> float | None:
         """A reported metric, if it is a finite number."""
-        value = self.metrics.get(metric)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return float(value) if math.isfinite(value) else None
+        return number_of(self.metrics.get(metric))
 
 
 def name_of(key: str) -> str:
     """The name of a manifest, from its place in the bucket."""
     return key.rpartition("/")[2].removesuffix(".json")
+
+
+def token_of(name: str) -> int:
+    """The fencing token in the name of a manifest; 0: it has none."""
+    digits = name.partition("-")[0]
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
 
 
 def digest_file(rank: int) -> str:
@@ -183,7 +195,7 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
 
     Its metrics are those that were reported with the checkpoint and later.
     """
-    late = late_metrics.read_all(bucket)
+    late = _late_metrics(bucket)
     # Zero-padded numbers sort as they count.
     found: list[tuple[str, Manifest | str]] = []
     for entry in bucket.list(FOLDER):
@@ -206,3 +218,72 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
         metrics = {**manifest.metrics, **late.get(manifest.name, {})}
         found.append((entry.key, manifest.model_copy(update={"metrics": metrics})))
     return found
+
+
+def add_metrics(
+    bucket: Bucket, manifest: str, fencing_token: int, metrics: Mapping[str, Any]
+) -> None:
+    """Add metrics to a committed checkpoint, beside those that this driver has added before.
+
+    Args:
+        bucket: The run's folder.
+        manifest: Name of its manifest, such as `000003-000007`.
+        fencing_token: The caller's.
+        metrics: As JSON can carry them.
+
+    Raises:
+        StorageError: The store did not answer.
+    """
+    key = f"{METRICS_FOLDER}/{manifest}/{fencing_token:06d}.json"
+    known = _metrics(bucket.get(key), key)
+    bucket.put(key, json.dumps({**known, **metrics}, allow_nan=False).encode())
+
+
+def _late_metrics(bucket: Bucket) -> dict[str, dict[str, Any]]:
+    """Metrics by the name of their manifest. What cannot be read is left out."""
+    found: dict[str, dict[str, Any]] = {}
+    # Zero-padded tokens sort as they count.
+    for entry in bucket.list(METRICS_FOLDER):
+        if entry.size > _LARGEST_METRICS:
+            log.warning("%s has %d bytes; it is not read", bucket.uri(entry.key), entry.size)
+            continue
+        metrics = _metrics(bucket.get(entry.key), entry.key)
+        found.setdefault(_name_of_metrics(entry.key), {}).update(metrics)
+    return found
+
+
+def sweep_metrics(bucket: Bucket, current_token: int, kept: Iterable[str]) -> None:
+    """Delete the metrics of checkpoints that are gone.
+
+    Args:
+        bucket: The run's folder.
+        current_token: The caller's fencing token. Checkpoints of later ones are not known to it.
+        kept: Names of the manifests that there still are.
+    """
+    known = set(kept)
+    bucket.delete(
+        entry.key
+        for entry in bucket.list(METRICS_FOLDER)
+        if (name := _name_of_metrics(entry.key)) not in known and token_of(name) <= current_token
+    )
+
+
+def delete_metrics(bucket: Bucket, manifests: Iterable[str]) -> None:
+    """Delete the metrics of these checkpoints, named by their manifests."""
+    gone = set(manifests)
+    bucket.delete(
+        entry.key for entry in bucket.list(METRICS_FOLDER) if _name_of_metrics(entry.key) in gone
+    )
+
+
+def _name_of_metrics(key: str) -> str:
+    return key.removeprefix(f"{METRICS_FOLDER}/").partition("/")[0]
+
+
+def _metrics(content: bytes | None, key: str) -> dict[str, Any]:
+    try:
+        document: Any = json.loads(content or b"{}")
+    except ValueError as error:
+        log.warning("%s cannot be read: %s", key, error)
+        return {}
+    return printable_metrics(document) if isinstance(document, dict) else {}

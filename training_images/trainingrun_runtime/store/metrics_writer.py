@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .bucket import Bucket
-from .metrics_rows import Batch, Origin, Row
+from .reported_metrics import Batch, Origin, Row
 
 VALUES = 100_000
 """Values in a part, about; a part of them has some hundred kB."""
@@ -82,14 +82,14 @@ class ReportWriter:
     def _write(self, group: int, part: _Open) -> None:
         if not part.changed:
             return
-        from . import metrics_parts as parts  # pyarrow, which a start does not wait for
+        from . import metrics_table  # pyarrow, which a start does not wait for
 
-        made = parts.Part(
+        made = metrics_table.Part(
             self._fencing_token,
             group,
             part.number,
             part.origin,
-            parts.table_of(part.rows, self._attempt),
+            metrics_table.table_of(part.rows, self._attempt),
         )
-        self._bucket.upload(made.key, parts.encoded(made))
+        self._bucket.upload(made.key, metrics_table.encoded(made))
         part.changed = False

@@ -36,25 +36,25 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    bucket: Bucket, wanted: ContractRestore | None, refused: Mapping[str, str] | None = None
+    bucket: Bucket,
+    wanted: ContractRestore | None,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Chosen:
     """The run's own newest intact checkpoint, or where there is none, the other run's.
 
     Args:
         bucket: The run's own folder.
         wanted: `storage.restoreFrom`, if set.
-        refused: As for `newest_intact`: then files are not read, since the ranks do that. None:
-            every file is read and compared here.
+        refused: As for `newest_intact`. Files are not read here, since the ranks do that.
 
     Raises:
         NothingToRestore: There is none in either.
         StorageError: The store did not answer, so it is unknown.
     """
-    deep, refused = refused is None, refused or {}
-    own, skipped = verification.newest_intact(bucket, deep=deep, refused=refused)
+    own, skipped = verification.newest_intact(bucket, deep=False, refused=refused)
     if own is not None or wanted is None:
         return Chosen(own, False, skipped)
-    found, more = find(wanted, deep, refused)
+    found, more = find(wanted, refused)
     return Chosen(found, True, [*skipped, *more])
 
 
@@ -76,13 +76,12 @@ def folder(wanted: ContractRestore) -> Bucket:
 
 
 def find(
-    wanted: ContractRestore, deep: bool = True, refused: Mapping[str, str] = MappingProxyType({})
+    wanted: ContractRestore, refused: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Manifest, list[Skipped]]:
     """The other run's checkpoint.
 
     Args:
         wanted: Its folder, and the step if a certain one is wanted.
-        deep: As for `newest_intact`.
         refused: As for `newest_intact`.
 
     Returns:
@@ -93,10 +92,10 @@ def find(
         StorageError: The store did not answer, so it is unknown.
     """
     bucket = folder(wanted)
-    found, skipped = verification.newest_intact(bucket, wanted.step, deep, refused)
+    found, skipped = verification.newest_intact(bucket, wanted.step, False, refused)
     if found is not None:
         return found, skipped
-    at = f"{bucket.root} at {bucket.endpoint}" if bucket.endpoint else bucket.root
+    at = bucket.at()
     damaged = [one for one in skipped if one.manifest is not None]
     if damaged and wanted.step is not None:
         raise NothingToRestore(

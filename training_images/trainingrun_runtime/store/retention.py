@@ -1,33 +1,36 @@
-"""Which checkpoints are deleted, and in which order, so that no manifest lacks its files."""
+"""Which checkpoints are deleted, and in which order, so that no manifest lacks its files.
+
+A driver deletes after each commit (`sweep`), and a person by `checkpoints prune` (`plan_pruning`).
+"""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trainingrun_protocol.contract import ContractCheckpoints
 
-from . import late_metrics
+from . import manifest, run_result, verification
 from .bucket import Bucket
 from .manifest import CHECKPOINTS, Manifest, name_of, read_all
 
-FOLDER = CHECKPOINTS
-"""Where checkpoints are, below the run's folder: `<attempt>-<fencing token>/<checkpoint>/…`."""
-
 Best = tuple[str, Literal["min", "max"]]
 """A metric's name, and whether its smallest or largest value is the best."""
+
+
+class NothingIntact(Exception):
+    """No checkpoint is intact. The text is one sentence for the user."""
+
+
+class Pruning(NamedTuple):
+    """What is to be deleted, and what stays; both oldest first."""
+
+    dropped: list[Manifest]
+    kept: list[Manifest]
 
 
 def wanted(checkpoints: ContractCheckpoints) -> Best | None:
     """The metric that the operator named, if it did."""
     name = checkpoints.best_metric
     return (name, checkpoints.best_order) if name else None
-
-
-def wanted_by(committed: Sequence[Manifest]) -> Best | None:
-    """The metric that the newest checkpoint names, where only the run's folder is known."""
-    newest = max(committed, key=lambda m: m.sort_key, default=None)
-    if newest is None or newest.best_metric is None:
-        return None
-    return newest.best_metric, newest.best_order
 
 
 def by_score(committed: Iterable[Manifest], best: Best) -> list[Manifest]:
@@ -42,6 +45,14 @@ def best_of(committed: Sequence[Manifest], best: Best | None) -> Manifest | None
     """The best checkpoint; of equals the newest. None where none has that metric as a number."""
     rated = by_score(committed, best) if best is not None else []
     return rated[-1] if rated else None
+
+
+def best_known(committed: Sequence[Manifest]) -> Manifest | None:
+    """The best one by the metric that the newest names, where only the run's folder is known."""
+    newest = max(committed, key=lambda m: m.sort_key, default=None)
+    if newest is None or newest.best_metric is None:
+        return None
+    return best_of(committed, (newest.best_metric, newest.best_order))
 
 
 def expired(
@@ -95,7 +106,9 @@ def sweep(
     readings = read_all(bucket)
     committed = [found for _, found in readings if isinstance(found, Manifest)]
     # What an unreadable manifest names is unknown, so the folders of its fencing token are kept.
-    unreadable = {_token_of(key) for key, found in readings if isinstance(found, str)}
+    unreadable = {
+        manifest.token_of(name_of(key)) for key, found in readings if isinstance(found, str)
+    }
     # Until this driver has committed a checkpoint of its own, the one that it restored may be the
     # only intact one, with damaged ones before it in the row: nothing expires.
     own = any(m.fencing_token == current_token for m in committed)
@@ -105,10 +118,58 @@ def sweep(
     delete(bucket, dropped, kept)
     gone = {m.key for m in dropped}
     remaining = [name_of(key) for key, _ in readings if key not in gone]
-    late_metrics.sweep(bucket, current_token, remaining)
+    manifest.sweep_metrics(bucket, current_token, remaining)
     for folder in _orphans(bucket, current_token, kept, unreadable):
         bucket.delete_folder(folder)
     return dropped
+
+
+def plan_pruning(bucket: Bucket, keep: int, needed_steps: Collection[int] = ()) -> Pruning:
+    """Decide what is deleted; nothing is deleted yet.
+
+    Kept are the newest checkpoints, the newest intact one, whose files are all read for that, the
+    best one, those that the result names, and those that others need. A manifest that cannot be
+    read is left alone, and so are its files.
+
+    Args:
+        bucket: The run's folder.
+        keep: How many of the newest are kept, at least 1.
+        needed_steps: Steps of checkpoints from which other runs begin.
+
+    Raises:
+        NothingIntact: There are checkpoints, and none of them is intact.
+        StorageError: The store did not answer.
+    """
+    committed = manifest.committed(bucket)
+    if not committed:
+        return Pruning([], [])
+    intact, skipped = verification.newest_intact(bucket)
+    if intact is None:
+        raise NothingIntact(
+            f"no checkpoint in {bucket.root} is intact ({skipped[0].reason}), so nothing is deleted"
+        )
+    result = run_result.read(bucket)
+    named = {result.checkpoint_uri, result.best_checkpoint_uri} if result else set()
+    best = best_known(committed)
+    kept = [
+        one
+        for age, one in enumerate(reversed(committed))
+        if age < keep
+        or one.key in (intact.key, best.key if best else None)
+        or bucket.uri(one.path) in named
+        or one.step in needed_steps
+    ][::-1]
+    return Pruning([one for one in committed if one not in kept], kept)
+
+
+def prune(bucket: Bucket, pruning: Pruning) -> None:
+    """Delete what was planned.
+
+    Raises:
+        StorageError: The store did not answer. No committed checkpoint is partly deleted.
+    """
+    delete(bucket, pruning.dropped, {one.path for one in pruning.kept})
+    manifest.delete_metrics(bucket, (one.name for one in pruning.dropped))
 
 
 def delete(bucket: Bucket, dropped: Iterable[Manifest], kept: Collection[str]) -> None:
@@ -141,9 +202,12 @@ def _overlap(one: str, other: str) -> bool:
 def _orphans(
     bucket: Bucket, current_token: int, kept: set[str], kept_tokens: set[int]
 ) -> list[str]:
-    """Folders of former drivers that no manifest names: of one checkpoint, or of a whole driver."""
+    """Folders of former drivers that no manifest names: of one checkpoint, or of a whole driver.
+
+    Checkpoints are in `checkpoints/<attempt>-<fencing token>/<checkpoint>/…`.
+    """
     found: set[str] = set()
-    for entry in bucket.list(FOLDER):
+    for entry in bucket.list(CHECKPOINTS):
         parts = entry.key.split("/")
         token = parts[1].rpartition("-")[2]
         if not token.isdigit() or int(token) >= current_token or int(token) in kept_tokens:
@@ -155,8 +219,3 @@ def _orphans(
         elif len(parts) > 3 and not any(_overlap(checkpoint, path) for path in kept):
             found.add(checkpoint)
     return sorted(found)
-
-
-def _token_of(manifest_key: str) -> int:
-    digits = manifest_key.rpartition("/")[2].partition("-")[0]
-    return int(digits) if digits.isdigit() else 0

@@ -17,7 +17,7 @@ class StorageError(Exception):
     """A request failed; the state of the bucket is unknown."""
 
     lasting = False
-    """Whether the error usually persists until a person corrects its cause."""
+    """See `LastingError`."""
     waited = False
     """Whether the request was retried for as long as the settings allow."""
 
@@ -30,56 +30,46 @@ class DamagedError(StorageError):
     """An object is not what was committed, which is certain, too."""
 
 
-class BucketMissingError(StorageError):
-    """The bucket itself does not exist."""
+class LastingError(StorageError):
+    """An error that usually persists until a person corrects its cause."""
 
     lasting = True
+
+
+class BucketMissingError(LastingError):
+    """The bucket itself does not exist."""
 
 
 class UnreachableError(StorageError):
     """The endpoint did not answer."""
 
 
-class CredentialsError(StorageError):
+class CredentialsError(LastingError):
     """The store refuses the credentials, or there are none."""
 
-    lasting = True
 
-
-class DeniedError(StorageError):
+class DeniedError(LastingError):
     """The credentials do not permit the request."""
 
-    lasting = True
 
-
-class UnusableError(StorageError):
+class UnusableError(LastingError):
     """The store lacks a feature that is needed, or an object is not as expected."""
 
-    lasting = True
 
-
-class EndpointError(StorageError):
+class EndpointError(LastingError):
     """What answers is no object store, or cannot be talked to in this way."""
 
-    lasting = True
 
-
-class StoreFullError(StorageError):
+class StoreFullError(LastingError):
     """The store has no space left, or the quota is used up."""
 
-    lasting = True
 
-
-class RefusedError(StorageError):
+class RefusedError(LastingError):
     """The store refuses the request, and would refuse it again."""
 
-    lasting = True
 
-
-class DiskFullError(StorageError):
+class DiskFullError(LastingError):
     """A disk is full; new pods have an empty one."""
-
-    lasting = True
 
 
 _NO_OBJECT = {"NoSuchKey", "BlobNotFound"}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from ..coordinator.checkpoints import UploadedCheckpoint
 from ..error_text import first_line, in_words
 from ..ray_internals import training
-from ..store.uploaded_checkpoint import UploadedCheckpoint
 
 if TYPE_CHECKING:
     from ..coordinator.ranks import Survivors

@@ -38,10 +38,10 @@ from ..store.lease import Lease, Superseded
 from ..store.storage_errors import StorageError
 from ..store.storage_retry import StorageRetry
 from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
-from . import record, searches, tuning
-from .population import Population
+from . import record, search, tuning
 from .record import Trial
-from .trial import Desk, TrialJob, read_document
+from .schedulers import Population
+from .trial import JobFolder, TrialJob, read_document
 from .trial_folders import TrialFolders
 from .trial_table import STOP_WAIT_S, TrialTable
 
@@ -80,12 +80,12 @@ class SweepDriver:
         # Documents of a former driver on this head would be taken for this one's.
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
-        self._desk = Desk(self._folder, lease, str(state_directory()))
+        self._job_folder = JobFolder(self._folder, lease, str(state_directory()))
         every = sweep.perturbation_interval
         population = Population(sweep, every, contract.uid) if every is not None else None
         self._folders = TrialFolders(contract, sweep, lease, population)
         self._chosen_late = sweep.library is not None or population is not None
-        draw = searches.draw(sweep, contract.uid)
+        draw = search.library_search(sweep, contract.uid)
         trials = self._retry(self._folders.trials)
         self._table = TrialTable(sweep, trials, self._give_up, population, draw)
         self._jobs: dict[int, TrialJob] = {}
@@ -113,14 +113,14 @@ class SweepDriver:
         )
         self._notice.start()
         try:
-            missing = searches.missing(self._sweep)
+            missing = search.missing_library(self._sweep)
             if missing is not None:
                 self._give_up(Failure(kind="Application", message=missing))
             if self._table.left() and self._failure is None:
                 calls = tuning.Calls(
                     self._table.reported, self._lost, self._halts, self._is_over, self._begin_next
                 )
-                tuning.run(self._sweep, self._desk, calls)
+                tuning.run(self._sweep, self._job_folder, calls)
             return self._conclude()
         finally:
             self._background.ended.set()
@@ -150,7 +150,7 @@ class SweepDriver:
                 self._folders.remove_outdated(self._table.trials)
             self._asked.discard(trial.number)
             name = f"{trial.number:04d}-{trial.leg:02d}"
-            self._jobs[trial.number] = self._desk.lay(name, self._folders.contract(trial))
+            self._jobs[trial.number] = self._job_folder.write(name, self._folders.contract(trial))
         return name
 
     def _lost(self, number: int) -> None:
@@ -267,7 +267,7 @@ class SweepDriver:
             metrics=best.metrics,
             checkpoint_uri=best.checkpoint_uri,
             best_checkpoint_uri=best.best_checkpoint_uri,
-            sweep=record.table(trials, self._sweep.metric, self._sweep.mode),
+            sweep=record.SweepRecord.of(trials, self._sweep).table(),
         )
         self._result = self._retry(lambda: run_result.write(self._lease, result))
         self._end(RunState.SUCCEEDED)

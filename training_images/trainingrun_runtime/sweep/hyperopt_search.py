@@ -17,14 +17,7 @@ from .record import Trial
 def suggest(
     sweep: ContractSweep, seed: str, number: int, trials: Mapping[int, Trial]
 ) -> dict[str, Any]:
-    """The values of the trial that begins now.
-
-    Args:
-        sweep: what is tried.
-        seed: decides what is drawn.
-        number: of the trial.
-        trials: all of them, as far as they are; those without a config have not begun.
-    """
+    """The values of the trial that begins now; see `optuna_search.suggest`."""
     from hyperopt import space_eval, tpe
     from hyperopt.base import Domain, Trials
 

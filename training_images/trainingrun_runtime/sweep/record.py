@@ -88,6 +88,13 @@ class SweepRecord(Wire):
     trials: list[Trial] = Field(max_length=MOST_TRIALS)
     """By number, from 1."""
 
+    @classmethod
+    def of(cls, trials: Mapping[int, Trial], sweep: ContractSweep) -> "SweepRecord":
+        """That of these trials."""
+        found = best(trials, sweep.mode)
+        number = found.number if found else None
+        return cls(metric=sweep.metric, best=number, trials=list(trials.values()))
+
     def table(self) -> SweepTable:
         """What users see of it."""
         rows = [trial.row() for trial in self.trials]
@@ -131,22 +138,12 @@ def write(held: Lease, trials: Mapping[int, Trial], sweep: ContractSweep) -> Non
         StorageError: the store did not answer.
     """
     held.require()
-    found = best(trials, sweep.mode)
-    content = SweepRecord(
-        metric=sweep.metric, best=found.number if found else None, trials=list(trials.values())
-    )
+    content = SweepRecord.of(trials, sweep)
     held.bucket.put(_key(held.fencing_token), content.model_dump_json(by_alias=True).encode())
 
 
 def _key(fencing_token: int) -> str:
     return f"{FOLDER}/{fencing_token:06d}.json"
-
-
-def number_of(value: Any) -> float | None:
-    """A reported metric as a number; None: it is none, or not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 def best(trials: Mapping[int, Trial], mode: str) -> Trial | None:
@@ -158,13 +155,3 @@ def best(trials: Mapping[int, Trial], mode: str) -> Trial | None:
     done = [trial for trial in rated if trial.state is TrialState.SUCCEEDED]
     sign = 1 if mode == "min" else -1
     return min(done or rated, key=lambda t: (sign * (t.value or 0.0), t.number), default=None)
-
-
-def table(trials: Mapping[int, Trial], metric: str, mode: str) -> SweepTable:
-    """What users see of all trials."""
-    found = best(trials, mode)
-    return SweepTable(
-        metric=metric,
-        best=found.number if found else None,
-        trials=[trial.row() for trial in trials.values()],
-    )

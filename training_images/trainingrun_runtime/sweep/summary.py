@@ -101,7 +101,7 @@ class Summary:
                 "lost_nodes": sorted({node for f in documents.values() for node in f.lost_nodes}),
                 "storage_error": stored.storage_error,
                 "storage_error_since": stored.storage_error_since,
-                "sweep": record.table(trials, self._sweep.metric, self._sweep.mode),
+                "sweep": record.SweepRecord.of(trials, self._sweep).table(),
             }
         )
 

@@ -22,13 +22,56 @@ from ..coordinator.coordinator import trial_coordinator
 from ..driver.attempt import Attempt, failure_of, start_imports
 from ..progress import document as progress_document
 from ..progress.document import Documents
-from ..store import manifest, restore_source, run_result
+from ..store import lease, manifest, restore_source, run_result
 from ..store.bucket import Bucket
-from ..store.lease import Lease, Superseded
+from ..store.lease import Lease, LossHistory, Superseded
+from ..store.reported_metrics import number_of
 from ..store.storage_retry import StorageRetry
-from .record import number_of
-from .rungs import STEP, VALUE
-from .trial_lease import TrialLease
+from .schedulers import STEP, VALUE
+
+
+@dataclass(kw_only=True)
+class TrialLease(Lease):
+    """A trial's lease: the run's own fencing token, in the trial's folder.
+
+    It is held as long as the driver holds the run. Its object has the trial's losses, and is what a
+    result in that folder is valid by.
+    """
+
+    run: Lease
+    """The driver's lease of the run."""
+
+    @classmethod
+    def of(cls, run: Lease, bucket: Bucket) -> "TrialLease":
+        """Take a trial over for the driver that holds the run.
+
+        Raises:
+            Superseded: A later driver holds the run.
+            StorageError: The store did not answer.
+        """
+        run.require()
+        former = lease.newest_document(bucket)
+        found = cls(
+            bucket=bucket,
+            fencing_token=run.fencing_token,
+            attempt=run.attempt,
+            holder=run.holder,
+            taken=run.taken,
+            nonce=run.nonce,
+            history=LossHistory.of_next_driver(former.get("history")),
+            run=run,
+        )
+        found.renew(run.taken)
+        return found
+
+    def held(self) -> bool:
+        """Whether the driver still holds the run; see `Lease.held`."""
+        return self.run.held()
+
+    def require(self) -> None:
+        """Raise unless the driver still holds the run; see `Lease.require`."""
+        self.run.require()
+
 
 log = logging.getLogger(__name__)
 
@@ -50,32 +93,32 @@ class TrialJob:
 
 
 @dataclass(frozen=True)
-class Desk:
-    """A folder of the head's pod by which the driver hands jobs to the trials' processes.
+class JobFolder:
+    """A folder of the head's pod by which the driver gives jobs to the trials' processes.
 
-    A job is not known before its trial begins, and Ray Tune would write it into its own files. The
-    desk travels through Ray.
+    A job is not known before its trial begins, and Ray Tune would write it into its own files. This
+    object is sent through Ray instead.
     """
 
-    folder: Path
+    path: Path
     """Has a contract and a document for each trial that has begun."""
     run: Lease
     """The driver's lease of the run."""
     state_directory: str
     """The driver's."""
 
-    def lay(self, name: str, contract: RunContract) -> TrialJob:
+    def write(self, name: str, contract: RunContract) -> TrialJob:
         """A trial begins: leave its contract for its process, under a name of its own."""
-        (self.folder / f"{name}.contract").write_text(contract.model_dump_json(by_alias=True))
+        (self.path / f"{name}.contract").write_text(contract.model_dump_json(by_alias=True))
         return self._job(name, contract)
 
-    def take(self, name: str) -> TrialJob:
-        """The job that was laid there."""
-        content = (self.folder / f"{name}.contract").read_bytes()
+    def read(self, name: str) -> TrialJob:
+        """The job that was written there."""
+        content = (self.path / f"{name}.contract").read_bytes()
         return self._job(name, RunContract.model_validate_json(content))
 
     def _job(self, name: str, contract: RunContract) -> TrialJob:
-        document = str(self.folder / f"{name}.json")
+        document = str(self.path / f"{name}.json")
         return TrialJob(contract, self.run, self.state_directory, document)
 
 
@@ -130,7 +173,7 @@ def _drive(job: TrialJob) -> None:
         committed = retry(lambda: manifest.committed(bucket))
         source = contract.restore_from
         if source is not None and not committed:
-            retry(lambda: restore_source.find(source, deep=False))
+            retry(lambda: restore_source.find(source))
         attempt = Attempt(contract, lease, started, documents, committed, imports)
     except Superseded as error:
         log.error("%s", error)

@@ -11,9 +11,9 @@ from ..store import manifest
 from ..store.bucket import Bucket
 from ..store.lease import Lease
 from ..store.storage_errors import StorageError
-from . import record, space
-from .population import Population, outdated
+from . import record, search
 from .record import Trial
+from .schedulers import Population
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class TrialFolders:
             drawn = (
                 [{} for _ in range(self._sweep.samples or 0)]
                 if self._sweep.library is not None
-                else space.configs(self._sweep, self._contract.uid)
+                else search.configs(self._sweep, self._contract.uid)
             )
             former = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
         if all(trial.state is TrialState.FAILED for trial in former):
@@ -122,3 +122,16 @@ class TrialFolders:
                 self._removed.add(folder)
             except StorageError as error:  # the next leg tries again
                 log.warning("%s could not be removed: %s", folder, error)
+
+
+def outdated(trials: Mapping[int, Trial]) -> list[str]:
+    """Folders of legs whose checkpoints nothing begins from any more."""
+    needed = {(trial.number, trial.leg) for trial in trials.values()}
+    origins = [t.origin for t in trials.values() if t.origin is not None and not t.state.final]
+    needed |= {(origin.number, origin.leg) for origin in origins}
+    return [
+        record.folder(trial.number, leg)
+        for trial in trials.values()
+        for leg in range(1, trial.leg)
+        if (trial.number, leg) not in needed
+    ]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from trainingrun_protocol.contract import ContractSweep
 from trainingrun_protocol.progress import Failure, Progress, RunState, TrialState
 
+from ..store.reported_metrics import number_of
 from . import record, summary
-from .population import Population
 from .record import Trial
-from .rungs import Rungs
-from .searches import Draw
+from .schedulers import Population, Rungs
+from .search import Search
 from .summary import Summary
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class TrialTable:
         trials: Iterable[Trial],
         give_up: Callable[[Failure], None],
         population: Population | None = None,
-        draw: Draw | None = None,
+        draw: Search | None = None,
     ) -> None:
         self._population, self._draw = population, draw
         self._begun: set[int] = set()
@@ -189,7 +189,7 @@ class TrialTable:
     def _rated(self, trial: Trial) -> Trial:
         """A trial that is done, with its final value."""
         if self._sweep.metric in trial.metrics:
-            final = record.number_of(trial.metrics[self._sweep.metric])
+            final = number_of(trial.metrics[self._sweep.metric])
             return trial.model_copy(update={"value": final})
         if trial.value is None:
             known = ", ".join(trial.metrics) or "none at all"

@@ -17,8 +17,8 @@ from ray.tune.search import Searcher
 from trainingrun_protocol.contract import ContractSweep
 
 from ..state_directory import state_directory
-from .rungs import STEP, VALUE
-from .trial import Desk, train
+from .schedulers import STEP, VALUE
+from .trial import JobFolder, train
 
 HEAD = {"CPU": 0, "node:__internal_head__": 0.001}
 """Ray resources of a trial's process: it is on the head, which no spot node carries."""
@@ -120,13 +120,13 @@ class _Over(tune.Stopper):
         return self._calls.is_over()
 
 
-def run(sweep: ContractSweep, desk: Desk, calls: Calls) -> None:
+def run(sweep: ContractSweep, jobs: JobFolder, calls: Calls) -> None:
     """Train trials as they come; returns when they have ended, whatever their outcome."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
 
     def trial(config: dict[str, Any]) -> None:
-        train(desk.take(config["trial"]), tune.report)
+        train(jobs.read(config["trial"]), tune.report)
 
     storage = state_directory() / "tune"
     shutil.rmtree(storage, ignore_errors=True)  # of a former driver on this head

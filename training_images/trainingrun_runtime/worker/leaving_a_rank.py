@@ -21,9 +21,9 @@ from ray.exceptions import RayActorError
 from ..error_text import text_of
 from ..known_errors import failure_causes, remedies
 from ..known_errors.failure_causes import PeerLost, Preempted, RaisedOnRank, Suspended
-from ..store.metric_values import printable
+from ..stacks import own_line, raised_at
+from ..store.reported_metrics import printable
 from ..store.storage_errors import recognize
-from ..user_frames import own_line, raised_at
 
 log = logging.getLogger(__name__)
 

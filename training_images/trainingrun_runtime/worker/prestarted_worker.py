@@ -24,7 +24,7 @@ import ray
 from trainingrun_protocol.contract import WORKER_RESOURCE
 
 from ..imports import BackgroundImports, collector_paused
-from ..ray_internals import air_session, nodes, prestart
+from ..ray_internals import nodes, prestart, replaced_functions
 from ..state_directory import state_directory
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def import_modules() -> None:
             _import(FIRST_MODULES)
         file = state_directory() / FILE
         if file.exists():
-            air_session.refuse()  # before the user's modules take its functions
+            replaced_functions.refuse_removed()  # before the user's modules take its functions
             names = file.read_text().splitlines()
             if "tf_keras" in names:
                 # TensorFlow decides at its import which Keras it has. Ray's TensorflowTrainer sets

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import user_frames
+from .. import stacks
 from ..coordinator.standstill import At, Location
 
 CHECK_EVERY_S = 1.0
@@ -94,7 +94,7 @@ class StandstillWatcher:
 
     def _line(self) -> Location | None:
         """The line of the user's code on which the training thread is."""
-        frame = user_frames.line_under_way(sys._current_frames().get(self._training))
+        frame = stacks.line_under_way(sys._current_frames().get(self._training))
         if frame is None:
             return None
         code = frame.f_code

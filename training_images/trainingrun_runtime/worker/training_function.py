@@ -17,7 +17,7 @@ from ..checkpoints.background import behind_training
 from ..error_text import first_line
 from ..known_errors import remedies
 from ..known_errors.failure_causes import PeerLost, Preempted, Suspended, is_collective_error
-from ..ray_internals import air_session
+from ..ray_internals import replaced_functions
 from ..store.bucket import Bucket, start_client
 from ..tracking import tracking
 from . import leaving_a_rank, user_code
@@ -103,7 +103,7 @@ class TrainingFunction:
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = begin(self._coordinator, self._contract, bucket)
-        air_session.refuse()
+        replaced_functions.refuse_removed()
         leave_out_extension()
         function = self._function or load_training_function(self._contract.function or "")
         worker.start()

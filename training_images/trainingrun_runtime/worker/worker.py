@@ -24,9 +24,9 @@ from ..progress.rank_reporter import UseReporter
 from ..ray_internals import nodes, training
 from ..store import manifest
 from ..store.bucket import Bucket
-from ..store.loss_history import LossHistory
+from ..store.lease import LossHistory
 from ..store.manifest import Manifest
-from ..store.metrics_rows import Origin
+from ..store.reported_metrics import Origin
 from ..store.storage_retry import StorageRetry, report_to
 from . import begin_from, leaving_a_rank, prestarted_worker
 from .preemption_notice import PreemptionNotice, PreemptionNoticeWatcher

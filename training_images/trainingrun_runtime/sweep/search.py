@@ -1,11 +1,22 @@
-"""The values that each trial of a sweep is trained with; pure."""
+"""The values that each trial of a sweep is trained with: drawn, or chosen by a library; pure."""
 
 import itertools
 import math
 import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import util
 from typing import Any
 
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
+
+from . import hyperopt_search, optuna_search
+from .record import Trial
+
+Search = Callable[[int, Mapping[int, Trial]], dict[str, Any]]
+"""Chooses the values of the trial with this number from what is known of all trials."""
+
+_SUGGESTS = {"Optuna": optuna_search.suggest, "HyperOpt": hyperopt_search.suggest}
 
 
 def configs(sweep: ContractSweep, seed: str) -> list[dict[str, Any]]:
@@ -61,3 +72,24 @@ def _between(low: float, high: float, parameter: ContractParameter, drawn: Any) 
     if parameter.scale == "log":
         return math.exp(drawn.uniform(math.log(low), math.log(high)))
     return float(drawn.uniform(low, high))
+
+
+def library_search(sweep: ContractSweep, seed: str) -> Search | None:
+    """What chooses the values of trials when they begin; None: they are drawn before.
+
+    Args:
+        sweep: what is tried.
+        seed: decides what is drawn.
+    """
+    return partial(_SUGGESTS[sweep.library], sweep, seed) if sweep.library is not None else None
+
+
+def missing_library(sweep: ContractSweep) -> str | None:
+    """What is wrong with this image, in a sentence; None: it has what the search needs."""
+    if sweep.library is None or util.find_spec(sweep.library.lower()) is not None:
+        return None
+    package = sweep.library.lower()
+    return (
+        f"sweep.search is {sweep.library}, and the training image has no package {package}; build "
+        f"it with EXTRAS={package}, name {package} in training.requirements, or set search: random"
+    )

@@ -1,21 +1,28 @@
-"""Parts of the table: `reports/<fencing token>-<worker group>-<number>.parquet`.
+"""The table of what a run has reported: a row for each step that counts, in parts in the bucket.
 
-A part has rows of one worker group, and in the file's metadata where that group began. Its name
-has the driver's fencing token, so a superseded driver overwrites only parts of its own, which
-`history` leaves out.
+A part, `reports/<fencing token>-<worker group>-<number>.parquet`, has rows of one worker group, and
+in its metadata the checkpoint from which that group began, and which group made that one. A group
+does the steps after its checkpoint again, so what was reported of them before does not count: the
+newest group leads back to the first one. Groups beside that line, such as those of a superseded
+driver, are left out.
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet
 
-from .metric_values import SPELLED
-from .metrics_rows import Origin, Row
+from .bucket import Bucket, Entry
+from .reported_metrics import SPELLED, Origin, Row
+
+log = logging.getLogger(__name__)
 
 FOLDER = "reports"
 """Where parts are, below the run's folder."""
@@ -26,6 +33,8 @@ MOST_VALUES = 20_000_000
 OWN_COLUMNS = ("step", "time", "attempt")
 """Columns that every part has, before those of the metrics."""
 
+_AT_ONCE = 16
+"""Parts read at once."""
 _VERSION = 1
 _METADATA = b"trainingrun"
 _TIME = pa.timestamp("us", "UTC")
@@ -54,12 +63,41 @@ class Part:
     @property
     def key(self) -> str:
         """Its place in the bucket."""
-        return key(self.fencing_token, self.group, self.number)
+        return f"{FOLDER}/{self.fencing_token:06d}-{self.group:04d}-{self.number:04d}.parquet"
 
 
-def key(fencing_token: int, group: int, number: int) -> str:
-    """The place of a part in the bucket."""
-    return f"{FOLDER}/{fencing_token:06d}-{group:04d}-{number:04d}.parquet"
+def read(bucket: Bucket) -> Any:
+    """The table of a run: a pyarrow Table, by step. Parts that cannot be read are left out.
+
+    Raises:
+        StorageError: The store did not answer.
+    """
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(lambda entry: _read(bucket, entry), bucket.list(FOLDER))
+        return merged([part for part in found if part is not None])
+
+
+def merged(found: Iterable[Part]) -> Any:
+    """The table from all parts, in any order. Of several reports of a step the last value counts.
+
+    Returns:
+        A pyarrow Table with `OWN_COLUMNS` and a column for each metric; without a part, no row.
+    """
+    groups: dict[tuple[int, int], list[Part]] = {}
+    for part in sorted(found, key=lambda part: part.number):
+        groups.setdefault((part.fencing_token, part.group), []).append(part)
+    tables: list[Any] = []
+    place, last_step = max(groups, default=None), None
+    while place in groups:
+        members = groups.pop(place)  # popped, so that no damaged origin leads in a circle
+        for part in reversed(members):
+            tables.append(part.table if last_step is None else _up_to(part.table, last_step))
+        origin: Origin | None = members[0].origin
+        if origin is None:
+            break
+        place = (origin.fencing_token, origin.group)
+        last_step = origin.step
+    return _one_row_per_step(_concatenated(tables[::-1]))
 
 
 def table_of(rows: Sequence[Row], attempt: int) -> Any:
@@ -133,7 +171,7 @@ def decoded(name: str, content: bytes) -> Part:
     return Part(token, group, number, began, table.replace_schema_metadata())
 
 
-def common_type(types: Iterable[Any]) -> Any:
+def _common_type(types: Iterable[Any]) -> Any:
     """The type of a column that has these types in different parts."""
     known = {kind for kind in types if kind != pa.null()}
     if len(known) <= 1:
@@ -141,14 +179,9 @@ def common_type(types: Iterable[Any]) -> Any:
     return pa.float64() if known <= {pa.int64(), pa.float64()} else pa.string()
 
 
-def _is_spelled(value: Any) -> bool:
-    """Whether it is a number that JSON cannot carry."""
-    return isinstance(value, str) and value in SPELLED
-
-
 def _column(values: Sequence[Any]) -> Any:
     present = [value for value in values if value is not None]
-    numeric = [value for value in present if not _is_spelled(value)]
+    numeric = [v for v in present if not (isinstance(v, str) and v in SPELLED)]
     if numeric and all(isinstance(value, bool) for value in present):
         return pa.array(values, pa.bool_())
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in numeric) and present:
@@ -160,3 +193,51 @@ def _column(values: Sequence[Any]) -> Any:
         return pa.nulls(len(values))
     texts = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
     return pa.array(texts, pa.string())
+
+
+def _read(bucket: Bucket, entry: Entry) -> Part | None:
+    if entry.size > LARGEST:
+        log.warning("%s has %d bytes; it is not read", bucket.uri(entry.key), entry.size)
+        return None
+    content = bucket.get(entry.key)
+    try:
+        return decoded(entry.key, content) if content is not None else None
+    except UnreadablePart as error:
+        log.warning("%s cannot be read: %s", bucket.uri(entry.key), error)
+        return None
+
+
+def _up_to(table: Any, last_step: int) -> Any:
+    return table.filter(pyarrow.compute.less_equal(table["step"], last_step))
+
+
+def _concatenated(tables: list[Any]) -> Any:
+    if not tables:
+        return table_of([], attempt=0)
+    # As `OWN_COLUMNS` are, the columns are in the order in which they were first reported.
+    names = list(dict.fromkeys(name for table in tables for name in table.column_names))
+    schema = pa.schema(
+        (name, _common_type(t.schema.field(name).type for t in tables if name in t.column_names))
+        for name in names
+    )
+    return pa.concat_tables(
+        pa.table(
+            [
+                table[field.name].cast(field.type)
+                if field.name in table.column_names
+                else pa.nulls(len(table), field.type)
+                for field in schema
+            ],
+            schema=schema,
+        )
+        for table in tables
+    )
+
+
+def _one_row_per_step(table: Any) -> Any:
+    if pyarrow.compute.count_distinct(table["step"]).as_py() < len(table):
+        others = [name for name in table.column_names if name != "step"]
+        # `last` leaves out missing values, so a later report keeps what it does not name.
+        last = table.group_by("step", use_threads=False).aggregate([(n, "last") for n in others])
+        table = pa.table([last["step"], *(last[f"{name}_last"] for name in others)], table.schema)
+    return table.sort_by("step").select(list(dict.fromkeys((*OWN_COLUMNS, *table.column_names))))

@@ -1,25 +1,83 @@
-"""Population based training: trials wait for each other, and bad ones go on from good ones.
+"""The schedulers of a sweep: which trials are stopped early, and which continue from better ones.
 
-After each interval the worst quarter of the trials begin again from checkpoints of the best
-quarter, with mutated values. All wait for the last one, so that the decisions depend on the values
-alone, and not on which trial is faster or is lost meanwhile. Pure, apart from the process's random
-numbers, which are put back.
+`Rungs` is Ray Tune's ASHA, which continues where a former driver ended. `Population` is population
+based training: after each interval the worst quarter of the trials begin again from checkpoints of
+the best quarter, with mutated values. All wait for the last one, so that the decisions depend on
+the values alone, and not on which trial is faster or is lost meanwhile.
+
+Pure, apart from the process's random numbers, which are put back.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+
+from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 
 from trainingrun_protocol.contract import ContractSweep
 from trainingrun_protocol.progress import Progress, RunState, TrialState
 
 from ..ray_internals.population import exploit
-from . import record, space
+from ..store.reported_metrics import number_of
+from . import search
 from .record import Origin, Trial
 
+STEP = "step"
+"""Key of a result: steps done."""
+VALUE = "value"
+"""Key of a result: the metric."""
+_RUNGS = 20
 _FAR = 1e30
-"""In place of a value that is no number: worse than any."""
+"""In place of a value that is no number: worse than any, and ASHA can still interpolate it."""
+
+
+class Rungs:
+    """Compares trials after `grace_steps`, `grace_steps` times `reduction_factor`, and so on.
+
+    Args:
+        sweep: the settings.
+        trials: as a former driver left them.
+    """
+
+    def __init__(self, sweep: ContractSweep, trials: Iterable[Trial]) -> None:
+        factor = sweep.reduction_factor
+        self._steps = [sweep.grace_steps * factor**n for n in range(_RUNGS)]
+        self._worst = _FAR if sweep.mode == "min" else -_FAR
+        self._asha = AsyncHyperBandScheduler(
+            time_attr=STEP,
+            metric=VALUE,
+            mode=sweep.mode,
+            max_t=self._steps[-1],
+            grace_period=sweep.grace_steps,
+            reduction_factor=factor,
+        )
+        self._reached: dict[int, int] = {}  # trial -> rungs that it has reached
+        for trial in trials:
+            for step, value in trial.reports:
+                self.compare(trial.number, step, value)
+
+    def compare(self, number: int, step: int, value: float | None) -> tuple[bool, bool]:
+        """A trial has reported; whether this was a comparison, and whether it is to be stopped.
+
+        Args:
+            number: of the trial.
+            step: steps that it has done.
+            value: the metric; None: no number, which is worse than every number.
+        """
+        reached = sum(rung <= step for rung in self._steps)
+        if reached <= self._reached.get(number, 0):
+            return False, False
+        # ASHA wants Tune's trial for its name alone, and Tune names them anew in every driver.
+        alias: Any = SimpleNamespace(trial_id=f"{number:04d}")
+        controller: Any = None
+        if number not in self._reached:
+            self._asha.on_trial_add(controller, alias)
+        self._reached[number] = reached
+        result = {STEP: step, VALUE: self._worst if value is None else value}
+        action = self._asha.on_trial_result(controller, alias, result)
+        return True, action == TrialScheduler.STOP
 
 
 class Population:
@@ -55,7 +113,7 @@ class Population:
             or self.waits(trial)
         ):
             return trial
-        value = record.number_of(found.metrics.get(self._sweep.metric))
+        value = number_of(found.metrics.get(self._sweep.metric))
         reports = [*trial.reports, (found.paused_at_step, value)]
         changes = {"state": TrialState.PENDING, "value": value, "reports": reports}
         return trial.model_copy(update=changes)
@@ -71,8 +129,8 @@ class Population:
         decided = exploit(
             {number: worst if value is None else value for number, value in values.items()},
             {number: trial.config for number, trial in left.items()},
-            {p.name: p.values or partial(space.draw, p, random) for p in self._sweep.space},
-            partial(space.within, self._sweep),
+            {p.name: p.values or partial(search.draw, p, random) for p in self._sweep.space},
+            partial(search.within, self._sweep),
             self._sweep.mode,
             f"{self._seed}/{leg}",
         )
@@ -97,16 +155,3 @@ class Population:
                 "checkpoint_uri": source.checkpoint_uri,
             }
         )
-
-
-def outdated(trials: Mapping[int, Trial]) -> list[str]:
-    """Folders of legs whose checkpoints nothing begins from any more."""
-    needed = {(trial.number, trial.leg) for trial in trials.values()}
-    origins = [t.origin for t in trials.values() if t.origin is not None and not t.state.final]
-    needed |= {(origin.number, origin.leg) for origin in origins}
-    return [
-        record.folder(trial.number, leg)
-        for trial in trials.values()
-        for leg in range(1, trial.leg)
-        if (trial.number, leg) not in needed
-    ]

@@ -1,11 +1,11 @@
-"""Metrics as JSON can carry them: in manifests, in the run's table and in the progress document."""
+"""What ranks report: metrics as JSON can carry them, and rows of them on the way to the bucket."""
 
 import logging
 import math
 from collections.abc import Collection, Mapping
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,13 @@ def printable(value: Any) -> Any:
         return f"<{type(value).__name__}>"
 
 
+def number_of(value: Any) -> float | None:
+    """A reported metric as a number; None: it is none, or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
 SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """The numbers that JSON cannot carry."""
 
@@ -82,3 +89,38 @@ def _spelled(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
+
+
+class Row(NamedTuple):
+    """What one call of `report` said."""
+
+    step: int
+    """Steps done, the one in which it was called included."""
+    time: float
+    """Unix time of the call, in seconds."""
+    metrics: dict[str, Any]
+    """As JSON can carry them."""
+
+
+class Origin(NamedTuple):
+    """Where a worker group began: a checkpoint of this run, and who made it."""
+
+    fencing_token: int
+    """Of the driver under which it was made."""
+    group: int
+    """Number of the worker group that made it, within that driver."""
+    step: int
+    """Steps done in it."""
+
+
+class Batch(NamedTuple):
+    """Rows that arrived together, of one worker group."""
+
+    number: int
+    """1, 2, 3 … within the driver."""
+    group: int
+    """Number of the worker group, within the driver."""
+    origin: Origin | None
+    """Where the group began; none: at the first step, or with another run's checkpoint."""
+    rows: tuple[Row, ...]
+    """May be none: the group has begun."""
