@@ -254,21 +254,6 @@ class SweepStatus(Wire):
     """Each trial."""
 
 
-class RankedTrial(Wire):
-    """One of the best trials of a sweep that is done."""
-
-    number: int
-    """Its number in status.sweep.trials."""
-    value: float
-    """spec.sweep.metric at its end."""
-    config: dict[str, Any] = Field(default_factory=dict)
-    """Its values of the config."""
-    step: int = 0
-    """Steps done."""
-    checkpoint_uri: str | None = None
-    """Its newest checkpoint."""
-
-
 class RunResult(Wire):
     """What a successful run leaves."""
 
@@ -282,7 +267,7 @@ class RunResult(Wire):
     """Of a sweep the number of the best trial; metrics and checkpoints are that one's."""
     config: dict[str, Any] | None = None
     """Of a sweep the best trial's values of the config."""
-    trials: list[RankedTrial] | None = Field(
+    trials: list[TrialRow] | None = Field(
         default=None, max_length=MOST_RANKED, json_schema_extra=list_by("number")
     )
     """Of a sweep the 20 best trials, the best one first; those that were trained to their end come

@@ -1,6 +1,6 @@
 """What the commands print of runs, ranks, trials, metrics and checkpoints. Pure.
 
-Any field of a status may be missing, as in a new run.
+Any field of a status may be missing, as in a new run. `width` is the terminal's; None: no limit.
 """
 
 import json
@@ -23,19 +23,12 @@ Trial = Mapping[str, Any]
 """As the API server gives them."""
 
 
-TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
+_TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
 """Counts in status.sweep, as `get` prints them."""
 
 
 def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int | None) -> str:
-    """One line per run, as kubectl shows them.
-
-    Args:
-        runs: As the API server gives them.
-        now: The time.
-        with_namespace: Whether a column says in which namespace each one is.
-        width: Columns of the terminal; None: no limit.
-    """
+    """One line per run, as kubectl shows them, with its namespace where that is wanted."""
     heads = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
     rows = []
     for run in runs:
@@ -71,12 +64,10 @@ def details(run: Run) -> str:
     progress = status.get("progress") or {}
     if progress.get("secondsLeft") is not None and status.get("phase") == "Running":
         row("time left", duration(progress["secondsLeft"]))
-    if progress.get("dataWaitShare") is not None:
-        share, rank = progress["dataWaitShare"], progress.get("dataWaitRank")
-        row("waiting for data", f"{share:.0%} of the time in steps (rank {rank})")
-    if progress.get("communicationWaitShare") is not None:
-        share, rank = progress["communicationWaitShare"], progress.get("communicationWaitRank")
-        row("waiting for ranks", f"{share:.0%} of the time in steps (rank {rank})")
+    for what, field in (("data", "dataWait"), ("ranks", "communicationWait")):
+        if (share := progress.get(f"{field}Share")) is not None:
+            rank = progress.get(f"{field}Rank")
+            row(f"waiting for {what}", f"{share:.0%} of the time in steps (rank {rank})")
     slow = progress.get("slowestRank") or {}
     if slow:
         row(
@@ -112,7 +103,7 @@ def details(run: Run) -> str:
         )
     sweep = status.get("sweep") or {}
     if sweep:
-        row("trials", ", ".join(f"{sweep[s]} {s}" for s in TRIAL_STATES if sweep.get(s)))
+        row("trials", ", ".join(f"{sweep[s]} {s}" for s in _TRIAL_STATES if sweep.get(s)))
         row("best trial", sweep.get("best"))
     result = status.get("result") or {}
     row("result", result.get("checkpointUri"))
@@ -188,23 +179,18 @@ def _age(created: str | None, now: datetime) -> str:
     return duration((now - datetime.fromisoformat(created).astimezone(UTC)).total_seconds())
 
 
-RANK_HEADS = ("RANK", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
+_RANK_HEADS = ("RANK", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
 """Seconds of a step; those without the wait for other ranks; the shares of it that go into waiting
 for data and for gradients of other ranks; memory."""
-RANK_PLACE = ("NODE", "POD")
+_RANK_PLACE = ("NODE", "POD")
 """Last, since their names are long: the numbers of a rank stay on one line."""
-RANK_GPU = "GPU%"
+_RANK_GPU = "GPU%"
 """Share of the last minutes in which the GPUs of a rank computed, where one measures it."""
 
 
 def ranks(found: Sequence[Rank], width: int | None) -> str:
-    """One line per rank, as in status.progress.ranks; what is not known is left empty.
-
-    Args:
-        found: The ranks.
-        width: Columns of the terminal; None: no limit.
-    """
-    gpus = (RANK_GPU,) if any("acceleratorShare" in rank for rank in found) else ()
+    """One line per rank, as in status.progress.ranks; what is not known is left empty."""
+    gpus = (_RANK_GPU,) if any("acceleratorShare" in rank for rank in found) else ()
     rows = [
         (
             rank["rank"],
@@ -221,7 +207,7 @@ def ranks(found: Sequence[Rank], width: int | None) -> str:
         )
         for rank in found
     ]
-    return terminal_text.table((*RANK_HEADS, *gpus, *RANK_PLACE), rows, width)
+    return terminal_text.table((*_RANK_HEADS, *gpus, *_RANK_PLACE), rows, width)
 
 
 def ranks_left_out(found: Sequence[Rank], spec: Mapping[str, Any]) -> str | None:
@@ -272,14 +258,7 @@ def _gib(size: int | None) -> str:
 
 
 def trials(found: Sequence[Trial], best: int | None, metric: str, width: int | None) -> str:
-    """One line per trial, as they are numbered.
-
-    Args:
-        found: as in status.sweep.trials.
-        best: number of the best one.
-        metric: heads the column of values.
-        width: columns of the terminal; None: no limit.
-    """
+    """One line per trial, as in status.sweep.trials; `metric` heads the column of values."""
     names = list(dict.fromkeys(name for trial in found for name in trial.get("config") or {}))
     rows = [
         (
@@ -319,7 +298,7 @@ _NUMBER = 6
 
 
 def metrics_table(rows: Sequence[dict[str, Any]], columns: Sequence[str], width: int | None) -> str:
-    """Rows of the table of reports; `width` is the terminal's, None: no limit."""
+    """Rows of the table of reports."""
     return terminal_text.table(
         columns, [[_value(row[name]) for name in columns] for row in rows], width
     )
@@ -332,7 +311,7 @@ def checkpoints_table(
     root: str,
     width: int | None,
 ) -> str:
-    """One line per checkpoint, the newest last; `width` is the terminal's, None: no limit."""
+    """One line per checkpoint, the newest last."""
     rows = []
     for one in committed:
         notes = ["newest"] if one is committed[-1] else []

@@ -13,6 +13,7 @@ from trainingrun_protocol.progress import (
     RankRow,
     SlowestRank,
     SweepTable,
+    TrialRow,
     TrialState,
 )
 
@@ -20,7 +21,6 @@ from ...api.status import (
     MOST_RANKED,
     Attempt,
     CheckpointStatus,
-    RankedTrial,
     RunProgress,
     RunResult,
     SweepStatus,
@@ -125,7 +125,7 @@ def result(
     )
 
 
-def ranked(table: SweepTable, mode: str) -> list[RankedTrial]:
+def ranked(table: SweepTable, mode: str) -> list[TrialRow]:
     """The best trials, best one first, as status.result has them; the runtime names the same first.
 
     Args:
@@ -139,14 +139,7 @@ def ranked(table: SweepTable, mode: str) -> list[RankedTrial]:
         if one.value is not None and isfinite(one.value) and one.state is not TrialState.FAILED
     }
     return [
-        RankedTrial(
-            number=one.number,
-            value=one.value or 0.0,
-            config=metrics(one.config),
-            step=one.step,
-            checkpoint_uri=_uri(one.checkpoint_uri),
-        )
-        for *_, one in sorted(rated.values(), key=lambda found: found[:3])[:MOST_RANKED]
+        _trial(one) for *_, one in sorted(rated.values(), key=lambda found: found[:3])[:MOST_RANKED]
     ]
 
 
@@ -160,17 +153,19 @@ def sweep(table: SweepTable) -> SweepStatus:
         stopped=states.count(TrialState.STOPPED),
         failed=states.count(TrialState.FAILED),
         best=table.best,
-        trials=[
-            one.model_copy(
-                update={
-                    "config": metrics(one.config),
-                    "value": one.value if isfinite(one.value or 0) else None,
-                    "checkpoint_uri": _uri(one.checkpoint_uri),
-                    "message": short(one.message, LONGEST_MESSAGE),
-                }
-            )
-            for one in {one.number: one for one in table.trials}.values()
-        ],
+        trials=[_trial(one) for one in {one.number: one for one in table.trials}.values()],
+    )
+
+
+def _trial(row: TrialRow) -> TrialRow:
+    """A trial within the bounds of a status."""
+    return row.model_copy(
+        update={
+            "config": metrics(row.config),
+            "value": row.value if isfinite(row.value or 0) else None,
+            "checkpoint_uri": _uri(row.checkpoint_uri),
+            "message": short(row.message, LONGEST_MESSAGE),
+        }
     )
 
 
