@@ -14,7 +14,7 @@ import typer
 
 from ..api.status import Phase
 from ..local.folder import root_of
-from ..local.terminal_text import plain, plain_lines, terminal_width
+from ..local.terminal_text import counted, plain, plain_lines, terminal_width
 from ..rendering import names
 from . import views
 from .common import (
@@ -258,8 +258,8 @@ def verify(
         for one in _of_step(_committed(bucket), step, bucket):
             reason = verification.verify(bucket, one)
             if reason is None:
-                size, files = views.size_of(one), views.files_of(one)
-                typer.echo(f"step {one.step}: intact ({files}, {size})")
+                files = counted(len(one.files), "file")
+                typer.echo(f"step {one.step}: intact ({files}, {views.size_of(one)})")
             else:
                 damaged = True
                 print_error(f"step {one.step}: damaged: {reason}")
@@ -294,8 +294,7 @@ def download(
                 ) from None
             except OSError as error:
                 raise CliError(f"{target} cannot be written: {error.strerror}") from None
-            size = views.size_of(found)
-            typer.echo(f"step {found.step} downloaded to {target}, {size}")
+            typer.echo(f"step {found.step} downloaded to {target}, {views.size_of(found)}")
             return
         raise CliError(f"{bucket.root} has no such checkpoint that is intact")
 
@@ -324,16 +323,11 @@ def prune(
             return
         for one in found.dropped:
             typer.echo(f"step {one.step}, {views.size_of(one)}: {plain(one.path)}")
-        what = _counted(found.dropped)
+        what = f"{counted(len(found.dropped), 'checkpoint')} ({views.size_of(*found.dropped)})"
         if not yes and not typer.confirm(f"Delete {what} of {bucket.root}, and keep {kept}?"):
             raise CliError("nothing is deleted")
         retention.prune(bucket, found)
         typer.echo(f"{what} deleted; steps kept: {kept}")
-
-
-def _counted(found: "list[Manifest]") -> str:
-    number = "1 checkpoint" if len(found) == 1 else f"{len(found)} checkpoints"
-    return f"{number} ({views.size_of(*found)})"
 
 
 def _committed(bucket: "Bucket") -> "list[Manifest]":

@@ -12,7 +12,7 @@ from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
 from ..local import terminal_text
-from ..local.terminal_text import gib, number, plain
+from ..local.terminal_text import duration, gib, number, plain, size
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.manifest import Manifest
@@ -331,18 +331,8 @@ def name_of(root: str) -> str:
 
 
 def size_of(*checkpoints: "Manifest") -> str:
-    """The size of checkpoints' files, in a unit that fits."""
-    size = float(sum(file.size for one in checkpoints for file in one.files.values()))
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def files_of(one: "Manifest") -> str:
-    """How many files a checkpoint has."""
-    return "1 file" if len(one.files) == 1 else f"{len(one.files)} files"
+    """The size of checkpoints' files."""
+    return size(sum(file.size for one in checkpoints for file in one.files.values()))
 
 
 def _checkpoint_age(one: "Manifest", now: datetime) -> str:
@@ -355,11 +345,3 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.{_NUMBER}g}"
     return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
-
-
-def duration(total_seconds: float) -> str:
-    """A duration in its largest unit, as kubectl shows ages: 42s, 17m, 5h, 3d."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if total_seconds >= 2 * size:
-            return f"{int(total_seconds // size)}{unit}"
-    return f"{int(max(total_seconds, 0))}s"

@@ -16,7 +16,7 @@ from trainingrun_protocol import progress as documents
 from ..api.quantities import amount
 from . import terminal_text
 from .interruptions import Interruption
-from .terminal_text import cell, gib, is_new, number, plain, plain_lines
+from .terminal_text import cell, counted, duration, gib, is_new, number, plain, plain_lines
 
 _LINE_EVERY_S = 5.0
 """Where there is no terminal, as in CI's log."""
@@ -68,7 +68,7 @@ class Display:
 
     def starting(self, workers: int) -> None:
         """Say that the local Ray starts: there is no progress for some seconds."""
-        line = f"starting Ray for {workers} {'worker' if workers == 1 else 'workers'}"
+        line = f"starting Ray for {counted(workers, 'worker')}"
         self._bar.update(self._task, line=line)
         if not self._console.is_terminal:
             self.note(f"{self._name}: {line}")
@@ -93,7 +93,7 @@ class Display:
             parts.append(f"{rate:.1f} steps/s")
             if progress.total_steps and progress.state is documents.RunState.TRAINING:
                 left = (progress.total_steps - progress.step) / rate
-                parts.append(f"ETA {_duration(left)}")
+                parts.append(f"ETA {duration(left)}")
         parts.append(f"attempt {attempt}")
         if restarts:
             parts.append(f"restarts {restarts}")
@@ -172,11 +172,6 @@ def _steps_lost(interruptions: Sequence[Interruption]) -> str:
     if len(known) < len(lost):
         return "not known; without a session, all since the last report with a checkpoint"
     return str(sum(known))
-
-
-def _duration(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole // 60}:{whole % 60:02d}" if whole < 3600 else f"{whole / 3600:.1f} h"
 
 
 def beyond_memory(progress: documents.Progress, memory: str) -> dict[int, str]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
+from .terminal_text import counted
+
 _LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST)
 
 
@@ -35,7 +37,7 @@ class Interruption:
         lost = self.steps_lost
         if lost is not None:
             since = f", since {self.reason}" if lost and self.reason else ""
-            return f"{lost} {'step' if lost == 1 else 'steps'} lost{since}"
+            return f"{counted(lost, 'step')} lost{since}"
         if self.restored_step:
             return (
                 f"it continues from the report at step {self.restored_step}, and what was done "

@@ -265,18 +265,20 @@ class LocalRay:
 
     def stop(self) -> None:
         """Kill every node; the cluster can be started again."""
-        nodes = [*self._workers, *([self._head] if self._head else [])]
-        processes.kill(*self._head_processes, *(node.process for node in nodes))
+        processes.kill(*self._head_processes, *(node.process for node in self._nodes))
         self._head_processes = []
-        for node in nodes:
+        for node in self._nodes:
             self._free_devices += node.devices
             shutil.rmtree(self._home / node.name, ignore_errors=True)
         self._workers, self._head = [], None
         self._update_reaper()
 
     def _update_reaper(self) -> None:
-        nodes = [*self._workers, *([self._head] if self._head else [])]
-        self._reaper.set_processes([*self._head_processes, *(node.process for node in nodes)])
+        self._reaper.set_processes([*self._head_processes, *(node.process for node in self._nodes)])
+
+    @property
+    def _nodes(self) -> list[Node]:
+        return [*self._workers, *([self._head] if self._head else [])]
 
     def _start_node(self, name: str, arguments: list[str], devices: tuple[str, ...]) -> Node:
         home = self._home / name
