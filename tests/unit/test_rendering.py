@@ -52,30 +52,30 @@ every_platform = pytest.mark.parametrize("platform", platforms.KNOWN)
 @pytest.mark.parametrize("capacity", ["OnDemand", "Spot", "PreferSpot"])
 def test_the_head_keeps_off_spot_nodes(platform: str, capacity: str):
     pod = head(platform, workers={"capacity": {"type": capacity}})
-    keys = {key for key, _ in platforms.load(platform).on_demand_excludes}
+    keys = {key for key, _ in platforms.load(platform).spot.on_demand_excludes}
     assert required_keys(pod) == {(key, "NotIn") for key in keys}
     assert not keys & tolerated(pod)
 
 
 @every_platform
 def test_every_label_that_spot_is_asked_for_by_is_avoided_by_on_demand(platform: str):
-    found = platforms.load(platform)
+    found = platforms.load(platform).spot
     assert set(found.spot_labels) <= set(found.on_demand_excludes)
 
 
 @every_platform
 def test_on_demand_workers_keep_off_spot_nodes(platform: str):
     pod = worker(platform)
-    found = platforms.load(platform)
+    found = platforms.load(platform).spot
     assert required_keys(pod) == {(key, "NotIn") for key, _ in found.on_demand_excludes}
 
 
 @every_platform
 def test_spot_workers_go_to_spot_nodes_only(platform: str):
     pod = worker(platform, capacity={"type": "Spot"})
-    found = platforms.load(platform)
+    found = platforms.load(platform).spot
     assert required_keys(pod) == {(key, "In") for key, _ in found.spot_labels}
-    assert {toleration["key"] for toleration in found.spot_tolerations} <= tolerated(pod)
+    assert {toleration["key"] for toleration in found.tolerations} <= tolerated(pod)
 
 
 def test_workers_that_prefer_spot_run_anywhere():

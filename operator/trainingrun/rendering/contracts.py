@@ -65,7 +65,7 @@ def ray_devices(run: TrainingRun, settings: RenderSettings) -> dict[str, int]:
     accelerator = run.spec.workers.accelerator
     if accelerator is None:
         return {}
-    device = platforms.load(settings.platform).devices[accelerator.kind]
+    device = platforms.load(settings.platform).accelerators[accelerator.kind]
     return {device.ray: accelerator.count}
 
 

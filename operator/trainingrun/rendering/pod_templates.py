@@ -79,9 +79,9 @@ def worker(
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
     if workers.capacity.type != "OnDemand":
-        tolerations += platform.spot_tolerations
+        tolerations += platform.spot.tolerations
     if workers.accelerator:
-        device = platform.devices[workers.accelerator.kind]
+        device = platform.accelerators[workers.accelerator.kind]
         resources[device.resource] = str(workers.accelerator.count * workers.per_pod)
         tolerations += device.tolerations
         if workers.accelerator.product:
@@ -171,7 +171,7 @@ def _pod(
         labels={**labels, **queue.pod_labels},
         image=run.spec.image or settings.image,
         image_pull_policy=settings.image_pull_policy,
-        termination_grace_period_s=platforms.load(settings.platform).termination_grace_period_s,
+        grace_s=platforms.load(settings.platform).termination_grace_period_seconds,
         priority_class=run.spec.scheduling.priority_class_name,
         scheduler=queue.scheduler,
         env_from=environments.credentials(run),

@@ -93,14 +93,14 @@ def _required(terms: list[dict[str, Any]], everywhere: list[dict[str, Any]]) -> 
 def _on_spot(platform: Platform) -> list[dict[str, Any]]:
     return [
         {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
-        for key, value in platform.spot_labels
+        for key, value in platform.spot.spot_labels
     ]
 
 
 def _off_spot(platform: Platform) -> list[dict[str, Any]]:
     return [
         {"key": key, "operator": "NotIn", "values": [value]}
-        for key, value in platform.on_demand_excludes
+        for key, value in platform.spot.on_demand_excludes
     ]
 
 

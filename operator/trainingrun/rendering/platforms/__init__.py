@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import yaml
 
+from ...api.base import Model
 from ..merge import merge
 
 PlatformName = Literal["generic", "gke", "eks", "karpenter", "aks"]
@@ -23,8 +24,25 @@ EXIT_SECONDS = 5
 """What is left of the grace period, after the preStop hook, for Ray to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Label(NamedTuple):
+    """A label of nodes."""
+
+    key: str
+    value: str
+
+
+class Spot(Model):
+    """Spot capacity."""
+
+    spot_labels: tuple[Label, ...]
+    """Labels of spot nodes; pods for spot capacity require one of them."""
+    on_demand_excludes: tuple[Label, ...]
+    """Labels of nodes that on-demand pods exclude."""
+    tolerations: tuple[dict[str, Any], ...]
+    """For the taints of spot nodes."""
+
+
+class Device(Model):
     """One kind of accelerator."""
 
     resource: str
@@ -37,22 +55,17 @@ class Device:
     """For the taints that keep other pods off its nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
+class Platform(Model):
     """One cloud."""
 
-    termination_grace_period_s: int
-    """Seconds from a pod's preemption notice to its end, preStop hook included."""
-    spot_labels: tuple[tuple[str, str], ...]
-    """Labels of spot nodes; pods for spot capacity require one of them."""
-    on_demand_excludes: tuple[tuple[str, str], ...]
-    """Labels of nodes that on-demand pods exclude."""
-    spot_tolerations: tuple[dict[str, Any], ...]
-    """For the taints of spot nodes."""
+    termination_grace_period_seconds: int
+    """From a pod's preemption notice to its end, preStop hook included."""
+    spot: Spot
+    """Spot capacity."""
     head_annotations: dict[str, str]
     """Prevent voluntary disruptions of the head."""
-    devices: dict[str, Device]
-    """Accelerators, by the API's kind."""
+    accelerators: dict[str, Device]
+    """By the API's kind."""
 
 
 def known_name(text: str) -> PlatformName:
@@ -70,26 +83,7 @@ def known_name(text: str) -> PlatformName:
 @cache
 def load(name: PlatformName) -> Platform:
     """The platform of that name."""
-    data = merge(_file("generic"), _file(name))
-    spot = data["spot"]
-    return Platform(
-        termination_grace_period_s=data["terminationGracePeriodSeconds"],
-        spot_labels=tuple((label["key"], label["value"]) for label in spot["spotLabels"]),
-        on_demand_excludes=tuple(
-            (label["key"], label["value"]) for label in spot["onDemandExcludes"]
-        ),
-        spot_tolerations=tuple(spot["tolerations"]),
-        head_annotations=data["headAnnotations"],
-        devices={
-            kind: Device(
-                resource=device["resource"],
-                ray=device["ray"],
-                product_label=device["productLabel"],
-                tolerations=tuple(device["tolerations"]),
-            )
-            for kind, device in data["accelerators"].items()
-        },
-    )
+    return Platform.model_validate(merge(_file("generic"), _file(name)))
 
 
 def _file(name: str) -> dict[str, Any]:
