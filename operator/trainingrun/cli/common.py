@@ -73,21 +73,16 @@ def bucket_access(failed: str = "") -> Iterator[None]:
     """
     try:
         from trainingrun_runtime.store.bucket import StorageError
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from None
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from None
-    except StorageError as error:
-        raise CliError(
-            f"{failed}{error} (the bucket's credentials are those of this shell's environment, "
-            "such as AWS_ACCESS_KEY_ID, and --endpoint is for an endpoint that only pods reach)"
-        ) from None
 
-
-def _not_installed(error: ModuleNotFoundError) -> CliError:
-    return CliError(f"{error.name} is not installed here; install trainingrun[cli]")
+        try:
+            yield
+        except StorageError as error:
+            raise CliError(
+                f"{failed}{error} (the bucket's credentials are those of this shell's environment, "
+                "such as AWS_ACCESS_KEY_ID, and --endpoint is for an endpoint that only pods reach)"
+            ) from None
+    except ModuleNotFoundError as error:
+        raise CliError(f"{error.name} is not installed here; install trainingrun[cli]") from None
 
 
 def _run_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -65,10 +65,6 @@ class _Place:
     needed: frozenset[tuple[str, int]] = frozenset()
     """Checkpoints from which other runs of the namespace begin: their folder and step."""
 
-    def needed_steps(self, folder: str) -> frozenset[int]:
-        """Steps of the checkpoints in a folder from which other runs begin."""
-        return frozenset(step for uri, step in self.needed if uri == folder)
-
 
 def _in_cluster(
     run: Mapping[str, Any], others: list[dict[str, Any]], endpoint: str | None, trial: int | None
@@ -97,10 +93,7 @@ def _in_cluster(
 def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
     """Checkpoints that other runs name and have not replaced by one of their own.
 
-    Args:
-        uri: The folder of this run.
-        name: Of this run.
-        others: The TrainingRuns of its namespace.
+    `uri` is the folder of this run, and `name` its name.
     """
     for run in others:
         source = run["spec"]["storage"].get("restoreFrom") or {}
@@ -314,7 +307,8 @@ def prune(
         from trainingrun_runtime.store import retention
 
         try:
-            found = retention.plan_pruning(bucket, keep, place.needed_steps(bucket.root))
+            needed = frozenset(step for uri, step in place.needed if uri == bucket.root)
+            found = retention.plan_pruning(bucket, keep, needed)
         except retention.NothingIntact as error:
             raise CliError(str(error)) from None
         kept = ", ".join(str(one.step) for one in found.kept) or "none"
