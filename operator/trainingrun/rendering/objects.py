@@ -1,14 +1,36 @@
-"""The objects of a run: the RayJob of each attempt, and what stays until the run is deleted."""
+"""The objects of a run: the RayJob of each attempt, and what stays until the run is deleted.
 
+A pod is `templates/pod.yaml.j2`, then the user's podTemplate, then what follows from both.
+"""
+
+import json
+from collections.abc import Mapping
 from typing import Any
 
-from trainingrun_protocol.contract import PROGRESS_PORT
+from trainingrun_protocol.contract import NOTICE_ENV, PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
 
+from ..api.quantities import more_cores, times, whole
+from ..api.training_spec import ScriptSource
 from ..api.v1alpha1 import TrainingRun
-from . import names, pod_templates
-from .platforms import KUBERAY_NAMESPACES, RenderSettings
-from .scheduling import queueing
+from . import environments, names, platforms, scheduling
+from .contracts import node_cpus, ray_devices, script_path, worker_cpus
+from .merge import merge, merge_pod_template
+from .platforms import EXIT_SECONDS, KUBERAY_NAMESPACES, RenderSettings
 from .templating import render
+
+_HOOK = ["trainingrun-prestop"]
+"""Passes the notice to the training, and ends once its checkpoint is saved."""
+
+_BOTH_HOOKS = 'trainingrun-prestop; exec "$@"'
+_USERS_PATH = "TRAININGRUN_USERS_PYTHONPATH"
+_KUBERNETES_GRACE_S = 30
+"""Of a pod that names no grace period."""
+
+_LOST_NODE_TOLERATION_S = 30
+"""How long pods stay on a node that is not ready or unreachable; Kubernetes' own default is 300."""
+
+_MINIMUM_OBJECT_STORE = 80 * 2**20
+"""Bytes; Ray refuses to start with less than 75 MiB."""
 
 
 def attempt(
@@ -26,22 +48,20 @@ def attempt(
         "rayjob",
         name=names.ray_job_name(run, number),
         namespace=run.metadata.namespace,
-        labels={**names.labels(run, number), **queueing(run, number).job_labels},
+        labels={**names.labels(run, number), **scheduling.queueing(run, number).job_labels},
         owner=names.owner(run),
         ray_version=settings.ray_version,
         ray_auth=settings.ray_auth,
-        head_start=pod_templates.head_start(run),
+        head_start=_head_start(run),
         worker_group=names.WORKER_GROUP,
         worker_pods=run.spec.worker_pods,
-        worker_start=pod_templates.worker_start(run, settings),
+        worker_start=_worker_start(run, settings),
     )
     # Not by the template: they would be read as YAML a second time.
     cluster = job["spec"]["rayClusterSpec"]
-    cluster["headGroupSpec"]["template"] = pod_templates.head(
-        run, number, settings, excluded_hostnames
-    )
+    cluster["headGroupSpec"]["template"] = _head(run, number, settings, excluded_hostnames)
     (workers,) = cluster["workerGroupSpecs"]
-    workers["template"] = pod_templates.worker(run, number, settings, excluded_hostnames)
+    workers["template"] = _worker(run, number, settings, excluded_hostnames)
     return job
 
 
@@ -94,3 +114,257 @@ def _secret(run: TrainingRun, name: str) -> dict[str, Any]:
         # Its name identifies the key and the run of the token, so that it is never changed.
         "immutable": True,
     }
+
+
+def _head(
+    run: TrainingRun, number: int, settings: RenderSettings, excluded_hostnames: tuple[str, ...]
+) -> dict[str, Any]:
+    """The head's pod template, on on-demand capacity."""
+    platform = platforms.load(settings.platform)
+    resources = run.spec.head.resources
+    return _pod(
+        run,
+        number,
+        settings,
+        role=names.HEAD,
+        container=names.HEAD_CONTAINER,
+        annotations=platform.head_annotations,
+        ports={"gcs-server": 6379, "dashboard": 8265, "progress": PROGRESS_PORT, "metrics": 8080},
+        env=environments.head(run, number, settings),
+        tokens={
+            "folder": TOKEN_FOLDER,
+            "key": names.TOKEN_KEY,
+            "secret": names.token_secret_name(run, settings.token_key),
+            "renewed": names.renewed_token_secret_name(run, settings.token_key),
+        },
+        own_labels={names.TOKEN_KEY_LABEL: settings.token_key},
+        resources={"cpu": resources.cpu, "memory": resources.memory},
+        shared_memory=_shared_memory(resources.memory, None),
+        node_selector={},
+        affinity=scheduling.head_affinity(platform, excluded_hostnames),
+        tolerations=[],
+        spread=[],
+        overlay=run.spec.head.pod_template,
+    )
+
+
+def _worker(
+    run: TrainingRun, number: int, settings: RenderSettings, excluded_hostnames: tuple[str, ...]
+) -> dict[str, Any]:
+    """A worker pod's template: with the resources of all workers in the pod."""
+    platform = platforms.load(settings.platform)
+    workers = run.spec.workers
+    each = workers.resources
+    resources = {
+        "cpu": more_cores(times(each.cpu, workers.per_pod), each.data_cpus or 0),
+        "memory": times(each.memory, workers.per_pod),
+    }
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    if workers.capacity.type != "OnDemand":
+        tolerations += platform.spot.tolerations
+    if workers.accelerator:
+        device = platform.accelerators[workers.accelerator.kind]
+        resources[device.resource] = str(workers.accelerator.count * workers.per_pod)
+        tolerations += device.tolerations
+        if workers.accelerator.product:
+            node_selector[device.product_label] = workers.accelerator.product
+    return _pod(
+        run,
+        number,
+        settings,
+        role=names.WORKER,
+        container=names.WORKER_CONTAINER,
+        annotations={},
+        ports={"metrics": 8080},
+        env=environments.worker(run, number, settings),
+        tokens=None,
+        own_labels={},
+        resources=resources,
+        shared_memory=_workers_shared_memory(run),
+        node_selector=node_selector,
+        affinity=scheduling.worker_affinity(run, number, platform, excluded_hostnames),
+        tolerations=tolerations,
+        spread=scheduling.spread(run, number),
+        overlay=workers.pod_template,
+    )
+
+
+def _head_start(run: TrainingRun) -> dict[str, str]:
+    """`ray start` parameters of the head. No CPU: nothing of the training runs there."""
+    size = _shared_memory(run.spec.head.resources.memory, None)
+    return {
+        "num-cpus": "0",
+        "dashboard-host": "0.0.0.0",  # noqa: S104 - the NetworkPolicy and Ray's token guard it
+        "object-store-memory": _object_store(size),
+    }
+
+
+def _worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
+    """`ray start` parameters of a worker pod; KubeRay takes its memory from the limit."""
+    workers = run.spec.workers
+    params = {
+        "num-cpus": str(node_cpus(worker_cpus(run) * workers.per_pod, workers.resources.data_cpus)),
+        "object-store-memory": _object_store(_workers_shared_memory(run)),
+    }
+    each = {**ray_devices(run, settings), WORKER_RESOURCE: 1}
+    custom = {resource: count * workers.per_pod for resource, count in each.items()}
+    if "GPU" in custom:
+        params["num-gpus"] = str(custom.pop("GPU"))
+    # Quoted for the shell, as KubeRay itself writes it.
+    params["resources"] = f"'{json.dumps(custom)}'"
+    return params
+
+
+def _shared_memory(memory: str, wanted: str | None) -> str:
+    """Size of /dev/shm: the requested one, else a quarter of the memory that it is taken from."""
+    return wanted or str(whole(memory) // 4)
+
+
+def _workers_shared_memory(run: TrainingRun) -> str:
+    each, number = run.spec.workers.resources, run.spec.workers.per_pod
+    wanted = times(each.shared_memory, number) if each.shared_memory else None
+    return _shared_memory(times(each.memory, number), wanted)
+
+
+def _object_store(shared: str) -> str:
+    # Half of /dev/shm, the rest is for data loaders. Ray's own default, 30 % of the memory, may be
+    # more than all of it, and Ray then keeps its objects on disk.
+    return str(max(_MINIMUM_OBJECT_STORE, whole(shared) // 2))
+
+
+def _pod(
+    run: TrainingRun,
+    number: int,
+    settings: RenderSettings,
+    *,
+    role: str,
+    container: str,
+    overlay: Mapping[str, Any],
+    own_labels: Mapping[str, str],
+    **values: Any,
+) -> dict[str, Any]:
+    queue = scheduling.queueing(run, number)
+    labels = {**names.labels(run, number, role), **own_labels}
+    script = run.spec.training.script
+    rendered = render(
+        "pod",
+        role=role,
+        container=container,
+        labels={**labels, **queue.pod_labels},
+        image=run.spec.image or settings.image,
+        image_pull_policy=settings.image_pull_policy,
+        grace_s=platforms.load(settings.platform).termination_grace_period_seconds,
+        priority_class=run.spec.scheduling.priority_class_name,
+        scheduler=queue.scheduler,
+        env_from=environments.credentials(run),
+        lost_node_s=_LOST_NODE_TOLERATION_S,
+        script_config_map=script.config_map if script else None,
+        script_folder=names.SCRIPT_FOLDER,
+        **values,
+    )
+    merged = merge_pod_template(rendered, names.inherited_metadata(run))
+    for template in (_common(run, role), overlay):
+        merged = merge_pod_template(merged, template)
+    # Not even the user's podTemplate changes these: by the labels the operator finds the pod and
+    # the NetworkPolicy guards it, and without the annotation KubeRay replaces the image's entry.
+    own = {"labels": labels, "annotations": {"ray.io/overwrite-container-cmd": "true"}}
+    merged = merge(merged, {"metadata": own})
+    _complete(merged, container, _import_folder(script))
+    return merged
+
+
+def _import_folder(script: ScriptSource | None) -> str | None:
+    """Where the modules beside a script are; None where Ray sets it, as it unpacks the code."""
+    path = script_path(script) if script else None
+    # Whatever the script imports lies beside it, and workers unpickle by import.
+    return str(path.parent) if path and path.is_absolute() else None
+
+
+def _common(run: TrainingRun, role: str) -> Mapping[str, Any]:
+    """The podTemplate of all pods, without the Ray container of the other role.
+
+    So that one template can name both: added to the other pods, it would have no image.
+    """
+    template = run.spec.pod_template
+    spec = template.get("spec")
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(containers, list):
+        return template
+    other = names.WORKER_CONTAINER if role == names.HEAD else names.HEAD_CONTAINER
+    kept = [
+        found
+        for found in containers
+        if not isinstance(found, Mapping) or found.get("name") != other
+    ]
+    return {**template, "spec": {**spec, "containers": kept}}
+
+
+def _complete(pod: dict[str, Any], container: str, import_folder: str | None) -> None:
+    """Add what follows from a pod as it is after the merge with the user's podTemplate.
+
+    Its preStop hook, how long that hook may wait, and where Python finds modules: rendered before
+    the merge, a podTemplate would replace them, or what they rest on, without a word.
+
+    Args:
+        pod: The template; what has the wrong shape is left to the API server.
+        container: Name of Ray's container.
+        import_folder: Where the script's own modules are; None: Ray finds them.
+    """
+    spec = pod.get("spec")
+    if not isinstance(spec, Mapping):
+        return
+    containers = spec.get("containers")
+    for found in containers if isinstance(containers, list) else ():
+        if not isinstance(found, dict) or found.get("name") != container:
+            continue
+        _add_hook(found)
+        env = found.get("env")
+        if isinstance(env, list):
+            _add_notice(env, spec)
+            if import_folder is not None:
+                _add_import_folder(env, import_folder)
+
+
+def _add_hook(container: dict[str, Any]) -> None:
+    lifecycle = container.setdefault("lifecycle", {})
+    if not isinstance(lifecycle, dict):
+        return
+    wanted = lifecycle.get("preStop")
+    command = _command(wanted) if isinstance(wanted, Mapping) else []
+    if command:
+        # The user's hook last: it may end what the checkpoint goes through, such as a mesh's proxy.
+        both = ["bash", "-c", _BOTH_HOOKS, "preStop", *command]
+        lifecycle["preStop"] = {"exec": {"command": both}}
+    else:
+        lifecycle["preStop"] = {"exec": {"command": _HOOK}}
+
+
+def _command(hook: Mapping[str, Any]) -> list[str]:
+    run, sleep = hook.get("exec"), hook.get("sleep")
+    if isinstance(run, Mapping) and isinstance(run.get("command"), list):
+        return [str(part) for part in run["command"]]
+    if isinstance(sleep, Mapping) and "seconds" in sleep:
+        return ["sleep", str(sleep["seconds"])]
+    return []
+
+
+def _add_notice(env: list[Any], spec: Mapping[str, Any]) -> None:
+    grace_s = spec.get("terminationGracePeriodSeconds")
+    left_s = (grace_s if isinstance(grace_s, int) else _KUBERNETES_GRACE_S) - EXIT_SECONDS
+    env.append({"name": NOTICE_ENV, "value": str(max(left_s, 0))})
+
+
+def _add_import_folder(env: list[Any], folder: str) -> None:
+    """In front of the user's own $PYTHONPATH, as Python puts a script's folder."""
+    for place, variable in enumerate(env):
+        if not isinstance(variable, Mapping) or variable.get("name") != "PYTHONPATH":
+            continue
+        if "valueFrom" in variable:
+            env[place] = {**variable, "name": _USERS_PATH}
+            folder = f"{folder}:$({_USERS_PATH})"
+        else:
+            del env[place]
+            folder = ":".join(filter(None, (folder, variable.get("value"))))
+        break
+    env.append({"name": "PYTHONPATH", "value": folder})
