@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import ValidationError
@@ -96,7 +96,7 @@ def _location(detail: ErrorDetails) -> Location:
 def _sentence(detail: ErrorDetails) -> str:
     kind, location, value = detail["type"], detail["loc"], detail["input"]
     context = detail.get("ctx", {})
-    path = _path(location)
+    path = path_of(location)
     if kind == "extra_forbidden":
         return f"{path} is not a field; {_known(location, value)}"
     if kind == "missing":
@@ -157,7 +157,8 @@ def _shape(location: Location, value: Any) -> str:
     return f"{of} with {', '.join(str(inner.alias) for inner in _fields(model).values())}"
 
 
-def _path(location: Location) -> str:
+def path_of(location: Location) -> str:
+    """A location as users write it, such as `spec.training.env[0].name`."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
@@ -196,11 +197,15 @@ def _known(location: Location, value: Any) -> str:
         return f"write spec.workers.accelerator: {{kind: nvidia, count: {count}}}"
     model = _model_at(location[:-1])
     names = [str(field.alias) for field in _fields(model).values()]
+    place = path_of(location[:-1]) or "a TrainingRun"
+    return did_you_mean(location[-1], names) or f"{place} has {', '.join(sorted(names))}"
+
+
+def did_you_mean(word: int | str, names: Collection[str]) -> str:
+    """A question with the name that comes closest to a word; empty: none does."""
     lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(str(location[-1]).lower().replace("_", ""), lower, n=1)
-    if close:
-        return f"did you mean {lower[close[0]]}?"
-    return f"{_path(location[:-1]) or 'a TrainingRun'} has {', '.join(sorted(names))}"
+    close = difflib.get_close_matches(str(word).lower().replace("_", ""), lower, n=1)
+    return f"did you mean {lower[close[0]]}?" if close else ""
 
 
 def _meaning(location: Location) -> str:

@@ -1,6 +1,5 @@
 """YAML files as users write them: TrainingRuns, and the other objects in the same files."""
 
-import difflib
 import os
 import random
 import re
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..api.parse import InvalidRunError, Problem, parse
+from ..api.parse import InvalidRunError, Location, Problem, did_you_mean, parse, path_of
 from ..api.v1alpha1 import KIND, TrainingRun
 from . import yaml_text
 from .common import CliError
@@ -171,8 +170,6 @@ def _named(manifest: Any) -> Any:
 _TEMPLATES = (("podTemplate",), ("workers", "podTemplate"), ("head", "podTemplate"))
 _OF = re.compile(r"(?:list\[|dict\(str, |dict\[str, )(?P<of>.+)[\])]", re.IGNORECASE)
 
-Location = tuple[str | int, ...]
-
 
 def _unknown_pod_fields(run: TrainingRun) -> Iterator[Problem]:
     """A sentence for each unknown field of the run's pod templates and of `valueFrom`."""
@@ -208,13 +205,6 @@ def _unknown_below(value: Any, kind: str, location: Location) -> Iterator[Proble
         if key in names:
             yield from _unknown_below(item, model.openapi_types[names[key]], (*location, key))
         else:
-            yield Problem(_no_field((*location, key), list(names)), (*location, key))
-
-
-def _no_field(location: Location, names: list[str]) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:]
-    lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(str(location[-1]).lower(), lower, n=1)
-    if close:
-        return f"{path} is not a field of a pod; did you mean {lower[close[0]]}?"
-    return f"{path} is not a field of a pod; there are {', '.join(sorted(names))}"
+            place = (*location, key)
+            advice = did_you_mean(key, names) or f"there are {', '.join(sorted(names))}"
+            yield Problem(f"{path_of(place)} is not a field of a pod; {advice}", place)
