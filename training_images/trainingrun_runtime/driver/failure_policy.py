@@ -30,11 +30,7 @@ LONGEST_WAIT_S = 30.0
 
 
 class AttemptPolicy(FailurePolicy):
-    """Called by Ray's controller after each failure: reports it to the coordinator and decides.
-
-    Args:
-        coordinator: handle of the `Coordinator` actor.
-    """
+    """Called by Ray's controller after each failure: reports it to the coordinator and decides."""
 
     def __init__(self, coordinator: Any) -> None:
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))

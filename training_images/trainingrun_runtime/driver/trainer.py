@@ -219,12 +219,7 @@ def scaling_of(contract: RunContract) -> ScalingConfig:
 
 
 def _with_scores_told(config: Any, coordinator: Any) -> Any:
-    """A script's ValidationConfig, whose function tells the coordinator what it returns.
-
-    Args:
-        config: of the script; none: it has none.
-        coordinator: handle of the `Coordinator` actor.
-    """
+    """A script's ValidationConfig, if any, whose function tells the coordinator what it returns."""
     if config is None:
         return None
     told = copy.copy(config)

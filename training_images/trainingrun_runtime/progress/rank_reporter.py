@@ -1,4 +1,4 @@
-"""What a rank reports to the coordinator: its metrics, how fast it is, and what it uses."""
+"""What a rank reports to the coordinator's actor: its metrics, how fast it is, and what it uses."""
 
 import logging
 import threading
@@ -23,14 +23,7 @@ _WINDOW = 12
 
 
 class TimesReporter:
-    """Reports, every `INTERVAL_S`, what a step takes this rank and for what it waits.
-
-    Args:
-        coordinator: handle of the `Coordinator` actor.
-        rank: of this process.
-        group: number of the worker group.
-        objects: those of the session.
-    """
+    """Reports, every `INTERVAL_S`, what a step takes this rank and for what it waits."""
 
     def __init__(self, coordinator: Any, rank: int, group: int, objects: Iterable[Any]) -> None:
         self._coordinator, self._rank, self._group = coordinator, rank, group
@@ -67,13 +60,7 @@ class TimesReporter:
 
 
 class UseReporter:
-    """Reports memory and accelerators until it is closed; also of code without a session.
-
-    Args:
-        coordinator: handle of the `Coordinator` actor.
-        rank: of this process.
-        group: number of the worker group.
-    """
+    """Reports memory and accelerators until it is closed; also of code without a session."""
 
     def __init__(self, coordinator: Any, rank: int, group: int) -> None:
         self._coordinator, self._rank, self._group = coordinator, rank, group
@@ -107,13 +94,7 @@ _FLUSH_S = 10.0
 
 
 class ReportRecorder:
-    """The reports of one rank. Training only appends to a queue in memory.
-
-    Args:
-        coordinator: handle of the `Coordinator` actor.
-        rank: of this process.
-        group: number of the worker group.
-    """
+    """The reports of one rank, of which rank 0 sends its own; training only appends to a queue."""
 
     def __init__(self, coordinator: Any, rank: int, group: int) -> None:
         self._coordinator, self._group, self._sends = coordinator, group, rank == 0
