@@ -128,7 +128,7 @@ class TimeAccounting:
         # code without a session did after its last report is done again, and nobody has seen it.
         self._losses += again > 0 or unmeasured
         productive = self._seconds.productive
-        kept = self._productive_up_to(resumed_step) if self._samples else 0.0
+        kept = self._productive_up_to(resumed_step)
         if self._resumed_from is None:
             self._resumed_from, self._restored_from = resumed_step, restored_from
         self._seconds = self._seconds.model_copy(
