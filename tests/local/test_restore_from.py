@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from support.local_runs import Run
 from trainingrun.local.ray_nodes import LocalRay
@@ -186,22 +187,43 @@ def test_a_damaged_checkpoint_is_passed_over_unless_its_step_is_wanted(
     assert steps_of(exact) == []
 
 
+def hold_what_nobody_can_read(folder: Path) -> None:
+    content = torch.load(folder / "session.pt", weights_only=True)
+    content["objects"]["unreadable"] = 2**3000
+    torch.save(content, folder / "session.pt")
+
+
+def hold_a_tensor_of_another_type(folder: Path) -> None:
+    tensors = load_file(folder / "state-0.safetensors")
+    halves = {key: tensor.half() for key, tensor in tensors.items()}
+    save_file(halves, folder / "state-0.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (hold_what_nobody_can_read, "session.pt cannot be read"),
+        (hold_a_tensor_of_another_type, "state-0.safetensors does not hold"),
+    ],
+)
 def test_a_checkpoint_that_was_committed_and_cannot_be_read_is_passed_over(
-    linear: Callable[..., Run], source: Run, undisturbed: str
+    linear: Callable[..., Run],
+    source: Run,
+    undisturbed: str,
+    change: Callable[[Path], None],
+    said: str,
 ) -> None:
     newest = manifest.committed(source.bucket)[-1]
-    state = folder_of(source) / newest.path / "session.pt"
-    content = torch.load(state, weights_only=True)
-    content["objects"]["unreadable"] = 2**3000
-    torch.save(content, state)
-    whole = manifest.digest_folder(state.parent)
+    folder = folder_of(source) / newest.path
+    change(folder)
+    whole = manifest.digest_folder(folder)
     changed = newest.model_copy(update={"files": {name: whole[name] for name in newest.files}})
     source.bucket.put(newest.key, changed.model_dump_json(by_alias=True).encode())
     older = steps_of(source)[-2]
     run = linear(source, steps=STEPS)
     assert run.drive() == 0, run.log()
     assert run.progress().resumed_from_step == older < STEPS // 2
-    assert "session.pt cannot be read" in why_skipped(run)
+    assert said in why_skipped(run)
     assert run.metrics()["weights_sha256"] == undisturbed
 
 

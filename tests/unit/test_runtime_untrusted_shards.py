@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 
 from support.sharded_checkpoints import restore, save_trained
 from support.sharded_models import one_rank, rows, same_part, tensors, whole_model
+from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.fetching import Fetched
 from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
@@ -44,8 +46,17 @@ class Hostile:
 
 
 def refused(folder: Path, said: str) -> None:
+    """Before a worker group restores it, so that the one before counts, and by a restore alone."""
+    reason = snapshot.unreadable(LocalFiles(folder), ["session.pt", "random-0.pt"])
+    assert re.search(said, str(reason))
     with one_rank(0, 2), pytest.raises(DamagedFiles, match=said):
         restore(folder, rows(2), 0)
+
+
+def test_what_is_whole_is_read_by_all_ranks(two_ranks: Path) -> None:
+    for rank in range(2):
+        names = ["session.pt", f"random-{rank}.pt"]
+        assert snapshot.unreadable(LocalFiles(two_ranks), names) is None
 
 
 @pytest.mark.parametrize("name", ["rank-1.safetensors", "rank-0.safetensors"])
@@ -242,6 +253,42 @@ def test_a_hostile_file_of_tensors_is_refused(
 ) -> None:
     rewrite(two_ranks / "rank-0.safetensors", change)
     refused(two_ranks, said)
+
+
+STEP = "optimizer.state.0.step"
+NOT_AS_SAID = rf"state-0\.safetensors does not hold {STEP} as the checkpoint's state says"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(
+            lambda content, offsets: content.update({STEP: torch.zeros(2)}),
+            NOT_AS_SAID,
+            id="another shape",
+        ),
+        pytest.param(
+            lambda content, offsets: content.update({STEP: torch.tensor(0.0).half()}),
+            NOT_AS_SAID,
+            id="another type",
+        ),
+        pytest.param(
+            lambda content, offsets: content.pop(STEP),
+            rf"{STEP} in state-0\.safetensors cannot be read",
+            id="left out",
+        ),
+    ],
+)
+def test_a_tensor_that_is_not_what_the_state_says_is_refused(
+    two_ranks: Path, change: Callable[[Any, Any], Any], said: str
+) -> None:
+    rewrite(two_ranks / "state-0.safetensors", change)
+    refused(two_ranks, said)
+
+
+def test_a_missing_file_of_what_all_ranks_hold_is_refused(two_ranks: Path) -> None:
+    (two_ranks / "state-0.safetensors").unlink()
+    refused(two_ranks, r"lacks state-0\.safetensors, with .*; it was not written whole")
 
 
 @pytest.mark.parametrize(

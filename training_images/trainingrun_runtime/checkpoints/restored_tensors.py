@@ -8,7 +8,7 @@ one. Both come from a bucket, so what they say is compared before anything is co
 
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,15 +80,12 @@ def filled(
                         f"({value.layout}, {value.dtype}) of which no parts can be read"
                     )
                 return value
-            said = read_description(value)
-            if said is None:
-                raise DamagedFiles(f"the checkpoint does not say which tensor {place} is")
+            said = _said(place, value)
             if said.file is not None and not is_sharded(target):
                 found = whole.read(place, said)
                 # A model copies it into its own tensors, others may keep it, and with it the file.
                 return found if isinstance(thing, torch.nn.Module) else found.clone()
-            if said.key in targets:
-                raise DamagedFiles(f"the checkpoint names {said.key} for two tensors")
+            _require_new(said, targets)
             targets[said.key] = _target(place, said, target)
             return targets[said.key].tensor
 
@@ -96,6 +93,46 @@ def filled(
     if targets:
         _read(targets, files)
     return trees_filled
+
+
+def require_held(trees: Mapping[str, Any], files: RestoredFiles) -> None:
+    """Make sure that the files hold the tensors that the saved states describe; reads headers.
+
+    Args:
+        trees: encoded states by the objects' names.
+        files: of the checkpoint.
+
+    Raises:
+        DamagedFiles: a tensor is missing, or is not what it should be.
+    """
+    whole, parts = _WholeTensors(files), dict[str, _Described]()
+
+    def require(place: str, value: Any) -> Any:
+        if is_description(value):
+            said = _said(place, value)
+            if said.file is not None:
+                whole.require(place, said)
+            else:
+                _require_new(said, parts)
+                parts[said.key] = _Described(place, said)
+        return value
+
+    for name, tree in trees.items():
+        mapped(tree, name, require)
+    if parts:
+        _saved_parts(parts, files)
+
+
+def _said(place: str, value: Any) -> Description:
+    said = read_description(value)
+    if said is None:
+        raise DamagedFiles(f"the checkpoint does not say which tensor {place} is")
+    return said
+
+
+def _require_new(said: Description, others: Collection[str]) -> None:
+    if said.key in others:
+        raise DamagedFiles(f"the checkpoint names {said.key} for two tensors")
 
 
 def require_place(name: str, thing: Stateful, state: Encoded) -> None:
@@ -166,6 +203,16 @@ class _WholeTensors:
         Raises:
             DamagedFiles: it is not in the file that should have it, or is another one.
         """
+        self.require(place, said)
+        found: torch.Tensor = self._opened[str(said.file)].get_tensor(said.key)
+        return found if said.order is None else _in_order(found, said.order)
+
+    def require(self, place: str, said: Description) -> None:
+        """Make sure that a tensor is there; only the header is read.
+
+        Raises:
+            DamagedFiles: it is not in the file that should have it, or is another one.
+        """
         name = str(said.file)
         if name not in self._opened:
             if name not in self._files.names():
@@ -174,10 +221,17 @@ class _WholeTensors:
                 )
             self._opened[name] = opened(self._files.path(name))
         with readable(f"{place} in {name}"):
-            found: torch.Tensor = self._opened[name].get_tensor(said.key)
-        if tuple(found.shape) != said.shape or found.dtype is not said.dtype:
+            found = self._opened[name].get_slice(said.key)
+            shape, dtype = tuple(found.get_shape()), tensor_files.TYPES.get(found.get_dtype())
+        if shape != said.shape or dtype is not said.dtype:
             raise DamagedFiles(f"{name} does not hold {place} as the checkpoint's state says")
-        return found if said.order is None else _in_order(found, said.order)
+
+
+class _Described(NamedTuple):
+    """A tensor of which the ranks' files have parts."""
+
+    place: str
+    said: Description
 
 
 class _Target(NamedTuple):
@@ -206,9 +260,42 @@ def _target(place: str, said: Description, target: torch.Tensor | None) -> _Targ
 
 def _read(targets: Mapping[str, _Target], files: RestoredFiles) -> None:
     """Fill the targets, which are given by the tensors' names in the files."""
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+    described = {key: _Described(place, said) for key, (place, said, _) in targets.items()}
+    reader, saved, headers = _saved_parts(described, files)
+    wanted = {key: t.tensor for key, t in targets.items() if key in saved.state_dict_metadata}
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner(wanted, saved, is_coordinator=False)
+    reader.set_up_storage_reader(saved, is_coordinator=False)
+    plan = planner.create_local_plan()
+    for item in plan.items:
+        stored = saved.storage_data[item.storage_index]
+        name = Path(stored.relative_path).name
+        path = files.path(name)
+        with readable(name), path.open("rb") as whole:
+            header = tensor_files.header_of(whole)
+        if header != headers[name]:
+            raise DamagedFiles(f"{name} was changed while it was restored")
+        stored.relative_path = str(path)
+    with torch.no_grad(), readable("a file of the checkpoint's tensors"):
+        reader.read_data(plan, planner)
+
+
+def _saved_parts(
+    described: Mapping[str, _Described], files: RestoredFiles
+) -> tuple[Any, Any, Mapping[str, bytes]]:
+    """What PyTorch reads parts with, what it knows of them, and the headers of their files.
+
+    Args:
+        described: by the tensors' names in the files.
+        files: of the checkpoint.
+
+    Raises:
+        DamagedFiles: one of the tensors is not there as a whole, or is of another type.
+    """
     # Imported here: it takes seconds, and most runs need none of it.
     from torch.distributed.checkpoint import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.metadata import Metadata
 
     headers = {}
@@ -224,35 +311,23 @@ def _read(targets: Mapping[str, _Target], files: RestoredFiles) -> None:
         reader = HuggingFaceStorageReader(folder)
         with readable("what the checkpoint's files say of their tensors"):
             saved: Metadata = reader.read_metadata()
-        wanted = {}
-        for key, (place, said, tensor) in targets.items():
-            metadata = saved.state_dict_metadata.get(key)
-            if metadata is None and tensor.numel():
+    for key, (place, said) in described.items():
+        metadata = saved.state_dict_metadata.get(key)
+        if metadata is None:
+            if math.prod(said.shape):
                 raise DamagedFiles(f"the checkpoint has no part of {key}; it was not written whole")
-            if metadata is not None:
-                wanted[key] = tensor
-                # Two ranks may have saved the same part; one of them is enough.
-                metadata.chunks = list(
-                    {(tuple(c.offsets), tuple(c.sizes)): c for c in metadata.chunks}.values()
-                )
-                require_whole(place, said.shape, metadata.chunks)
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        planner.set_up_planner(wanted, saved, is_coordinator=False)
-        reader.set_up_storage_reader(saved, is_coordinator=False)
-        plan = planner.create_local_plan()
-        for item in plan.items:
-            stored, target = saved.storage_data[item.storage_index], targets[item.dest_index.fqn]
+            continue
+        # Two ranks may have saved the same part; one of them is enough.
+        metadata.chunks = list(
+            {(tuple(c.offsets), tuple(c.sizes)): c for c in metadata.chunks}.values()
+        )
+        require_whole(place, said.shape, metadata.chunks)
+    for index, stored in saved.storage_data.items():
+        part = described.get(index.fqn)
+        if part is not None and stored.dtype is not part.said.dtype:
             name = Path(stored.relative_path).name
-            if stored.dtype is not target.said.dtype:
-                raise DamagedFiles(f"{name} has a part of {target.place} of type {stored.dtype}")
-            path = files.path(name)
-            with readable(name), path.open("rb") as whole:
-                header = tensor_files.header_of(whole)
-            if header != headers[name]:
-                raise DamagedFiles(f"{name} was changed while it was restored")
-            stored.relative_path = str(path)
-        with torch.no_grad(), readable("a file of the checkpoint's tensors"):
-            reader.read_data(plan, planner)
+            raise DamagedFiles(f"{name} has a part of {part.place} of type {stored.dtype}")
+    return reader, saved, headers
 
 
 def require_whole(place: str, shape: tuple[int, ...], parts: Iterable[Any]) -> None:

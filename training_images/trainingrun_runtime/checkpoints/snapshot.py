@@ -17,6 +17,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from ..error_text import first_line
+from ..store.storage_errors import DamagedError, StorageError
 from . import (
     present_gradients,
     random_state,
@@ -329,22 +330,30 @@ def unreadable(files: RestoredFiles, names: Collection[str]) -> str | None:
     """Why a session's checkpoint cannot be restored, in a sentence; None: nothing is wrong.
 
     Its files are as they were committed. This is for those that were committed and can be read by
-    nobody, or that lack a rank's file: the checkpoint before it counts then.
+    nobody, or that lack a rank's file or a tensor: the checkpoint before it counts then.
 
     Args:
         files: of the checkpoint.
-        names: those that are read.
+        names: of `session.pt` and the ranks' own files, those that are read; and the headers of the
+            tensors that they describe.
+
+    Raises:
+        StorageError: the store does not answer, so it is unknown.
     """
     for name in names:
         try:
             content = _small(files, name)
             for tree in content["objects"].values():
                 decode(_hollow(tree))
+            restored_tensors.require_held(content["objects"], files)
             ranks = content.get("world_size", 0) if content.get("numbers") else 0
             missing = [r for r in range(ranks) if rank_file(r) not in files.names()]
+        except (DamagedError, DamagedFiles) as error:
+            return first_line(error)
+        except StorageError:
+            raise
         except Exception as error:
-            line = first_line(error)
-            return line if isinstance(error, DamagedFiles) else f"{name} cannot be read: {line}"
+            return f"{name} cannot be read: {first_line(error)}"
         if missing:
             return f"it lacks {rank_file(missing[0])}, of one of its {ranks} ranks"
     return None

@@ -24,7 +24,7 @@ _NAME = re.compile(rf"({STATE_TENSORS}|{RANK_TENSORS})-(0|[1-9][0-9]{{0,6}})\.sa
 _LENGTH = struct.Struct("<Q")
 _OFFSETS, _OFFSET = "DCP_SHARDING_INFO", "saved_offsets"
 """The names in a header that say where a part lies, as PyTorch writes and reads them."""
-_TYPES = {
+_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -44,6 +44,8 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+TYPES = {name: dtype for dtype, name in _NAMES.items()}
+"""The types that a file can hold, by their names in its header."""
 
 
 class Part(NamedTuple):
@@ -98,7 +100,7 @@ class TensorFile(NamedTuple):
             tensor = self.parts[name].local
             end = begin + tensor.nbytes
             header[name] = {
-                "dtype": _TYPES[tensor.dtype],
+                "dtype": _NAMES[tensor.dtype],
                 "shape": list(tensor.shape),
                 "data_offsets": [begin, end],
             }
@@ -121,7 +123,7 @@ def whole(tensor: torch.Tensor) -> Part:
 
 def fits(tensor: torch.Tensor) -> bool:
     """Whether such a file can hold the tensor: it is dense, and of a type that the format has."""
-    return tensor.layout is torch.strided and tensor.dtype in _TYPES
+    return tensor.layout is torch.strided and tensor.dtype in _NAMES
 
 
 def file_name(kind: str, rank: int) -> str:
