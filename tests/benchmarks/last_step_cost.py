@@ -23,9 +23,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from trainingrun_runtime import random_numbers  # noqa: E402
-from trainingrun_runtime.checkpoints.accumulated_gradients import (  # noqa: E402
-    AccumulatedGradients,
-)
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients  # noqa: E402
 from trainingrun_runtime.checkpoints.snapshot import Position  # noqa: E402
 from trainingrun_runtime.checkpoints.stateful_objects import restorable  # noqa: E402
 from trainingrun_runtime.survivors.last_step import LastStep  # noqa: E402

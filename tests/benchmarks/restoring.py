@@ -17,21 +17,21 @@ from trainingrun_runtime import Session
 from trainingrun_runtime.store import manifest
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest
-from trainingrun_runtime.worker import begin_from
+from trainingrun_runtime.worker import restore
 
 STEPS = 3
 RANGE, READERS = 8 * 1024 * 1024, 8
 
-_agree = begin_from.agree
+_agree = restore.agree
 _searched: list[float] = []
 
 
-def _noted(*arguments: Any) -> begin_from.Beginning:
+def _noted(*arguments: Any) -> restore.Chosen:
     _searched.append(time.time())
     return _agree(*arguments)
 
 
-begin_from.agree = _noted
+restore.agree = _noted
 
 
 def whole(config: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ def work(rank: int, port: int, rounds: int, steps: int, step_s: float, results: 
                 of_way.steps.append(time.perf_counter() - began)
             of_way.cpu.append((time.process_time() - used) / steps)
             if consensus is not None:
-                consensus.settle()
+                consensus.agreed()
             dist.barrier()
     if rank == 0:
         results.put(costs)

@@ -147,7 +147,7 @@ def test_what_cannot_be_loaded_is_named(run: tuple[Bucket, list[nn.Linear]]) -> 
     content = bucket.get(f"{key}/session.pt")
     assert content is not None
     bucket.put(f"{key}/session.pt", content[:-1] + b"x")
-    with pytest.raises(DamagedError, match=r"session.pt is damaged: it is not as committed"):
+    with pytest.raises(DamagedError, match=r"session.pt has another content than was committed"):
         load(bucket, newest.uri, model)
     assert load(bucket, bucket.root, model).step == 10, "the newest intact one"
     assert torch.equal(model.weight, models[0].weight)

@@ -60,7 +60,7 @@ def test_a_lost_rank_is_noticed_at_once(found: dict[str, Any]) -> None:
 def test_a_rank_that_trains_alone_agrees_with_itself() -> None:
     alone = StepConsensus(timeout_s=1.0)
     assert alone.exchange(Place.STEP, StepValues(command=1, step=1)) == StepValues()
-    assert alone.under_way()() == alone.settle() == StepValues(command=1, step=1)
+    assert alone.under_way()() == alone.agreed() == StepValues(command=1, step=1)
     assert alone.gather([7]) == [[7]]
 
 

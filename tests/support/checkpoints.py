@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainingrun_runtime.checkpoints import streamed_files
+from trainingrun_runtime.checkpoints import upload
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest, commit, digest_folder
 
@@ -65,4 +65,4 @@ def write(files: Mapping[str, Any], folder: Path) -> None:
     """Write a rank's files of a checkpoint into a folder of this machine."""
     bucket = Bucket.open(folder.as_uri())
     for name, content in files.items():
-        streamed_files.write(bucket, name, content)
+        upload.write(bucket, name, content)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainingrun_runtime.checkpoints.fetching import STATE_FILE
+from trainingrun_runtime.checkpoints.downloads import STATE_FILE
 from trainingrun_runtime.examples import linear
 from trainingrun_runtime.worker.worker import this_worker
 

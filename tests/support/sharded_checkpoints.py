@@ -9,7 +9,7 @@ import torch
 from support import checkpoints
 from support.sharded_models import Layout, a_model, one_rank, tensors
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
-from trainingrun_runtime.checkpoints.restored_files import LocalFiles, RestoredFiles
+from trainingrun_runtime.checkpoints.downloads import LocalFiles, RestoredFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
 
 

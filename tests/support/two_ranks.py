@@ -30,8 +30,8 @@ def work(rank: int, port: int, results: Any, given_up: Any) -> None:
         Place.STEP, StepValues(stop=rank == 1, step=2)
     ).command
     result = consensus.under_way()
-    found["stop"] = consensus.settle().stop
-    found["known to another thread"] = result() == consensus.settle()
+    found["stop"] = consensus.agreed().stop
+    found["known to another thread"] = result() == consensus.agreed()
     consensus.barrier()
     found["gathered"] = consensus.gather([rank, 10 * rank])
     try:
@@ -51,7 +51,7 @@ def work(rank: int, port: int, results: Any, given_up: Any) -> None:
         result = consensus.under_way()
         found["unknown while a rank is silent"] = result() is None
         try:
-            consensus.settle()
+            consensus.agreed()
         except (RuntimeError, ConnectionError):
             found["waited"] = time.monotonic() - began
             found["unknown after it failed"] = result() is None

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from trainingrun_runtime.checkpoints import accumulated_gradients as module
-from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
+from trainingrun_runtime.checkpoints import gradients
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 
 
 class Training:
@@ -80,7 +80,7 @@ def test_gradients_that_another_optimizer_has_used_do_not_wait(training: Trainin
 def test_checkpoints_do_not_wait_for_an_optimizer_that_rests(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RESTS_AFTER", 3)
+    monkeypatch.setattr(gradients, "RESTS_AFTER", 3)
     training.step(used=True)
     held = []
     for _ in range(4):

@@ -5,8 +5,11 @@ import math
 import pytest
 
 from trainingrun_protocol.contract import ContractCheckpoints
-from trainingrun_runtime.session.checkpoint_interval import CheckpointInterval, automatic_s
-from trainingrun_runtime.session.save_cost import SaveCost
+from trainingrun_runtime.session.checkpoint_interval import (
+    CheckpointInterval,
+    SaveCost,
+    automatic_s,
+)
 from trainingrun_runtime.store.lease import LossHistory
 
 HOUR_S = 3600.0

@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from support import checkpoints
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
+from trainingrun_runtime.checkpoints.downloads import LocalFiles
 from trainingrun_runtime.checkpoints.encoding import NotSavable
-from trainingrun_runtime.checkpoints.fingerprint import fingerprint
-from trainingrun_runtime.checkpoints.restored_files import LocalFiles
 from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.checkpoints.state_comparison import fingerprint
 from trainingrun_runtime.checkpoints.stateful_objects import NotRestorable, replicated, restorable
 from trainingrun_runtime.checkpoints.tensor_files import TensorFile, whole
 
@@ -241,7 +241,7 @@ def test_a_missing_file_of_a_rank_is_no_rank_without_one(tmp_path: Path) -> None
 def test_after_survivors_have_saved_no_rank_needs_a_file_of_its_own(tmp_path: Path) -> None:
     states = snapshot.encoded({"a": Counter(5)}, {"a"})
     trees = {name: state.tree for name, state in states.items()}
-    checkpoints.write(snapshot.shared(trees, (), Position(step=7), 2), tmp_path)
+    checkpoints.write(snapshot.shared(trees, Position(step=7), 2), tmp_path)
     assert snapshot.unreadable(LocalFiles(tmp_path), ["session.pt"]) is None
     found = Counter()
     snapshot.restore(LocalFiles(tmp_path), {"a": found}, 1, 2)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainingrun_runtime.checkpoints.fingerprint import _sums, fingerprint, sums_of_device
+from trainingrun_runtime.checkpoints.state_comparison import _sums, fingerprint, sums_of_device
 
 LARGE = 150_000
 

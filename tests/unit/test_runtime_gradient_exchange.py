@@ -11,10 +11,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.survivors.gradient_exchange import GradientExchange
-from trainingrun_runtime.survivors.noted_steps import NotedSteps
+from trainingrun_runtime.survivors.noted_steps import GradientExchange, NotedSteps
 from trainingrun_runtime.survivors.watched_tensors import NotWhole
 from trainingrun_runtime.worker.step_consensus import StepValues
 
@@ -123,7 +122,7 @@ def test_no_rank_offers_its_own_weights_for_all_once_training_is_local() -> None
         gradients.step_begins()
 
     training.step()
-    steps.begin(parts, 0, gradients, {"model"}, set, lambda: [0, 0])
+    steps.begin(parts, 0, gradients, {"model"}, (), lambda: [0, 0])
     note(1)
     assert steps.last().noted().position.step == 1
     with training.model.no_sync():

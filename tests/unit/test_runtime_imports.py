@@ -16,6 +16,8 @@ LIGHT = [
     # Where only the extra `cli` is installed:
     ("trainingrun_runtime.results", "ray"),
     ("trainingrun_runtime.results", "torch"),
+    ("trainingrun_runtime.checkpoints.downloads", "ray"),
+    ("trainingrun_runtime.checkpoints.downloads", "torch"),
     ("trainingrun_runtime.store.metrics_table", "ray"),
     ("trainingrun_runtime.store.retention", "ray"),
 ]

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import decode
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import KeptState, SmallState, restorable
-from trainingrun_runtime.survivors import note_time
-from trainingrun_runtime.survivors.gradient_exchange import GradientExchange
-from trainingrun_runtime.survivors.kept_steps import KeptSteps
-from trainingrun_runtime.survivors.noted_steps import NotedSteps
+from trainingrun_runtime.survivors import last_step
+from trainingrun_runtime.survivors.last_step import KeptSteps
+from trainingrun_runtime.survivors.noted_steps import GradientExchange, NotedSteps
 from trainingrun_runtime.survivors.watched_tensors import NotCovered, NotWhole
 from trainingrun_runtime.worker.step_consensus import StepValues
 
@@ -150,7 +149,7 @@ def digest(training: Training) -> int:
 def test_notes_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
     training.step()
-    monkeypatch.setattr(note_time, "ADVANCE_S", -1.0)
+    monkeypatch.setattr(last_step, "ADVANCE_S", -1.0)
     training.step()
     with pytest.raises(NotWhole, match=r"more than 0\.3 % of the time"):
         training.steps.noted()
@@ -158,7 +157,7 @@ def test_notes_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) 
 
 def begun(objects: dict[str, Any]) -> NotedSteps:
     steps = NotedSteps(seeded=True, world_size=2, exchange=GradientExchange({}))
-    steps.begin(restorable(objects), 0, AccumulatedGradients([]), (), set, lambda: [0, 0])
+    steps.begin(restorable(objects), 0, AccumulatedGradients([]), (), (), lambda: [0, 0])
     return steps
 
 

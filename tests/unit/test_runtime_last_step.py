@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.encoding import decode
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import SmallState, restorable
 from trainingrun_runtime.survivors import last_step as module
@@ -345,7 +345,7 @@ def test_a_request_to_stop_is_part_of_the_position() -> None:
 
 def test_training_that_goes_on_meanwhile_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
-    copied = module.snapshot.copied
+    copied = module.sharded_state.copied
 
     def slowly(state: Any) -> Any:
         copy = copied(state)
@@ -355,10 +355,10 @@ def test_training_that_goes_on_meanwhile_is_noticed(monkeypatch: pytest.MonkeyPa
             training.note()
         return copy
 
-    monkeypatch.setattr(module.snapshot, "copied", slowly)
+    monkeypatch.setattr(module.sharded_state, "copied", slowly)
     with pytest.raises(NotWhole, match="step 2 is no longer the last one"):
         training.handed_out()
-    monkeypatch.setattr(module.snapshot, "copied", copied)
+    monkeypatch.setattr(module.sharded_state, "copied", copied)
     training.step(3)
     training.note()
     assert same(training.handed_out(), training.state())
@@ -439,6 +439,15 @@ def test_the_scale_of_gradients_is_that_of_the_steps_end() -> None:
     restored = torch.amp.GradScaler("cpu")
     restored.load_state_dict(training.handed_out()["scaler"])
     assert dict(restored.state_dict()) == then
+
+
+def test_a_scaler_that_is_turned_off_keeps_no_step_from_being_noted() -> None:
+    training = Training(norm=False)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    training.last = LastStep({**training.objects, "scaler": scaler}, 0, training.gradients)
+    training.step(2)
+    training.note()
+    assert training.handed_out()["scaler"] == {}
 
 
 class Counts(SmallState):

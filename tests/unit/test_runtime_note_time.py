@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from trainingrun_runtime.survivors.note_time import ADVANCE_S, SHARE, NoteTime
+from trainingrun_runtime.survivors.last_step import ADVANCE_S, SHARE, NoteTime
 
 
 @pytest.fixture

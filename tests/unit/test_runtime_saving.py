@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainingrun_runtime.checkpoints.checkpoint_upload import CheckpointUpload
+from trainingrun_runtime.checkpoints.upload import CheckpointUpload
 from trainingrun_runtime.session import saving as module
 from trainingrun_runtime.session.saving import Saving
 from trainingrun_runtime.store.bucket import Bucket

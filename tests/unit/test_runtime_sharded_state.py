@@ -31,9 +31,9 @@ from support.sharded_models import (
     whole_model,
 )
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
-from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
+from trainingrun_runtime.checkpoints.downloads import LocalFiles
 from trainingrun_runtime.checkpoints.encoding import NotSavable
-from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.restored_tensors import DoesNotFit
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.survivors.last_step import LastStep
@@ -252,7 +252,7 @@ def test_ranks_that_hold_each_part_once_save_the_last_step_together(
             trees = {name: state.tree for name, state in taken.items()}
             parts = {place: part for state in taken.values() for place, part in state.parts.items()}
             files = snapshot.rank_tensors(parts, rank)
-            files |= snapshot.shared(trees, (), Position(step=7), HSDP.ranks)
+            files |= snapshot.shared(trees, Position(step=7), HSDP.ranks)
             checkpoints.write(files, tmp_path)
     found, wanted = restore(tmp_path, WHOLE, 0), tensors(*whole_model(trained=True))
     assert found.keys() == wanted.keys()

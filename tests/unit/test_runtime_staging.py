@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from support import checkpoints
 from trainingrun_runtime.checkpoints import snapshot
-from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.downloads import LocalFiles
+from trainingrun_runtime.checkpoints.sharded_state import mapped
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.staging import (
     PIECE,
@@ -25,9 +26,13 @@ from trainingrun_runtime.checkpoints.state_comparison import Comparison
 LARGE = SMALL  # of four bytes each
 
 
+def placed(staging: Staging, state: Any) -> Any:
+    return mapped(state, "", lambda _, tensor: staging.placed(tensor))
+
+
 def copied(staging: Staging, state: Any) -> Any:
     staging.begin()
-    found = staging.placed(state)
+    found = placed(staging, state)
     staging.copy()
     return found
 
@@ -109,7 +114,7 @@ def test_memory_that_cannot_be_pinned_is_used_as_it_is() -> None:
 def made(staging: Staging, state: Any) -> Any:
     """The places, their memory made."""
     staging.begin()
-    places = staging.placed(state)
+    places = placed(staging, state)
     staging.make_memory()
     return places
 
@@ -158,7 +163,8 @@ def test_a_session_saves_into_the_memory_that_was_made() -> None:
     optimizer.step()
     objects = {"model": model, "optimizer": optimizer}
     staging, same = Staging(), Comparison({"optimizer"}, {})
-    snapshot.make_memory(snapshot.encoded(objects, objects), same, 0, 2, staging)
+    snapshot.place(snapshot.encoded(objects, objects), same, Position(), 0, 2, staging)
+    staging.make_memory()
     before = places(staging)
     assert len(before) == 3  # the weight, and two of the optimizer; biases are small
     snapshot.take(snapshot.encoded(objects, objects), same, Position(step=1), 0, 2, staging)

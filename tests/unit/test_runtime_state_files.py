@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from support import checkpoints
-from trainingrun_runtime.checkpoints import snapshot, state_comparison, state_files
-from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints import snapshot, state_comparison
+from trainingrun_runtime.checkpoints.downloads import LocalFiles
 from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.checkpoints.state_files import LEAST_FILE
+from trainingrun_runtime.checkpoints.state_comparison import LEAST_FILE
 
 WIDTH = 32
 LAYERS = 9
@@ -24,8 +24,8 @@ LAYERS = 9
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """All sizes are a thousandth."""
-    monkeypatch.setattr(state_files, "LEAST", state_files.LEAST // 1024)
-    monkeypatch.setattr(state_files, "LEAST_FILE", LEAST_FILE // 1024)
+    monkeypatch.setattr(state_comparison, "LEAST", state_comparison.LEAST // 1024)
+    monkeypatch.setattr(state_comparison, "LEAST_FILE", LEAST_FILE // 1024)
 
 
 def a_model(value: float = 0.0, layers: int = LAYERS) -> nn.Sequential:
@@ -76,7 +76,7 @@ def test_each_rank_saves_about_as_much_and_restores_all_of_it(tmp_path: Path) ->
     assert sizes.keys() == {
         "session.pt", "state-0.safetensors", "state-1.safetensors", "random-0.pt", "random-1.pt"
     }  # fmt: skip
-    saved = state_files.divided({"model": whole_tree()}, {}, 2).tensors[1].values()
+    saved = state_comparison.divided({"model": whole_tree()}, {}, 2)[1][1].values()
     nbytes = sum(part.local.nbytes for part in saved)
     assert 0 <= nbytes - 5 * 4 * WIDTH**2 < 4 * WIDTH**2, "of ten"
     for rank, ranks in ((0, 2), (1, 2), (2, 3), (0, 1)):
@@ -111,7 +111,7 @@ def test_a_small_state_is_in_one_file(tmp_path: Path) -> None:
 
 def test_of_many_ranks_some_save_and_they_are_spread_over_the_pods() -> None:
     trees = {"it": {str(i): torch.empty(2**10) for i in range(9)}}
-    assert sorted(state_files.divided(trees, {}, 8).tensors) == [0, 4], "36 KiB are two files"
+    assert sorted(state_comparison.divided(trees, {}, 8)[1]) == [0, 4], "36 KiB are two files"
 
 
 def test_what_safetensors_does_not_have_stays_with_what_is_no_tensor() -> None:
@@ -122,11 +122,11 @@ def test_what_safetensors_does_not_have_stays_with_what_is_no_tensor() -> None:
         "text": "x" * 10**5,
     }
     trees = {"it": {**others, **{str(i): torch.empty(2**12) for i in range(2)}}}
-    divided = state_files.divided(trees, {}, 2)
-    assert {rank: list(parts) for rank, parts in divided.tensors.items()} == {
+    described, tensors = state_comparison.divided(trees, {}, 2)
+    assert {rank: list(parts) for rank, parts in tensors.items()} == {
         0: ["it.0"], 1: ["it.1"]
     }  # fmt: skip
-    assert all(divided.trees["it"][name] is other for name, other in others.items())
+    assert all(described["it"][name] is other for name, other in others.items())
 
 
 def test_dimensions_keep_their_order_in_memory(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Loops over steps that are left and begun again, also by a run that was interrupted meanwhile."""
 
-from trainingrun_runtime.session.step_loops import Loops
+from trainingrun_runtime.session.session_context import Loops
 
 
 def test_a_loop_that_was_left_goes_on_when_it_is_begun_again() -> None:

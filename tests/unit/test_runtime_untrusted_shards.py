@@ -18,8 +18,7 @@ from safetensors.torch import save_file
 from support.sharded_checkpoints import restore, save_trained
 from support.sharded_models import one_rank, rows, same_part, tensors, whole_model
 from trainingrun_runtime.checkpoints import snapshot
-from trainingrun_runtime.checkpoints.fetching import Fetched
-from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.downloads import Fetched, LocalFiles
 from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
 from trainingrun_runtime.store import manifest, verification
 from trainingrun_runtime.store.bucket import Bucket

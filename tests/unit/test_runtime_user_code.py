@@ -18,7 +18,7 @@ from trainingrun_protocol.contract import (
 )
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.storage_retry import StorageRetry
-from trainingrun_runtime.worker import requirements, user_code
+from trainingrun_runtime.worker import user_code
 from trainingrun_runtime.worker.user_code import CodeError, UserCode, prepare, unpack
 
 
@@ -190,8 +190,8 @@ def test_a_requirement_that_cannot_be_installed_is_named(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     (tmp_path / "a").mkdir()
-    with pytest.raises(requirements.Uninstallable, match=sentence) as refused:
-        requirements.install(["pytest", wanted], tmp_path / "a" / "packages")
+    with pytest.raises(user_code.Uninstallable, match=sentence) as refused:
+        user_code.install(["pytest", wanted], tmp_path / "a" / "packages")
     assert str(tmp_path) not in str(refused.value)
 
 
@@ -203,8 +203,8 @@ def test_an_index_that_does_not_answer_is_no_error_of_the_requirement(
     monkeypatch.setenv("PIP_RETRIES", "1")
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     (tmp_path / "a").mkdir()
-    with caplog.at_level("INFO"), pytest.raises(requirements.IndexSilent) as refused:
-        requirements.install(["absent"], tmp_path / "a" / "packages")
+    with caplog.at_level("INFO"), pytest.raises(user_code.IndexSilent) as refused:
+        user_code.install(["absent"], tmp_path / "a" / "packages")
     assert "hidden" not in caplog.text + str(refused.value)
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from support import checkpoints
 from support.sharded_models import HSDP, a_model, one_rank
 from trainingrun_runtime.checkpoints import snapshot
-from trainingrun_runtime.checkpoints.accumulated_gradients import AccumulatedGradients
+from trainingrun_runtime.checkpoints.downloads import LocalFiles
 from trainingrun_runtime.checkpoints.encoding import decode
-from trainingrun_runtime.checkpoints.restored_files import LocalFiles
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.state_comparison import Comparison
 from trainingrun_runtime.survivors.last_step import LastStep

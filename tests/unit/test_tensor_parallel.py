@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from support.sharded_models import one_rank
-from trainingrun_runtime.session.tensor_parallel import first_of_group
+from trainingrun_runtime.random_numbers import first_of_group
 
 PLAN = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 

@@ -1,10 +1,13 @@
-"""Random numbers that follow from a seed and a place in the training, and from nothing before."""
+"""The random numbers of a process, of PyTorch, NumPy and Python: from a seed, or as they were.
+
+With a seed they follow from it and from a place in the training, and from nothing before.
+"""
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import SupportsInt
+from typing import Any, SupportsInt
 
 import numpy as np
 import torch
@@ -74,3 +77,88 @@ def _begin_on_cpu(number: int) -> None:
     torch.default_generator.manual_seed(number)
     np.random.seed(number % 2**32)
     random.seed(number)
+
+
+def current() -> dict[str, Any]:
+    """The state of all generators, in a form that `torch.save` writes; tensors are not copied."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": [s.cpu() for s in torch.cuda.get_rng_state_all()]
+        if torch.cuda.is_available()
+        else [],
+        "numpy": [str(kind), [int(k) for k in keys], int(position), int(has_gauss), float(gauss)],
+        "python": random.getstate(),
+    }
+
+
+def put_back(state: Mapping[str, Any]) -> None:
+    """Have all of them draw what they would have drawn after `current`.
+
+    GPUs are left alone where there is another number of them.
+    """
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
+        torch.cuda.set_rng_state_all(state["cuda"])
+    kind, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))
+    version, numbers, gauss_next = state["python"]
+    random.setstate((version, tuple(numbers), gauss_next))
+
+
+def first_of_group(objects: Iterable[Any], rank: int) -> int:
+    """The lowest of the ranks that share this rank's matrices; the rank itself without such.
+
+    These ranks compute the same of the same samples, but for their parts of the matrices. With
+    dropout of their own, what each of them holds whole, such as a bias, would differ from then on.
+
+    Args:
+        objects: of the session; models among them are looked at.
+        rank: of this process.
+    """
+    groups = (_group(thing) for thing in objects if isinstance(thing, torch.nn.Module))
+    return min((min(group) for group in groups if group), default=rank)
+
+
+def _group(model: torch.nn.Module) -> frozenset[int]:
+    """The ranks over which a parameter is split, other than by FSDP2; with this one, if any."""
+    of_fsdp = set(_ranks_of_fsdp(model))
+    found: frozenset[int] = frozenset()
+    for parameter in model.parameters():
+        mesh = getattr(parameter, "device_mesh", None)  # of a DTensor
+        if mesh is None or mesh.get_coordinate() is None:
+            continue
+        split = {
+            dim
+            for dim, placement in enumerate(parameter.placements)
+            if not placement.is_replicate()
+            and not any(_along(mesh, {dim}) <= ranks for ranks in of_fsdp)
+        }
+        if split:
+            found |= _along(mesh, split)
+    return found
+
+
+def _ranks_of_fsdp(model: torch.nn.Module) -> Iterator[frozenset[int]]:
+    """For each dimension of FSDP2's meshes the ranks along it, this one among them.
+
+    Read for torch 2.13: `torch/distributed/fsdp/_fully_shard/_fsdp_state.py`.
+    """
+    for module in model.modules():
+        if not hasattr(module, "_get_fsdp_state"):
+            continue
+        state = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        if groups is None:  # an older PyTorch has one for each module, at most
+            groups = [state._fsdp_param_group] if state._fsdp_param_group else []
+        for group in groups:
+            mesh = group.mesh_info.mesh
+            yield from (_along(mesh, {dim}) for dim in range(mesh.ndim))
+
+
+def _along(mesh: Any, dims: set[int]) -> frozenset[int]:
+    """The ranks whose place on the mesh differs from this one's in these dimensions alone."""
+    place = tuple(
+        slice(None) if dim in dims else at for dim, at in enumerate(mesh.get_coordinate())
+    )
+    return frozenset(int(rank) for rank in mesh.mesh[place].flatten())

@@ -9,7 +9,7 @@ results.load(found.best_checkpoint.uri, model)
 
 import importlib
 import json
-import tempfile
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainingrun_protocol.progress import ProgressResult, SweepTable
 
+from .checkpoints.downloads import Fetched
 from .store import lease, manifest, retention, run_result, verification
 from .store.bucket import Bucket
 from .store.manifest import CHECKPOINTS, Manifest
@@ -184,12 +185,11 @@ def load(
         StorageError: The store did not answer.
     """
     from .checkpoints import snapshot  # PyTorch
-    from .checkpoints.downloading import VerifiedFiles
     from .checkpoints.stateful_objects import bare
 
     bucket, found = _stored(uri, endpoint, region, trial)
-    with tempfile.TemporaryDirectory(prefix="load-", ignore_cleanup_errors=True) as files:
-        snapshot.restore_alone(VerifiedFiles(bucket, found, Path(files)), name, bare(model))
+    with closing(Fetched(bucket, found)) as files:
+        snapshot.restore_alone(files, name, bare(model))
     return _described(bucket, found)
 
 

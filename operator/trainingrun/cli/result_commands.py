@@ -271,13 +271,13 @@ def download(
 ) -> None:
     """Download a checkpoint, by default the newest intact one; each file is verified."""
     with _opened(place) as bucket:
-        from trainingrun_runtime.checkpoints import downloading
+        from trainingrun_runtime.checkpoints import downloads
         from trainingrun_runtime.store.storage_errors import DamagedError
 
         for found in _wanted(bucket, step, best):
             target = to or Path(f"{views.name_of(bucket.root)}-step-{found.step}")
             try:
-                downloading.download(bucket, found, target)
+                downloads.download(bucket, found, target)
             except DamagedError as error:
                 print_error(f"step {found.step}: {error}")
                 continue

@@ -6,6 +6,7 @@ file of this filesystem is checked against its size and SHA-256 while it is read
 """
 
 import hashlib
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ def offered(bucket: Bucket, manifest: Manifest) -> tuple[str, pyarrow.fs.FileSys
     return view.base, pyarrow.fs.PyFileSystem(view)
 
 
-class _Verified:
+class _Verified(io.RawIOBase):
     """A file of the bucket that fails to be read once it is not what was committed."""
 
     def __init__(self, pieces: Iterator[memoryview], wanted: FileDigest, uri: str) -> None:
@@ -33,32 +34,21 @@ class _Verified:
         self._digest = hashlib.sha256()
         self._left = memoryview(b"")
         self._taken = 0
-        self.closed = False
 
     def readable(self) -> bool:
         return True
 
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes; none at the end."""
-        if size is None or size < 0:
-            return b"".join(iter(lambda: self.read(2**30), b""))
+    def readinto(self, buffer: Any) -> int:
         while not self._left:
             piece = next(self._pieces, None)
             if piece is None:
                 self._check(at_end=True)
-                return b""
+                return 0
             self._take(piece)
-        part, self._left = self._left[:size], self._left[size:]
-        return bytes(part)
-
-    def close(self) -> None:
-        self.closed = True
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
 
     def _take(self, piece: memoryview) -> None:
         self._digest.update(piece)

@@ -120,12 +120,8 @@ def _numbers(value: Any, kind: type) -> dict[str, Any] | None:
     if code is None:
         return None
     try:
-        return {
-            TAG: "numbers",
-            "of": kind.__name__,
-            "as": code,
-            "bytes": array(code, value).tobytes(),
-        }
+        content = array(code, value).tobytes()
+        return {TAG: "numbers", "of": kind.__name__, "as": code, "bytes": content}
     except OverflowError:  # of more than 64 bits
         return None
 
@@ -224,12 +220,9 @@ def _container(value: Any, kind: type, where: str, depth: int) -> dict[str, Any]
         return {TAG: kind.__name__, "items": items}
     if kind is torch.Size:
         return {TAG: "size", "items": [int(n) for n in value]}
-    if kind is range:
-        ends = [_encode(end, where, depth - 1) for end in (value.start, value.stop, value.step)]
-        return {TAG: "range", "items": ends}
-    if kind is slice:
+    if kind in (range, slice):
         parts = [_encode(part, where, depth - 1) for part in (value.start, value.stop, value.step)]
-        return {TAG: "slice", "items": parts}
+        return {TAG: kind.__name__, "items": parts}
     if kind is bytearray:
         return {TAG: "bytearray", "items": [bytes(value)]}
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -237,14 +230,8 @@ def _container(value: Any, kind: type, where: str, depth: int) -> dict[str, Any]
             _encode(item, f"{where}.{f}", depth - 1)
             for f, item in zip(kind._fields, value, strict=True)
         ]
-        fields = list(kind._fields)
-        return {
-            TAG: "namedtuple",
-            "module": kind.__module__,
-            "name": kind.__qualname__,
-            "fields": fields,
-            "items": items,
-        }
+        named = {"module": kind.__module__, "name": kind.__qualname__, "fields": list(kind._fields)}
+        return {TAG: "namedtuple", **named, "items": items}
     return None
 
 
@@ -354,7 +341,7 @@ def _dtype_of_torch(value: Mapping[str, Any]) -> torch.dtype:
 
 _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "int": lambda value: int(value["text"], 16),
-    "numbers": lambda value: _decode_numbers(value),
+    "numbers": _decode_numbers,
     "dict": lambda value: {decode(key): decode(item) for key, item in value["pairs"]},
     "ordered": _ordered,
     "counter": lambda value: Counter(decode(value["items"])),

@@ -20,11 +20,12 @@ from torch.optim.optimizer import Optimizer
 from ..error_text import first_line
 from ..store.storage_errors import StorageError
 from . import tensor_files
+from .downloads import RestoredFiles
 from .encoding import NotSavable, encode
-from .restored_files import RestoredFiles
 from .sharded_state import (
     Description,
     Encoded,
+    entries,
     has_shards,
     is_description,
     is_sharded,
@@ -107,18 +108,15 @@ def require_held(trees: Mapping[str, Any], files: RestoredFiles) -> None:
     """
     whole, parts = _WholeTensors(files), dict[str, _Described]()
 
-    def require(place: str, value: Any) -> Any:
-        if is_description(value):
-            said = _said(place, value)
-            if said.file is not None:
-                whole.require(place, said)
-            else:
-                _require_new(said, parts)
-                parts[said.key] = _Described(place, said)
-        return value
-
-    for name, tree in trees.items():
-        mapped(tree, name, require)
+    for place, value in (entry for name in trees for entry in entries(trees[name], name)):
+        if not is_description(value):
+            continue
+        said = _said(place, value)
+        if said.file is not None:
+            whole.require(place, said)
+        else:
+            _require_new(said, parts)
+            parts[said.key] = _Described(place, said)
     if parts:
         _saved_parts(parts, files)
 
@@ -156,13 +154,7 @@ def require_place(name: str, thing: Stateful, state: Encoded) -> None:
 
 def _places(name: str, thing: Stateful, saved: Any) -> dict[str, torch.Tensor]:
     """This run's tensors by place, and for an optimizer's state, which is made later, new ones."""
-    found: dict[str, torch.Tensor] = {}
-
-    def note(place: str, value: Any) -> Any:
-        found[place] = value
-        return value
-
-    mapped(encode(thing.state_dict(), f"{name}: state_dict()"), name, note)
+    found = dict(entries(encode(thing.state_dict(), f"{name}: state_dict()"), name))
     if isinstance(thing, Optimizer) and isinstance(saved, dict):
         parameters = parameters_of(thing)
         for index, values in saved.get("state", {}).items():
@@ -306,7 +298,7 @@ def _saved_parts(
                 with Path(folder, name).open("wb") as file:
                     file.write(headers[name])
                     # With holes where the tensors are: only a few of them may be needed.
-                    file.truncate(tensor_files.file_size(headers[name]))
+                    file.truncate(files.size(name))
                 safe_open(file.name, framework="pt")
         reader = HuggingFaceStorageReader(folder)
         with readable("what the checkpoint's files say of their tensors"):

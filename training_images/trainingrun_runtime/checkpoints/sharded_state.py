@@ -44,14 +44,10 @@ class Description(NamedTuple):
     """Its dimensions from the outermost one in memory, where that is not their own order."""
 
 
-def _may_be_sharded() -> bool:
-    """Whether DTensor is imported, which takes 2 s: else there is none."""
-    return hasattr(sys.modules.get("torch.distributed.tensor"), "DTensor")
-
-
 def is_sharded(value: object) -> bool:
-    """Whether it is a DTensor."""
-    return _may_be_sharded() and isinstance(value, sys.modules["torch.distributed.tensor"].DTensor)
+    """Whether it is a DTensor; without their module, whose import takes 2 s, there is none."""
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and isinstance(value, kind)
 
 
 def is_description(value: object) -> bool:
@@ -125,6 +121,23 @@ def mapped(value: Any, place: str, change: Callable[[str, Any], Any]) -> Any:
             mapped(item, f"{place}.{index}", change) for index, item in enumerate(value)
         )
     return value
+
+
+def entries(tree: Any, name: str) -> list[tuple[str, Any]]:
+    """The tensors and descriptions in an encoded state, each with its place; see `mapped`."""
+    found: list[tuple[str, Any]] = []
+
+    def note(place: str, value: Any) -> Any:
+        found.append((place, value))
+        return value
+
+    mapped(tree, name, note)
+    return found
+
+
+def copied(state: Any) -> Any:
+    """An encoded state with its tensors in host memory: training continues while it is written."""
+    return mapped(state, "", lambda _, it: it if is_description(it) else it.to("cpu", copy=True))
 
 
 def split(state: Any, name: str) -> Encoded:
@@ -252,7 +265,7 @@ def parts(state: Encoded) -> dict[str, Part]:
     found = {}
     for item in create_default_local_save_plan(dict(state.shards), False).items:
         place, tensor = item.index.fqn, state.shards[item.index.fqn]
-        chunk, local = item.tensor_data.chunk, local_part(tensor)
+        chunk, local = item.tensor_data.chunk, tensor.detach().to_local()
         if type(local) is not torch.Tensor or not tensor_files.fits(local):
             raise NotSavable(
                 f"{place} is a DTensor of {type(local).__name__} ({local.layout}, {local.dtype}), "
@@ -297,13 +310,6 @@ def parts_to_save(
     return found
 
 
-def in_host_memory(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """Copies of the parts: training goes on while they are written."""
-    return {
-        key: part._replace(local=part.local.to("cpu", copy=True)) for key, part in parts.items()
-    }
-
-
 def parts_of_some(state: Encoded) -> dict[str, Part]:
     """Parts of DTensors that are on some ranks alone.
 
@@ -317,12 +323,6 @@ def parts_of_some(state: Encoded) -> dict[str, Part]:
 def held_tensor(tensor: Any) -> torch.Tensor:
     """The very tensor that this rank holds: the tensor itself, or its part of a DTensor."""
     found: torch.Tensor = tensor._local_tensor if is_sharded(tensor) else tensor
-    return found
-
-
-def local_part(tensor: Any) -> torch.Tensor:
-    """This rank's part of a DTensor; not copied."""
-    found: torch.Tensor = tensor.detach().to_local()
     return found
 
 

@@ -3,8 +3,8 @@
 `session.pt` has what all ranks share, from rank 0; `random-<rank>.pt` has what one rank alone has:
 its random numbers, and the state of every object that differs from rank to rank. Both are small:
 tensors are in safetensors files, and described here. `state-<rank>.safetensors` has those that all
-ranks hold alike (`state_files`), `rank-<rank>.safetensors` the parts of those that are sharded, and
-what one rank alone has.
+ranks hold alike (`state_comparison`), `rank-<rank>.safetensors` the parts of those that are
+sharded, and what one rank alone has.
 """
 
 import io
@@ -16,19 +16,18 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from .. import random_numbers
 from ..error_text import first_line
 from ..store.storage_errors import DamagedError, StorageError
 from . import (
-    present_gradients,
-    random_state,
+    gradients,
     restored_tensors,
     sharded_state,
-    state_files,
+    state_comparison,
     tensor_files,
 )
+from .downloads import STATE_FILE, RestoredFiles
 from .encoding import TAG, NotSavable, decode, encode
-from .fetching import STATE_FILE
-from .restored_files import RestoredFiles
 from .restored_tensors import DamagedFiles, readable
 from .sharded_state import Encoded
 from .staging import Staging
@@ -74,7 +73,7 @@ def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str
         if name in names:
             own = thing.state_dict()
             if isinstance(thing, Optimizer) and isinstance(own, dict):
-                own = {**own, present_gradients.KEY: present_gradients.present(thing)}
+                own = {**own, gradients.KEY: gradients.present(thing)}
             state = encode(own, f"{name}: state_dict()")
             found[name] = sharded_state.split(state, name)
             restored_tensors.require_place(name, thing, found[name])
@@ -90,12 +89,11 @@ def try_out(states: Mapping[str, Encoded]) -> None:
     for name, state in states.items():
         sharded_state.parts(state)
         _require_readable(name, state.tree)
-        tensors: dict[str, Part] = {}
-
-        def note(place: str, tensor: torch.Tensor, found: dict[str, Part] = tensors) -> Any:
-            found[place] = tensor_files.whole(tensor)
-
-        sharded_state.taken_out(state.tree, name, note)
+        tensors = {
+            place: tensor_files.whole(value)
+            for place, value in sharded_state.entries(state.tree, name)
+            if isinstance(value, torch.Tensor) and tensor_files.fits(value)
+        }
         if len(tensors) > MANY:
             TensorFile(tensors).require_header()
 
@@ -159,24 +157,12 @@ def take(
         staging: memory of the former checkpoint, which is overwritten. None: new memory.
     """
     staging = staging or Staging()
-    files = _placed(states, comparison, position, rank, world_size, staging)
+    files = place(states, comparison, position, rank, world_size, staging)
     staging.copy()
     return files
 
 
-def make_memory(
-    states: Mapping[str, Encoded],
-    comparison: Comparison,
-    rank: int,
-    world_size: int,
-    staging: Staging,
-) -> None:
-    """Begin to make the memory for the first checkpoint, beside training; see `take`."""
-    _placed(states, comparison, Position(), rank, world_size, staging)
-    staging.make_memory()
-
-
-def _placed(
+def place(
     states: Mapping[str, Encoded],
     comparison: Comparison,
     position: Position,
@@ -184,7 +170,7 @@ def _placed(
     world_size: int,
     staging: Staging,
 ) -> dict[str, Any]:
-    """The files, with places for the tensors' copies."""
+    """The files of `take`, with places for the tensors' copies: nothing is copied yet."""
     own = comparison.own
     staging.begin()
     parts: dict[str, Part] = {}
@@ -195,24 +181,19 @@ def _placed(
         if state.shards:
             same = comparison.same_parts.get(name, ())
             parts |= sharded_state.parts_to_save(state, own=name in own, same_parts=same, rank=rank)
-    numbers = copied(random_state.current())
+    numbers = sharded_state.copied(random_numbers.current())
     files: dict[str, Any] = {rank_file(rank): {**numbers, "objects": mine}}
     alike = {name: state.tree for name, state in states.items() if name not in own}
     leave = staging.placed if rank == 0 else lambda tensor: tensor
-    trees, tensors = state_files.divided(alike, comparison.parameters, world_size, leave)
+    trees, tensors = state_comparison.divided(alike, comparison.parameters, world_size, leave)
     if rank == 0:
         files[STATE_FILE] = _shared(trees, own, position, world_size, numbers=True)
     for kind, found in ((STATE_TENSORS, tensors.get(rank)), (RANK_TENSORS, parts)):
         if found:
-            files[tensor_files.file_name(kind, rank)] = _places(found, staging)
+            files[tensor_files.file_name(kind, rank)] = TensorFile(
+                {key: it._replace(local=staging.placed(it.local)) for key, it in found.items()}
+            )
     return files
-
-
-def _places(parts: Mapping[str, Part], staging: Staging) -> TensorFile:
-    """A file of these tensors, with places for their copies."""
-    return TensorFile(
-        {key: part._replace(local=staging.placed(part.local)) for key, part in parts.items()}
-    )
 
 
 def _own_tree(
@@ -229,19 +210,16 @@ def _own_tree(
     return sharded_state.taken_out(tree, name, put, staging.placed)
 
 
-def shared(
-    copies: Mapping[str, Any], own: Collection[str], position: Position, world_size: int
-) -> dict[str, Any]:
+def shared(copies: Mapping[str, Any], position: Position, world_size: int) -> dict[str, Any]:
     """The files with what all ranks share, as file name -> content, of one rank that has all of it.
 
     Args:
-        copies: the encoded states, in host memory.
-        own: names of the objects that differ from rank to rank.
+        copies: the encoded states, in host memory, which are the same on all ranks.
         position: how far the training is.
         world_size: how many ranks there are.
     """
-    trees, tensors = state_files.divided(copies, {}, ranks=1)
-    state = _shared(trees, own, position, world_size, numbers=False)
+    trees, tensors = state_comparison.divided(copies, {}, ranks=1)
+    state = _shared(trees, (), position, world_size, numbers=False)
     files: dict[str, Any] = {STATE_FILE: state}
     if tensors:
         files[tensor_files.file_name(STATE_TENSORS, 0)] = TensorFile(tensors[0])
@@ -305,7 +283,7 @@ def restore(
     for name, thing in objects.items():
         _put_back(name, thing, decode(whole[name]), position.step)
     if mine is not None:
-        random_state.put_back(mine)
+        random_numbers.put_back(mine)
     return position
 
 
@@ -407,7 +385,7 @@ def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
     Raises:
         ValueError: it is a model or an optimizer that was made in another way.
     """
-    gradients = state.pop(present_gradients.KEY, ()) if isinstance(thing, Optimizer) else ()
+    had = state.pop(gradients.KEY, ()) if isinstance(thing, Optimizer) else ()
     try:
         thing.load_state_dict(state)
         if isinstance(thing, Optimizer):
@@ -428,7 +406,7 @@ def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
             f"the checkpoint of step {step} does not fit {name} ({reason}); {how}"
         ) from error
     if isinstance(thing, Optimizer):
-        present_gradients.put_back(thing, gradients)
+        gradients.put_back(thing, had)
 
 
 def keep_saved_types(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -461,14 +439,3 @@ def _typed(loaded: Any, saved: Any) -> Any:
     if isinstance(saved, list | tuple) and type(loaded) in (list, tuple):
         return type(loaded)(_typed(one, other) for one, other in zip(loaded, saved, strict=True))
     return loaded
-
-
-def copied(value: Any) -> Any:
-    """An encoded state's deep copy in host memory: training goes on while it is written."""
-    if isinstance(value, torch.Tensor):
-        return value.to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copied(item) for item in value)
-    return value  # the others never change

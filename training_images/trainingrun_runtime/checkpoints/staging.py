@@ -61,15 +61,18 @@ class Staging:
             self._making = None
         self._free, self._used, self._copies = self._used, {}, []
 
-    def placed(self, value: Any) -> Any:
-        """An encoded state with places for its tensors' copies; `copy` fills them."""
-        if isinstance(value, torch.Tensor):
-            return self._place(value)
-        if isinstance(value, dict):
-            return {key: self.placed(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self.placed(item) for item in value)
-        return value  # the others never change
+    def placed(self, value: torch.Tensor) -> torch.Tensor:
+        """The place of a tensor's copy; `copy` fills it."""
+        if value.layout is not torch.strided or value.is_quantized or value.nbytes <= SMALL:
+            return value.to("cpu", copy=True)
+        pinned = is_pinned_for(value)
+        kind = value.dtype, value.shape, value.stride(), pinned
+        same = self._free.get(kind)
+        with torch.inference_mode(False):  # else no other mode could write to it
+            target = same.pop() if same else new_place(value, pinned)
+        self._used.setdefault(kind, []).append(target)
+        self._copies.append((target, value))
+        return target
 
     def copy(self) -> None:
         """Copy all tensors that got a place."""
@@ -99,18 +102,6 @@ class Staging:
         # NumPy, since PyTorch must not be called in a thread that outlives Python's own end.
         bytes_of = [place.view(torch.uint8).numpy() for place in places]
         self._making = begin_behind_training(lambda: _touch(bytes_of, self._wanted))
-
-    def _place(self, value: torch.Tensor) -> torch.Tensor:
-        if value.layout is not torch.strided or value.is_quantized or value.nbytes <= SMALL:
-            return value.to("cpu", copy=True)
-        pinned = is_pinned_for(value)
-        kind = value.dtype, value.shape, value.stride(), pinned
-        same = self._free.get(kind)
-        with torch.inference_mode(False):  # else no other mode could write to it
-            target = same.pop() if same else new_place(value, pinned)
-        self._used.setdefault(kind, []).append(target)
-        self._copies.append((target, value))
-        return target
 
 
 def is_pinned_for(source: torch.Tensor) -> bool:

@@ -46,7 +46,7 @@ class KeptState:
     """Base of objects with `state_dict` that can return the state of an earlier step later on.
 
     Where all objects of a session are such ones, or small, a rank can save the last step for a lost
-    one: see `kept_steps`.
+    one: see `last_step.KeptSteps`.
     """
 
     keeps_former = False
@@ -94,16 +94,6 @@ class _NumpyGenerator:
 def generator_of(thing: Stateful) -> torch.Generator | np.random.Generator | None:
     """The generator of random numbers that a session restores here; None: it is something else."""
     return thing.generator if isinstance(thing, _TorchGenerator | _NumpyGenerator) else None
-
-
-def own_tensors(thing: Any) -> Iterator[torch.Tensor]:
-    """A model's parameters, or what an optimizer keeps for them; nothing of other objects."""
-    if isinstance(thing, torch.nn.Module):
-        yield from thing.parameters()
-    elif isinstance(thing, torch.optim.Optimizer):
-        for kept in thing.state.values():
-            values = kept.values() if isinstance(kept, Mapping) else ()
-            yield from (value for value in values if isinstance(value, torch.Tensor))
 
 
 def restorable(objects: Mapping[str, Any]) -> dict[str, Stateful]:

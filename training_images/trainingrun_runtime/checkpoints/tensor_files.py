@@ -167,17 +167,3 @@ def header_length(first: bytes) -> int:
     if length > LARGEST_HEADER:
         raise ValueError(f"its header has {length} bytes, more than it may have")
     return int(_LENGTH.size + length)
-
-
-def file_size(header: bytes) -> int:
-    """Bytes of the file that begins with this header.
-
-    Raises:
-        ValueError: the header is not one of such a file.
-    """
-    try:
-        entries = json.loads(header[_LENGTH.size :])
-        ends = [e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"]
-        return len(header) + int(max(ends, default=0))
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
-        raise ValueError(f"its header is none of a file of tensors ({error})") from None

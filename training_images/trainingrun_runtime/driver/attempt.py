@@ -27,7 +27,7 @@ from ..store.reported_metrics import Batch
 from ..store.restore_source import NothingToRestore
 from ..store.storage_errors import StorageError, recognize
 from ..store.storage_retry import StorageRetry, report_to
-from ..worker import prestarted_worker, requirements, user_code
+from ..worker import prestarted_worker, user_code
 from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from . import script
 from .background import Background, keep_lease, watch_suspend_request
@@ -49,9 +49,9 @@ def failure_of(error: BaseException) -> Failure:
     """The failure for an error that was not raised by training code."""
     if isinstance(error, script.FailedAfterTraining):
         return Failure(kind="Application", message=str(error), retry="Never")
-    if isinstance(error, NothingToRestore | user_code.CodeError | requirements.Uninstallable):
+    if isinstance(error, NothingToRestore | user_code.CodeError | user_code.Uninstallable):
         return Failure(kind="Application", message=str(error))
-    if isinstance(error, requirements.IndexSilent):
+    if isinstance(error, user_code.IndexSilent):
         return Failure(kind="Infrastructure", message=str(error))
     storage = recognize(error)
     if storage is not None:

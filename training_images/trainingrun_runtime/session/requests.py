@@ -10,7 +10,7 @@ from ..coordinator.standstill import At
 from ..known_errors.failure_causes import OwnPodPreempted, Preempted, Suspended
 from ..ray_internals import nodes, training
 from ..worker.preemption_notice import PreemptionNotice, checkpoint_at, hold_until
-from ..worker.step_consensus import Hold, Place, StepValues, describe
+from ..worker.step_consensus import PLACES, Hold, Place, StepValues
 from .saving import Saving
 from .session_context import SessionContext
 
@@ -41,23 +41,23 @@ class Requests:
     def after_step(self) -> StepValues:
         """Contribute this rank's requests after a step; the result is that of the former step."""
         agreed = self._context.consensus.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
-        self._context.course.note_stop(agreed)
+        self._context.progress.note_stop(agreed)
         return agreed
 
     def agree(self, place: Place) -> StepValues:
         """Wait for all ranks at a place between the steps."""
-        worker, course = self._context.worker, self._context.course
+        worker, progress = self._context.worker, self._context.progress
         consensus = self._context.consensus
-        with worker.waiting(At.SESSION, describe(place), course.step):
-            course.note_stop(consensus.settle())
+        with worker.waiting(At.SESSION, PLACES[place], progress.step):
+            progress.note_stop(consensus.agreed())
         # At the begin of a loop, nothing was done since the end before it.
         due_s = math.inf if place is Place.BEGIN else self._saving.due_s(at_loop_end=True)
-        # A request in a loop's last step is agreed on already: see `Course.note_stop`.
+        # A request in a loop's last step is agreed on already: see `ProgressState.note_stop`.
         stop = self._stop_asked and place in (Place.BEGIN, Place.EPOCH)
-        with worker.waiting(At.SESSION, describe(place), course.step):
+        with worker.waiting(At.SESSION, PLACES[place], progress.step):
             agreed = consensus.agree(place, self._numbers(stop, due_s, place))
-        if agreed.stop and course.stop_at is None:
-            course.stop_at = course.step
+        if agreed.stop and progress.stop_at is None:
+            progress.stop_at = progress.step
         return agreed
 
     def save(self) -> None:
@@ -76,11 +76,11 @@ class Requests:
         Raises:
             Suspended: this worker group ends, and the trial with it.
         """
-        trial, step = self._context.worker.trial, self._context.course.step
+        trial, step = self._context.worker.trial, self._context.progress.step
         if trial is None or trial.until_step is None or step < trial.until_step:
             return
         if self._context.worker.rank == 0:
-            rating = self._context.course.rating.get(trial.metric)
+            rating = self._context.progress.rating.get(trial.metric)
             ray.get(self._context.worker.coordinator.paused.remote(step, rating))
         self._checkpoint_and_exit(Command.SUSPEND)
 
@@ -108,7 +108,7 @@ class Requests:
     ) -> StepValues:
         requested = self._command(self._saving.due_s() if due_s is None else due_s)
         hold = self._hold() if place is Place.SAVE else Hold.NO
-        busy, step = self._saving.uploading, self._context.course.step
+        busy, step = self._saving.uploading, self._context.progress.step
         return StepValues(requested, busy, stop, step, hold)
 
     def _hold(self) -> Hold:
@@ -138,9 +138,9 @@ class Requests:
 
     def _checkpoint_and_exit(self, command: int) -> None:
         """Make a checkpoint, wait for its commit, and end this worker group."""
-        worker, course = self._context.worker, self._context.course
+        worker, progress = self._context.worker, self._context.progress
         consensus = self._context.consensus
-        course.note_stop(consensus.settle())
+        progress.note_stop(consensus.agreed())
         consensus.reset()
         if self._saving.unsaved:
             self._saving.save(wait=True)
@@ -154,7 +154,7 @@ class Requests:
             nodes.drain_own_node("the pod is being deleted", notice.deadline)
             worker.confirm_saved()
         consensus.barrier()
-        step = course.step
+        step = progress.step
         if command == Command.SUSPEND:
             self._exit = Suspended(f"suspended after step {step}")
         else:

@@ -8,11 +8,11 @@ import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from ..checkpoints import snapshot, state_comparison
-from ..checkpoints.checkpoint_upload import CheckpointUpload
 from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.staging import Staging
 from ..checkpoints.state_comparison import Comparison
+from ..checkpoints.upload import CheckpointUpload
 from .checkpoint_interval import CheckpointInterval
 from .session_context import SessionContext
 
@@ -25,12 +25,12 @@ class Saving:
     """
 
     def __init__(self, context: SessionContext) -> None:
-        self._context, worker, course = context, context.worker, context.course
+        self._context, worker, progress = context, context.worker, context.progress
         self.interval = CheckpointInterval(worker.checkpoints, worker.history)
         """When checkpoints are due, and what they cost."""
         self.late = False
         """Whether one is made as soon as the former one is uploaded."""
-        self.saved: Position | None = course.position if worker.restored is not None else None
+        self.saved: Position | None = progress.position if worker.restored is not None else None
         """Of the last checkpoint of this run."""
         self._saved_at = time.monotonic()
         self._save_seconds = 0.0
@@ -41,7 +41,7 @@ class Saving:
     @property
     def unsaved(self) -> bool:
         """Whether no checkpoint holds this position."""
-        return self.saved != self._context.course.position
+        return self.saved != self._context.progress.position
 
     @property
     def uploading(self) -> bool:
@@ -56,7 +56,7 @@ class Saving:
     def due_s(self, *, at_loop_end: bool = False) -> float:
         """Seconds after the last checkpoint at which the next one is due."""
         rule = self.interval.at_loop_end_s if at_loop_end else self.interval.seconds
-        return rule(self.slowest_s(), self._context.course.trained)
+        return rule(self.slowest_s(), self._context.progress.trained)
 
     def is_due(self, due_s: float) -> bool:
         """Whether a checkpoint is due, so many seconds after the last one."""
@@ -79,7 +79,7 @@ class Saving:
             worker.rank,
             context.gradients,
             context.objects.replicated,
-            lambda: comparison.own,
+            comparison.own,
             lambda: [of for (of,) in consensus.gather([state_comparison.layout(states)])],
         )
         if noted_steps.noting:
@@ -87,7 +87,10 @@ class Saving:
         elif worker.rank == 0:
             worker.cannot_save_alone(noted_steps.reason)
         if self._upload is None:
-            snapshot.make_memory(states, comparison, worker.rank, worker.world_size, self._staging)
+            snapshot.place(
+                states, comparison, Position(), worker.rank, worker.world_size, self._staging
+            )
+            self._staging.make_memory()
         self._tried = True
 
     def save(self, *, wait: bool) -> None:
@@ -101,10 +104,10 @@ class Saving:
             self._save_seconds = self._upload.seconds_so_far
         began = time.monotonic()
         context = self._context
-        worker, course = context.worker, context.course
-        course.note_stop(context.consensus.settle())
+        worker, progress = context.worker, context.progress
+        progress.note_stop(context.consensus.agreed())
         context.consensus.reset()
-        position, states = course.position, context.objects.states()
+        position, states = progress.position, context.objects.states()
         comparison = self._compare(states)
         context.noted_steps.exclude(comparison.own)
         files = snapshot.take(
@@ -120,7 +123,7 @@ class Saving:
             context.reports.flush,
         )
         ray.train.report(
-            {**course.rating, **course.metrics},
+            {**progress.rating, **progress.metrics},
             checkpoint=Checkpoint.from_directory(self._upload.folder),
             checkpoint_dir_name=f"step-{position.step:010d}",
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,

@@ -21,23 +21,20 @@ from typing import Any, TypeVar
 import ray
 
 from ..checkpoints import snapshot
-from ..checkpoints.accumulated_gradients import AccumulatedGradients
+from ..checkpoints.gradients import AccumulatedGradients
 from ..data.drawn_batches import DrawnBatches
 from ..data.position import ResumableLoader
 from ..progress.rank_reporter import ReportRecorder, TimesReporter
 from ..progress.time_accounting import StepReport
-from ..random_numbers import StepRandom
+from ..random_numbers import StepRandom, first_of_group
 from ..store.reported_metrics import printable_metrics
-from ..survivors.gradient_exchange import GradientExchange
-from ..survivors.noted_steps import NotedSteps
+from ..survivors.noted_steps import GradientExchange, NotedSteps
 from ..worker.step_consensus import Place, StepConsensus
 from ..worker.worker import this_worker
 from .requests import Requests
 from .saving import Saving
-from .session_context import Course, SavedObjects, SessionContext
-from .step_loops import Loops
+from .session_context import Loops, ProgressState, SavedObjects, SessionContext
 from .step_reporter import StepReporter
-from .tensor_parallel import first_of_group
 
 T = TypeVar("T")
 
@@ -81,7 +78,7 @@ class Session:
         seeded = [f"seed={seed}"] if self._random.seeded else []
         consensus.compare_names([*objects, *seeded])
         snapshot.try_out(saved.states())  # what cannot be saved is refused now
-        self._course = Course(saved.restore(worker))
+        self._progress = ProgressState(saved.restore(worker))
         # In every attempt alike: what is drawn before the first loop, such as a split of the data.
         self._random.begin("session", 0, 0)
         self._rated_by = worker.trial.metric if worker.trial else None
@@ -95,7 +92,7 @@ class Session:
             worker,
             saved,
             consensus,
-            self._course,
+            self._progress,
             AccumulatedGradients(saved.optimizers()),
             self.noted_steps,
             self.reports,
@@ -116,22 +113,22 @@ class Session:
     @property
     def step(self) -> int:
         """Steps done; a loop goes on from here."""
-        return self._course.step
+        return self._progress.step
 
     @property
     def epoch(self) -> int:
         """Epochs done, or the number of the one under way; see `epochs`."""
-        return self._course.epoch
+        return self._progress.epoch
 
     @property
     def stopped(self) -> bool:
         """Whether the ranks agreed to end: loops do no more steps."""
-        return self._course.stopped
+        return self._progress.stopped
 
     @property
     def steps_of_epoch(self) -> int:
         """Steps of the epoch under way that are done."""
-        return self.step - self._course.epoch_began
+        return self.step - self._progress.epoch_began
 
     def report(self, **metrics: float) -> None:
         """Metrics of this step; rank 0's are shown, and kept with the step's checkpoint.
@@ -140,14 +137,14 @@ class Session:
         Between two loops, as after an evaluation, they are of the last step: its checkpoint gets
         them too where it was made before, without another upload.
         """
-        course = self._course
-        course.metrics = self._printable(metrics)
-        self._rate(course.metrics)
-        done = self.step + course.loops.in_step
-        self.reports.record(done, course.metrics)
+        progress = self._progress
+        progress.metrics = self._printable(metrics)
+        self._rate(progress.metrics)
+        done = self.step + progress.loops.in_step
+        self.reports.record(done, progress.metrics)
         if self._context.reporter is not None:
-            self._context.reporter.rate(done, course.metrics)
-        self._add_to_checkpoint(course.metrics)
+            self._context.reporter.rate(done, progress.metrics)
+        self._add_to_checkpoint(progress.metrics)
 
     def finish(self, **metrics: Any) -> None:
         """Final metrics, on top of the last reported ones; rank 0's become the run's result.
@@ -165,7 +162,7 @@ class Session:
         Files are uploaded in the background; while a former checkpoint still is, the new one is
         made once that is done.
         """
-        if self._course.loops.inside:
+        if self._progress.loops.inside:
             self._save_after = "step"
         elif self._epochs is not None:
             self._save_after = "epoch"
@@ -192,12 +189,12 @@ class Session:
         try:
             while self.epoch < total and not self.stopped:
                 # Also where the epoch was begun before: its body draws the same order again.
-                self._random.begin("epoch", self._course.epoch_began, self.epoch)
+                self._random.begin("epoch", self._progress.epoch_began, self.epoch)
                 yield self.epoch
                 self._leave_loop()
-                self._course.epoch += 1
-                self._course.epoch_began = self.step
-                self._course.loops = Loops()
+                self._progress.epoch += 1
+                self._progress.epoch_began = self.step
+                self._progress.loops = Loops()
                 if self._save_after is not None:
                     self._save_after = None
                     self._requests.save()
@@ -220,9 +217,9 @@ class Session:
         """
         self._requests.raise_exit()
         self._leave_loop()
-        course = self._course
-        end = course.epoch_began + total if self._epochs is not None else total
-        if course.loops.already_reached(end):
+        progress = self._progress
+        end = progress.epoch_began + total if self._epochs is not None else total
+        if progress.loops.already_reached(end):
             raise ValueError(
                 f"session.steps({total}) was reached before and would do no step, because it "
                 f"counts from the first one; call session.steps({self.step + total}) for {total} "
@@ -230,27 +227,27 @@ class Session:
             )
         self._total = self._whole(total)
         self._begun = self._begun or time.time()
-        if course.loops.was_left(end):
+        if progress.loops.was_left(end):
             return
-        number = course.loops.begin(end)
+        number = progress.loops.begin(end)
         self._requests.agree(Place.BEGIN)
         try:
             while self.step < end and not self.stopped:
                 self._requests.wait_for_trials()
-                course.loops.in_step, self._step_began = True, time.monotonic()
+                progress.loops.in_step, self._step_began = True, time.monotonic()
                 self._random.begin_step(self.step, self.epoch)
                 self._data.step_begins()
                 self._context.gradients.step_begins()
                 yield self.step
-                if course.loops.number != number:
+                if progress.loops.number != number:
                     raise RuntimeError(
                         "a loop over session.steps() goes on after another one has begun; let one "
                         "end before the next begins"
                     )
                 self._step_done()
         except GeneratorExit:  # `break`, or an exception in the loop's body
-            if course.loops.number == number:
-                course.loops.inside = False
+            if progress.loops.number == number:
+                progress.loops.inside = False
             raise
         self._leave_loop()
 
@@ -292,12 +289,12 @@ class Session:
         self._requests.raise_exit()
         self._leave_loop()
         self._requests.agree(Place.DONE)
-        self._course.metrics = self._printable({**self._course.metrics, **self._final_metrics})
+        self._progress.metrics = self._printable({**self._progress.metrics, **self._final_metrics})
         self._saving.save(wait=True)
         self._saving.wait_for_commit()
         if self._context.reporter is not None:
             self._context.reporter.close()
-            ray.get(self._context.worker.coordinator.finished.remote(self._course.metrics))
+            ray.get(self._context.worker.coordinator.finished.remote(self._progress.metrics))
 
     def _printable(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return printable_metrics(metrics, self._context.worker.needed_metrics)
@@ -305,11 +302,11 @@ class Session:
     def _rate(self, metrics: Mapping[str, Any]) -> None:
         """Remember the metric by which trials of a sweep are compared."""
         if self._rated_by is not None and self._rated_by in metrics:
-            self._course.rating = {self._rated_by: metrics[self._rated_by]}
+            self._progress.rating = {self._rated_by: metrics[self._rated_by]}
 
     def _add_to_checkpoint(self, metrics: dict[str, Any]) -> None:
         """Rank 0: add metrics to the checkpoint of the last step, if there is one."""
-        saved, in_step = self._saving.saved, self._course.loops.in_step
+        saved, in_step = self._saving.saved, self._progress.loops.in_step
         if (
             self._context.reporter is not None
             and saved is not None
@@ -322,11 +319,11 @@ class Session:
         """Steps of the whole run, as far as it is known."""
         if self._epochs is None:
             return total
-        return self._course.epoch_began + (self._epochs - self.epoch) * total
+        return self._progress.epoch_began + (self._epochs - self.epoch) * total
 
     def _leave_loop(self) -> None:
         """The loop under way ends here, also where it was left in the middle of a step."""
-        loops = self._course.loops
+        loops = self._progress.loops
         if loops.in_step:
             loops.leave()
             self._step_done()
@@ -339,13 +336,13 @@ class Session:
         self._pause(Place.END, min(self.step, end))
 
     def _step_done(self) -> None:
-        course, saving = self._course, self._saving
-        course.loops.in_step = False
+        progress, saving = self._progress, self._saving
+        progress.loops.in_step = False
         self._data.step_done()
         self._context.gradients.step_done()
-        course.step += 1
+        progress.step += 1
         step_s = time.monotonic() - self._step_began
-        course.productive += step_s
+        progress.productive += step_s
         saving.interval.cost.stepped(step_s, saving.uploading)
         self._report_step()
         started = time.monotonic()
@@ -353,42 +350,42 @@ class Session:
         agreed = self._requests.after_step()
         # Before a checkpoint, which takes longer and may be cut off.
         under_way = self._context.consensus.under_way()
-        self.noted_steps.note(course.position, course.metrics, under_way, step_s)
+        self.noted_steps.note(progress.position, progress.metrics, under_way, step_s)
         save = saving.interval.is_due_after(self.step)
         if self._save_after == "step":
             self._save_after, save = None, True
         if save:
             self._requests.save()  # after the exchange: `stop()` in the same step is saved too
         self._requests.execute(agreed)
-        course.stalled += time.monotonic() - started
+        progress.stalled += time.monotonic() - started
 
     def _report_step(self) -> None:
-        course = self._course
-        waited = self._data.waited(course.productive)
-        self._times_reporter.report(course.step, course.productive, waited)
+        progress = self._progress
+        waited = self._data.waited(progress.productive)
+        self._times_reporter.report(progress.step, progress.productive, waited)
         if self._context.reporter is None:
             return
         self._context.reporter.report(
             StepReport(
                 group=self._context.worker.group,
-                step=course.step,
+                step=progress.step,
                 total=self._total,
                 begun=self._begun,
                 done=time.time(),
-                productive=course.productive,
-                checkpoint=course.stalled,
-                metrics=course.metrics,
+                productive=progress.productive,
+                checkpoint=progress.stalled,
+                metrics=progress.metrics,
                 interval=every_s if math.isfinite(every_s := self._saving.due_s()) else None,
             )
         )
 
     def _pause(self, place: Place, step: int) -> None:
         """Between two loops or epochs, after a step: what follows may take long."""
-        course, started = self._course, time.monotonic()
+        progress, started = self._progress, time.monotonic()
         # A resumed run passes what came before its epochs when it is in one of them.
         self._random.begin("between steps", step, self.epoch if self._epochs is not None else 0)
         agreed = self._requests.agree(place)
-        if course.stop_at is not None:
-            course.stop_at = min(course.stop_at, self.step)
+        if progress.stop_at is not None:
+            progress.stop_at = min(progress.stop_at, self.step)
         self._requests.execute(agreed)
-        course.stalled += time.monotonic() - started
+        progress.stalled += time.monotonic() - started

@@ -3,33 +3,43 @@
 Ranks that train the same model hold the same state after each step, or the same part of it. When
 one of them is lost, the others still hold it, unless they have changed it since. Copying the state
 after every step would cost too much, so the end of a step notes only what shows a later change (see
-`watched_tensors`), and which optimizers have begun a step. What is small is copied. Objects of
-other frameworks return their states by themselves: see `kept_steps`.
+`watched_tensors`), and which optimizers have begun a step. What is small is copied.
+
+Objects of other frameworks return their states later by themselves (`KeptSteps`): JAX's arrays
+never change, and a round of boosting adds trees to the former ones. Nothing large is copied either.
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+from torch.amp import GradScaler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 
-from ..checkpoints import sharded_state, snapshot
-from ..checkpoints.accumulated_gradients import AccumulatedGradients
+from ..checkpoints import sharded_state
 from ..checkpoints.encoding import encode
-from ..checkpoints.fingerprint import fingerprint
-from ..checkpoints.present_gradients import KEY, present
+from ..checkpoints.gradients import KEY, AccumulatedGradients, present
 from ..checkpoints.snapshot import Position
-from ..checkpoints.stateful_objects import Stateful
+from ..checkpoints.state_comparison import fingerprint
+from ..checkpoints.stateful_objects import KeptState, SmallState, Stateful, generator_of
 from ..checkpoints.tensor_files import Part
-from . import small_states
-from .note_time import TOO_LONG, NoteTime
 from .watched_tensors import CONSTANTS, Groups, NotCovered, NotWhole, WatchedTensors, settings
 
+SHARE = 0.003
+"""Of the training's time that the notes may take; beyond it a step is not noted. A note of a small
+model takes 0.1 ms between steps of 100 ms, where caches are cold."""
+ADVANCE_S = 0.02
+"""Seconds that they may take before that."""
+TOO_LONG = "notes of each step would take more than 0.3 % of the time"
 GPU_S = 1.0
 """Seconds that the GPU may take to finish the step once the ranks have agreed on it."""
+_SMALL = (LRScheduler, SmallState, GradScaler)
+"""Objects whose state is copied at the end of each step."""
 
 
 class Noted(NamedTuple):
@@ -39,7 +49,7 @@ class Noted(NamedTuple):
     """How far the training was."""
     metrics: Mapping[str, Any]
     """This rank's, of that step."""
-    settled: Callable[[], Position | None]
+    agreed_position: Callable[[], Position | None]
     """The position with what the ranks agreed on in that step; None: not all have finished it."""
     small: Mapping[str, Callable[[], Any]]
     """States of the objects that return theirs, encoded."""
@@ -92,7 +102,7 @@ class LastStep:
             elif isinstance(thing, Optimizer):
                 self._optimizers[name] = thing
             else:
-                small_states.require_small(name, thing)
+                _require_small(name, thing)
                 self._small[name] = thing
         if not self._optimizers:
             raise NotCovered("the session has no optimizer")
@@ -109,7 +119,7 @@ class LastStep:
         self,
         position: Position,
         metrics: Mapping[str, Any],
-        settled: Callable[[], Position | None],
+        agreed_position: Callable[[], Position | None],
         step_s: float,
     ) -> None:
         """A step is done.
@@ -117,7 +127,7 @@ class LastStep:
         Args:
             position: how far the training is.
             metrics: this rank's.
-            settled: see `Noted.settled`.
+            agreed_position: see `Noted.agreed_position`.
             step_s: seconds that the step took.
         """
         self._time.step_done(step_s)
@@ -143,8 +153,8 @@ class LastStep:
         self._noted = Noted(
             position,
             metrics,
-            settled,
-            {name: small_states.copied(name, thing) for name, thing in self._small.items()},
+            agreed_position,
+            {name: _small_state(name, thing) for name, thing in self._small.items()},
             versions,
             self._gradients.begun,
             {name: settings(optimizer) for name, optimizer in self._optimizers.items()},
@@ -154,7 +164,7 @@ class LastStep:
         self._time.noted()
 
     def noted(self) -> Noted:
-        """The last step, its position settled.
+        """The last step, its position agreed_position.
 
         Raises:
             NotWhole: its state was changed since, or not all ranks have finished the step.
@@ -166,7 +176,7 @@ class LastStep:
         if noted.event is not None and not _is_over(noted.event):
             # All that follows would wait for a collective of this step, which hangs.
             raise NotWhole(f"the GPU has not finished step {noted.position.step}")
-        position = noted.settled()
+        position = noted.agreed_position()
         if position is None:
             raise NotWhole(f"another rank has not finished step {noted.position.step}")
         with self._beside_training(noted.event):
@@ -253,11 +263,107 @@ class LastStep:
         return noted.small[name]()
 
 
+class KeptSteps:
+    """Notes the end of each step, and hands out its state.
+
+    Notes are made by the thread that trains; the others are called by another one.
+
+    Args:
+        objects: everything that a checkpoint holds.
+
+    Raises:
+        NotCovered: one of the objects can neither return a former state nor is small.
+    """
+
+    def __init__(self, objects: Mapping[str, Stateful]) -> None:
+        self._objects = objects
+        every_former = True
+        for name, thing in objects.items():
+            if isinstance(thing, KeptState):
+                thing.kept()
+                every_former = every_former and thing.keeps_former
+            else:
+                _require_small(name, thing)
+        # The one before the last is needed where a rank dies between its last exchange in a step
+        # and the step's end: then it is not known whether that rank has asked to stop.
+        self._length = 2 if every_former else 1
+        self._noted: tuple[Noted, ...] = ()
+        self._reason = "no step was noted yet"
+        self._time = NoteTime()
+
+    def close(self) -> None:
+        """Note no further step."""
+        self._noted = ()
+
+    def note(
+        self,
+        position: Position,
+        metrics: Mapping[str, Any],
+        agreed_position: Callable[[], Position | None],
+        step_s: float,
+    ) -> None:
+        """A step is done; see `LastStep.note`."""
+        self._time.step_done(step_s)
+        if self._time.used_up:
+            self._noted = ()
+            self._reason = TOO_LONG
+            return
+        states = {name: _kept(name, thing) for name, thing in self._objects.items()}
+        noted = Noted(position, metrics, agreed_position, states)
+        self._noted = (*self._noted, noted)[-self._length :]
+        self._time.noted()
+
+    def noted(self) -> Noted:
+        """The last step that all ranks have finished, its position agreed_position.
+
+        Raises:
+            NotWhole: it is not known of the steps that are kept.
+        """
+        kept = self._noted
+        for noted in kept[::-1]:
+            position = noted.agreed_position()
+            if position is not None:
+                return noted._replace(position=position)
+        if not kept:
+            raise NotWhole(self._reason)
+        raise NotWhole(f"another rank has not finished step {kept[-1].position.step}")
+
+    def fingerprint(self, noted: Noted) -> int:
+        """A digest of the state: survivors whose digests differ do not hold the same one.
+
+        Raises:
+            NotWhole: the state is no longer there.
+        """
+        return fingerprint({name: state() for name, state in noted.small.items()})
+
+    def take(self, step: int) -> dict[str, Taken]:
+        """The states of all objects after that step.
+
+        Raises:
+            NotWhole: it is kept no longer, or its state is no longer there.
+        """
+        for noted in self._noted:
+            if noted.position.step == step:
+                return {name: taken(state(), name) for name, state in noted.small.items()}
+        raise NotWhole(f"step {step} is no longer one of the last")
+
+
+def _kept(name: str, thing: Stateful) -> Callable[[], Any]:
+    """What returns the state of now, encoded; made once, for its digest and the checkpoint."""
+    if not isinstance(thing, KeptState):
+        return _small_state(name, thing)
+    state = thing.kept()
+    return functools.cache(lambda: encode(state(), name))
+
+
 def taken(state: Any, name: str) -> Taken:
     """An encoded state, copied to host memory."""
     found = sharded_state.split(state, name)
-    parts = sharded_state.in_host_memory(sharded_state.parts(found))
-    return Taken(snapshot.copied(found.tree), parts)
+    parts = {
+        place: part._replace(local=part.local.to("cpu", copy=True))
+        for place, part in sharded_state.parts(found).items()
+    }
+    return Taken(sharded_state.copied(found.tree), parts)
 
 
 def _is_over(event: Any) -> bool:
@@ -267,3 +373,57 @@ def _is_over(event: Any) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+class NoteTime:
+    """The CPU time that this thread's notes have taken, beside the time that its steps took."""
+
+    def __init__(self) -> None:
+        self._noting = self._training = self._began = 0.0
+
+    def step_done(self, step_s: float) -> None:
+        """A step took so many seconds; what follows is its note."""
+        self._training += step_s
+        self._began = time.thread_time()
+
+    @property
+    def used_up(self) -> bool:
+        """Whether this step is not to be noted."""
+        return self._noting > SHARE * self._training + ADVANCE_S
+
+    def noted(self) -> None:
+        """The step's end is noted. What a step that is left out has taken does not count."""
+        self._noting += time.thread_time() - self._began
+
+
+def _require_small(name: str, thing: Stateful) -> None:
+    """Make sure that its state is so small that it is copied at the end of each step.
+
+    Raises:
+        NotCovered: it is not.
+    """
+    if isinstance(thing, ReduceLROnPlateau):
+        raise NotCovered(f"{name} follows a metric, which may differ from rank to rank")
+    if not isinstance(thing, _SMALL) and generator_of(thing) is None:
+        raise NotCovered(f"{name} is a {type(thing).__name__}")
+
+
+def _small_state(name: str, thing: Stateful) -> Callable[[], Any]:
+    """Note the state; the result returns it encoded, later and in any thread."""
+    if isinstance(thing, GradScaler):
+        return _scaler_state(name, thing)
+    if isinstance(thing, SmallState):
+        own = thing.state_dict()
+        return lambda: encode(own, name)
+    state = sharded_state.copied(encode(thing.state_dict(), name))
+    return lambda: state
+
+
+def _scaler_state(name: str, scaler: GradScaler) -> Callable[[], Any]:
+    """Its `state_dict()` waits for the GPU, where its two numbers are; these are copied there."""
+    then = object.__new__(type(scaler))
+    vars(then).update(vars(scaler))
+    for number in ("_scale", "_growth_tracker"):
+        if (tensor := getattr(scaler, number, None)) is not None:  # made when it first scales
+            setattr(then, number, tensor.detach().clone())
+    return lambda: encode(dict(then.state_dict()), name)

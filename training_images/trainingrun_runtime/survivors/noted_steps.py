@@ -1,20 +1,37 @@
-"""Whether a rank notes the end of each step, so that it can save the last one for a lost rank."""
+"""Whether a rank notes the end of each step, so that it can save the last one for a lost rank.
+
+Only where the exchange of gradients keeps the ranks' parameters equal from step to step may one
+rank save its own for all. What cannot be seen here, such as gradients that the training function
+exchanges by itself, counts as not: the last checkpoint is used then.
+"""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..checkpoints.accumulated_gradients import AccumulatedGradients
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from ..checkpoints.gradients import AccumulatedGradients
+from ..checkpoints.sharded_state import is_sharded
 from ..checkpoints.snapshot import Position
-from ..checkpoints.stateful_objects import KeptState, Stateful
+from ..checkpoints.stateful_objects import KeptState, Stateful, parameters_of
 from ..worker.step_consensus import StepValues
-from .gradient_exchange import GradientExchange
-from .kept_steps import KeptSteps
-from .last_step import LastStep
+from .last_step import KeptSteps, LastStep
 from .watched_tensors import NotCovered, NotWhole
 
 log = logging.getLogger(__name__)
+
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
+_EXCHANGE_ALL = {
+    f"{_HOOKS}default_hooks.allreduce_hook",
+    f"{_HOOKS}default_hooks.fp16_compress_hook",
+    f"{_HOOKS}default_hooks.bf16_compress_hook",
+    f"{_HOOKS}powerSGD_hook.powerSGD_hook",
+    f"{_HOOKS}powerSGD_hook.batched_powerSGD_hook",
+}
+"""Hooks of DistributedDataParallel after which all ranks have the same gradients."""
 
 
 class NotedSteps:
@@ -27,7 +44,7 @@ class NotedSteps:
         exchange: of the gradients, which has to keep the ranks alike.
     """
 
-    def __init__(self, *, seeded: bool, world_size: int, exchange: GradientExchange) -> None:
+    def __init__(self, *, seeded: bool, world_size: int, exchange: "GradientExchange") -> None:
         self._exchange = exchange
         self._last_step: LastStep | KeptSteps | None = None
         self.layouts: Sequence[int] = ()
@@ -49,7 +66,7 @@ class NotedSteps:
         rank: int,
         gradients: AccumulatedGradients,
         replicated: Collection[str],
-        own: Callable[[], set[str]],
+        own: Collection[str],
         layouts: Callable[[], Sequence[int]],
     ) -> None:
         """Note each step's end from now on, where that is possible.
@@ -59,11 +76,10 @@ class NotedSteps:
             rank: of this process.
             gradients: see `LastStep`.
             replicated: see `LastStep`.
-            own: names of the objects whose state is not the same on every rank; all ranks call it,
-                or none.
-            layouts: see the attribute; likewise.
+            own: names of the objects whose state is not the same on every rank.
+            layouts: see the attribute; all ranks call it, or none.
         """
-        if self._never or self._found_own(own()):
+        if self._never or self._found_own(own):
             return
         self.layouts = layouts()
         if len(set(self.layouts)) == len(self.layouts):
@@ -109,8 +125,8 @@ class NotedSteps:
             self._give_up(self._exchange.doubt)
             return
         try:
-            settled = _settled(position, result, self.driven)
-            self._last_step.note(position, metrics, settled, step_s)
+            agreed_position = _agreed_position(position, result, self.driven)
+            self._last_step.note(position, metrics, agreed_position, step_s)
         except NotCovered as reason:
             self._give_up(str(reason))
         except Exception as error:
@@ -142,12 +158,12 @@ class NotedSteps:
         self._last_step, self.reason, self._never = None, reason, True
 
 
-def _settled(
+def _agreed_position(
     position: Position, result: Callable[[], StepValues | None], driven: bool
 ) -> Callable[[], Position | None]:
-    """See `last_step.Noted.settled`: a request to stop counts only once all ranks have it."""
+    """See `last_step.Noted`: a request to stop counts only once all ranks have it."""
 
-    def settled() -> Position | None:
+    def agreed_position() -> Position | None:
         agreed = result()
         if agreed is None:
             return position if driven else None
@@ -155,4 +171,68 @@ def _settled(
             return replace(position, stop_at=agreed.step + 1)
         return position
 
-    return settled
+    return agreed_position
+
+
+class GradientExchange:
+    """What DistributedDataParallel and FSDP2 do for the parameters of a session's optimizers.
+
+    Args:
+        objects: of the session, by name, with their wrappers.
+    """
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self._models = {name: m for name, thing in objects.items() if (m := _parallel(thing))}
+        self._groups = [o.param_groups for o in objects.values() if isinstance(o, Optimizer)]
+        # What needs no gradient when it is wrapped is left out for ever.
+        self._exchanged = {name: _exchanged(model) for name, model in self._models.items()}
+        self._of_any_model = frozenset[int]().union(*self._exchanged.values())
+        self.doubt: str | None = None
+        """Why ranks may have parameters of their own, in a sentence without its period.
+
+        None: they have had the same gradients in all steps."""
+
+        register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # A wrapper, as Accelerate's, has the very list of its optimizer.
+        if not any(groups is optimizer.param_groups for groups in self._groups):
+            return
+        used = [
+            parameter
+            for parameter in parameters_of(optimizer)
+            if parameter.grad is not None and not is_sharded(parameter)
+        ]
+        if any(id(parameter) not in self._of_any_model for parameter in used):
+            self.doubt = "an optimizer has parameters of no model in DistributedDataParallel"
+        for name, model in self._models.items():
+            if not self._exchanged[name].isdisjoint(map(id, used)):
+                self.doubt = self.doubt or _doubt(name, model)
+
+
+def _doubt(name: str, model: DistributedDataParallel) -> str | None:
+    for hook, _ in getattr(model, "_comm_hooks", ()):
+        if f"{hook.__module__}.{hook.__qualname__}" not in _EXCHANGE_ALL:
+            return f"{name} has the hook {hook.__qualname__}, which may leave out an exchange"
+    # Its last forward pass was in `no_sync()`, or computed no gradients.
+    if not model.require_forward_param_sync:
+        return f"an optimizer has used gradients of {name} that were not exchanged"
+    return None
+
+
+def _parallel(thing: Any) -> DistributedDataParallel | None:
+    while not isinstance(thing, DistributedDataParallel):
+        thing = getattr(thing, "_orig_mod", None)  # of `torch.compile`
+        if thing is None:
+            return None
+    return thing
+
+
+def _exchanged(model: DistributedDataParallel) -> set[int]:
+    """The parameters whose gradients the model's wrapper exchanges, by id."""
+    left_out = model.parameters_to_ignore
+    return {
+        id(parameter)
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and name not in left_out
+    }

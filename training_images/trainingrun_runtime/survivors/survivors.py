@@ -218,7 +218,8 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
         NotWhole: this rank has it no longer.
         TimeoutError: the store does not take it in time.
     """
-    from ..checkpoints import snapshot, streamed_files
+    from ..checkpoints import snapshot
+    from ..checkpoints.upload import upload
     from ..store.storage_retry import StorageRetry, report_to
     from ..worker.worker import this_worker
 
@@ -230,7 +231,7 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
     files = snapshot.rank_tensors(parts, worker.rank)
     if shared:
         trees = {name: state.tree for name, state in taken.items()}
-        files |= snapshot.shared(trees, (), noted.position, worker.world_size)
+        files |= snapshot.shared(trees, noted.position, worker.world_size)
     snapshot.require_readable(files)
     deadline = time.monotonic() + UPLOAD_S
 
@@ -241,7 +242,7 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
 
     retry = StorageRetry(report_to(worker.coordinator, f"rank {worker.rank}"), wait)
     path = training.stored(f"step-{step:010d}-{worker.group}.alone-{trial}").path
-    streamed_files.upload(worker.bucket, worker.bucket.key_of(path), files, worker.rank, retry)
+    upload(worker.bucket, worker.bucket.key_of(path), files, worker.rank, retry)
     # Rank 0's metrics are those of a checkpoint.
     metrics = dict(noted.metrics) if worker.rank == 0 else {}
     session = worker.session

@@ -97,7 +97,10 @@ class PreemptionNoticeWatcher:
                 continue
             if not text:
                 continue  # created, not written yet
-            deadline = float(text) if _is_number(text) else time.time() + 30
+            try:
+                deadline = float(text)
+            except ValueError:
+                deadline = time.time() + 30
             self.notice = PreemptionNotice(deadline=deadline, pre_stop=True)
             self._on_notice(self.notice)
             return
@@ -110,12 +113,4 @@ def _is_alive(process: int) -> bool:
         return False
     except PermissionError:
         pass
-    return True
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
     return True

@@ -1,12 +1,16 @@
 """What all ranks agree on at each step, without a rank waiting for another."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import IntEnum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..checkpoints.fingerprint import fingerprint
+import torch
+import torch.distributed as dist
+
+from ..checkpoints.state_comparison import fingerprint
 from ..coordinator.standstill import LEFT_LOOP
-from .gloo_group import GlooGroup, Round
 
 
 class Place(IntEnum):
@@ -28,9 +32,16 @@ class Place(IntEnum):
     """Where the ranks compare their objects."""
 
 
-def describe(place: Place) -> str:
-    """The place in words, such as `after a loop`."""
-    return _PLACES[place]
+PLACES = {
+    Place.STEP: "in a loop",
+    Place.BEGIN: "before a loop",
+    Place.END: LEFT_LOOP,
+    Place.EPOCH: "after an epoch",
+    Place.SAVE: "in session.save()",
+    Place.DONE: "at the end of the function",
+    Place.COMPARE: "at the end of its first step, or in session.save()",
+}
+"""The places in words."""
 
 
 class Hold(IntEnum):
@@ -75,8 +86,8 @@ class StepConsensus:
     """
 
     def __init__(self, timeout_s: float) -> None:
-        self._group = GlooGroup(timeout_s)
-        self._pending: Round | None = None
+        self._group = _GlooGroup(timeout_s)
+        self._pending: _Round | None = None
         self._last = StepValues()
         self._step = 0
 
@@ -86,7 +97,7 @@ class StepConsensus:
         Raises:
             RanksDisagree: a rank was at another place then, or after another step.
         """
-        former = self.settle()
+        former = self.agreed()
         self._start(place, mine)
         return former
 
@@ -96,11 +107,11 @@ class StepConsensus:
         Raises:
             RanksDisagree: a rank is at another place, or after another step.
         """
-        self.settle()
+        self.agreed()
         self._start(place, mine)
-        return self.settle()
+        return self.agreed()
 
-    def settle(self) -> StepValues:
+    def agreed(self) -> StepValues:
         """Wait for the call under way; returns the latest result."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
@@ -128,7 +139,7 @@ class StepConsensus:
 
     def reset(self) -> None:
         """The result has been acted on; the next step must not act on it again."""
-        self.settle()
+        self.agreed()
         self._last = StepValues()
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
@@ -137,7 +148,7 @@ class StepConsensus:
         Raises:
             RanksDisagree: a rank is at another place, where it sends another number of them.
         """
-        former = self.settle()
+        former = self.agreed()
         self.agree(Place.COMPARE, StepValues(step=self._step))
         self._last = former
         return [list(each) for each in self._group.start(numbers).wait()]
@@ -177,22 +188,11 @@ def _largest(every: Sequence[Sequence[int]]) -> StepValues | None:
     return StepValues(command, bool(busy), bool(stop), step, Hold(hold))
 
 
-_PLACES = {
-    Place.STEP: "in a loop",
-    Place.BEGIN: "before a loop",
-    Place.END: LEFT_LOOP,
-    Place.EPOCH: "after an epoch",
-    Place.SAVE: "in session.save()",
-    Place.DONE: "at the end of the function",
-    Place.COMPARE: "at the end of its first step, or in session.save()",
-}
-
-
 def _disagreement(every: Sequence[Sequence[int]]) -> str:
     """Where the ranks with the fewest and with the most steps done are."""
     places = [tuple(each[:2]) for each in every]
     behind, ahead = (
-        f"rank {places.index(place)} is {_PLACES[Place(place[1])]} with {place[0]} steps done"
+        f"rank {places.index(place)} is {PLACES[Place(place[1])]} with {place[0]} steps done"
         for place in (min(places), max(places))
     )
     return (
@@ -200,3 +200,67 @@ def _disagreement(every: Sequence[Sequence[int]]) -> str:
         "every rank must do the same steps and call session.save() at the same place, and "
         "session.stop() ends the loop of all of them"
     )
+
+
+class _GlooGroup:
+    """A gloo group of all ranks, separate from the training's; all ranks make it.
+
+    A rank that trains alone needs no process group.
+
+    Args:
+        timeout_s: seconds after which a rank that waits for another one fails.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._world_size = dist.get_world_size() if dist.is_initialized() else 1
+        self._group: Any = None
+        if self._world_size > 1:
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+
+    def start(self, numbers: Sequence[int]) -> "_Round":
+        """Send these numbers to every other rank.
+
+        Each passes equally many, equally often: gloo ends a process that gets other messages.
+
+        Args:
+            numbers: signed integers of 64 bits.
+        """
+        # One more: gloo gathers nothing where there is nothing, and the ranks do not wait.
+        mine = torch.tensor([*numbers, 0], dtype=torch.int64, device="cpu")
+        if self._group is None:
+            return _Round(None, [mine])
+        every = [torch.empty_like(mine) for _ in range(self._world_size)]
+        return _Round(dist.all_gather(every, mine, self._group, async_op=True), every)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """The numbers that each rank sends once."""
+
+    _work: Any
+    _every: Sequence[torch.Tensor]
+
+    def wait(self) -> list[Sequence[int]]:
+        """Every rank's numbers, by rank.
+
+        Raises:
+            RuntimeError: a rank is lost, or silent for too long.
+        """
+        if self._work is not None:
+            self._work.wait()
+        return self._numbers()
+
+    def known(self) -> list[Sequence[int]] | None:
+        """The same without a wait, from any thread; None: not every rank's have arrived."""
+        if self._work is not None:
+            result = self._work.get_future()
+            if not result.done():
+                return None
+            try:
+                result.value()
+            except RuntimeError:  # it has failed
+                return None
+        return self._numbers()
+
+    def _numbers(self) -> list[Sequence[int]]:
+        return [each.tolist()[:-1] for each in self._every]

@@ -4,8 +4,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +18,7 @@ from trainingrun_protocol.contract import WORKER_RESOURCE, RunContract
 
 from ..checkpoints import checkpoint_files
 from ..checkpoints.background import behind_training
-from ..checkpoints.fetching import Fetched
+from ..checkpoints.downloads import Fetched
 from ..coordinator.standstill import At
 from ..progress.rank_reporter import UseReporter
 from ..ray_internals import nodes, training
@@ -28,7 +28,7 @@ from ..store.lease import LossHistory
 from ..store.manifest import Manifest
 from ..store.reported_metrics import Origin
 from ..store.storage_retry import StorageRetry, report_to
-from . import begin_from, leaving_a_rank, prestarted_worker
+from . import leaving_a_rank, prestarted_worker, restore
 from .preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from .standstill_watcher import StandstillWatcher
 
@@ -118,10 +118,10 @@ class Worker:
         self.session: RegisteredSession | None = None
         """Handles preemption notices, once the training function has made one."""
         self._watcher = PreemptionNoticeWatcher(self._handle_notice)
-        self._prestart: threading.Timer | None = None
-        self._silence: threading.Timer | None = None
-        self._standstill: StandstillWatcher | None = None
-        self._use: UseReporter | None = None
+        self._timers: list[threading.Timer] = []
+        # Made by `start`:
+        self._standstill: StandstillWatcher
+        self._use: UseReporter
 
     @property
     def notice(self) -> PreemptionNotice | None:
@@ -172,25 +172,18 @@ class Worker:
             # Uploads of the former group are complete and about to be committed.
             while ray.get(self.coordinator.uploads_waiting.remote()):
                 time.sleep(0.1)
-        begun = begin_from.agree(
-            self.rank,
-            self.world_size,
-            self.coordinator,
-            self.bucket,
-            self._restore_from,
-            self.storage_retry,
-        )
-        self.fetched = begun.fetched
-        found = begun.fetched.manifest if begun.fetched is not None else None
-        own = found if found is not None and not begun.foreign else None
+        chosen = restore.agree(self, self._restore_from)
+        self.fetched = chosen.fetched
+        found = chosen.fetched.manifest if chosen.fetched is not None else None
+        own = found if not chosen.foreign else None
         group = None
         if self.rank == 0:
             group = ray.get(
                 self.coordinator.group_started.remote(
                     self.world_size,
                     found.step if found else 0,
-                    begun.skipped,
-                    begun.bucket.uri(found.path) if found and begun.foreign else None,
+                    chosen.skipped,
+                    chosen.bucket.uri(found.path) if found and chosen.foreign else None,
                     Origin(own.fencing_token, own.group, own.step) if own else None,
                 )
             )
@@ -199,7 +192,7 @@ class Worker:
         if found is not None:
             self.restored = own
             self.continues = found if self.trial is not None else own
-            offer = checkpoint_files.offered(begun.bucket, found)
+            offer = checkpoint_files.offered(chosen.bucket, found)
             self.offered = training.offer_checkpoint(*offer)
         else:
             training.offer_checkpoint(None, None)
@@ -211,30 +204,28 @@ class Worker:
         training.change_reports(leaving_a_rank.report)
         training.keep_checkpoints_apart(self.group, lambda: self.waiting(At.REPORT))
         self._watcher.start()
-        self._prestart = prestarted_worker.schedule()
+        self._timers.append(prestarted_worker.schedule())
         if self.rank == 0:
-            self._silence = _schedule_silence(self._report_silence)
+            silence = threading.Timer(SILENT_AFTER_S, self._report_silence)
+            silence.daemon = True
+            silence.start()
+            self._timers.append(silence)
 
     def waiting(self, at: At, where: str = "", steps: int = 0) -> AbstractContextManager[None]:
         """Meanwhile this rank waits for others; see `Location`."""
-        watcher = self._standstill
-        return watcher.waiting(at, where, steps) if watcher is not None else nullcontext()
+        return self._standstill.waiting(at, where, steps)
 
     def returned(self) -> None:
         """The training function has returned, and the last checkpoint is committed."""
-        if self._standstill is not None:
-            self._standstill.returned()
+        self._standstill.returned()
 
     def end(self) -> None:
         """The training function returned or raised."""
         self._watcher.stop()
-        if self._standstill is not None:
-            self._standstill.close()
-        if self._use is not None:
-            self._use.close()
-        for timer in (self._prestart, self._silence):
-            if timer is not None:
-                timer.cancel()
+        self._standstill.close()
+        self._use.close()
+        for timer in self._timers:
+            timer.cancel()
         if self.fetched is not None:
             self.fetched.close()
 
@@ -296,11 +287,3 @@ def silence_sentence(imported: Collection[str]) -> str:
         f"the training function has reported nothing for {SILENT_AFTER_S:.0f} s, so a loss costs "
         f"all that it has done; {how}"
     )
-
-
-def _schedule_silence(report: Callable[[], None]) -> threading.Timer:
-    """Call `report` in `SILENT_AFTER_S` seconds."""
-    timer = threading.Timer(SILENT_AFTER_S, report)
-    timer.daemon = True
-    timer.start()
-    return timer

@@ -1,9 +1,8 @@
-"""The checkpoint that a worker group begins from: all ranks agree on it, and have it downloaded."""
+"""The checkpoint that a worker group restores: all ranks agree on it, and have it downloaded."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 import ray.train
@@ -11,14 +10,17 @@ from ray.train.collective import barrier, broadcast_from_rank_zero
 
 from trainingrun_protocol.contract import ContractRestore
 
-from ..checkpoints.fetching import STATE_FILE, Fetched, Share, share_of, small_files
+from ..checkpoints.downloads import STATE_FILE, Fetched, Share, share_of, small_files
 from ..store import restore_source
 from ..store.bucket import Bucket
 from ..store.manifest import Manifest
 
+if TYPE_CHECKING:
+    from .worker import Worker
 
-class Beginning(NamedTuple):
-    """What a worker group begins from."""
+
+class Chosen(NamedTuple):
+    """What a worker group restores."""
 
     fetched: Fetched | None
     """The checkpoint, and what this rank has of it; None: training begins at step 0."""
@@ -30,27 +32,18 @@ class Beginning(NamedTuple):
     """Why newer checkpoints are not restored, a sentence for each."""
 
 
-def agree(
-    rank: int,
-    world_size: int,
-    coordinator: Any,
-    own: Bucket,
-    source: ContractRestore | None,
-    retry: Callable[[Callable[[], Any]], Any],
-) -> Beginning:
+def agree(worker: "Worker", source: ContractRestore | None) -> Chosen:
     """The newest checkpoint of which every rank has found its share intact.
 
     Args:
-        rank: of this process.
-        world_size: how many ranks there are.
-        coordinator: handle of the `Coordinator` actor.
-        own: the run's own folder.
+        worker: this rank.
         source: `storage.restoreFrom`, if set.
-        retry: repeats requests to the store.
 
     Raises:
         NothingToRestore: on rank 0: `source` has none.
     """
+    rank, own = worker.rank, worker.bucket
+    coordinator, retry = worker.coordinator, worker.storage_retry
     pod = ray.get_runtime_context().get_node_id()
     while True:
         chosen: Any = None
@@ -63,12 +56,12 @@ def agree(
         search, document, foreign, skipped = broadcast_from_rank_zero(chosen)
         bucket = restore_source.folder(source) if foreign and source is not None else own
         if document is None:
-            return Beginning(None, False, own, skipped)
+            return Chosen(None, False, own, skipped)
         manifest = Manifest.model_validate(document)
-        fetched, uri = Fetched(bucket, manifest), bucket.uri(manifest.key)
+        fetched, uri = Fetched(bucket, manifest, retry), bucket.uri(manifest.key)
         mine = str(fetched.folder)
         shared = ray.get(coordinator.restore_folder.remote(search, pod, mine))
-        share = share_of(manifest.files, rank, world_size, manifest.world_size)
+        share = share_of(manifest.files, rank, worker.world_size, manifest.world_size)
         part = share if shared == mine else share._replace(common=())
         reason = retry(partial(fetched.fetch, part)) or _unreadable(fetched, part)
         if reason is not None:
@@ -80,7 +73,7 @@ def agree(
             # group is awaited by all ranks together, after this.
             if shared != mine:
                 fetched.take_over(Path(shared), share.common)
-            return Beginning(fetched, foreign, bucket, skipped)
+            return Chosen(fetched, foreign, bucket, skipped)
         fetched.close()
 
 

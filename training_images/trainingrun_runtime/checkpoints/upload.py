@@ -1,12 +1,15 @@
-"""Files of a checkpoint, from memory into the bucket: digested while they are uploaded.
+"""The upload of a checkpoint's files from a rank's memory to the bucket, beside training.
 
-No copy is on a disk. The pages of a file that is new each time take more CPU time from training
-than all the rest of a save.
+They are digested meanwhile, and no copy is on a disk: the pages of a file that is new each time
+take more CPU time from training than all the rest of a save.
 """
 
 import hashlib
 import io
 import json
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -14,16 +17,87 @@ from typing import Any
 
 import numpy as np
 import torch
+from ray.train import Checkpoint
 
+from ..ray_internals import training
+from ..ray_internals.filesystem import SessionCheckpoint
 from ..store.bucket import Bucket
 from ..store.manifest import FileDigest, digest_file
 from ..store.storage_retry import StorageRetry
+from . import snapshot
+from .background import behind_training
 from .encoding import tensors
 from .tensor_files import TensorFile
 
 _PIECE = 2**18
 """Bytes that are digested and copied at once: between two pieces a thread that trains may have to
 wait for Python's lock."""
+
+
+class CheckpointUpload:
+    """Uploads one checkpoint's files from memory, in Ray's upload thread.
+
+    It waits for a store that does not answer, and keeps the files until they are uploaded. Training
+    goes on meanwhile and makes no other checkpoint: one copy waits at most.
+
+    Args:
+        step: steps done when it was made.
+        files: bytes, or what `torch.save` writes, by name; nobody changes it meanwhile.
+        bucket: the run's folder.
+        rank: of this process.
+        retry: repeats what the store does not answer.
+        before_end: called once the files are uploaded, before Ray is told so; does not raise.
+    """
+
+    def __init__(
+        self,
+        step: int,
+        files: dict[str, Any],
+        bucket: Bucket,
+        rank: int,
+        retry: StorageRetry,
+        before_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._step, self._files, self._bucket, self._rank = step, files, bucket, rank
+        self._retry, self._before_end = retry, before_end
+        # Ray asks for one; what is uploaded is not in it.
+        self._empty = tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True)
+        self.folder = self._empty.name
+        self.name = ""
+        """Of the checkpoint's folder; known once it is uploaded."""
+        self._seconds: float | None = None
+        self._began = time.monotonic()
+        self._finished = threading.Event()
+
+    def __call__(self, checkpoint: Checkpoint, name: str) -> Checkpoint:
+        """Upload it under that name; Ray's upload thread calls this."""
+        self.name = name
+        try:
+            uploaded = training.stored(name)
+            key = self._bucket.key_of(uploaded.path)
+            behind_training(lambda: snapshot.require_readable(self._files))
+            behind_training(lambda: upload(self._bucket, key, self._files, self._rank, self._retry))
+            self._files = {}
+            self._empty.cleanup()
+            self._before_end()
+        finally:
+            self._seconds = time.monotonic() - self._began
+            self._finished.set()
+        return SessionCheckpoint(uploaded.path, uploaded.filesystem, self._step)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._finished.is_set()
+
+    @property
+    def seconds_so_far(self) -> float:
+        """What it took since the state was copied, or has taken by now."""
+        return time.monotonic() - self._began if self._seconds is None else self._seconds
+
+    def wait(self) -> None:
+        """Return once the upload has ended, well or not."""
+        self._finished.wait()
 
 
 def upload(
@@ -42,10 +116,10 @@ def upload(
         rank: Of this process.
         retry: Repeats a file that the store does not take.
     """
-    found = {}
-    for name, content in files.items():
-        found[name] = retry(partial(write, bucket, f"{folder}/{name}", content))
-    digests = {name: asdict(digest) for name, digest in found.items()}
+    digests = {
+        name: asdict(retry(partial(write, bucket, f"{folder}/{name}", content)))
+        for name, content in files.items()
+    }
     retry(lambda: bucket.put(f"{folder}/{digest_file(rank)}", json.dumps(digests).encode()))
 
 

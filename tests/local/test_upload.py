@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from support.processes import wait_for
 from support.s3 import S3Server
-from trainingrun_runtime.checkpoints import streamed_files
+from trainingrun_runtime.checkpoints import upload
 from trainingrun_runtime.checkpoints.tensor_files import TensorFile, whole
 from trainingrun_runtime.store import bucket as bucket_module
 from trainingrun_runtime.store.bucket import Bucket
@@ -50,7 +50,7 @@ def test_what_is_uploaded_is_read_back_and_is_what_its_digests_say(
     rest = {"sparse": torch.eye(3).to_sparse(), "number": 7}
     parts = {name: whole(tensor) for name, tensor in held.items()}
     files = {"state-1.safetensors": TensorFile(parts), "random-1.pt": rest}
-    streamed_files.upload(bucket, FOLDER, files, 1, StorageRetry(never))
+    upload.upload(bucket, FOLDER, files, 1, StorageRetry(never))
 
     contents = {name: stored(bucket, f"{FOLDER}/{name}") for name in files}
     for name, content in contents.items():
@@ -150,7 +150,7 @@ def test_a_file_is_uploaded_anew_when_the_store_was_away_in_the_middle(
 
     monkeypatch.setattr(Bucket, "writing", stops)
     state = {"large": torch.rand(LARGE)}
-    streamed_files.upload(
+    upload.upload(
         bucket, FOLDER, {"state.pt": state}, 0, StorageRetry(reported.append, sleep=start)
     )
     said, after = reported

@@ -1,0 +1,264 @@
+"""A checkpoint's files on this machine, each verified while it is downloaded.
+
+All ranks together read every file before anything is restored, so a damaged one is found before
+training code sees it. What the ranks of a pod restore is read from the bucket once: files that all
+ranks need are downloaded by one of them, and the others map the same files.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..store import verification
+from ..store.bucket import Bucket
+from ..store.manifest import Manifest
+from ..store.storage_errors import DamagedError
+
+if TYPE_CHECKING:  # Ray, which `trainingrun_runtime.results` does without
+    from ray.train import Checkpoint
+
+STATE_FILE = "session.pt"
+"""Only a session's checkpoint has it."""
+_FIRST = 2**17
+"""Bytes that are read first of a file whose header is wanted: most headers are shorter."""
+_FILES_AT_ONCE = 4
+"""Files downloaded at once; each is read with a few requests ahead of its own."""
+_RANDOM = re.compile(r"random-([0-9]{1,7})\.pt")
+_OF_ONE_RANK = re.compile(rf"{_RANDOM.pattern}|rank-([0-9]{{1,7}})\.safetensors")
+
+
+class LocalFiles:
+    """The files of a checkpoint that are all in a folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> Collection[str]:
+        """Of all files."""
+        return {file.name for file in self._folder.iterdir() if file.is_file()}
+
+    def path(self, name: str) -> Path:
+        """Where one of them is on this machine."""
+        return self._folder / name
+
+    def size(self, name: str) -> int:
+        """Bytes of one of them."""
+        return self.path(name).stat().st_size
+
+    def header(self, name: str) -> bytes:
+        """The header of a file of tensors.
+
+        Raises:
+            ValueError: it has none.
+        """
+        return _header_of(self.path(name))
+
+
+class Fetched:
+    """The files of a checkpoint that are downloaded; they are gone after `close`.
+
+    Args:
+        bucket: the run's folder.
+        manifest: of the checkpoint.
+        retry: repeats requests to the store.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        manifest: Manifest,
+        retry: Callable[[Callable[[], Any]], Any] = lambda request: request(),
+    ) -> None:
+        self._bucket, self.manifest, self._retry = bucket, manifest, retry
+        self._temporary = tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True)
+        self.folder = Path(self._temporary.name)
+        """Where they are."""
+
+    def fetch(self, share: "Share") -> str | None:
+        """Download and verify what is not there yet.
+
+        Returns:
+            None if all of it is as committed, else a sentence that names the first wrong file.
+
+        Raises:
+            StorageError: The store did not answer, so it is unknown.
+        """
+
+        def wrong(name: str) -> str | None:
+            target = self.folder / name if name in kept else None
+            if target is not None and target.exists():
+                return None
+            return verification.wrong_content(self._bucket, self.manifest, name, target)
+
+        kept = {*share.kept, *share.common}
+        # The largest first: then none of them is left over for the end.
+        names = sorted({*kept, *share.verified}, key=lambda n: -self.manifest.files[n].size)
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            return next((why for why in pool.map(wrong, names) if why), None)
+
+    def take_over(self, folder: Path, names: Collection[str]) -> None:
+        """Have files that another rank of this pod has downloaded into its folder, and verified.
+
+        They stay when that rank ends. What is not there is downloaded when it is asked for.
+        """
+        for name in names:
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                path.hardlink_to(folder / name)
+
+    def names(self) -> Collection[str]:
+        """Of all files of the checkpoint."""
+        return self.manifest.files
+
+    def path(self, name: str) -> Path:
+        """Where one of them is on this machine; downloaded and verified where it was not.
+
+        Raises:
+            DamagedError: it is not what was committed.
+            StorageError: the store does not answer.
+        """
+        target = self.folder / name
+        if not target.exists():
+            self._retry(lambda: _download(self._bucket, self.manifest, name, target))
+        return target
+
+    def size(self, name: str) -> int:
+        """Bytes of one of them, as committed."""
+        return self.manifest.files[name].size
+
+    def header(self, name: str) -> bytes:
+        """The header of a file of tensors; verified only if the file is here.
+
+        Raises:
+            ValueError: it has none.
+            StorageError: the store does not answer.
+        """
+        from .tensor_files import header_length  # PyTorch
+
+        path = self.folder / name
+        if path.exists():
+            return _header_of(path)
+        key, size = f"{self.manifest.path}/{name}", self.size(name)
+        first = self._retry(lambda: self._bucket.head(key, min(size, _FIRST)))
+        length = header_length(first)
+        if length > len(first):
+            first = self._retry(lambda: self._bucket.head(key, min(size, length)))
+        return bytes(first[:length])
+
+    def close(self) -> None:
+        """Remove them."""
+        self._temporary.cleanup()
+
+
+RestoredFiles = LocalFiles | Fetched
+"""The files of a checkpoint, by name, as a rank restores them."""
+
+
+@contextlib.contextmanager
+def files_of(checkpoint: "Checkpoint", fetched: Fetched | None = None) -> Iterator[RestoredFiles]:
+    """The files of a checkpoint, while it is restored.
+
+    Args:
+        checkpoint: the one to restore.
+        fetched: what this rank has downloaded of it; further files are downloaded where they are
+            asked for. None: nothing, and all files are downloaded.
+    """
+    if fetched is not None:
+        with contextlib.closing(fetched):
+            yield fetched
+    else:
+        with checkpoint.as_directory() as folder:
+            yield LocalFiles(Path(folder))
+
+
+def download(bucket: Bucket, manifest: Manifest, target: Path) -> None:
+    """Download a whole checkpoint into a folder that is made; all of it, or nothing.
+
+    Raises:
+        FileExistsError: The folder is there already.
+        DamagedError: A file is not what was committed.
+        StorageError: The store did not answer.
+    """
+    if target.exists():
+        raise FileExistsError(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        for name in manifest.files:
+            _download(bucket, manifest, name, part / name)
+        part.chmod(0o777 & ~_umask())  # mkdtemp's own is for this user alone
+        part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _download(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> None:
+    why = verification.wrong_content(bucket, manifest, name, target)
+    if why is not None:
+        raise DamagedError(why)
+
+
+def _header_of(path: Path) -> bytes:
+    from .tensor_files import header_of  # PyTorch
+
+    with path.open("rb") as file:
+        return header_of(file)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+class Share(NamedTuple):
+    """What one rank downloads of a checkpoint, by the files' names."""
+
+    kept: list[str]
+    """For its own restore."""
+    verified: list[str]
+    """Read and not kept."""
+    common: Collection[str] = ()
+    """For the restore of every rank."""
+
+
+def share_of(files: Collection[str], rank: int, world_size: int, former: int) -> Share:
+    """What one rank downloads; all ranks together have every file.
+
+    Args:
+        files: names of the checkpoint's files.
+        rank: of this process.
+        world_size: how many ranks there are.
+        former: how many ranks the checkpoint was made by.
+    """
+    if STATE_FILE not in files:
+        # Code without a session reads it in its own way, or not at all.
+        return Share([], sorted(files)[rank::world_size])
+    takers = {name: _taker(name, world_size, former) for name in sorted(files)}
+    kept, common = (
+        [name for name, taker in takers.items() if taker == wanted] for wanted in (rank, None)
+    )
+    return Share(kept, [], common)
+
+
+def _taker(name: str, world_size: int, former: int) -> int | None:
+    """The rank that needs the file most; None: all of them do."""
+    match = _OF_ONE_RANK.fullmatch(name)
+    if match is None:
+        return None
+    of = int(match[1] or match[2])
+    if match[2] and of < former:
+        return of * world_size // former  # parts of neighbors are neighbors
+    return of % world_size
+
+
+def small_files(names: Collection[str]) -> list[str]:
+    """Those of a session's files that hold what is no tensor."""
+    return [name for name in names if name == STATE_FILE or _RANDOM.fullmatch(name)]
