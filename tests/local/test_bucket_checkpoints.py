@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.checkpoints import saved
+from trainingrun_protocol.contract import ContractCheckpoints
 from trainingrun_runtime.driver.committer import digests
 from trainingrun_runtime.store import bucket as bucket_module
 from trainingrun_runtime.store import manifest
@@ -156,7 +157,9 @@ def test_a_sweep_keeps_the_newest_and_the_best(bucket: Bucket, tmp_path: Path) -
     dropped = saved(bucket, tmp_path, step=20, index=2, accuracy=0.5)
     newer = saved(bucket, tmp_path, step=30, index=3, accuracy=0.6)
     newest = saved(bucket, tmp_path, step=40, index=4, accuracy=0.7)
-    assert sweep(bucket, 1, keep=2, best=("accuracy", "max")) == [dropped]
+    assert sweep(
+        bucket, 1, ContractCheckpoints(keep=2, best_metric="accuracy", best_order="max")
+    ) == [dropped]
     assert committed(bucket) == [best, newer, newest]
     assert bucket.list(dropped.path) == []
     assert all(verify(bucket, m) is None for m in committed(bucket))
@@ -175,7 +178,12 @@ def test_metrics_that_are_reported_later_decide_which_checkpoint_is_the_best(
         {"loss": 0.1},
     ]
     saved(bucket, tmp_path, step=4, index=4)
-    assert [m.step for m in sweep(bucket, 1, keep=2, best=("accuracy", "max"))] == [2]
+    assert [
+        m.step
+        for m in sweep(
+            bucket, 1, ContractCheckpoints(keep=2, best_metric="accuracy", best_order="max")
+        )
+    ] == [2]
     assert [entry.key for entry in bucket.list("metrics")] == ["metrics/000001-000001/000001.json"]
 
 
@@ -216,7 +224,7 @@ def test_a_sweep_removes_what_former_drivers_left_uncommitted(
     bucket.put("checkpoints/0001-000002/step-0000000020-1/state.pt", b"never committed")
     own = "checkpoints/0001-000003/step-0000000020-1/state.pt"
     bucket.put(own, b"on its way")
-    assert sweep(bucket, 3, keep=2, best=None) == []
+    assert sweep(bucket, 3, ContractCheckpoints(keep=2)) == []
     assert [entry.key for entry in bucket.list("checkpoints")] == [
         f"{kept.path}/empty",
         f"{kept.path}/rank-0/state.pt",
@@ -230,17 +238,17 @@ def test_nothing_expires_before_the_driver_has_a_checkpoint_of_its_own(
     """The restored one may be the only intact one; damaged newer ones would outlive it."""
     for index in (1, 2, 3):
         saved(bucket, tmp_path, step=10 * index, index=index)
-    assert sweep(bucket, 2, keep=2, best=None) == []
+    assert sweep(bucket, 2, ContractCheckpoints(keep=2)) == []
     assert len(committed(bucket)) == 3
     saved(bucket, tmp_path, step=20, fencing_token=2)
-    assert [m.step for m in sweep(bucket, 2, keep=2, best=None)] == [10, 20]
+    assert [m.step for m in sweep(bucket, 2, ContractCheckpoints(keep=2))] == [10, 20]
 
 
 def test_a_sweep_keeps_what_an_unreadable_manifest_may_name(bucket: Bucket, tmp_path: Path) -> None:
     manifest = saved(bucket, tmp_path, step=10, fencing_token=1)
     bucket.put(manifest.key, b"{")
     saved(bucket, tmp_path, step=20, fencing_token=2)
-    sweep(bucket, 2, keep=2, best=None)
+    sweep(bucket, 2, ContractCheckpoints(keep=2))
     assert bucket.get(f"{manifest.path}/rank-0/state.pt")
 
 
@@ -250,7 +258,7 @@ def test_a_sweep_keeps_a_folder_that_a_kept_checkpoint_shares(
     """Code that gives every checkpoint the same name has one copy, whatever was committed."""
     first = saved(bucket, tmp_path, step=10, index=1)
     commit(bucket, first.model_copy(update={"step": 20, "index": 2}))
-    assert [m.step for m in sweep(bucket, 1, keep=1, best=None)] == [10]
+    assert [m.step for m in sweep(bucket, 1, ContractCheckpoints(keep=1))] == [10]
     found, skipped = newest_intact(bucket)
     assert found is not None
     assert (found.step, skipped) == (20, [])
@@ -265,7 +273,7 @@ def test_a_sweep_keeps_a_kept_checkpoint_in_a_folder_of_folders(
         bucket.put(f"{nested}/{name}", bucket.get(f"{deep.path}/{name}") or b"")
     bucket.delete([deep.key])
     commit(bucket, deep.model_copy(update={"path": nested}))
-    sweep(bucket, 2, keep=2, best=None)
+    sweep(bucket, 2, ContractCheckpoints(keep=2))
     assert newest_intact(bucket)[0] is not None
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from trainingrun_protocol.contract import ContractCheckpoints
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
 from trainingrun_runtime.store.retention import Best, best_of, expired
 
@@ -26,12 +27,12 @@ def a_manifest(
 
 def test_all_but_the_newest_go_oldest_first() -> None:
     shuffled = [a_manifest(step) for step in (3, 1, 4, 2)]
-    assert [m.step for m in expired(shuffled, keep=2, best=None)] == [1, 2]
+    assert [m.step for m in expired(shuffled, ContractCheckpoints(keep=2))] == [1, 2]
 
 
 def test_fewer_than_kept_lose_nothing() -> None:
-    assert expired([a_manifest(1)], keep=2, best=None) == []
-    assert expired([], keep=2, best=("loss", "min")) == []
+    assert expired([a_manifest(1)], ContractCheckpoints(keep=2)) == []
+    assert expired([], ContractCheckpoints(keep=2, best_metric="loss", best_order="min")) == []
 
 
 def test_a_later_fencing_token_is_newer_whatever_its_step() -> None:
@@ -40,7 +41,7 @@ def test_a_later_fencing_token_is_newer_whatever_its_step() -> None:
         a_manifest(510, fencing_token=1),
         a_manifest(300, fencing_token=2),
     ]
-    assert [m.step for m in expired(committed, keep=2, best=None)] == [500]
+    assert [m.step for m in expired(committed, ContractCheckpoints(keep=2))] == [500]
 
 
 @pytest.mark.parametrize(
@@ -53,19 +54,28 @@ def test_a_later_fencing_token_is_newer_whatever_its_step() -> None:
 )
 def test_the_best_stays(best: Best, kept: int | None) -> None:
     committed = [a_manifest(1, loss=0.9), a_manifest(2, loss=0.1), *map(a_manifest, (3, 4))]
-    assert {1, 2} - {m.step for m in expired(committed, keep=2, best=best)} == (
-        {kept} if kept else set()
-    )
+    assert {1, 2} - {
+        m.step
+        for m in expired(
+            committed, ContractCheckpoints(keep=2, best_metric=best[0], best_order=best[1])
+        )
+    } == ({kept} if kept else set())
 
 
 def test_as_many_of_the_best_stay_as_are_asked_for() -> None:
     """As with Ray's CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="loss")."""
     losses = (0.3, 0.1, 0.9, 0.2, 0.8, 0.7)
     committed = [a_manifest(step, loss=loss) for step, loss in enumerate(losses, 1)]
-    dropped = expired(committed, keep=1, best=("loss", "min"), keep_best=2)
+    dropped = expired(
+        committed, ContractCheckpoints(keep=1, best_metric="loss", best_order="min", keep_best=2)
+    )
     assert [m.step for m in dropped] == [1, 3, 5]
     used = [committed[2].path]
-    dropped = expired(committed, keep=1, best=("loss", "min"), keep_best=2, used=used)
+    dropped = expired(
+        committed,
+        ContractCheckpoints(keep=1, best_metric="loss", best_order="min", keep_best=2),
+        used=used,
+    )
     assert [m.step for m in dropped] == [1, 5]
 
 

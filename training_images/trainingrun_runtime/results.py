@@ -147,9 +147,7 @@ def open(  # noqa: A001 - as `results.open`
         NoRun: There is no run in that folder, no such trial, or no best one yet.
         StorageError: The store did not answer.
     """
-    run = open_folder(uri, endpoint, region)
-    found = open_trial(run, trial)
-    return Results(found.bucket if found is not None else run, found)
+    return Results(*_of_trial(open_folder(uri, endpoint, region), trial))
 
 
 def load(
@@ -187,7 +185,13 @@ def load(
     from .checkpoints import snapshot  # PyTorch
     from .checkpoints.stateful_objects import bare
 
-    bucket, found = _stored(uri, endpoint, region, trial)
+    folder, _, path = str(uri).rstrip("/").partition(f"/{CHECKPOINTS}/")
+    bucket = open_folder(folder, endpoint, region)
+    if path:
+        found = _found(bucket, f"{CHECKPOINTS}/{path}")
+    else:
+        bucket = _of_trial(bucket, trial)[0]
+        found = _newest(bucket)
     with closing(Fetched(bucket, found)) as files:
         snapshot.restore_alone(files, name, bare(model))
     return _described(bucket, found)
@@ -266,25 +270,10 @@ def open_trial(run: Bucket, number: int | None = None) -> TrialFolder | None:
     )
 
 
-def _stored(
-    uri: str | Path,
-    endpoint: str | None = None,
-    region: str | None = None,
-    trial: int | None = None,
-) -> tuple[Bucket, Manifest]:
-    """The checkpoint that `load` takes, with the folder in which it is.
-
-    Raises:
-        NoRun: There is no run in that folder, no such trial, or no such checkpoint.
-        StorageError: The store did not answer.
-    """
-    folder, _, path = str(uri).rstrip("/").partition(f"/{CHECKPOINTS}/")
-    bucket = open_folder(folder, endpoint, region)
-    if path:
-        return bucket, _found(bucket, f"{CHECKPOINTS}/{path}")
-    of_trial = open_trial(bucket, trial)
-    bucket = of_trial.bucket if of_trial is not None else bucket
-    return bucket, _newest(bucket)
+def _of_trial(run: Bucket, trial: int | None) -> tuple[Bucket, TrialFolder | None]:
+    """The folder of a trial, if the run is a sweep, else that of the run."""
+    found = open_trial(run, trial)
+    return (found.bucket, found) if found is not None else (run, None)
 
 
 def _found(bucket: Bucket, path: str) -> Manifest:

@@ -176,7 +176,6 @@ class Committer:
         )
 
     def _sweep(self) -> None:
-        checkpoints = self.checkpoints
         try:
             # A superseded driver deletes nothing: the new one may be restoring it.
             self._lease.require()
@@ -184,9 +183,7 @@ class Committer:
             retention.sweep(
                 self._bucket,
                 self._lease.fencing_token,
-                checkpoints.keep,
-                retention.wanted(checkpoints),
-                checkpoints.keep_best,
+                self.checkpoints,
                 {self._bucket.key_of(path) for path in used},
             )
         except Exception as error:  # the next sweep removes them

@@ -96,7 +96,7 @@ class Trainers:
         wanted = self._committer.checkpoints
         result.return_value = leaving_a_rank.unpacked(result.return_value)
         best = retention.wanted(wanted)
-        expired = retention.expired(committed, wanted.keep, best, wanted.keep_best)
+        expired = retention.expired(committed, wanted)
         newest = committed[-1] if committed else None
         saved = ProgressResult(metrics=newest.metrics if newest else {})
         step = newest.step if newest else 0

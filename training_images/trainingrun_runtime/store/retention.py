@@ -56,34 +56,26 @@ def best_known(committed: Sequence[Manifest]) -> Manifest | None:
 
 
 def expired(
-    committed: Sequence[Manifest],
-    keep: int,
-    best: Best | None,
-    keep_best: int = 1,
-    used: Collection[str] = (),
+    committed: Iterable[Manifest], rule: ContractCheckpoints, used: Collection[str] = ()
 ) -> list[Manifest]:
     """The checkpoints to delete, oldest first.
 
     Args:
         committed: All of the run.
-        keep: Newest ones to keep.
-        best: The metric by which others are kept, too.
-        keep_best: How many of those.
+        rule: Says which are kept.
         used: Folders of checkpoints that something reads now; they are kept, too.
     """
     by_age = sorted(committed, key=lambda m: m.sort_key)
-    kept = by_age[-keep:] if keep > 0 else []
+    kept, best = by_age[-rule.keep :] if rule.keep > 0 else [], wanted(rule)
     if best is not None:
-        kept += by_score(by_age, best)[-keep_best:]
+        kept += by_score(by_age, best)[-rule.keep_best :]
     return [m for m in by_age if m not in kept and m.path not in used]
 
 
 def sweep(
     bucket: Bucket,
     current_token: int,
-    keep: int,
-    best: Best | None,
-    keep_best: int = 1,
+    rule: ContractCheckpoints,
     used: Collection[str] = (),
 ) -> list[Manifest]:
     """Delete expired checkpoints, and uncommitted folders of former drivers.
@@ -92,10 +84,8 @@ def sweep(
         bucket: The run's folder.
         current_token: The caller's fencing token. Its own uncommitted folders are kept: uploads may
             still be running.
-        keep: Newest checkpoints to keep.
-        best: Also keep the best by this metric.
-        keep_best: How many of the best.
-        used: Folders of checkpoints that something reads now; they are kept, too.
+        rule: As for `expired`.
+        used: As for `expired`.
 
     Returns:
         The checkpoints that were deleted.
@@ -112,7 +102,7 @@ def sweep(
     # Until this driver has committed a checkpoint of its own, the one that it restored may be the
     # only intact one, with damaged ones before it in the row: nothing expires.
     own = any(m.fencing_token == current_token for m in committed)
-    dropped = expired(committed, keep, best, keep_best, used) if own else []
+    dropped = expired(committed, rule, used) if own else []
 
     kept = {m.path for m in committed if m not in dropped}
     delete(bucket, dropped, kept)

@@ -41,7 +41,7 @@ from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from . import record, search, tuning
 from .record import Trial
 from .schedulers import Population
-from .trial import JobFolder, TrialJob, read_document
+from .trial import JobFolder, TrialJob
 from .trial_folders import TrialFolders
 from .trial_table import STOP_WAIT_S, TrialTable
 
@@ -168,7 +168,7 @@ class SweepDriver:
             return False
         if self._failed_at and time.monotonic() - self._failed_at > STOP_WAIT_S:
             return True
-        documents = (read_document(job) for job in self._jobs.values())
+        documents = (progress_document.read(job.document) for job in self._jobs.values())
         return all(found is None or found.state.final for found in documents)
 
     def _watch(self, ended: threading.Event) -> None:
@@ -189,7 +189,7 @@ class SweepDriver:
 
     def _follow(self) -> None:
         for number, job in list(self._jobs.items()):
-            found = read_document(job)
+            found = progress_document.read(job.document)
             if found is not None:
                 self._table.follow(number, found)
 

@@ -16,11 +16,9 @@ from typing import Any
 import ray
 
 from trainingrun_protocol.contract import STATE_DIRECTORY_ENV, RunContract
-from trainingrun_protocol.progress import Progress
 
 from ..coordinator.coordinator import trial_coordinator
 from ..driver.attempt import Attempt, failure_of, start_imports
-from ..progress import document as progress_document
 from ..progress.document import Documents
 from ..store import lease, manifest, restore_source, run_result
 from ..store.bucket import Bucket
@@ -189,8 +187,3 @@ def _drive(job: TrialJob) -> None:
     except Exception as error:
         log.exception("the trial ended with an unexpected error")
         attempt.fail(failure_of(error))
-
-
-def read_document(job: TrialJob) -> Progress | None:
-    """The trial's progress document; None before it wrote one."""
-    return progress_document.read(job.document)

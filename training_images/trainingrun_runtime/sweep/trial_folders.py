@@ -58,14 +58,9 @@ class TrialFolders:
             former = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
         if all(trial.state is TrialState.FAILED for trial in former):
             # The operator tries the run again; what failed is all that there is to try.
-            again: dict[str, Any] = {
-                "state": TrialState.PENDING,
-                "message": "",
-                "value": None,
-                "metrics": {},
-            }
-            if self._population is None:
-                again["reports"] = []
+            again: dict[str, Any] = {"state": TrialState.PENDING, "message": ""}
+            again |= {"value": None, "metrics": {}}
+            again |= {"reports": []} if self._population is None else {}
             former = [trial.model_copy(update=again) for trial in former]
         return [self._resumed(trial) for trial in former]
 
