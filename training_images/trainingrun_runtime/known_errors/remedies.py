@@ -21,7 +21,7 @@ def find(error: BaseException) -> Remedy | None:
     known = _notes(error)
     # The sentence of an error of the runtime itself says what to do.
     found = texts(error) if not type(error).__module__.startswith(_RUNTIME) else []
-    for remedy in REMEDIES:
+    for remedy in REMEDIES.values():
         if remedy.advice in known or any(map(remedy.matches, found)):
             return remedy
     return None
@@ -50,7 +50,7 @@ def explained(error: BaseException, where: str = "") -> str:
 
 def advised(sentence: str) -> bool:
     """Whether it ends with what to do, as that of `explained` does where that is known."""
-    return any(sentence.endswith(remedy.advice) for remedy in REMEDIES)
+    return any(sentence.endswith(remedy.advice) for remedy in REMEDIES.values())
 
 
 def texts(error: BaseException) -> list[str]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 class Remedy:
     """What to do about one kind of error."""
 
-    id: str
-    """For tests."""
     pattern: str
     """Found in the type's name and the text of such an error: `KeyError: 'a'`."""
     advice: str
@@ -49,174 +47,148 @@ _RESTORE = (
 _BOOSTING = "a training function that calls the library's train() with RayTrainReportCallback"
 _PREDICT = "use map_batches of a ray.data.Dataset with a class that loads the model"
 
-REMOVED: tuple[Remedy, ...] = (
-    Remedy(
-        "checkpoint-of-a-dictionary",
+_LESS_MEMORY = "make the batch smaller and accumulate gradients over several"
+
+REMEDIES: dict[str, Remedy] = {
+    # Functions and arguments that Ray no longer has, or that work otherwise.
+    "checkpoint-of-a-dictionary": Remedy(
         r"`(from_dict|from_bytes)\(\)`|'Checkpoint'( object)? has no attribute "
         r"'(to_dict|to_bytes|from_bytes|from_model|get_model|get_preprocessor|"
         r"get_internal_representation)'|" + _keyword("Checkpoint", "data_dict|local_path"),
         _FOLDER,
     ),
-    Remedy(
-        "path-of-a-checkpoint",
+    "path-of-a-checkpoint": Remedy(
         r"unsupported operand type\(s\) for /: 'str' and 'str'|"
         r"No such file or directory: '[^']*checkpoints/\d{4}-\d{6}/",
         'read files below checkpoint.as_directory(), as pathlib.Path(folder, "model.pt"): '
         "checkpoint.path is text, and a place in the bucket",
     ),
-    Remedy(
-        "result-of-a-path",
+    "result-of-a-path": Remedy(
         r"Failed to restore the Result object: checkpoint_manager_snapshot",
         "open the run's folder with trainingrun_runtime.results.open(uri): Result.from_path reads "
         "the script's own run alone",
     ),
-    Remedy(
-        "checkpoint-of-a-uri",
+    "checkpoint-of-a-uri": Remedy(
         r"`from_uri\(\)`|" + _keyword("Checkpoint", "uri"),
         'use ray.train.Checkpoint(path="s3://…")',
     ),
-    Remedy(
-        "checkpoint-to-a-uri",
+    "checkpoint-to-a-uri": Remedy(
         r"'Checkpoint' object has no attribute '(to_uri|uri)'",
         "pass the checkpoint to ray.train.report, which uploads it; `trainingrun checkpoints list` "
         "shows where the run's checkpoints are",
     ),
-    Remedy(
-        "checkpoint-of-a-checkpoint",
+    "checkpoint-of-a-checkpoint": Remedy(
         r"'\w*Checkpoint' has no attribute 'from_checkpoint'",
         "use the checkpoint itself, and read its files below checkpoint.as_directory()",
     ),
-    Remedy("restore", r"`restore` and `can_restore`", _RESTORE),
-    Remedy("resume-from-checkpoint", r"`resume_from_checkpoint`", _RESTORE),
-    Remedy(
-        "metadata",
+    "restore": Remedy(r"`restore` and `can_restore`", _RESTORE),
+    "resume-from-checkpoint": Remedy(r"`resume_from_checkpoint`", _RESTORE),
+    "metadata": Remedy(
         r"`get_metadata` was|<Framework>Trainer\(metadata",
         "pass it in train_loop_config",
     ),
-    Remedy(
-        "preprocessor",
+    "preprocessor": Remedy(
         _keyword(r"\w+Trainer", "preprocessor"),
         "transform the ray.data.Dataset before it is passed in datasets",
     ),
-    Remedy(
-        "run-config",
+    "run-config": Remedy(
         r"RunConfig\((verbose|sync_config|progress_reporter|log_to_file)\)|"
         + _keyword("RunConfig", "local_dir"),
         "take the argument out: the TrainingRun decides about storage, and `trainingrun watch` "
         "shows the progress",
     ),
-    Remedy(
-        "run-config-stop",
+    "run-config-stop": Remedy(
         r"RunConfig\(stop\)",
         "take it out, and end the loop in the training function, as session.stop() does",
     ),
-    Remedy(
-        "tune-callbacks",
+    "tune-callbacks": Remedy(
         r"RunConfig\(callbacks: List",
         "pass subclasses of ray.train.UserCallback",
     ),
-    Remedy(
-        "fail-fast",
+    "fail-fast": Remedy(
         r"FailureConfig\(fail_fast\)",
         "take it out: failures.maxRestarts: 0 of the TrainingRun ends it with the first error",
     ),
-    Remedy(
-        "checkpoint-frequency",
+    "checkpoint-frequency": Remedy(
         r"`(checkpoint_frequency|checkpoint_at_end)` is deprecated",
         "take it out, and pass checkpoints to ray.train.report, or use a Session and "
         "checkpoints.everySteps of the TrainingRun",
     ),
-    Remedy(
-        "trainer-resources",
+    "trainer-resources": Remedy(
         r"ScalingConfig\(trainer_resources\)",
         "take it out: head.resources of the TrainingRun is what the trainer has",
     ),
-    Remedy(
-        "scaling-config",
+    "scaling-config": Remedy(
         _keyword("ScalingConfig", r"_max_cpu_fraction_per_node|min_workers|max_workers"),
         "take it out: workers.count of the TrainingRun is the number of workers",
     ),
-    Remedy(
-        "transformers-trainer",
+    "transformers-trainer": Remedy(
         _NAME.format(r"TransformersTrainer|HuggingFaceTrainer|TransformersCheckpoint")
         + "|"
         + _MODULE.format(r"train\.hf_transformers"),
         _TRANSFORMERS,
     ),
-    Remedy(
-        "accelerate-trainer",
+    "accelerate-trainer": Remedy(
         _NAME.format("AccelerateTrainer")
         + "|"
         + _MODULE.format(r"train\.(?:huggingface\.accelerate|hf_accelerate)"),
         "use TorchTrainer, with accelerate.Accelerator in its function",
     ),
-    Remedy(
-        "lightning-trainer",
+    "lightning-trainer": Remedy(
         _NAME.format("LightningTrainer|LightningConfigBuilder|LightningCheckpoint"),
         _LIGHTNING,
     ),
-    Remedy(
-        "lightning-is-missing",
+    "lightning-is-missing": Remedy(
         r"PyTorch Lightning isn't installed",
         "put lightning into training.requirements, or use an image that has it; instead of "
         f"LightningTrainer {_LIGHTNING}",
     ),
-    Remedy(
-        "other-trainers",
+    "other-trainers": Remedy(
         _MODULE.format(r"train\.(?:mosaic|rl|sklearn|gbdt_trainer)")
         + r"|`HorovodTrainer` is not supported|Horovod isn't installed",
         "use TorchTrainer with that library in its function, XGBoostTrainer or LightGBMTrainer, "
         "and RLlib for reinforcement learning: Ray Train has no such trainer any more",
     ),
-    Remedy(
-        "boosting-without-a-function",
+    "boosting-without-a-function": Remedy(
         r"legacy (XGBoost|LightGBM)Trainer API",
         f"pass {_BOOSTING}",
     ),
-    Remedy(
-        "boosting-of-ray-util",
+    "boosting-of-ray-util": Remedy(
         r"ray\.util\.(xgboost|lightgbm) has been removed",
         "use XGBoostTrainer of ray.train.xgboost or LightGBMTrainer of ray.train.lightgbm with "
         f"{_BOOSTING}",
     ),
-    Remedy(
-        "predictor",
+    "predictor": Remedy(
         _NAME.format(r"\w*Predictor") + "|" + _MODULE.format(r"train\.(?:batch_)?predictor"),
         _PREDICT,
     ),
-    Remedy(
-        "ray-sgd",
+    "ray-sgd": Remedy(
         r"Ray SGD has been deprecated|"
         + _NAME.format("Trainer|TrainingCallback|CheckpointStrategy")
         + "|"
         + _MODULE.format(r"train\.callbacks|util\.train"),
         "use ray.train.torch.TorchTrainer, and callbacks of ray.train.RunConfig",
     ),
-    Remedy(
-        "trainer-of-the-former-ray-train",
+    "trainer-of-the-former-ray-train": Remedy(
         "Detected use of a deprecated Trainer import",
         "import the trainer from its package, as TorchTrainer from ray.train.torch; TorchTrainer "
         "takes the function of a DataParallelTrainer too",
     ),
-    Remedy(
-        "air-callbacks",
+    "air-callbacks": Remedy(
         _MODULE.format(r"air\.callbacks"),
         "take it out: set tracking of the TrainingRun and call wandb or mlflow in the training "
         "function; for Keras use ReportCheckpointCallback of ray.train.tensorflow.keras",
     ),
-    Remedy(
-        "air-checkpoint",
+    "air-checkpoint": Remedy(
         r"cannot import name 'Checkpoint' from 'ray\.air'|'ray\.air' has no attribute 'Checkpoint'|"
         + _MODULE.format(r"air\.checkpoint"),
         "import it from ray.train",
     ),
-    Remedy(
-        "dataset-config",
+    "dataset-config": Remedy(
         _NAME.format("DatasetConfig"),
         "use ray.train.DataConfig, as dataset_config of the trainer",
     ),
-    Remedy(
-        "session-functions",
+    "session-functions": Remedy(
         r"module 'ray\.train\.session' has no attribute|'ray\.air' has no attribute 'report'|"
         + _FUNCTION.format(
             "session|(?:world_|local_|node_)?rank|(?:world_|local_|local_world_)?size|"
@@ -226,276 +198,219 @@ REMOVED: tuple[Remedy, ...] = (
         "ray.train.get_context(), which has get_world_rank(), get_world_size() and "
         "get_local_rank()",
     ),
-    Remedy(
-        "prepare-model",
+    "prepare-model": Remedy(
         _FUNCTION.format("prepare_model|prepare_data_loader|get_device|enable_reproducibility"),
         "use prepare_model, prepare_data_loader, get_device and enable_reproducibility of "
         "ray.train.torch",
     ),
-    Remedy(
-        "mixed-precision",
+    "mixed-precision": Remedy(
         r"`accelerate`, `backward`, and `prepare_optimizer`|"
         + _FUNCTION.format("accelerate|backward|prepare_optimizer"),
         "take it out, and use torch.autocast and torch.amp.GradScaler",
     ),
-    Remedy(
-        "trial",
+    "trial": Remedy(
         r"`get_trial_\w+` is deprecated",
         "use $TRAININGRUN_NAME and $TRAININGRUN_ATTEMPT of the environment, or a folder of your "
         "own",
     ),
-    Remedy(
-        "tuner-of-a-trainer",
+    "tuner-of-a-trainer": Remedy(
         r"Improper 'run' - not string nor trainable|Trainer' object has no attribute "
         r"'as_trainable'",
         "call fit() of the trainer itself, or move its function into a module for "
         "training.function and set spec.sweep: a Tuner takes no trainer any more",
     ),
-    Remedy(
-        "outside-of-training",
+    "outside-of-training": Remedy(
         r"cannot be used outside of a Ray Train training function",
         "call it in the function that the trainer gets as train_loop_per_worker",
     ),
-    Remedy(
-        "report-of-keywords",
+    "report-of-keywords": Remedy(
         r"\breport\(\) (got an unexpected keyword argument|missing 1 required positional argument: "
         r"'metrics')",
         'pass a dictionary, as ray.train.report({"loss": loss})',
     ),
-)
-
-
-__all__ = ["REMEDIES", "REMOVED", "Remedy"]
-"""Functions and arguments that Ray no longer has, or that work otherwise."""
-
-_OF_FRAMEWORKS: tuple[Remedy, ...] = (
-    Remedy(
-        "eval-strategy",
+    # The arguments that Ray's documentation passes to Transformers, and what DeepSpeed compiles.
+    "eval-strategy": Remedy(
         _keyword("TrainingArguments", "evaluation_strategy"),
         "pass eval_strategy, which has its place in Transformers 5",
     ),
-    Remedy(
-        "processing-class",
+    "processing-class": Remedy(
         _keyword("Trainer", "tokenizer"),
         "pass processing_class, which has its place in Transformers 5",
     ),
-    Remedy(
-        "use-cpu",
+    "use-cpu": Remedy(
         _keyword("TrainingArguments", "no_cuda"),
         "take it out, or pass use_cpu: workers.accelerator of the TrainingRun decides whether "
         "there is a GPU",
     ),
-    Remedy(
-        "warmup-steps",
+    "warmup-steps": Remedy(
         _keyword("TrainingArguments", "warmup_ratio"),
         "pass warmup_steps, which takes a share below 1 in Transformers 5",
     ),
-    Remedy(
-        "group-by-length",
+    "group-by-length": Remedy(
         _keyword("TrainingArguments", "group_by_length"),
         'pass train_sampling_strategy="group_by_length" in Transformers 5',
     ),
-    Remedy(
-        "logging-dir",
+    "logging-dir": Remedy(
         _keyword("TrainingArguments", "logging_dir"),
         "take it out: Transformers 5 writes to $TENSORBOARD_LOGGING_DIR, which tracking of the "
         "TrainingRun sets",
     ),
-    Remedy(
-        "needless-arguments",
+    "needless-arguments": Remedy(
         _keyword("TrainingArguments", "overwrite_output_dir|save_safetensors"),
         "take it out: Transformers 5 has it no longer",
     ),
-    Remedy(
-        "adam-w",
+    "adam-w": Remedy(
         r"cannot import name 'AdamW' from 'transformers|transformers'? has no attribute '?AdamW",
         "use torch.optim.AdamW",
     ),
-    Remedy(
-        "no-compiler",
+    "no-compiler": Remedy(
         r"Error building extension '|Unable to JIT load the \w+ op|op, which failed to build/load|"
         r"Ninja is required to load C\+\+ extensions|CUDA_HOME (environment variable is not set|"
         r"does not exist)",
         "use an image with g++ and ninja, and for GPUs with CUDA's nvcc, or an optimizer of "
         "torch.optim instead of DeepSpeed's: the image has no compiler",
     ),
-)
-"""The arguments that Ray's documentation passes to Transformers, and what DeepSpeed compiles."""
-
-_LESS_MEMORY = "make the batch smaller and accumulate gradients over several"
-
-_OF_MACHINES_AND_PYTORCH: tuple[Remedy, ...] = (
-    Remedy(
-        "cuda-out-of-memory",
+    # Of memory, accelerators, the network and PyTorch.
+    "cuda-out-of-memory": Remedy(
         r"(CUDA|HIP) out of memory|CUDA error: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED",
         f"{_LESS_MEMORY}, compute in bfloat16, or shard the model (fully_shard): the GPU's memory "
         "is full",
     ),
-    Remedy(
-        "shared-memory",
+    "shared-memory": Remedy(
         r"out of shared memory|unable to (allocate shared memory|write to file </|mmap \d+ bytes "
         r"from file </)|/dev/shm|killed by signal: Bus error",
         "raise workers.resources.sharedMemory, or lower num_workers of the data loader: the pod's "
         "shared memory is full",
     ),
-    Remedy(
-        "loader-killed",
+    "loader-killed": Remedy(
         r"DataLoader worker \(pid.{0,60}(killed by signal: Killed|exited unexpectedly)",
         "raise workers.resources.sharedMemory where the log has `insufficient shared memory`, "
         "else workers.resources.memory, or lower num_workers: a process of the data loader died",
     ),
-    Remedy(
-        "disk-full",
+    "disk-full": Remedy(
         r"OutOfDiskError",
         "release what is not needed, free the disk, or give the pods more ephemeral-storage in "
         "podTemplate: the node's disk is full, onto which Ray's object store spills",
     ),
-    Remedy(
-        "object-store-full",
+    "object-store-full": Remedy(
         r"ObjectStoreFullError|object store (memory )?is full",
         "pass large data by ray.data or files and not by ray.put, release what is not needed, or "
         "raise workers.resources.sharedMemory: Ray's object store is full",
     ),
-    Remedy(
-        "ray-out-of-memory",
+    "ray-out-of-memory": Remedy(
         r"^OutOfMemoryError|running low on memory|NODE_OUT_OF_MEMORY|Memory on the node",
         f"raise workers.resources.memory, or {_LESS_MEMORY}",
     ),
-    Remedy(
-        "host-memory",
+    "host-memory": Remedy(
         r"^_?(Array)?MemoryError|DefaultCPUAllocator: (can't allocate|not enough) memory|"
         r"Cannot allocate memory|std::bad_alloc",
         f"raise workers.resources.memory, or {_LESS_MEMORY}: the pod has not that much memory",
     ),
-    Remedy(
-        "no-nccl",
+    "no-nccl": Remedy(
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",
         "set workers.accelerator of the TrainingRun, or gloo as training.torch.backend: the "
         "workers have no GPU",
     ),
-    Remedy(
-        "fsdp-without-gpu",
+    "fsdp-without-gpu": Remedy(
         r"FSDP is only available with GPU-enabled training|FSDP needs a non-CPU accelerator|"
         r"strategy `fsdp` requires a GPU accelerator",
         "set workers.accelerator of the TrainingRun, which decides about use_gpu, or shard the "
         "model by fully_shard of torch.distributed.fsdp, which needs no GPU",
     ),
-    Remedy(
-        "cuda-tensor-on-cpu",
+    "cuda-tensor-on-cpu": Remedy(
         r"Attempting to deserialize object on a CUDA device",
         "pass map_location=ray.train.torch.get_device() to torch.load",
     ),
-    Remedy(
-        "old-driver",
+    "old-driver": Remedy(
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
         "use an image with an older CUDA, or nodes with a newer driver: the image's CUDA is newer "
         "than the node's driver",
     ),
-    Remedy(
-        "no-gpu",
+    "no-gpu": Remedy(
         r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available|"
         r"no CUDA-capable device|CUDA is not available|No HIP GPUs are available",
         "set workers.accelerator of the TrainingRun and use an image with CUDA, or move tensors "
         "to ray.train.torch.get_device() instead of 'cuda': the worker has no GPU",
     ),
-    Remedy(
-        "invalid-device",
+    "invalid-device": Remedy(
         r"CUDA error: invalid device ordinal|Duplicate GPU detected",
         "use ray.train.torch.get_device(), not a number of a device: each worker sees its own "
         "GPUs alone",
     ),
-    Remedy(
-        "device-assert",
+    "device-assert": Remedy(
         r"device-side assert triggered",
         'run that batch on the CPU, or set CUDA_LAUNCH_BLOCKING: "1" in training.env, to see '
         "where: an index is out of its range, mostly a label or a token",
     ),
-    Remedy(
-        "other-gpu",
+    "other-gpu": Remedy(
         r"no kernel image is available",
         "use another image, or choose the GPU by workers.accelerator.product: "
         "PyTorch of the image was not built for this GPU",
     ),
-    Remedy(
-        "nccl-timeout",
+    "nccl-timeout": Remedy(
         r"collective operation timeout|ProcessGroupNCCL.{0,200}ran for \d+ milliseconds",
         "have every rank do the same steps, or raise training.torch.timeoutSeconds: a rank did "
         "not take part in a collective in time",
     ),
-    Remedy(
-        "nccl-system",
+    "nccl-system": Remedy(
         r"ncclSystemError|unhandled system error|ncclUnhandledCudaError|unhandled cuda error|"
         r"ncclInternalError|ncclRemoteError",
         "set NCCL_DEBUG: INFO in training.env to see its cause in `trainingrun logs`; mostly it "
         "is NCCL_SOCKET_IFNAME, a NetworkPolicy between the workers, or /dev/shm",
     ),
-    Remedy(
-        "second-process-group",
+    "second-process-group": Remedy(
         r"initialize the default process group twice",
         "take out init_process_group: Ray Train has made the process group",
     ),
-    Remedy(
-        "rendezvous",
+    "rendezvous": Remedy(
         r"client socket has (failed|timed out)|server socket has failed to listen",
         "take out init_process_group and MASTER_ADDR: Ray Train makes the process group; if the "
         "script has neither, see that a NetworkPolicy lets the workers reach one another",
     ),
-    Remedy(
-        "connection-refused",
+    "connection-refused": Remedy(
         r"Connection refused|ECONNREFUSED",
         "use the name of a Service instead of localhost, which is the pod itself, and see that "
         "it runs: nothing listens at that address",
     ),
-    Remedy(
-        "no-such-host",
+    "no-such-host": Remedy(
         r"Temporary failure in name resolution|Name or service not known|NameResolutionError",
         "correct the host's name, or see that the pods reach DNS and the network; what has to be "
         "downloaded can be put into the image or the bucket",
     ),
-    Remedy(
-        "keys-of-a-wrapped-model",
+    "keys-of-a-wrapped-model": Remedy(
         r"(Missing|Unexpected) key\(s\) in state_dict: \"module\.",
         'save model.module.state_dict() of a model from prepare_model, or take "module." off the '
         "keys: such a model wraps yours",
     ),
-    Remedy(
-        "unused-parameters",
+    "unused-parameters": Remedy(
         r"Expected to have finished reduction in the prior iteration",
         'pass parallel_strategy_kwargs={"find_unused_parameters": True} to prepare_model: '
         "parameters took no part in the loss",
     ),
-    Remedy(
-        "tensors-as-metrics",
+    "tensors-as-metrics": Remedy(
         r"Passing objects containing Torch tensors as metrics",
         "report numbers, as loss.item()",
     ),
-    Remedy(
-        "as-under-torchrun",
+    "as-under-torchrun": Remedy(
         r"torch\.distributed using env:// rendezvous: environment variable|"
         r"^KeyError: '(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)'",
         "put the training into a function and call TorchTrainer(function).fit(), or name it in "
         "training.function: a script runs once, beside the ranks, and not on each rank",
     ),
-    Remedy(
-        "no-process-group",
+    "no-process-group": Remedy(
         r"Default process group has not been initialized",
         "use torch.distributed in the function of a TorchTrainer alone; elsewhere "
         "ray.train.get_context().get_world_rank() is the rank",
     ),
-    Remedy(
-        "exit",
+    "exit": Remedy(
         r"^SystemExit\b",
         "raise an error that says why, to fail; to end in order, return from the training "
         "function on every rank, or call session.stop() on one",
     ),
-    Remedy(
-        "no-such-package",
+    "no-such-package": Remedy(
         r"^(ModuleNotFoundError|ImportError): (No module named '(?!ray\.)|[\w ]+ isn't installed)",
         "put the package into training.requirements, or use an image that has it; modules of your "
         "own come with training.code",
     ),
-)
-"""Of memory, accelerators, the network and PyTorch."""
-
-REMEDIES = REMOVED + _OF_FRAMEWORKS + _OF_MACHINES_AND_PYTORCH
-"""The first row that matches an error counts."""
+}
+"""By the name of the kind of error; the first one that matches an error counts."""
