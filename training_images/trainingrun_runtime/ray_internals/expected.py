@@ -15,87 +15,67 @@ LOWEST, BELOW = (2, 58), (2, 61)
 second."""
 
 _EXECUTION = "ray.train.v2._internal.execution"
+_CONSTANTS = "ray.train.v2._internal.constants"
+_CONTEXT = f"{_EXECUTION}.context"
+_STORAGE = f"{_EXECUTION}.storage"
+_CALLBACK = f"{_EXECUTION}.callback"
+_FAILURES = f"{_EXECUTION}.failure_handling"
+_PREEMPTION = f"{_EXECUTION}.preemption"
+_TRAINER = "ray.train.v2.api.data_parallel_trainer"
+_EXCEPTIONS = "ray.train.v2._internal.exceptions"
+_SCALING = f"{_EXECUTION}.scaling_policy"
 _TORCH = "ray.train.torch"
 """Not checked in an image without PyTorch."""
-_SCALING = f"{_EXECUTION}.scaling_policy"
-PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
-    (f"{_EXECUTION}.context", "get_train_context"): (),
-    (f"{_EXECUTION}.storage", "StorageContext.persist_current_checkpoint"): (
-        "self",
-        "checkpoint",
-        "checkpoint_dir_name",
-    ),
-    (f"{_EXECUTION}.storage", "StorageContext.build_checkpoint_path_from_name"): (
-        "self",
-        "checkpoint_name",
-    ),
-    (f"{_EXECUTION}.storage", "_pyarrow_fs_copy_files"): (
-        "source",
-        "destination",
-        "source_filesystem",
-        "destination_filesystem",
-        "kwargs",
-    ),
-    (f"{_EXECUTION}.context", "TrainContext._sync_checkpoint_dir_name_across_ranks"): (
-        "self",
-        "checkpoint_dir_name",
-    ),
-    (f"{_EXECUTION}.worker_group.worker", "RayTrainWorker.execute"): (
-        "self",
-        "fn",
-        "fn_args",
-        "fn_kwargs",
-    ),
-    (f"{_EXECUTION}.callback", "ReportCallback.after_report"): (
-        "self",
-        "training_report",
-        "metrics",
-    ),
-    (f"{_EXECUTION}.callback", "ControllerCallback.after_controller_finish"): ("self", "result"),
-    (f"{_EXECUTION}.callback", "WorkerGroupCallback.before_worker_group_start"): (
-        "self",
-        "worker_group_context",
-    ),
-    (f"{_EXECUTION}.failure_handling", "FailurePolicy.make_decision"): (
-        "self",
-        "training_failed_error",
-    ),
-    (f"{_EXECUTION}.failure_handling", "FailurePolicy.__init__"): ("self", "failure_config"),
-    (_SCALING, "FixedScalingPolicy.__init__"): ("self", "scaling_config"),
-    (_SCALING, "FixedScalingPolicy._send_resource_request"): ("self",),
-    (_SCALING, "FixedScalingPolicy._maybe_send_resource_request"): ("self",),
-    (_SCALING, "FixedScalingPolicy._cancel_resource_request"): ("self",),
-    ("ray.train.v2.api.data_parallel_trainer", "DataParallelTrainer.fit"): ("self",),
+
+PARAMETERS: dict[tuple[str, str], str] = {
+    (_CONTEXT, "get_train_context"): "",
     (
-        "ray.train.v2.api.data_parallel_trainer",
+        _STORAGE,
+        "StorageContext.persist_current_checkpoint",
+    ): "self, checkpoint, checkpoint_dir_name",
+    (_STORAGE, "StorageContext.build_checkpoint_path_from_name"): "self, checkpoint_name",
+    (
+        _STORAGE,
+        "_pyarrow_fs_copy_files",
+    ): "source, destination, source_filesystem, destination_filesystem, kwargs",
+    (_CONTEXT, "TrainContext._sync_checkpoint_dir_name_across_ranks"): "self, checkpoint_dir_name",
+    (f"{_EXECUTION}.worker_group.worker", "RayTrainWorker.execute"): "self, fn, fn_args, fn_kwargs",
+    (_CALLBACK, "ReportCallback.after_report"): "self, training_report, metrics",
+    (_CALLBACK, "ControllerCallback.after_controller_finish"): "self, result",
+    (_CALLBACK, "WorkerGroupCallback.before_worker_group_start"): "self, worker_group_context",
+    (_FAILURES, "FailurePolicy.make_decision"): "self, training_failed_error",
+    (_FAILURES, "FailurePolicy.__init__"): "self, failure_config",
+    (_SCALING, "FixedScalingPolicy.__init__"): "self, scaling_config",
+    (_SCALING, "FixedScalingPolicy._send_resource_request"): "self",
+    (_SCALING, "FixedScalingPolicy._maybe_send_resource_request"): "self",
+    (_SCALING, "FixedScalingPolicy._cancel_resource_request"): "self",
+    (_TRAINER, "DataParallelTrainer.fit"): "self",
+    (
+        _TRAINER,
         "DataParallelTrainer._initialize_and_run_controller",
-    ): ("self", "controller_init_kwargs"),
-    ("ray.train.v2.api.data_parallel_trainer", "get_env_vars_to_propagate"): (),
-    ("ray.train.v2._internal.constants", "get_env_vars_to_propagate"): (),
-    (f"{_TORCH}.config", "_TorchBackend.on_shutdown"): (
-        "self",
-        "worker_group",
-        "backend_config",
-    ),
+    ): "self, controller_init_kwargs",
+    (_TRAINER, "get_env_vars_to_propagate"): "",
+    (_CONSTANTS, "get_env_vars_to_propagate"): "",
+    (f"{_TORCH}.config", "_TorchBackend.on_shutdown"): "self, worker_group, backend_config",
     (
         "ray._private.authentication.http_token_authentication",
         "get_auth_headers_if_auth_enabled",
-    ): ("user_headers",),
+    ): "user_headers",
 }
 """Parameters of the functions that are called, replaced or overridden, by module and name."""
 
 FIELDS: dict[tuple[str, str], frozenset[str]] = {
-    (f"{_EXECUTION}.context", "TrainContext"): frozenset(
+    (_CONTEXT, "TrainContext"): frozenset(
         {"checkpoint", "distributed_context", "storage_context", "preemption_context"}
     ),
-    (f"{_EXECUTION}.context", "DistributedContext"): frozenset(
+    (_CONTEXT, "DistributedContext"): frozenset(
         {"world_rank", "local_rank", "local_world_size", "node_rank"}
     ),
-    (f"{_EXECUTION}.context", "TrainRunContext"): frozenset(
+    (_CONTEXT, "TrainRunContext"): frozenset(
         {"run_config", "train_loop_config", "scaling_config", "backend_config", "dataset_config"}
     ),
-    (f"{_EXECUTION}.preemption", "PreemptionInfo"): frozenset({"deadline_ms"}),
-    (f"{_EXECUTION}.preemption", "PreemptionContext"): frozenset({"preemption_info"}),
+    (_PREEMPTION, "PreemptionInfo"): frozenset({"deadline_ms"}),
+    (_PREEMPTION, "PreemptionContext"): frozenset({"preemption_info"}),
 }
 """Fields that are read or set, of dataclasses."""
 
@@ -106,17 +86,14 @@ NAMES: dict[tuple[str, str], frozenset[str]] = {
         "ray.train.v2._internal.callbacks.placement_group_callback",
         "PlacementGroupCleanerCallback",
     ): frozenset(),
-    (f"{_EXECUTION}.failure_handling", "FailureDecision"): frozenset({"RETRY", "RAISE"}),
-    ("ray.train.v2._internal.exceptions", "WorkerHealthCheckFailedError"): frozenset(),
-    ("ray.train.v2._internal.exceptions", "WorkerHealthCheckTimeoutError"): frozenset(),
-    (f"{_EXECUTION}.context", "TrainContext"): frozenset({"report"}),
-    ("ray.train.v2._internal.constants", "CHECKPOINT_MANAGER_SNAPSHOT_FILENAME"): frozenset(),
-    ("ray.train.v2._internal.constants", "VALIDATE_STORAGE_MARKER_FILENAME"): frozenset(),
-    ("ray.train.v2._internal.constants", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR"): frozenset(),
-    (
-        "ray.train.v2._internal.constants",
-        "DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE",
-    ): frozenset(),
+    (_FAILURES, "FailureDecision"): frozenset({"RETRY", "RAISE"}),
+    (_EXCEPTIONS, "WorkerHealthCheckFailedError"): frozenset(),
+    (_EXCEPTIONS, "WorkerHealthCheckTimeoutError"): frozenset(),
+    (_CONTEXT, "TrainContext"): frozenset({"report"}),
+    (_CONSTANTS, "CHECKPOINT_MANAGER_SNAPSHOT_FILENAME"): frozenset(),
+    (_CONSTANTS, "VALIDATE_STORAGE_MARKER_FILENAME"): frozenset(),
+    (_CONSTANTS, "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR"): frozenset(),
+    (_CONSTANTS, "DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE"): frozenset(),
     ("ray._private.ray_constants", "WORKER_PROCESS_SETUP_HOOK_ENV_VAR"): frozenset(),
     ("ray._private.ray_constants", "GLOBAL_GRPC_OPTIONS"): frozenset(),
     ("ray.core.generated.node_manager_pb2_grpc", "NodeManagerServiceStub"): frozenset(),
@@ -157,9 +134,9 @@ def check() -> None:
     for (module, name), wanted in PARAMETERS.items():
         if module.startswith(skipped):
             continue
-        found = tuple(inspect.signature(_find(module, name)).parameters)
+        found = ", ".join(inspect.signature(_find(module, name)).parameters)
         if found != wanted:
-            raise UnknownRay(sentence(f"has {name} with parameters {', '.join(found) or 'none'}"))
+            raise UnknownRay(sentence(f"has {name} with parameters {found or 'none'}"))
     for (module, name), fields in FIELDS.items():
         lacking = fields - {field.name for field in dataclasses.fields(_find(module, name))}
         if lacking:
