@@ -110,7 +110,7 @@ class Lease:
             history = LossHistory.of_next_driver(former.get("history"))
             nonce = uuid.uuid4().hex
             lease = cls(bucket, newest + 1, attempt, holder, now, nonce, history)
-            if bucket.create(_key(lease.fencing_token), lease._content(now)):
+            if bucket.create(document_key(FOLDER, lease.fencing_token), lease._content(now)):
                 return lease
         raise StorageError(f"{_TRIES} concurrent drivers took the lease of {bucket.root} in a row")
 
@@ -120,7 +120,7 @@ class Lease:
         Raises:
             StorageError: The store did not answer.
         """
-        self.bucket.put(_key(self.fencing_token), self._content(now))
+        self.bucket.put(document_key(FOLDER, self.fencing_token), self._content(now))
 
     def held(self) -> bool:
         """Whether this driver still holds the run.
@@ -156,14 +156,20 @@ class Lease:
         ).encode()
 
 
-def _key(fencing_token: int) -> str:
-    return f"{FOLDER}/{fencing_token:06d}.json"
+def document_key(folder: str, fencing_token: int) -> str:
+    """The place in the bucket of the one object that a driver writes to a folder."""
+    return f"{folder}/{fencing_token:06d}.json"
+
+
+def fencing_tokens(bucket: Bucket, folder: str) -> list[int]:
+    """Of the drivers that have written their object to a folder."""
+    names = [entry.key.rpartition("/")[2].removesuffix(".json") for entry in bucket.list(folder)]
+    return [int(name) for name in names if name.isascii() and name.isdigit()]
 
 
 def newest_fencing_token(bucket: Bucket) -> int:
     """The fencing token that holds the run; 0 before the first driver."""
-    names = [entry.key.rpartition("/")[2].removesuffix(".json") for entry in bucket.list(FOLDER)]
-    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+    return max(fencing_tokens(bucket, FOLDER), default=0)
 
 
 def _document(bucket: Bucket, fencing_token: int) -> dict[str, Any]:
@@ -171,7 +177,7 @@ def _document(bucket: Bucket, fencing_token: int) -> dict[str, Any]:
 
     An unreadable lease does not block the run: the next driver takes a higher token.
     """
-    content = bucket.get(_key(fencing_token)) if fencing_token else None
+    content = bucket.get(document_key(FOLDER, fencing_token)) if fencing_token else None
     try:
         document: Any = json.loads(content or b"{}")
     except ValueError:

@@ -28,7 +28,7 @@ def write(held: Lease, result: ProgressResult) -> ProgressResult:
     """
     held.require()
     content = result.model_dump_json(by_alias=True).encode()
-    if held.bucket.create(_key(held.fencing_token), content):
+    if held.bucket.create(lease.document_key(FOLDER, held.fencing_token), content):
         return result
     return _read(held.bucket, held.fencing_token) or result
 
@@ -53,17 +53,13 @@ def adopt(held: Lease) -> ProgressResult | None:
     return write(held, found) if found else None
 
 
-def _key(fencing_token: int) -> str:
-    return f"{FOLDER}/{fencing_token:06d}.json"
-
-
 def _read(bucket: Bucket, fencing_token: int) -> ProgressResult | None:
-    content = bucket.get(_key(fencing_token)) if fencing_token > 0 else None
+    content = bucket.get(lease.document_key(FOLDER, fencing_token)) if fencing_token > 0 else None
     if content is None:
         return None
     try:
         return ProgressResult.model_validate_json(content)
     except ValidationError:
         raise UnusableError(
-            f"{bucket.uri(_key(fencing_token))} is not a result; remove it"
+            f"{bucket.uri(lease.document_key(FOLDER, fencing_token))} is not a result; remove it"
         ) from None

@@ -15,7 +15,7 @@ from trainingrun_protocol.progress import MOST_TRIALS, SweepTable, TrialRow, Tri
 from trainingrun_protocol.wire import Metrics, Wire
 
 from ..store.bucket import Bucket
-from ..store.lease import Lease
+from ..store.lease import Lease, document_key, fencing_tokens
 
 FOLDER = "sweep"
 """Where the records are, below the run's folder."""
@@ -115,11 +115,10 @@ def read(bucket: Bucket, before: float = math.inf) -> SweepRecord | None:
     Raises:
         StorageError: the store did not answer.
     """
-    tokens = [entry.key.rpartition("/")[2].removesuffix(".json") for entry in bucket.list(FOLDER)]
-    known = (int(token) for token in tokens if token.isascii() and token.isdigit())
+    known = fencing_tokens(bucket, FOLDER)
     for token in sorted((token for token in known if token < before), reverse=True):
         try:
-            return SweepRecord.model_validate_json(bucket.get(_key(token)) or b"")
+            return SweepRecord.model_validate_json(bucket.get(document_key(FOLDER, token)) or b"")
         except ValidationError:
             continue
     return None
@@ -139,11 +138,9 @@ def write(held: Lease, trials: Mapping[int, Trial], sweep: ContractSweep) -> Non
     """
     held.require()
     content = SweepRecord.of(trials, sweep)
-    held.bucket.put(_key(held.fencing_token), content.model_dump_json(by_alias=True).encode())
-
-
-def _key(fencing_token: int) -> str:
-    return f"{FOLDER}/{fencing_token:06d}.json"
+    held.bucket.put(
+        document_key(FOLDER, held.fencing_token), content.model_dump_json(by_alias=True).encode()
+    )
 
 
 def best(trials: Mapping[int, Trial], mode: str) -> Trial | None:
