@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
 from ..checkpoints.stateful_objects import KeptState
@@ -28,9 +27,7 @@ READY_S = 1.0
 
 def connect() -> None:
     """Connect the workers, unless they are; every rank calls it before it makes an array."""
-    process_group.ensure()
-    context = ray.train.get_context()
-    rank, size = context.get_world_rank(), context.get_world_size()
+    rank, size = process_group.ensure()
     if size == 1 or jax.distributed.is_initialized():
         return
     address = broadcast_from_rank_zero(process_group.free_address() if rank == 0 else None)

@@ -11,12 +11,16 @@ from ray.train.collective import broadcast_from_rank_zero
 from ..worker.worker import this_worker
 
 
-def ensure() -> None:
-    """Form a group of all ranks, unless there is one; every rank calls it."""
+def ensure() -> tuple[int, int]:
+    """Form a group of all ranks, unless there is one; every rank calls it.
+
+    Returns:
+        This rank, and how many there are.
+    """
     context = ray.train.get_context()
     rank, size = context.get_world_rank(), context.get_world_size()
     if dist.is_initialized() or size == 1:
-        return
+        return rank, size
     timeout = timedelta(seconds=this_worker().timeout_s)
     address: tuple[str, int] | None = None
     store: dist.TCPStore | None = None
@@ -27,6 +31,7 @@ def ensure() -> None:
     host, port = broadcast_from_rank_zero(address)
     store = store or dist.TCPStore(host, port, size, False, timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    return rank, size
 
 
 def free_address() -> str:

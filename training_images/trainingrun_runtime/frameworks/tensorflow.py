@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ray.train
 import tensorflow as tf
 import tf_keras
 import torch.distributed as dist
@@ -27,9 +26,7 @@ from .driven_loop import DrivenLoop
 
 def connect() -> Any:
     """A MultiWorkerMirroredStrategy of all workers; call it before anything else of TensorFlow."""
-    process_group.ensure()
-    context = ray.train.get_context()
-    rank, size = context.get_world_rank(), context.get_world_size()
+    rank, size = process_group.ensure()
     if size > 1 and "TF_CONFIG" not in os.environ:
         addresses: list[Any] = [None] * size
         dist.all_gather_object(addresses, process_group.free_address())

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import ray
-import ray.train
 import xgboost
 from ray.train.collective import broadcast_from_rank_zero
 from xgboost.callback import TrainingCallback
@@ -54,8 +53,7 @@ def train(
         callbacks: see `xgboost.train`.
         options: everything else that `xgboost.train` takes, but `xgb_model`.
     """
-    process_group.ensure()
-    with _connected():
+    with _connected(*process_group.ensure()):
         kept = _KeptBooster(params)
         session = Session(seed=0, booster=kept)
         if session.step >= num_boost_round and kept.booster is not None:
@@ -196,10 +194,8 @@ def _value(logged: Any) -> float:
 
 
 @contextlib.contextmanager
-def _connected() -> Iterator[None]:
+def _connected(rank: int, size: int) -> Iterator[None]:
     """The workers are connected for XGBoost, as XGBoostTrainer does it before the training."""
-    context = ray.train.get_context()
-    size, rank = context.get_world_size(), context.get_world_rank()
     if size == 1 or xgboost.collective.is_distributed():
         yield
         return
