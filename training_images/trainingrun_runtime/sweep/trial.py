@@ -27,6 +27,10 @@ from ..store.reported_metrics import number_of
 from ..store.storage_retry import StorageRetry
 from .schedulers import STEP, VALUE
 
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+
 
 @dataclass(kw_only=True)
 class TrialLease(Lease):
@@ -69,11 +73,6 @@ class TrialLease(Lease):
     def require(self) -> None:
         """Raise unless the driver still holds the run; see `Lease.require`."""
         self.run.require()
-
-
-log = logging.getLogger(__name__)
-
-POLL_S = 0.25
 
 
 @dataclass(frozen=True)
