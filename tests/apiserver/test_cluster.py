@@ -9,7 +9,7 @@ import pytest
 from support.operators import RAY_API, Proxy, a_ray_job, a_run, eventually, owned_by, watching
 from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.interface import ClusterError, Conflict, Rejected
+from trainingrun.cluster.api_client import ClusterError, Conflict, Rejected
 from trainingrun.reconciling.model import Ref
 from trainingrun.rendering.scheduling import EXCLUSION
 

@@ -21,9 +21,8 @@ from support.operators import (
     watching,
 )
 from trainingrun.api.crd import crd
-from trainingrun.cluster import watch_state as watch_module
-from trainingrun.cluster.api_client import Connection
-from trainingrun.cluster.interface import ClusterError
+from trainingrun.cluster import watches as watch_module
+from trainingrun.cluster.api_client import ClusterError, Connection
 from trainingrun.cluster.kuberay import NEEDED_FIELD, KubeRayNamespaces, crd_verdict
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers
@@ -101,6 +100,17 @@ def not_served(text: str) -> dict:
     for version in found["spec"]["versions"]:
         version["served"] = version["name"] != "v1"
     return found
+
+
+async def test_a_crd_that_is_there_and_not_served_keeps_no_operator_from_beginning(
+    bare: ApiServer,
+):
+    for text in crds():
+        hidden = await asyncio.to_thread(not_served, text)
+        await asyncio.to_thread(bare.install_crd, hidden)
+    async with watching(bare) as cluster:
+        assert cluster.watches.kuberay == "too-old"
+        assert "does not know the RayJobs" in cluster.watches.stale_kinds("default")["RayJob"]
 
 
 async def test_a_crd_that_is_not_served_for_a_moment_hides_nothing_and_one_that_is_removed_does(
@@ -213,11 +223,11 @@ async def test_kuberays_namespace_is_found_by_its_cluster_role_binding_and_by_no
     try:
         async with asyncio.timeout(30):
             await found.known()
-        assert found.found == ()
+        assert found.namespaces == ()
         account = {"kind": "ServiceAccount", "name": "kuberay-operator", "namespace": "ray-system"}
         somebody = {"kind": "User", "name": "x", "apiGroup": "rbac.authorization.k8s.io"}
         await asyncio.to_thread(apiserver.create, binding("kuberay-operator", account, somebody))
-        await eventually(lambda: found.found == ("ray-system",))
+        await eventually(lambda: found.namespaces == ("ray-system",))
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from support.operators import configuration_of
-from trainingrun.cluster import node_leases as leases_module
+from trainingrun.cluster import nodes as nodes_module
 from trainingrun.cluster.api_client import Connection
-from trainingrun.cluster.node_leases import Leases, age_of_last_write
+from trainingrun.cluster.nodes import Leases, age_of_last_write
 from trainingrun.cluster.resources import path_of_manifest
 
 SKEW = timedelta(hours=1)
@@ -50,7 +50,7 @@ def renew(apiserver, namespace):
 async def test_a_lease_has_an_age_only_after_two_reads_of_the_same_version(leases, renew):
     name = renew()
     assert await leases.ages([name]) == {}, "one read may have met it just before its renewal"
-    await asyncio.sleep(leases_module.BETWEEN_READS_S)
+    await asyncio.sleep(nodes_module.BETWEEN_READS_S)
     ages = await leases.ages([name])
     assert 0 <= ages[name] < 30, "the kubelet's clock, an hour behind, counts for nothing"
 
@@ -63,9 +63,9 @@ async def test_a_renewed_lease_is_young_again_and_one_that_is_not_grows_older(le
     renew()
     held, date = await leases._connection.get_dated(path_of_manifest(lease(name)))
     assert age_of_last_write(held, date) < 2, "the API server notes each renewal by its own clock"
-    await asyncio.sleep(leases_module.BETWEEN_READS_S)
+    await asyncio.sleep(nodes_module.BETWEEN_READS_S)
     assert await leases.ages([name]) == {}
-    await asyncio.sleep(leases_module.BETWEEN_READS_S)
+    await asyncio.sleep(nodes_module.BETWEEN_READS_S)
     assert (await leases.ages([name]))[name] < 30
 
 
@@ -81,7 +81,7 @@ async def test_a_lease_that_was_old_before_anybody_asked_is_old_at_the_second_re
 
     monkeypatch.setattr(leases._connection, "get_dated", later)
     await leases.ages([name])
-    await asyncio.sleep(leases_module.BETWEEN_READS_S)
+    await asyncio.sleep(nodes_module.BETWEEN_READS_S)
     assert (await leases.ages([name]))[name] >= 99
 
 

@@ -5,7 +5,7 @@ import pytest
 from support.apiserver import ApiServer
 from support.operators import a_ray_job, a_run, watching
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun
-from trainingrun.cluster.interface import Conflict, Rejected
+from trainingrun.cluster.api_client import Conflict, Rejected
 from trainingrun.rendering import RenderSettings, support_objects
 
 NETWORKING = "networking.k8s.io/v1"

@@ -16,10 +16,10 @@ from support.operators import (
     watches_are_open,
     watching,
 )
-from trainingrun.cluster import watch_state as watch_module
-from trainingrun.cluster.access import CLUSTER_RULES, RUN_RULES
+from trainingrun.cluster import watches as watch_module
 from trainingrun.cluster.api_client import Connection
 from trainingrun.cluster.live_cluster import KubernetesCluster
+from trainingrun.cluster.resources import CLUSTER_RULES, RUN_RULES
 from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Observed
 
@@ -79,7 +79,7 @@ async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, n
         assert [job["metadata"]["name"] for job in seen.ray_jobs] == ["digits-1"]
         assert "does not let the operator watch the RayJobs" in seen.stale["RayJob"]
         assert "restore the roles" in seen.stale["RayJob"]
-        assert (namespace, "digits") in watched.notified
+        await eventually(lambda: (namespace, "digits") in watched.notified)
         assert watched.cluster.watches.count_stale()["RayJob"] == 1
 
         apiserver.request("DELETE", apiserver.path(a_ray_job(run)))
@@ -88,7 +88,7 @@ async def test_roles_that_are_taken_away_hide_nothing_that_is_known(apiserver, n
         await eventually(lambda: watched.stale() == {})
         await eventually(lambda: not watched.cluster.stores.ray_jobs.of_run((namespace, "digits")))
         assert (await watched.observed()).stale == {}
-        assert (namespace, "digits") in watched.notified
+        await eventually(lambda: (namespace, "digits") in watched.notified)
 
 
 async def test_credentials_that_are_no_longer_taken_hide_nothing(apiserver, namespace, monkeypatch):

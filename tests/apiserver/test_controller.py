@@ -14,7 +14,7 @@ from support.operators import (
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.live_cluster import KubernetesCluster
-from trainingrun.controller.heads import Target
+from trainingrun.controller.progress_polling import Target
 from trainingrun.controller.tokens import KEY_SECRET, Tokens
 
 

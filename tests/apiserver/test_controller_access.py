@@ -1,4 +1,4 @@
-"""The operator works with exactly the rights that `trainingrun.cluster.access` lists."""
+"""The operator works with exactly the rights that `trainingrun.cluster.resources` lists."""
 
 from support.operators import (
     OPERATOR_NAMESPACE,
@@ -11,7 +11,7 @@ from support.operators import (
     settings_for,
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.access import CLUSTER_RULES, NODE_LEASE_RULES, OPERATOR_RULES, RUN_RULES
+from trainingrun.cluster.resources import CLUSTER_RULES, NODE_LEASE_RULES, OPERATOR_RULES, RUN_RULES
 from trainingrun.controller.operator import Operator
 
 

@@ -14,7 +14,7 @@ from support.operators import (
     settings_for,
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.access import OPERATOR_RULES, RUN_RULES
+from trainingrun.cluster.resources import OPERATOR_RULES, RUN_RULES
 from trainingrun.controller.operator import Operator
 
 HIDDEN = ("rayjobs", "rayclusters", "pods")

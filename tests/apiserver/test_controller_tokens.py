@@ -22,8 +22,8 @@ from support.operators import (
 from support.ports import free_port
 from support.processes import ROOT
 from trainingrun.controller import operator as operators
-from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
+from trainingrun.controller.progress_polling import Target
 from trainingrun.controller.tokens import KEY_SECRET
 
 

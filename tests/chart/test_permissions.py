@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainingrun.cluster import access
+from trainingrun.cluster import resources
 
 Objects = list[dict[str, Any]]
 
@@ -29,14 +29,14 @@ def as_set(listed: Objects) -> set[str]:
 
 def test_one_cluster_role_holds_what_runs_need(render):
     granted = rules(render(), "ClusterRole", "trainingrun-operator")
-    assert as_set(granted) == as_set(access.RUN_RULES)
+    assert as_set(granted) == as_set(resources.RUN_RULES)
 
 
 def test_watched_namespaces_get_a_role_each_and_no_cluster_wide_one(render):
     objects = render('watchNamespaces=["team-a", "team-b"]')
     for namespace in ("team-a", "team-b"):
         granted = rules(objects, "Role", "trainingrun-operator", namespace)
-        assert as_set(granted) == as_set(access.RUN_RULES)
+        assert as_set(granted) == as_set(resources.RUN_RULES)
     names = [found["metadata"]["name"] for found in objects if found["kind"] == "ClusterRole"]
     assert "trainingrun-operator" not in names
 
@@ -44,9 +44,9 @@ def test_watched_namespaces_get_a_role_each_and_no_cluster_wide_one(render):
 def test_what_lies_in_no_namespace_is_granted_apart(render):
     objects = render()
     granted = rules(objects, "ClusterRole", "trainingrun-operator-reads")
-    assert as_set(granted) == as_set(access.CLUSTER_RULES)
+    assert as_set(granted) == as_set(resources.CLUSTER_RULES)
     leases = rules(objects, "Role", "trainingrun-operator", "kube-node-lease")
-    assert as_set(leases) == as_set(access.NODE_LEASE_RULES)
+    assert as_set(leases) == as_set(resources.NODE_LEASE_RULES)
 
 
 def test_an_operator_can_be_kept_to_its_namespaces(render):
@@ -61,7 +61,7 @@ def test_an_operator_can_be_kept_to_its_namespaces(render):
 def test_the_key_is_the_only_secret_that_can_be_read(render):
     objects = render()
     granted = rules(objects, "Role", "trainingrun-operator-key", "trainingrun-system")
-    assert as_set(granted) == as_set(access.OPERATOR_RULES)
+    assert as_set(granted) == as_set(resources.OPERATOR_RULES)
     for role in (found for found in objects if found["kind"] in ("Role", "ClusterRole")):
         for rule in role["rules"]:
             if "secrets" in rule["resources"] and "get" in rule["verbs"]:

@@ -13,13 +13,12 @@ from kubernetes.aio.config import load_kube_config
 
 from support.apiserver import ApiError, ApiServer
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.api_client import Connection
-from trainingrun.cluster.interface import ClusterError
+from trainingrun.cluster.api_client import ClusterError, Connection
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers as handlers  # registers them with kopf
 from trainingrun.controller import leadership
-from trainingrun.controller.heads import Target
 from trainingrun.controller.operator import Operator
+from trainingrun.controller.progress_polling import Target
 from trainingrun.controller.settings import OperatorSettings, Settings
 from trainingrun.reconciling.model import ReconcileSettings
 from trainingrun.rendering.platforms import RenderSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainingrun.api.reasons import documented
 from trainingrun.api.status import Condition, RunStatus
-from trainingrun.cluster.kept_fields import projection
+from trainingrun.cluster.run_stores import projection
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.reconciling.model import Apply
 from trainingrun.rendering import RenderSettings
@@ -23,7 +23,7 @@ def reconcile(observed: Observed, seconds: float = 60) -> Plan:
     if planned.confirm:
         assert (planned.actions, planned.status) == ((), observed.run.status), "not confirmed yet"
         return reconcile(replace(observed, confirmed=True), seconds)
-    assert kept == planned, "a field is read that cluster/kept_fields.py does not keep"
+    assert kept == planned, "a field is read that cluster/run_stores.py does not keep"
     assert undocumented(planned) == [], "missing in api/reasons.py"
     return planned
 

@@ -7,8 +7,8 @@ made from what is kept is the plan made from whole objects.
 import json
 
 from support.builders import a_pod, a_ray_cluster
-from trainingrun.cluster.exclusion_patch import exclusion_patch
-from trainingrun.cluster.kept_fields import projection
+from trainingrun.cluster.live_cluster import exclusion_patch
+from trainingrun.cluster.run_stores import projection
 
 FILLING = {
     "managedFields": [{"manager": "x", "fieldsV1": {f"f:{n}": {} for n in range(500)}}],

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainingrun.cluster.kept_fields import projection
-from trainingrun.controller.heads import head_of
+from trainingrun.cluster.run_stores import projection
+from trainingrun.controller.progress_polling import head_of
 
 RUN = {"kind": "TrainingRun", "uid": "u"}
 JOB = {"kind": "RayJob", "uid": "j"}
@@ -36,7 +36,7 @@ def polled(*pods, uid="u", attempt=1, clusters=None, jobs=None):
         uid,
         attempt,
     )
-    assert kept == found, "a field is read that cluster/kept_fields.py does not keep"
+    assert kept == found, "a field is read that cluster/run_stores.py does not keep"
     return found
 
 

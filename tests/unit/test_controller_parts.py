@@ -9,8 +9,7 @@ import pytest
 
 from support.builders import an_object
 from trainingrun.api.status import Attempt, Phase, RunStatus
-from trainingrun.cluster.exclusion_patch import exclusion_patch
-from trainingrun.cluster.live_cluster import KubernetesCluster
+from trainingrun.cluster.live_cluster import KubernetesCluster, exclusion_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.controller.logs import Formatter, about
 

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import web
 
-from trainingrun.controller.heads import MAX_BYTES, Target
-from trainingrun.controller.progress_polling import Poller, ProgressSnapshot
+from trainingrun.controller.progress_polling import MAX_BYTES, Poller, ProgressSnapshot, Target
 
 KEY = ("team-a", "digits")
 LAG_S = 0.05

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 
-from trainingrun.cluster.interface import ClusterError
+from trainingrun.cluster.api_client import ClusterError
 from trainingrun.controller.tokens import KEY_SECRET, MOST_KEYS, Keyring, Tokens
 
 

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from trainingrun.controller.lanes import MOST_SLOW
-from trainingrun.controller.work_queue import WorkQueue
+from trainingrun.controller.work_queue import MOST_SLOW, WorkQueue
 
 A, B = ("ns", "a"), ("ns", "b")
 

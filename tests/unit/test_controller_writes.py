@@ -8,8 +8,7 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from trainingrun.cluster.api_client import Connection
-from trainingrun.cluster.interface import ClusterError, NotLeading
+from trainingrun.cluster.api_client import ClusterError, Connection, NotLeading
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from support.builders import a_head, a_node, a_pod, a_progress, a_ray_cluster, a_ray_job, unix
 from support.reconciled import a_polled_run, a_training_run, reconcile, then
 from trainingrun.reconciling import Observed, Plan
+from trainingrun.reconciling.findings import MOST_EVENTS
 from trainingrun.reconciling.losses.counting import MOST_COUNTED
-from trainingrun.reconciling.plan_builder import MOST_EVENTS
 
 ENDLESS = "no " * 500_000
 ETCD_BYTES = 1_500_000

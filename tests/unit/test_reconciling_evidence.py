@@ -20,7 +20,7 @@ from support.reconciled import reconcile, then
 from trainingrun.api.reasons import EventReason
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
-from trainingrun.reconciling.losses.pod_loss import why_pod_ended
+from trainingrun.reconciling.losses.signs import why_pod_ended
 from trainingrun.reconciling.model import RunEvent
 
 HEAD, ONE, TWO = pods()

@@ -8,7 +8,7 @@ import pytest
 
 from support.builders import a_node, a_pod, a_progress, a_ray_cluster, nodes, pods
 from support.reconciled import a_training_run, reconcile, then
-from trainingrun.cluster.exclusion_patch import exclusion_patch
+from trainingrun.cluster.live_cluster import exclusion_patch
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import Delete, ExcludeNodes, NodeState, Plan
 from trainingrun.rendering.scheduling import HOSTNAME, REQUIRED, excluded_by_cluster

@@ -6,7 +6,7 @@ import pytest
 
 from support.builders import a_head, a_node, a_pod, a_progress, a_run, nodes, pods, unix
 from support.reconciled import a_polled_run, reconcile, then
-from trainingrun.reconciling.attempts.requeue import LONGEST_S
+from trainingrun.reconciling.planning import LONGEST_S
 
 OFTEN_S = 2.0
 """ReconcileSettings.poll_s."""

@@ -9,7 +9,7 @@ from support.builders import a_head, a_node, a_pod, pods
 from support.reconciled import a_polled_run, in_the_way, reconcile, then
 from trainingrun.api.status import LossReason
 from trainingrun.reconciling import Observed, pod_status
-from trainingrun.reconciling.losses.pod_loss import why_pod_ended
+from trainingrun.reconciling.losses.signs import why_pod_ended
 
 HEAD, ONE, TWO = pods()
 DONE = {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}

@@ -35,7 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   namespace: {{ .Release.Namespace }}
 {{- end -}}
 
-{{- /* RUN_RULES of operator/trainingrun/cluster/access.py; a test compares them. */ -}}
+{{- /* RUN_RULES of operator/trainingrun/cluster/resources.py; a test compares them. */ -}}
 {{- define "trainingrun.runRules" -}}
 - apiGroups: [trainingrun.dev]
   resources: [trainingruns]

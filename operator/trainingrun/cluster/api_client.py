@@ -24,7 +24,6 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 
 from ..rendering.names import MANAGER
 from .bounded_json import loads
-from .interface import ClusterError, Conflict, NotLeading, Rejected, Unusable, text_of
 from .object_store import encoded
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,26 @@ LISTS = 8
 
 _Answer = tuple[int, str | None, bytes]
 """Status code, header Date and body."""
+
+
+class ClusterError(Exception):
+    """A call to the API server failed; the same call may succeed later."""
+
+
+class Rejected(ClusterError):
+    """The API server refused a manifest; the text says why and is fit for a user."""
+
+
+class Unusable(Rejected):
+    """It is invalid or too large: only another one can be taken."""
+
+
+class Conflict(ClusterError):
+    """The object changed since it was read; reconcile again."""
+
+
+class NotLeading(ClusterError):
+    """Nothing was sent: this process does not lead, and must not change anything."""
 
 
 class NotFound(ClusterError):
@@ -194,21 +213,16 @@ class Connection:
         found, _ = await self._exchange(method, path, body, query, content_type)
         return found
 
-    async def list_metadata(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """GET of a collection, or a page of it, without spec and status of its objects."""
-        async with self.lists:
-            found, _ = await self._exchange("GET", path, None, query, accept=METADATA_ONLY)
-            return found
-
     async def list_objects(
-        self, path: str, query: Mapping[str, str], page: int
+        self, path: str, query: Mapping[str, str], page: int, *, metadata_only: bool = False
     ) -> tuple[list[dict[str, Any]], int]:
         """Every object of a collection as of now, read `page` at once, and the list's version."""
         found: list[dict[str, Any]] = []
         wanted = {**query, "limit": str(page)}
+        accept = METADATA_ONLY if metadata_only else "application/json"
         async with self.lists:
             while True:
-                listed, _ = await self._exchange("GET", path, query=wanted)
+                listed, _ = await self._exchange("GET", path, query=wanted, accept=accept)
                 found += listed["items"] or ()
                 if not listed["metadata"].get("continue"):
                     return found, int(listed["metadata"]["resourceVersion"])
@@ -320,6 +334,11 @@ def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         if hasattr(socket, option):  # Linux has all three
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; its type where it says nothing, as a TimeoutError does."""
+    return str(error) or type(error).__name__
 
 
 def error_of(status: int, method: str, path: str, content: bytes) -> ClusterError:

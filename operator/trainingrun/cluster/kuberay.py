@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ..rendering.platforms import KUBERAY_NAMESPACES
-from .api_client import Connection, Forbidden, NotFound
-from .interface import ClusterError
+from .api_client import ClusterError, Connection, Forbidden, NotFound
 from .resources import PLURALS
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class KubeRayNamespaces:
         """Nothing is read until `run`; `retry_s` passes between checks for a missing KubeRay."""
         self._connection, self._retry_s = connection, retry_s
         self._answered = asyncio.Event()
-        self.found: tuple[str, ...] = ()
+        self.namespaces: tuple[str, ...] = ()
         """The namespaces; empty: the binding is not there, or may not be read."""
 
     async def known(self) -> None:
@@ -65,9 +64,9 @@ class KubeRayNamespaces:
         except ClusterError as error:
             log.warning("KubeRay's ClusterRoleBinding: %s", error)
             return min(2.0, self._retry_s)
-        if found != self.found or not self._answered.is_set():
+        if found != self.namespaces or not self._answered.is_set():
             _log(found)
-        self.found = found
+        self.namespaces = found
         self._answered.set()
         return wait_s
 

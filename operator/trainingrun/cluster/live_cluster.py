@@ -5,8 +5,9 @@ changed about; `KubernetesCluster.observe` then reads the stores and makes no ca
 """
 
 import asyncio
+import copy
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,17 +17,23 @@ from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
 from ..reconciling.pod_status import controller_uid
 from ..rendering.names import MANAGER, RUN_LABEL
-from .api_client import JSON_PATCH, AlreadyExists, Connection, NotFound
-from .exclusion_patch import exclusion_patch
-from .interface import ClusterError, Conflict, Rejected
-from .kopf_watches import Watches
+from ..rendering.scheduling import REQUIRED, exclusion, is_exclusion
+from .api_client import (
+    JSON_PATCH,
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Connection,
+    NotFound,
+    Rejected,
+)
 from .kuberay import KubeRayNamespaces
-from .node_leases import Leases
-from .node_states import Nodes
+from .nodes import Leases, Nodes
 from .object_store import Object, key_of
 from .parsing import parse
 from .resources import path, path_of, path_of_manifest
 from .run_stores import Kind, Stores
+from .watches import Watches
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +42,11 @@ PAGE = 100
 
 
 class KubernetesCluster:
-    """Implements `Cluster` for the cluster behind a connection."""
+    """What the controller reads from the cluster behind a connection, and does there.
+
+    Absent is not unknown: a method answers None or an empty list only when the API server confirms
+    it; 403, 429, 5xx and timeouts raise.
+    """
 
     def __init__(
         self,
@@ -111,10 +122,8 @@ class KubernetesCluster:
         """Monotonic time at which the slowest watch last did anything."""
         return min(watch.alive_at for watch in self.watches.all())
 
-    # `Cluster`
-
     async def observe(self, namespace: str, name: str) -> Observed | None:
-        """See `Cluster.observe`."""
+        """Everything about one run, never older than our own writes; None: it does not exist."""
         raw = self.stores.runs.store.get(namespace, name)
         if raw is None:
             return None
@@ -139,7 +148,12 @@ class KubernetesCluster:
         )
 
     async def confirm(self, namespace: str, name: str) -> None:
-        """See `Cluster.confirm`."""
+        """Read what the run owns, and the nodes of its pods that are not known, from the API
+        server: after it, `observe` lacks nothing that existed when it began.
+
+        Raises:
+            ClusterError: it did not answer, so that nothing is confirmed.
+        """
         key = (namespace, name)
         for kind in self.stores.owned_by_runs:
             watch = self.watches.of(kind.name, namespace)
@@ -152,21 +166,31 @@ class KubernetesCluster:
         nodes = self.stores.nodes
         on = {pod["spec"].get("nodeName") for pod in self.stores.pods.of_run(key)}
         for node in sorted(filter(None, on)):
-            if ("", node) not in nodes.store and not self.watches.stale("Node", ""):
+            if ("", node) not in nodes.store and not self.watches.nodes.stale:
                 for item in (await self._read(nodes, "", fieldSelector=f"metadata.name={node}"))[0]:
                     nodes.store.saw(item)
 
     @property
     def kuberay_namespaces(self) -> tuple[str, ...]:
-        """See `Cluster.kuberay_namespaces`."""
-        return self._kuberay_namespaces.found
+        """Namespaces in which KubeRay's operator runs; empty: that is not known."""
+        return self._kuberay_namespaces.namespaces
 
     async def lease_ages(self, nodes: Iterable[str]) -> Mapping[str, float]:
-        """See `Cluster.lease_ages`."""
+        """Seconds since the kubelets of these nodes renewed their Leases.
+
+        Only for nodes with another sign of failure, and again while they have it: the first answer
+        about a node has no age yet. A node whose Lease cannot be read is left out. Never raises.
+        """
         return await self._leases.ages(nodes)
 
     async def apply(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Cluster.apply`."""
+        """Create it, or make the run's own object of that name be as given; the result.
+
+        An object that has no owner, or another one, is never changed.
+
+        Raises:
+            Rejected: the API server refused it as invalid, or another owner has its name.
+        """
         kind = self.stores.kind_of(manifest["apiVersion"], manifest["kind"])
         metadata = manifest["metadata"]
         known: Object | None = None
@@ -179,8 +203,13 @@ class KubernetesCluster:
                 return made
             except AlreadyExists:
                 known = await self._existing(manifest, kind)
-        if owner_uid(known) is None or owner_uid(known) != owner_uid(manifest):
-            raise Rejected(foreign(manifest, known))
+        owner_uid = controller_uid(known, "TrainingRun")
+        if owner_uid is None or owner_uid != controller_uid(manifest, "TrainingRun"):
+            whose = "not this run's" if owner_uid is None else "of another run"
+            raise Rejected(
+                f"a {manifest['kind']} named {metadata['name']} exists and is {whose}; delete it, "
+                "or create the run under another name"
+            )
         # With its UID: another of that name, made meanwhile by another client, is a conflict.
         own = {**manifest, "metadata": {**metadata, "uid": known["metadata"]["uid"]}}
         try:
@@ -212,14 +241,14 @@ class KubernetesCluster:
         return [{**type_of, **item} for item in items], version
 
     async def find(self, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """See `Cluster.find`."""
+        """The object of this kind and name, read from the API server; None: it does not exist."""
         try:
             return await self._connection.request("GET", path_of_manifest(manifest))
         except NotFound:
             return None
 
     async def restore(self, manifest: Mapping[str, Any], uid: str) -> None:
-        """See `Cluster.restore`."""
+        """Make the spec of the object with this UID be exactly the manifest's."""
         guard = {"op": "test", "path": "/metadata/uid", "value": uid}
         spec = {"op": "replace", "path": "/spec", "value": manifest["spec"]}
         await self._connection.request(
@@ -227,7 +256,7 @@ class KubernetesCluster:
         )
 
     async def create(self, manifest: Mapping[str, Any]) -> bool:
-        """See `Cluster.create`."""
+        """Create it; False if one of that name is there already."""
         try:
             self.stores.saw(
                 await self._connection.create(path_of_manifest(manifest, True), manifest)
@@ -237,7 +266,7 @@ class KubernetesCluster:
         return True
 
     async def delete(self, ref: Ref, grace_s: int | None = None) -> None:
-        """See `Cluster.delete`."""
+        """Delete it, in the background; absent, or of another uid, is fine."""
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         options["propagationPolicy"] = "Background"
         if grace_s is not None:
@@ -260,7 +289,10 @@ class KubernetesCluster:
             kind.store.forget(ref.namespace, ref.name, uid)
 
     async def exclude_nodes(self, ray_cluster: Ref, nodes: tuple[str, ...]) -> None:
-        """See `Cluster.exclude_nodes`; the head's group is patched as well."""
+        """Keep the pods that KubeRay makes from now on off exactly these nodes; none: off none.
+
+        The head's group is patched as well.
+        """
         known = self.stores.ray_clusters.store.get(ray_cluster.namespace, ray_cluster.name)
         if known is None or ray_cluster.uid not in (None, known["metadata"]["uid"]):
             return
@@ -279,7 +311,11 @@ class KubernetesCluster:
             return
 
     async def write_status(self, run: Ref, status: RunStatus, resource_version: str) -> None:
-        """See `Cluster.write_status`."""
+        """Replace the status.
+
+        Raises:
+            Conflict: the run changed since `resource_version`.
+        """
         metadata = {"name": run.name, "namespace": run.namespace}
         metadata |= {"resourceVersion": resource_version, **({"uid": run.uid} if run.uid else {})}
         body = {"apiVersion": run.api_version, "kind": run.kind, "metadata": metadata}
@@ -289,7 +325,7 @@ class KubernetesCluster:
         self.stores.saw(await self._connection.request("PUT", url, body, query=query))
 
     async def emit(self, run: Ref, type_: str, reason: str, message: str) -> None:
-        """See `Cluster.emit`."""
+        """Write an Event about the run; best effort: it never raises."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         about = {"apiVersion": run.api_version, "kind": run.kind, "namespace": run.namespace}
         event = {
@@ -323,17 +359,67 @@ class KubernetesCluster:
         await self._connection.request("PUT", path_of_manifest(manifest), manifest)
 
 
-def owner_uid(found: Mapping[str, Any]) -> str | None:
-    """UID of the TrainingRun that controls an object; None: none does."""
-    return controller_uid(found, "TrainingRun")
+def exclusion_patch(
+    ray_cluster: Mapping[str, Any], hostnames: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The JSON patch after which the head's and every worker group's pods exclude these hostnames.
+
+    Only an exclusion of ours is changed, and taken away where no hostname is given; a user's own
+    expressions stay. Empty, if there is nothing to change. Each change is guarded by a test of the
+    group's name, for a patch of a list goes by position.
+    """
+    spec = ray_cluster["spec"]
+    operations = _operations("/spec/headGroupSpec", spec["headGroupSpec"], hostnames)
+    for number, group in enumerate(spec.get("workerGroupSpecs", [])):
+        at = f"/spec/workerGroupSpecs/{number}"
+        changes = _operations(at, group, hostnames)
+        if changes:
+            guard = {"op": "test", "path": f"{at}/groupName", "value": group["groupName"]}
+            operations += [guard, *changes]
+    return operations
 
 
-def foreign(manifest: Mapping[str, Any], known: Mapping[str, Any] | None) -> str:
-    """The sentence for a user whose object has the name of one of ours."""
-    kind, name = manifest["kind"], manifest["metadata"]["name"]
-    of = owner_uid(known) if known else None
-    whose = "of another run" if of else "not this run's"
-    return (
-        f"a {kind} named {name} exists and is {whose}; delete it, or create the run under another "
-        "name"
-    )
+def _operations(
+    at: str, group: Mapping[str, Any], hostnames: Sequence[str]
+) -> list[dict[str, Any]]:
+    old = group["template"]["spec"].get("affinity") or {}
+    new = _excluding(old, hostnames)
+    if new == old:
+        return []
+    path = f"{at}/template/spec/affinity"
+    return [{"op": "add", "path": path, "value": new} if new else {"op": "remove", "path": path}]
+
+
+def _excluding(affinity: Mapping[str, Any], hostnames: Sequence[str]) -> dict[str, Any]:
+    changed: dict[str, Any] = copy.deepcopy(dict(affinity))
+    node = changed.get("nodeAffinity") or {}
+    terms = list((node.get(REQUIRED) or {}).get("nodeSelectorTerms") or ())
+    if hostnames:
+        ours = exclusion(tuple(hostnames))
+        # Terms are alternatives, so each of them has to say it.
+        terms = [_with(ours, _without_ours(term)) for term in terms or [{}]]
+    else:
+        # An empty term, which is left of one that said nothing else, would match no node at all.
+        terms = [rest for term in terms if (rest := _without_ours(term)) or not term]
+    _set(node, REQUIRED, {"nodeSelectorTerms": terms} if terms else {})
+    _set(changed, "nodeAffinity", node)
+    return changed
+
+
+def _without_ours(term: Mapping[str, Any]) -> dict[str, Any]:
+    if not any(is_exclusion(found) for found in term.get("matchExpressions") or ()):
+        return dict(term)
+    kept = [found for found in term["matchExpressions"] if not is_exclusion(found)]
+    rest = {key: value for key, value in term.items() if key != "matchExpressions"}
+    return {**rest, "matchExpressions": kept} if kept else rest
+
+
+def _with(requirement: Mapping[str, Any], term: Mapping[str, Any]) -> dict[str, Any]:
+    return {**term, "matchExpressions": [*term.get("matchExpressions", []), requirement]}
+
+
+def _set(parent: dict[str, Any], key: str, value: Mapping[str, Any]) -> None:
+    if value:
+        parent[key] = value
+    else:
+        parent.pop(key, None)

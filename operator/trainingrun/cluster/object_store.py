@@ -49,7 +49,7 @@ class Store:
 
         Args:
             indices: Names and key functions of `by`.
-            project: What is kept of an object; see `kept_fields`.
+            project: What is kept of an object; see `run_stores.FIELDS`.
             summarize: What is counted in `summaries` and can be read without unpacking.
             packed: Keep objects as compressed JSON, a tenth of the memory; each read then costs
                 some 50 microseconds.

@@ -1,6 +1,11 @@
 """The stores of every kind that a run is made of, and the subscribers to their changes. No I/O.
 
 Callers that add objects need no run: each change is mapped to the run that it is about.
+
+Only the fields that the operator reads are kept: a pod or node of a real cluster is tens of
+kilobytes, most of it never read. Whoever reads a new field adds it to `FIELDS`: the unit tests make
+each plan of whole objects and of what is kept of them, and compare the two. Whoever stops reading
+one takes it out, which no test notices.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,8 +14,6 @@ from typing import Any, NamedTuple
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..rendering.names import RUN_LABEL
-from . import kept_fields
-from .node_states import affects_runs
 from .object_store import Index, Object, Store
 from .resources import RAY_API
 
@@ -54,7 +57,7 @@ class Stores:
             API_VERSION,
             KIND,
             Store(
-                project=kept_fields.projection(KIND),
+                project=projection(KIND),
                 summarize=summary_of,
                 packed=True,  # most are ended ones, which are rarely read
                 on_change=self._run_changed,
@@ -68,7 +71,7 @@ class Stores:
         self.nodes = Kind(
             "v1",
             "Node",
-            Store(project=kept_fields.projection("Node"), on_change=self._node_changed),
+            Store(project=projection("Node"), on_change=self._node_changed),
         )
         self.owned_by_runs = (self.ray_jobs, self.ray_clusters, self.pods)
         """The kinds that runs own; all have the index "run"."""
@@ -123,9 +126,7 @@ class Stores:
         return ended and not any(kind.store.has("run", key) for kind in self.owned_by_runs)
 
     def _owned(self, api_version: str, name: str, indices: Mapping[str, Index]) -> Kind:
-        store = Store(
-            indices=indices, project=kept_fields.projection(name), on_change=self._owned_changed
-        )
+        store = Store(indices=indices, project=projection(name), on_change=self._owned_changed)
         return Kind(api_version, name, store)
 
     def _run_changed(self, old: Object | None, new: Object | None) -> None:
@@ -136,7 +137,7 @@ class Stores:
         self.notify(*{run_key(found) for found in (old, new) if found is not None})
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
-        if affects_runs(old, new):
+        if _affects_runs(old, new):
             name = (new or old or {})["metadata"]["name"]
             self.notify(*{run_key(pod) for pod in self.pods.store.by("node", name)})
 
@@ -157,3 +158,127 @@ def run_key(owned: Object) -> RunKey | None:
     metadata = owned["metadata"]
     name = (metadata.get("labels") or {}).get(RUN_LABEL)
     return (metadata["namespace"], name) if name else None
+
+
+def is_ready(node: Object) -> bool:
+    """Whether a node's condition Ready is True."""
+    conditions = node.get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def taint_keys(node: Object) -> tuple[str, ...]:
+    """Keys of a node's taints."""
+    return tuple(taint["key"] for taint in node.get("spec", {}).get("taints") or ())
+
+
+def _affects_runs(old: Object | None, new: Object | None) -> bool:
+    """Whether a change of a node matters to the runs on it; most are mere heartbeats."""
+    if old is None or new is None:
+        return True
+    return (is_ready(old), taint_keys(old)) != (is_ready(new), taint_keys(new))
+
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+Fields = Mapping[str, "Fields | None"]
+"""A tree of field names. None: everything below. A list is entered for each of its elements."""
+
+
+def _whole(*names: str) -> Fields:
+    return dict.fromkeys(names)
+
+
+_OBJECT = _whole("apiVersion", "kind")
+_NODE_METADATA = _whole("name", "uid", "resourceVersion")
+_METADATA: Fields = {
+    **_NODE_METADATA,
+    **_whole("namespace", "labels", "ownerReferences", "finalizers"),
+    **_whole("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+}
+_CONDITIONS = _whole("type", "status", "reason", "message", "lastTransitionTime")
+_CONTAINER_STATUSES = _whole("name", "ready", "state", "lastState")
+_POD_GROUP: Fields = {
+    "groupName": None,
+    # Read to change it: the whole affinity is written back.
+    "template": {"spec": _whole("affinity")},
+}
+
+FIELDS: Mapping[str, Fields] = {
+    "RayJob": {
+        **_OBJECT,
+        "metadata": _METADATA,
+        "spec": _whole("suspend"),
+        "status": _whole("jobStatus", "jobDeploymentStatus", "message", "reason"),
+    },
+    "RayCluster": {
+        **_OBJECT,
+        "metadata": _METADATA,
+        "spec": {"headGroupSpec": _POD_GROUP, "workerGroupSpecs": _POD_GROUP},
+        "status": {"conditions": _CONDITIONS},
+    },
+    "Pod": {
+        **_OBJECT,
+        "metadata": _METADATA,
+        "spec": {
+            "nodeName": None,
+            # Which nodes an unschedulable pod excludes.
+            "affinity": _whole("nodeAffinity"),
+            "containers": _whole("resources"),
+        },
+        "status": {
+            **_whole("phase", "reason", "message", "podIP"),
+            "conditions": _CONDITIONS,
+            "containerStatuses": _CONTAINER_STATUSES,
+            "initContainerStatuses": _CONTAINER_STATUSES,
+        },
+    },
+    "Node": {
+        **_OBJECT,
+        "metadata": {**_NODE_METADATA, "labels": _whole("kubernetes.io/hostname")},
+        "spec": {"taints": _whole("key")},
+        "status": {"conditions": _whole("type", "status")},
+    },
+}
+"""By kind. TrainingRuns are kept whole, for their status is written back whole; see `_of_run`."""
+
+ENDED_RUNS_LOSE = ("podTemplate",)
+"""What an ended run's `spec` and its `workers` and `head` lose: nothing is rendered again."""
+
+
+def projection(kind: str) -> Callable[[Object], Object]:
+    """The function that takes out of an object of this kind what is kept."""
+    if kind == "TrainingRun":
+        return _of_run
+    return lambda found: _take(found, FIELDS[kind])
+
+
+def _take(found: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """What `fields` names of an object."""
+    kept: dict[str, Any] = {}
+    for name, below in fields.items():
+        if name not in found:
+            continue
+        value = found[name]
+        if below is None or value is None:
+            kept[name] = value
+        elif isinstance(value, list):
+            kept[name] = [_take(element, below) for element in value]
+        else:
+            kept[name] = _take(value, below)
+    return kept
+
+
+def _of_run(run: Object) -> Object:
+    """A TrainingRun without notes of others and, once it has ended, without pod templates."""
+    metadata = {name: value for name, value in run["metadata"].items() if name != "managedFields"}
+    if "annotations" in metadata:  # one is a copy of the whole spec, which kubectl alone reads
+        annotations = metadata["annotations"].items()
+        metadata["annotations"] = {k: v for k, v in annotations if k != LAST_APPLIED}
+    kept = {**run, "metadata": metadata}
+    if (run.get("status") or {}).get("completionTime"):
+        spec = {k: v for k, v in (run.get("spec") or {}).items() if k not in ENDED_RUNS_LOSE}
+        for part in ("workers", "head"):
+            if isinstance(spec.get(part), Mapping):
+                spec[part] = {k: v for k, v in spec[part].items() if k not in ENDED_RUNS_LOSE}
+        kept["spec"] = spec
+    return kept

@@ -8,8 +8,7 @@ import sys
 
 import kopf
 
-from ..cluster.api_client import load_configuration
-from ..cluster.interface import ClusterError
+from ..cluster.api_client import ClusterError, load_configuration
 from . import handlers as handlers  # registers them
 from . import logs
 from .settings import Settings, SettingsError, from_environment, variables

@@ -23,9 +23,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
-from ..cluster.api_client import allow_many_connections, load_configuration
-from ..cluster.interface import ClusterError
-from ..cluster.watch_state import RETRY_S
+from ..cluster.api_client import ClusterError, allow_many_connections, load_configuration
+from ..cluster.watches import RETRY_S
 from ..rendering.names import RUN_LABEL
 from .operator import Operator
 from .settings import OperatorSettings, SettingsError, from_environment

@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ..cluster.api_client import AlreadyExists, Connection, NotFound
-from ..cluster.interface import ClusterError, Conflict
+from ..cluster.api_client import AlreadyExists, ClusterError, Conflict, Connection, NotFound
 from ..cluster.resources import path
 
 log = logging.getLogger(__name__)
@@ -33,8 +32,6 @@ REQUEST_S = 2.0
 GIVEN_BACK_S = 1
 """The duration, in seconds, of a Lease without a holder that its leader has given back; one whose
 holder somebody else has taken out has another."""
-
-_NOT_SEEN = object()
 
 
 def now_s() -> float:
@@ -68,7 +65,7 @@ class Leadership:
         self._write_until = 0.0
         self._ours = False
         """Whether nobody else's Lease was seen since our last write, which may have arrived."""
-        self._seen: object = _NOT_SEEN
+        self._seen: object = None
         self._seen_at = 0.0
         self._last_error = ""
 
@@ -153,7 +150,7 @@ class Leadership:
         except ClusterError as error:
             self._log_once(error)
             return
-        self._last_error, self._seen = "", _NOT_SEEN
+        self._last_error, self._seen = "", None
         if leads and not self.leads:
             return  # too late for this term
         self._write_until = began + WRITE_S

@@ -53,5 +53,5 @@ def configure(level: str) -> None:
 
 
 def _is_no_retry_of_kopf(record: logging.LogRecord) -> bool:
-    """A refusal is logged once by `cluster.watch_state`, and not at every try."""
+    """A refusal is logged once by `cluster.watches`, and not at every try."""
     return not (record.name.startswith("kopf.") and str(record.msg).startswith("Request attempt"))

@@ -9,19 +9,16 @@ from collections.abc import Callable
 
 from kubernetes.aio.client import Configuration
 
-from ..cluster.api_client import Connection
-from ..cluster.interface import ClusterError, Conflict, NotLeading
+from ..cluster.api_client import ClusterError, Conflict, Connection, NotLeading
 from ..cluster.live_cluster import KubernetesCluster
-from .heads import Target, head_of
-from .lanes import MOST_BESIDE
 from .leadership import REQUEST_S, Leadership
 from .logs import about
 from .operator_metrics import Metrics
-from .progress_polling import Poller, Resolve
+from .progress_polling import Poller, Resolve, Target, head_of
 from .reconcile import Reconciler
 from .settings import Settings
 from .tokens import Keyring
-from .work_queue import Key, WorkQueue
+from .work_queue import MOST_BESIDE, Key, WorkQueue
 
 log = logging.getLogger(__name__)
 

@@ -2,26 +2,35 @@
 
 Pulled, not pushed: training pods need no way into the cluster's API. The rate is bounded for the
 whole cluster, so that a thousand runs cost no more than fifty; each is then polled less often.
+
+A run's head is the pod whose chain of owners leads to the run. Labels alone decide nothing: whoever
+may create pods can label one like a run's head. Its document is read with bounded cost, since the
+pod runs the user's code: what a healthy runtime could exceed is cut (see
+`trainingrun_protocol.wire`), and what it never sends is refused.
 """
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
 import aiohttp
+from pydantic import ValidationError
 
+from trainingrun_protocol.contract import PROGRESS_PORT
 from trainingrun_protocol.progress import Progress
 
-from ..cluster.interface import text_of
-from . import heads
-from .heads import Target
+from ..cluster.api_client import text_of
+from ..cluster.object_store import Object
+from ..reconciling.pod_status import controller_uid
+from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TOKEN_KEY_LABEL
 from .work_queue import Key
 
 log = logging.getLogger(__name__)
@@ -30,6 +39,22 @@ MOST_TOKENS = 5
 """Tokens that are tried with one head: one for each of the operator's keys, newest first."""
 TOGETHER_S = 0.25
 """Polls begin at multiples of this: with many runs, ten at a time cost half of ten one by one."""
+
+MAX_BYTES = 2**18
+"""A longer document is refused. 100 records of 1,000 characters fit; parsing one that is as long
+takes a few milliseconds of the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A head pod to poll."""
+
+    pod_uid: str
+    url: str
+    """Such as `http://10.0.0.7:8484`."""
+    token_key: str = ""
+    """Name of the operator's key that its token is of."""
+
 
 Outcome = Literal["ok", "none-yet", "unreachable", "refused", "unusable"]
 """No answer; 401 to every token; an answer that cannot be used."""
@@ -43,10 +68,6 @@ class _Answer:
     outcome: Outcome
     document: Progress | None = None
     error: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None
 
 
 @dataclass(slots=True)
@@ -168,11 +189,6 @@ class Poller:
         self.unfollow(key)
         self._runs.pop(key, None)
 
-    def pause(self) -> None:
-        """Stops all polls and forgets their documents: another process polls from here on."""
-        for key in list(self._runs):
-            self.forget(key)
-
     def snapshot(self, key: Key, uid: str) -> ProgressSnapshot:
         """The last document of the run with this UID."""
         run = self._runs.get(key)
@@ -212,7 +228,8 @@ class Poller:
     async def close(self) -> None:
         """Ends every task and connection."""
         tasks = [task for run in self._runs.values() for task in run.tasks()]
-        self.pause()
+        for key in list(self._runs):
+            self.forget(key)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
 
@@ -266,12 +283,12 @@ class Poller:
                 return False
             run.polled_since = run.polled_since or time.monotonic()
             before = run.answer
-            failing = before is not None and before.failed
+            failing = before is not None and before.error is not None
             async with self._slots_of_failing if failing else self._slots:
                 answer = await self._fetch(target, run)
             self._count(answer.outcome)
             run.answer = answer
-            if answer.failed:
+            if answer.error is not None:
                 run.failing_since = run.failing_since or time.monotonic()
                 return before is None or before.error != answer.error
             run.failing_since = None
@@ -289,7 +306,7 @@ class Poller:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.debug("progress not read: %s", text_of(error))
             return _Answer("unreachable", error=f"the head does not answer ({_cause(error)})")
-        except heads.DocumentError as error:
+        except DocumentError as error:
             log.warning("progress not taken: %s", error)
             return _Answer("unusable", error=f"the head's document cannot be used: {error}")
 
@@ -306,8 +323,8 @@ class Poller:
                 error = f"the head answers {answer.status} to GET /progress"
                 return _Answer("unusable", error=error)
             if answer.headers.get("Content-Encoding", "identity") != "identity":
-                raise heads.DocumentError("it is compressed")
-            return _Answer("ok", heads.read_document(await _body(answer)))
+                raise DocumentError("it is compressed")
+            return _Answer("ok", read_document(await _body(answer)))
 
     @contextlib.asynccontextmanager
     async def _request(
@@ -348,8 +365,8 @@ class Poller:
 async def _body(answer: aiohttp.ClientResponse) -> bytes:
     """The body, or a little more than what is taken of one."""
     content = b""
-    while len(content) <= heads.MAX_BYTES and not answer.content.at_eof():
-        content += await answer.content.read(heads.MAX_BYTES)
+    while len(content) <= MAX_BYTES and not answer.content.at_eof():
+        content += await answer.content.read(MAX_BYTES)
     return content
 
 
@@ -365,3 +382,77 @@ def _cause(error: Exception) -> str:
 
 def _without_time(document: Progress | None) -> Progress | None:
     return document.model_copy(update={"time": 0.0}) if document else None
+
+
+def head_of(
+    pods: Iterable[Object],
+    ray_clusters: Iterable[Object],
+    ray_jobs: Iterable[Object],
+    uid: str,
+    attempt: int,
+) -> Target | None:
+    """The attempt's head among a run's pods, if it runs, has an address and is the run's own.
+
+    Its controller is a RayCluster, whose controller is a RayJob, whose controller is the run `uid`.
+    One that is terminating is polled as well, while there is no other: it may have final progress.
+    """
+    jobs = {job["metadata"]["uid"] for job in ray_jobs if controller_uid(job, "TrainingRun") == uid}
+    clusters = {
+        cluster["metadata"]["uid"]
+        for cluster in ray_clusters
+        if controller_uid(cluster, "RayJob") in jobs
+    }
+    wanted = {RUN_UID_LABEL: uid, ATTEMPT_LABEL: str(attempt), ROLE_LABEL: HEAD}
+    found = None
+    for pod in pods:
+        metadata, status = pod["metadata"], pod.get("status", {})
+        address = status.get("podIP")
+        if not address or status.get("phase") != "Running":
+            continue
+        if not wanted.items() <= metadata.get("labels", {}).items():
+            continue
+        if controller_uid(pod, "RayCluster") not in clusters:
+            continue
+        host = f"[{address}]" if ":" in address else address
+        key = metadata["labels"].get(TOKEN_KEY_LABEL, "")
+        target = Target(metadata["uid"], f"http://{host}:{PROGRESS_PORT}", key)
+        if not metadata.get("deletionTimestamp"):
+            return target
+        found = target
+    return found
+
+
+class DocumentError(ValueError):
+    """The document cannot be used; the text says why and holds nothing of the document."""
+
+
+def read_document(content: bytes) -> Progress:
+    """The document in `content`.
+
+    Raises:
+        DocumentError: it is too long, no JSON, or not a document of this contract.
+    """
+    if len(content) > MAX_BYTES:
+        raise DocumentError(f"it is longer than {MAX_BYTES // 1024} KiB")
+    try:
+        found: Any = json.loads(content, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise DocumentError("it is not JSON, or nested too deeply") from None
+    try:
+        return Progress.model_validate(found)
+    except ValidationError as error:
+        names = sorted(
+            {_document_field(problem["loc"]) for problem in error.errors(include_input=False)}
+        )
+        raise DocumentError(f"its {', '.join(names[:5])} cannot be read") from None
+
+
+def _document_field(location: tuple[str | int, ...]) -> str:
+    """The document's own field, never a key that the sender chose."""
+    known = set(Progress.model_fields)
+    known |= {str(one.alias) for one in Progress.model_fields.values()}
+    return str(location[0]) if location and location[0] in known else "content"
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

@@ -10,12 +10,12 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from ..api.v1alpha1 import API_VERSION, KIND
-from ..cluster.interface import Cluster, ClusterError, Conflict, NotLeading, Rejected, text_of
+from ..cluster.api_client import ClusterError, Conflict, NotLeading, Rejected, text_of
+from ..cluster.live_cluster import KubernetesCluster
 from ..reconciling import plan as decide
 from ..reconciling.diagnosis import failing_actions
 from ..reconciling.losses.node_loss import suspect_nodes
@@ -37,12 +37,11 @@ from ..reconciling.model import (
 )
 from ..rendering import renewed_token_secret, support_objects, token_secret
 from ..rendering.platforms import RenderSettings
-from .action_retries import STATUS, ActionRetries
 from .logs import about
 from .progress_polling import Poller
 from .tokens import Tokens, with_token
 from .work_queue import Key
-from .write_limits import EventLimits, StatusPace
+from .write_limits import STATUS, ActionRetries, EventLimits, StatusPace
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class Reconciler:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubernetesCluster,
         polls: Poller,
         tokens: Callable[[], Tokens],
         render: RenderSettings,
@@ -84,15 +83,9 @@ class Reconciler:
     ):
         """With everything that it acts through.
 
-        Args:
-            cluster: Where runs are.
-            polls: What their heads report.
-            tokens: The operator's keys of now.
-            render: As set; what is left open there is found out.
-            settings: Durations.
-            now: The wall clock.
-            clock: Seconds that only go forward.
-            count_error: Called with the kind of each error that is not raised.
+        What `render` leaves open is found out. `now` is the wall clock, and `clock` gives seconds
+        that only go forward. `count_error` is called with the kind of each error that is not
+        raised.
         """
         self._cluster, self._polls, self._tokens = cluster, polls, tokens
         self._render, self._settings, self._now = render, settings, now
@@ -183,7 +176,8 @@ class Reconciler:
             return False
         attempt = known.number
         job = next((j for j in seen.ray_jobs if j["metadata"]["name"] == known.ray_job), None)
-        if job is not None and _is_terminal(job):
+        status = (job or {}).get("status") or {}
+        if job is not None and status.get("jobDeploymentStatus") in TERMINAL_DEPLOYMENTS:
             last = self._polls.snapshot(key, uid).progress
             if last is not None and last.attempt == attempt and last.state.final:
                 return False  # its final progress is here already
@@ -219,7 +213,7 @@ class Reconciler:
         retries = self._known_retries(key, seen)
         if retries is None:
             return dataclasses.replace(seen, acted=False)
-        return dataclasses.replace(seen, failing=retries.found(), acted=retries.acted)
+        return dataclasses.replace(seen, failing=retries.failing(), acted=retries.acted)
 
     async def _with_support(self, key: Key, seen: Observed) -> Observed:
         """With what a running attempt needs beside its pods, where it was not read for a while.
@@ -247,7 +241,7 @@ class Reconciler:
             return
         repairs = {key_of(action) for action in plan.actions if isinstance(action, Apply | Restore)}
         retries = self._known_retries(key, seen)
-        failing = {(one.verb, one.kind, one.name) for one in retries.found()} if retries else set()
+        failing = {one.key for one in retries.failing()} if retries else set()
         wait_s = 0.0 if repairs & failing else REPAIRED_S if repairs else SUPPORT_S
         self._support_due[key] = (self._rendering().kuberay_namespaces, self._clock() + wait_s)
 
@@ -273,7 +267,7 @@ class Reconciler:
             tried.add(key_of(action))
             if not retries.due(key_of(action)) or not await self._try(action, seen, retries):
                 creates = creates and not is_creation
-        if retries.found() != seen.failing:
+        if retries.failing() != seen.failing:
             waits.append(0.0)  # the status is to say so
         due_in_s = retries.due_in_s(tried)
         if due_in_s is not None:
@@ -439,11 +433,6 @@ class Reconciler:
         metadata, retries = seen.run.metadata, ActionRetries(self._clock)
         self._retries[key] = ((metadata.uid, metadata.generation), retries)
         return retries
-
-
-def _is_terminal(ray_job: Mapping[str, Any]) -> bool:
-    status = ray_job.get("status", {})
-    return status.get("jobDeploymentStatus") in TERMINAL_DEPLOYMENTS
 
 
 def _ref(seen: Observed) -> Ref:

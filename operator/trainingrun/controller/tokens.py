@@ -15,8 +15,9 @@ import hmac
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from ..cluster.live_cluster import KubernetesCluster
 from ..rendering.names import TOKEN_KEY
 
 log = logging.getLogger(__name__)
@@ -27,22 +28,6 @@ KEY_FIELD = "key"
 KEY_BYTES = 32
 MOST_KEYS = 5
 """Keys that are tried; the newest ones."""
-
-
-class SecretStore(Protocol):
-    """What is needed of a cluster."""
-
-    async def secret(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """A Secret, or None."""
-        ...
-
-    async def create(self, manifest: Mapping[str, Any]) -> bool:
-        """False: there is one of that name."""
-        ...
-
-    async def replace(self, manifest: Mapping[str, Any]) -> None:
-        """Replaces an object of the version that the manifest says; ClusterError: it is another."""
-        ...
 
 
 class Tokens:
@@ -70,7 +55,7 @@ class Tokens:
 class Keyring:
     """The operator's keys: in a Secret of its namespace, and in the memory of this process."""
 
-    def __init__(self, store: SecretStore, namespace: str):
+    def __init__(self, store: KubernetesCluster, namespace: str):
         """Has no key before `load`."""
         self._store, self._namespace = store, namespace
         self._known: list[bytes] = []

@@ -3,31 +3,103 @@
 What the run owns is what its chain of controllers says, by UID: a pod of a RayCluster, of a RayJob,
 of this run. The UID of an attempt's RayCluster is remembered in the status, so that its pods are
 still the run's own once it or its RayJob is gone.
+
+What is read from a pod for sorting is remembered by its UID and resource version, so that a
+reconcile of a thousand pods that have not changed costs a thousand dictionary reads.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import NamedTuple
 
 from trainingrun_protocol.progress import Progress, RunState
 
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
 from ..rendering.platforms import RenderSettings
-from . import pod_index, pod_status
+from . import pod_status
 from .findings import Draft
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
-from .pod_index import PodIndex
-from .pod_status import controller, controller_uid
+from .pod_status import Controller, controller, controller_uid
 
 RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
 """Kinds of which a run has objects while an attempt is there."""
 
+MOST_REMEMBERED = 50_000
+"""Summaries kept; beyond that all are read anew."""
+
+_REMEMBERED: dict[tuple[str, str], "PodSummary"] = {}
+
 
 class UnconfirmedAbsence(Exception):
     """A decision rests on the absence of objects, and the API server has not confirmed it yet."""
+
+
+class PodSummary(NamedTuple):
+    """What a pod is sorted by."""
+
+    run_uid: str
+    attempt: int | None
+    controller: Controller | None
+    """Its RayCluster."""
+    uid: str
+    name: str
+    head: bool
+    node: str | None
+    joined: str
+    """When Ray began in it, as Kubernetes writes it; such times sort as text."""
+    well: bool
+    """It runs, nothing has ended or waits in it, and its deletion is not requested."""
+
+
+class PodIndex:
+    """The pods of one attempt."""
+
+    def __init__(self) -> None:
+        """Empty until `add`."""
+        self.all: list[Object] = []
+        self.unwell: list[Object] = []
+        """Those that do not simply run; every sign of a loss or of a start that hangs is there."""
+        self.heads: list[Object] = []
+        self._summaries: list[PodSummary] = []
+
+    def add(self, pod: Object, summary: PodSummary) -> None:
+        """Take a pod in."""
+        self.all.append(pod)
+        self._summaries.append(summary)
+        if not summary.well:
+            self.unwell.append(pod)
+        if summary.head:
+            self.heads.append(pod)
+
+    @cached_property
+    def by_uid(self) -> Mapping[str, Object]:
+        """Each pod by its UID."""
+        return {known.uid: pod for known, pod in zip(self._summaries, self.all, strict=True)}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Object]:
+        """Each pod by its name."""
+        return {known.name: pod for known, pod in zip(self._summaries, self.all, strict=True)}
+
+    @cached_property
+    def by_node(self) -> Mapping[str, list[Object]]:
+        """The pods on each node."""
+        found: dict[str, list[Object]] = {}
+        for known, pod in zip(self._summaries, self.all, strict=True):
+            if known.node:
+                found.setdefault(known.node, []).append(pod)
+        return found
+
+    @cached_property
+    def oldest_worker(self) -> str:
+        """When the first of the workers joined a head; "": none has."""
+        joined = (known.joined for known in self._summaries if not known.head)
+        return min(filter(None, joined), default="")
 
 
 @dataclass(frozen=True)
@@ -69,10 +141,11 @@ class ReconcileContext:
         return not self.unknown(*OWNED_KINDS)
 
     @cached_property
-    def _own_jobs(self) -> dict[int, Object]:
+    def own_jobs(self) -> dict[int, Object]:
+        """The RayJobs that this run owns, by attempt."""
         found = {}
         for job in self.observed.ray_jobs:
-            number = _number(job)
+            number = attempt_of(job)
             if number is None or pod_status.name(job) != names.ray_job_name(self.run, number):
                 continue
             if controller_uid(job, "TrainingRun") == self.run.metadata.uid:
@@ -81,7 +154,7 @@ class ReconcileContext:
 
     @cached_property
     def _own_clusters(self) -> dict[str, Object]:
-        jobs = {pod_status.uid(job) for job in self._own_jobs.values()}
+        jobs = {pod_status.uid(job) for job in self.own_jobs.values()}
         return {
             pod_status.uid(item): item
             for item in self.observed.ray_clusters
@@ -99,10 +172,6 @@ class ReconcileContext:
         """UID of the RayCluster of the newest attempt, see `Bookkeeping.ray_cluster`."""
         return self.run.status.seen.get("rayCluster")
 
-    def own_jobs(self) -> dict[int, Object]:
-        """The RayJobs that this run owns, by attempt."""
-        return self._own_jobs
-
     def foreign_ray_job(self, number: int) -> Object | None:
         """A RayJob under the name of that attempt which this run does not own."""
         wanted = names.ray_job_name(self.run, number)
@@ -114,7 +183,7 @@ class ReconcileContext:
 
     def job(self, number: int) -> Object | None:
         """The RayJob of that attempt."""
-        return self._own_jobs.get(number)
+        return self.own_jobs.get(number)
 
     def deleted(self, number: int) -> bool:
         """Whether the attempt's RayJob was deleted, so that all of it goes."""
@@ -126,7 +195,17 @@ class ReconcileContext:
 
     @cached_property
     def _pods(self) -> dict[int, PodIndex]:
-        return pod_index.sort(self.observed.pods, self.run.metadata.uid, self._own_cluster_uids)
+        """The run's own pods by attempt: those that one of its RayClusters controls, by UID."""
+        attempts: dict[int, PodIndex] = defaultdict(PodIndex)
+        run_uid, ray_clusters = self.run.metadata.uid, self._own_cluster_uids
+        for pod in self.observed.pods:
+            known = _summary(pod)
+            owner = known.controller
+            if known.run_uid != run_uid or known.attempt is None or owner is None:
+                continue
+            if owner.uid in ray_clusters:
+                attempts[known.attempt].add(pod, known)
+        return attempts
 
     def index(self, number: int) -> PodIndex:
         """The pods of one attempt, sorted."""
@@ -138,7 +217,7 @@ class ReconcileContext:
 
     def clusters(self, number: int) -> list[Object]:
         """The run's own RayClusters of one attempt."""
-        return [item for item in self._own_clusters.values() if _number(item) == number]
+        return [item for item in self._own_clusters.values() if attempt_of(item) == number]
 
     @cached_property
     def pods_left(self) -> list[Object]:
@@ -149,12 +228,14 @@ class ReconcileContext:
         there = {pod_status.uid(item) for item in self.observed.ray_clusters}
         found = []
         for pod in self.observed.pods:
-            known = pod_index.summary(pod)
+            known = _summary(pod)
             owner = known.controller
             if known.run_uid != self.run.metadata.uid or known.attempt is None or owner is None:
                 continue
-            gone = owner.uid not in there and self._is_made_for(known.attempt, owner.name)
-            if owner.uid in own or gone:
+            if owner.uid in own or (
+                owner.uid not in there
+                and owner.name.startswith(f"{names.ray_job_name(self.run, known.attempt)}-")
+            ):
                 found.append(pod)
         return found
 
@@ -164,7 +245,7 @@ class ReconcileContext:
         there = {pod_status.uid(item) for item in self.observed.ray_jobs}
         found = list(self._own_clusters.values())
         for item in self.observed.ray_clusters:
-            owner, number = controller(item, "RayJob"), _number(item)
+            owner, number = controller(item, "RayJob"), attempt_of(item)
             labels = item["metadata"].get("labels") or {}
             if (
                 owner is not None
@@ -176,10 +257,6 @@ class ReconcileContext:
             ):
                 found.append(item)
         return found
-
-    def _is_made_for(self, number: int, ray_cluster: str) -> bool:
-        """Whether a RayCluster has such a name as KubeRay gives it for that attempt."""
-        return ray_cluster.startswith(f"{names.ray_job_name(self.run, number)}-")
 
     def head(self, number: int) -> Object | None:
         """The attempt's head pod: the one that lives, else the newest.
@@ -274,8 +351,8 @@ class ReconcileContext:
         the attempt that follows the one in the status.
         """
         following = self.run.status.attempt + 1
-        left = {_number(item) for item in (*self.pods_left, *self.clusters_left)}
-        known = [*self._own_jobs, *(number for number in left if number and number <= following)]
+        left = {attempt_of(item) for item in (*self.pods_left, *self.clusters_left)}
+        known = [*self.own_jobs, *(number for number in left if number and number <= following)]
         return max(known, default=0)
 
     def job_ref(self, job: Object) -> Ref:
@@ -293,6 +370,47 @@ def job_status(job: Object) -> str:
     return str((job.get("status") or {}).get("jobStatus") or "")
 
 
-def _number(item: Object) -> int | None:
-    text = item["metadata"].get("labels", {}).get(names.ATTEMPT_LABEL, "")
-    return int(text) if text.isdecimal() else None
+def attempt_of(item: Object) -> int | None:
+    """The attempt that an object is labeled with; None: none."""
+    number = str((item["metadata"].get("labels") or {}).get(names.ATTEMPT_LABEL, ""))
+    return int(number) if number.isdecimal() else None
+
+
+def _summary(pod: Object) -> PodSummary:
+    """What the pod is sorted by."""
+    metadata = pod["metadata"]
+    version = metadata.get("resourceVersion")
+    if not version:
+        return _read(pod)
+    key = (metadata["uid"], version)
+    known = _REMEMBERED.get(key)
+    if known is None:
+        if len(_REMEMBERED) >= MOST_REMEMBERED:
+            _REMEMBERED.clear()
+        known = _REMEMBERED[key] = _read(pod)
+    return known
+
+
+def _read(pod: Object) -> PodSummary:
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    return PodSummary(
+        run_uid=str(labels.get(names.RUN_UID_LABEL, "")),
+        attempt=attempt_of(pod),
+        controller=pod_status.controller(pod, "RayCluster"),
+        uid=pod_status.uid(pod),
+        name=pod_status.name(pod),
+        head=labels.get(names.ROLE_LABEL) == names.HEAD,
+        node=pod_status.node_name(pod),
+        joined=pod_status.joined(pod),
+        well=_well(pod),
+    )
+
+
+def _well(pod: Object) -> bool:
+    if not pod_status.running(pod) or pod["status"].get("reason") or pod_status.ray_ending(pod):
+        return False
+    disruption = pod_status.condition(pod, "DisruptionTarget")
+    if disruption and disruption.get("status") == "True":
+        return False
+    return next(pod_status.waiting(pod), None) is None

@@ -1,13 +1,19 @@
-"""What a policy reads and what it finds, which `planning.plan` adds to the plan."""
+"""What a policy reads and what it finds, and the plan that `planning` makes of it."""
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from ..api.reasons import ConditionReason
+from ..api.reasons import ConditionReason, EventReason
 from ..api.status import Budget, LossReason, RunStatus
 from .bookkeeping import Bookkeeping
-from .model import Action, RunEvent
+from .model import Action, Plan, RunEvent
+from .texts import short
+
+MOST_EVENTS = 20
+"""Events of one reconcile; the others are counted in one more."""
 
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
@@ -80,3 +86,57 @@ class Findings(NamedTuple):
     """The budgets that a counted loss charges."""
     requeue_within_s: float | None = None
     """Seconds until the next reconcile at the latest; None: no bound."""
+
+
+@dataclass(slots=True)
+class PlanBuilder:
+    """The next status, and what was found so far."""
+
+    draft: Draft
+    actions: list[Action] = field(default_factory=list)
+    events: list[RunEvent] = field(default_factory=list)
+    charged: frozenset[Budget] = frozenset()
+    """The budgets that this reconcile charged: only those are checked."""
+    requeue_after_s: float | None = None
+    # Of each of these, the first that is found stays; but an action that fails comes first.
+    end: AttemptEnd | None = None
+    run_failure: RunFailure | None = None
+    blocker: Blocker | None = None
+    refused: Blocker | None = None
+
+    def add(self, found: Findings) -> None:
+        """Add what a policy found."""
+        self.draft = self.draft.changed(found)
+        self.actions += found.actions
+        for event in found.events:
+            self.events.append(replace(event, message=short(event.message)))
+        self.charged |= found.charged
+        if found.requeue_within_s is not None:
+            within_s = max(found.requeue_within_s, 0.0)
+            known_s = self.requeue_after_s
+            self.requeue_after_s = within_s if known_s is None else min(known_s, within_s)
+        self.end = self.end or found.end
+        self.run_failure = self.run_failure or found.run_failure
+        self.blocker = self.blocker or found.blocker
+        self.refused = self.refused or found.refused
+
+    def plan(self) -> Plan:
+        """What was decided."""
+        return Plan(
+            tuple(self.actions),
+            self.draft.status.model_copy(update={"seen": self.draft.bookkeeping.write()}),
+            tuple(_bounded(self.events)),
+            self.requeue_after_s,
+        )
+
+
+def _bounded(events: list[RunEvent]) -> list[RunEvent]:
+    """All events, or the newest and a count of the others."""
+    if len(events) <= MOST_EVENTS:
+        return events
+    others = Counter(event.reason for event in events[:-MOST_EVENTS])
+    counted = ", ".join(f"{number} {reason.value}" for reason, number in sorted(others.items()))
+    return [
+        RunEvent("Warning", EventReason.MANY_EVENTS, f"At the same time there were: {counted}"),
+        *events[-MOST_EVENTS:],
+    ]

@@ -59,6 +59,11 @@ class FailingAction:
     since: datetime
     """When it first failed."""
 
+    @property
+    def key(self) -> "ActionKey":
+        """That of the action, see `key_of`."""
+        return self.verb, self.kind, self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -73,7 +78,7 @@ class Observed:
     """The TrainingRun that `storage.restoreFrom.run` names; None: it names none, or there is none
     of that name."""
     ray_jobs: tuple[Object, ...] = ()
-    """RayJobs with the run's label, of whatever owner (see `owner_uid`)."""
+    """RayJobs with the run's label, of whatever owner."""
     ray_clusters: tuple[Object, ...] = ()
     """RayClusters with the run's label."""
     pods: tuple[Object, ...] = ()

@@ -4,19 +4,28 @@ Each policy has a file of its own. It returns what it finds (`Findings`), and on
 added to the plan: a policy reads the status and the bookkeeping with what those before it changed.
 """
 
+from collections.abc import Iterator
 from datetime import datetime
 
-from ..api.status import LossReason
+from trainingrun_protocol.progress import RunState
+
+from ..api.status import Attempt, LossReason
 from ..api.v1alpha1 import KIND
 from ..rendering.platforms import RenderSettings
-from .attempts import ending, lifetime, outcome, requeue, starting, suspension
+from .attempts import ending, lifetime, starting
 from .context import ReconcileContext, UnconfirmedAbsence
-from .diagnosis import blockers, failing_actions, silence, stuck
-from .findings import AttemptEnd, Findings
-from .losses import evidence, node_exclusions, node_loss, pod_loss
-from .model import Observed, Plan, ReconcileSettings
-from .plan_builder import PlanBuilder
+from .diagnosis import blockers, failing_actions, stuck
+from .findings import AttemptEnd, Draft, Findings, PlanBuilder
+from .losses import evidence, node_loss
+from .losses.signs import control_sign
+from .model import Object, Observed, Plan, ReconcileSettings
 from .status import conditions, goodput, progress_status
+from .texts import parsed, seconds_since
+
+LONGEST_S = 60.0
+"""For what lasts, however long it has lasted."""
+SHARE_OF_AGE = 0.1
+"""What lasts for long is reconciled less often: after 100 s every 10 s."""
 
 
 def plan(
@@ -35,7 +44,7 @@ def plan(
 
 def _plan(context: ReconcileContext) -> Plan:
     observed = context.observed
-    builder = PlanBuilder.of(observed.run.status)
+    builder = PlanBuilder(Draft.of(observed.run.status))
     if observed.run.metadata.deletion_timestamp:
         _while_deleted(context, builder)
         return builder.plan()
@@ -74,42 +83,42 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(starting.remember_cluster(context, builder.draft, number))
     builder.add(ending.delete_earlier_ray_jobs(context, number))
     # An attempt that was adopted after a crash has ended the suspended time too.
-    builder.add(suspension.resume(context, builder.draft))
-    builder.add(suspension.record_queue_wait(context, builder.draft, number))
+    builder.add(lifetime.end_suspension(context, builder.draft))
+    builder.add(lifetime.record_queue_wait(context, builder.draft, number))
     builder.add(goodput.record_seconds(context, builder.draft, number))
     builder.add(progress_status.record_progress(context, builder.draft, attempt))
     attempt = builder.draft.status.attempts[-1]
     builder.add(evidence.record_losses(context, builder.draft, number))
-    builder.add(node_exclusions.lift(context, builder.draft, number))
+    builder.add(node_loss.lift_exclusion(context, builder.draft, number))
     lost = node_loss.lost_nodes(context, number)
     signs = {name: node.signs for name, node in lost.items()}
     builder.add(evidence.record_lost_nodes(context, builder.draft, number, signs))
-    builder.add(outcome.ended(context, builder.draft, builder.charged, attempt))
+    builder.add(ending.ended(context, builder.draft, builder.charged, attempt))
     if not builder.end:
         builder.add(lifetime.deadline(context, builder.draft))
     if not builder.end:
-        builder.add(suspension.request(context, builder.draft, attempt))
+        builder.add(lifetime.request_suspension(context, builder.draft, attempt))
     if builder.end:
         _end_attempt(context, builder, builder.end)
         return
     # The exclusion first: a replacement on the dead node, which stays Ready for most of a minute,
     # would wait without end.
-    builder.add(node_exclusions.exclude_nodes(context, builder.draft, number))
+    builder.add(node_loss.exclude_nodes(context, builder.draft, number))
     builder.add(starting.keep_support_objects(context))
     builder.add(node_loss.replace_pods(lost))
-    builder.add(pod_loss.replace_pods_without_ray(context, number))
+    builder.add(node_loss.replace_pods_without_ray(context, number))
     builder.add(node_loss.replace_workers_of_lost_head(context, builder.draft, number))
-    after_s = requeue.after_s(context, builder.draft, attempt)
+    after_s = requeue_after_s(context, builder.draft, attempt)
     builder.add(Findings(requeue_within_s=after_s))
     blocker = (
         blockers.of_access(context)
         or blockers.of_kuberay(context)
-        or outcome.crashing(context, builder.draft, attempt)
+        or ending.crashing(context, builder.draft, attempt)
         or blockers.of_pods(context, attempt)
         or blockers.of_storage(context.live_progress(number))
         or blockers.of_ranks(context.live_progress(number))
-        or silence.blocker(context, attempt)
-        or outcome.given_up(builder.draft.bookkeeping, attempt)
+        or stuck.silent_driver(context, attempt)
+        or ending.given_up(builder.draft.bookkeeping, attempt)
     )
     builder.add(Findings(blocker=blocker))
     if not builder.blocker:
@@ -130,7 +139,7 @@ def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEn
 
 def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
     """No attempt runs: fail, clean up, stay suspended, wait, or begin the next attempt."""
-    builder.add(suspension.record_queue_wait(context, builder.draft, None))
+    builder.add(lifetime.record_queue_wait(context, builder.draft, None))
     builder.add(lifetime.deadline(context, builder.draft))
     if builder.run_failure:
         return
@@ -141,9 +150,9 @@ def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
     if misplaced:
         builder.add(Findings(refused=misplaced))
     elif context.run.spec.suspend:
-        builder.add(suspension.rest(context, builder.draft))
+        builder.add(lifetime.begin_suspension(context, builder.draft))
     elif not context.observed.invalid and not context.unknown(KIND):
-        builder.add(suspension.resume(context, builder.draft))
+        builder.add(lifetime.end_suspension(context, builder.draft))
         _begin_attempt(context, builder)
     builder.add(Findings(blocker=blockers.of_access(context)))
 
@@ -158,7 +167,7 @@ def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     if found:
         builder.add(found)
         return
-    builder.add(node_exclusions.lift(context, builder.draft))
+    builder.add(node_loss.lift_exclusion(context, builder.draft))
     builder.add(starting.begin(context, builder.draft))
 
 
@@ -205,3 +214,57 @@ def _report_failing(context: ReconcileContext, builder: PlanBuilder) -> None:
     found = failing_actions.report(context, builder.draft, builder.actions)
     builder.blocker = found.blocker or builder.blocker
     builder.add(found)
+
+
+def requeue_after_s(context: ReconcileContext, draft: Draft, attempt: Attempt) -> float | None:
+    """Seconds until the attempt is reconciled again; None: when something happens.
+
+    Whatever happens to its objects, and each new progress document, reconciles the run at once.
+    Only what time alone brings about needs another reconcile: a deadline, a silence that lasts too
+    long. A thousand attempts that train would else be reconciled 500 times a second for nothing. An
+    event that was lost is made up for by the operator's resync (`OperatorSettings.resync_s`).
+    """
+    often = context.settings.poll_s
+    ages = _ages(context, draft, attempt)
+    # Of what is unknown no event tells that it changed.
+    otherwise = LONGEST_S if context.observed.stale else None
+    return min((max(often, min(LONGEST_S, age * SHARE_OF_AGE)) for age in ages), default=otherwise)
+
+
+def _ages(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Iterator[float]:
+    """For how many seconds each thing lasts that may soon be decided on; none: nothing is."""
+    progress, index = context.live_progress(attempt.number), context.index(attempt.number)
+    if (
+        context.run.spec.suspend
+        or draft.bookkeeping.suspend_asked
+        or draft.bookkeeping.end_seen
+        or draft.bookkeeping.given_up
+    ):
+        yield 0.0  # each has a deadline of its own that is not far
+    if progress is not None and progress.lost_nodes:
+        yield 0.0  # the nodes' Leases are being read
+    if any(control_sign(context, node) for node in context.observed.nodes.values()):
+        yield 0.0
+    for time in (
+        draft.bookkeeping.hung_since,
+        draft.bookkeeping.incomplete_since,
+        *draft.bookkeeping.lost_nodes.values(),
+    ):
+        if time is not None:
+            yield seconds_since(time, context.now)
+    if context.observed.progress_failing_s is not None:
+        yield context.observed.progress_failing_s
+    for pod in index.unwell:
+        yield _age(context, pod)
+    complete = len(index.all) >= context.wanted_pods(draft)
+    if not complete or progress is None or progress.state is RunState.STARTING:
+        # It starts, or waits for pods: how long is counted from the newest of them.
+        youngest = min((_age(context, pod) for pod in index.all), default=None)
+        yield seconds_since(attempt.start_time, context.now) if youngest is None else youngest
+
+
+def _age(context: ReconcileContext, pod: Object) -> float:
+    """Seconds since the pod was created or, where its deletion was requested, should be gone."""
+    metadata = pod["metadata"]
+    text = metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
+    return max((context.now - parsed(text)).total_seconds(), 0.0) if text else 0.0

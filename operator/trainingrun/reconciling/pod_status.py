@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..api.pods_spec import RAY_CONTAINERS
 from ..rendering import names
 from .model import Object, Ref
-from .timestamps import parsed
+from .texts import parsed
 
 MOST_CHARACTERS = 200
 """Of a container's termination message."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.cluster.exclusion_patch import exclusion_patch
-from trainingrun.cluster.interface import ClusterError, Rejected
+from trainingrun.cluster.api_client import ClusterError, Rejected
+from trainingrun.cluster.live_cluster import exclusion_patch
 from trainingrun.cluster.parsing import parse
-from trainingrun.controller.action_retries import ActionRetries
+from trainingrun.controller.write_limits import ActionRetries
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.reconciling.model import (
     Action,
@@ -127,7 +127,7 @@ class Operator:
             progress_failing_s=None if polls.failing_since is None else now - polls.failing_since,
             progress_polled_s=None if polls.polled_since is None else now - polls.polled_since,
             kuberay=self.kuberay,  # type: ignore[arg-type]
-            failing=self.retries.found() if self.retries else (),
+            failing=self.retries.failing() if self.retries else (),
             acted=self.retries is not None and self.retries.acted,
             stale={kind: reason for kind, (reason, _) in self.stale.items()},
             confirmed=confirmed,

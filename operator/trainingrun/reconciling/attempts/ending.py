@@ -1,22 +1,270 @@
-"""What the end of an attempt changes, and what follows for the run.
+"""How an attempt ends, what its end changes, and what follows for the run.
+
+It ends by the first of these that applies: the driver's final progress, a deleted RayJob, an
+exhausted budget, the RayJob's status, pods that end by themselves repeatedly, and a driver that was
+never submitted.
 
 Crash safety comes from the order. An end is first written to the status, then the RayJob is
 deleted, then the next attempt waits until nothing of the former is left.
 """
 
+import re
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any, NamedTuple
 
-from ...api.reasons import EventReason
-from ...api.status import Budget, LossReason
+from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import Failure, Progress, RunState
+
+from ...api.reasons import ConditionReason, EventReason
+from ...api.status import Attempt, Budget, LossReason
 from .. import pod_status
-from ..bookkeeping import OF_ONE_ATTEMPT
+from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
 from ..context import ReconcileContext
-from ..findings import AttemptEnd, Draft, Findings
+from ..diagnosis import stuck
+from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
 from ..losses import out_of_memory
-from ..model import Delete, RunEvent
-from ..texts import ATTEMPT_MESSAGE, short
-from ..timestamps import written
+from ..losses.counting import ended_by_itself
+from ..model import Delete, Object, RequestSuspend, RunEvent
+from ..texts import ATTEMPT_MESSAGE, seconds_since, short, written
 from . import retry_policy
+
+INFRASTRUCTURE_REASONS = frozenset(
+    {
+        "SubmissionFailed",
+        "PreRunningDeadlineExceeded",
+        "JobDeploymentStatusTransitionGracePeriodExceeded",
+        "JobStatusCheckTimeoutExceeded",
+    }
+)
+"""KubeRay's reasons that say nothing about the training code: it did not reach the cluster."""
+
+MOST_CRASHES = 3
+"""Pods in the same place that end by themselves without a new step in between, after which the
+attempt is given up."""
+
+_EXIT_CODE = re.compile(r"exit code (\d+)")
+"""In RayJob's status.message: KubeRay reports the driver's exit code nowhere else."""
+
+
+def ended(
+    context: ReconcileContext, draft: Draft, charged: frozenset[Budget], attempt: Attempt
+) -> Findings:
+    """How the attempt ended; no end: it continues, or its driver's final progress is awaited."""
+    progress = context.progress(attempt.number)
+    # Token 0 is of a driver that ended before it held the lease: done already, or no storage.
+    if (
+        progress is not None
+        and progress.state.final
+        and (
+            progress.fencing_token == 0 or progress.fencing_token >= draft.bookkeeping.fencing_token
+        )
+    ):
+        return Findings(end=_by_final_progress(context, draft, progress))
+    if context.deleted(attempt.number):
+        message = f"RayJob {attempt.ray_job} was deleted by someone else"
+        return Findings(end=AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message))
+    job = context.job(attempt.number)
+    if job is None:
+        return Findings()  # unknown at present: that is not a loss
+    run_failure = retry_policy.exhausted(draft, context.run.spec.failures, charged)
+    if run_failure:
+        return Findings(end=_out_of_budget(draft.bookkeeping, run_failure), run_failure=run_failure)
+    found = _by_ray_job(context, draft, attempt, job)
+    if found.end:
+        return found
+    crash_loop = _by_crash_loop(context, draft, attempt)
+    if crash_loop:
+        return found._replace(end=crash_loop)
+    hung_since = stuck.hung_since(context, draft, attempt, job)
+    changes = dict(found.bookkeeping)
+    if hung_since != draft.bookkeeping.hung_since:
+        changes["hung_since"] = hung_since
+    why = stuck.never_submitted(context, hung_since)
+    end = AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, why) if why else None
+    return found._replace(end=end, bookkeeping=changes)
+
+
+def _by_final_progress(context: ReconcileContext, draft: Draft, progress: Progress) -> AttemptEnd:
+    if progress.state is RunState.SUCCEEDED:
+        return AttemptEnd("Succeeded", None, "The training is done")
+    if (
+        progress.state is RunState.SUSPENDED
+        and draft.bookkeeping.given_up
+        and not context.run.spec.suspend
+    ):
+        return AttemptEnd(
+            "Lost",
+            LossReason.INFRASTRUCTURE_ERROR,
+            f"KubeRay gave up on the RayJob; its driver ended on request, at step {progress.step}",
+        )
+    if progress.state is RunState.SUSPENDED:
+        return AttemptEnd(
+            "Suspended", LossReason.SUSPENDED, f"Suspended after step {progress.step}"
+        )
+    return _by_failure(
+        progress.failure or Failure(kind="Application", message="no reason was given")
+    )
+
+
+def _by_failure(failure: Failure) -> AttemptEnd:
+    reason = retry_policy.reason_of(failure)
+    if reason is LossReason.APPLICATION_ERROR:
+        return AttemptEnd("Failed", reason, failure.message)
+    return AttemptEnd("Lost", reason, failure.message)
+
+
+def _by_ray_job(context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object) -> Findings:
+    status: dict[str, Any] = job.get("status") or {}
+    deployment, result = status.get("jobDeploymentStatus"), status.get("jobStatus")
+    message = str(status.get("message") or "").strip()
+    if deployment == "ValidationFailed":
+        refused = f"KubeRay refuses RayJob {attempt.ray_job}: {message}"
+        run_failure = RunFailure(ConditionReason.REJECTED, refused)
+        return Findings(end=AttemptEnd("Failed", None, refused), run_failure=run_failure)
+    if result not in ("SUCCEEDED", "FAILED", "STOPPED") and deployment != "Failed":
+        return Findings(bookkeeping={"end_seen": None} if draft.bookkeeping.end_seen else {})
+    end_seen = draft.bookkeeping.end_seen or written(context.now)
+    changes = {"end_seen": end_seen}
+    reason = str(status.get("reason") or "")
+    # KubeRay's status is one sign that the driver is lost, and the driver's answer is one against
+    # it. KubeRay deletes its RayCluster some minutes later; a checkpoint before that loses no step.
+    if reason in INFRASTRUCTURE_REASONS and _driver_lives(context, attempt):
+        given_up_at = changes["given_up"] = draft.bookkeeping.given_up or written(context.now)
+        if seconds_since(given_up_at, context.now) < context.settings.suspend_deadline_s:
+            return Findings(bookkeeping=changes, actions=(RequestSuspend(attempt.number),))
+    if not _final_progress_is_in(context, attempt, end_seen):
+        return Findings(bookkeeping=changes)
+    if result == "SUCCEEDED":
+        end = AttemptEnd("Succeeded", None, "The training is done; its final progress was not read")
+    else:
+        end = _unexplained(context, draft, attempt, reason, message)
+    return Findings(end=end, bookkeeping=changes)
+
+
+def given_up(bookkeeping: Bookkeeping, attempt: Attempt) -> Blocker | None:
+    """What the status says while a driver has to end because KubeRay gave up on it."""
+    if bookkeeping.given_up is None:
+        return None
+    return Blocker(
+        ConditionReason.KUBERAY_GAVE_UP,
+        f"KubeRay gave up on RayJob {attempt.ray_job}, though its driver answers: the operator "
+        "requests a checkpoint, and the next attempt continues from there; check whether KubeRay's "
+        "operator can reach port 8265 of the head pod",
+    )
+
+
+def _driver_lives(context: ReconcileContext, attempt: Attempt) -> bool:
+    """Whether the driver answers this process's polls, and has not ended."""
+    progress, age_s = context.live_progress(attempt.number), context.observed.progress_age_s
+    return (
+        progress is not None
+        and not progress.state.final
+        and context.observed.progress_failing_s is None
+        and age_s is not None
+        and age_s < context.settings.final_progress_s
+    )
+
+
+def _final_progress_is_in(context: ReconcileContext, attempt: Attempt, end_seen: str) -> bool:
+    """Whether nothing more can be read from the driver, whose RayJob has ended."""
+    head = context.head(attempt.number)
+    if head is not None and not pod_status.running(head):
+        return True
+    if head is None and context.is_absent_for_certain("Pod"):
+        return True
+    waited = seconds_since(end_seen, context.now)
+    age = context.observed.progress_age_s
+    # A document fetched well after the end is the final one, whatever its state.
+    read_after = (
+        context.progress(attempt.number) is not None and age is not None and age + 1 < waited
+    )
+    return read_after or waited >= context.settings.final_progress_s
+
+
+def _unexplained(
+    context: ReconcileContext, draft: Draft, attempt: Attempt, reason: str, reported: str
+) -> AttemptEnd:
+    """The RayJob failed and the driver could not say why."""
+    message = reported or f"RayJob {attempt.ray_job} failed"
+    exit_code = _EXIT_CODE.search(reported)
+    code = int(exit_code.group(1)) if exit_code else None
+    if code == SUSPEND_EXIT_CODE or (context.run.spec.suspend and draft.bookkeeping.suspend_asked):
+        return AttemptEnd(
+            "Suspended", LossReason.SUSPENDED, "Suspended; the final progress was not read"
+        )
+    if code == LEASE_LOST_EXIT_CODE or reason in INFRASTRUCTURE_REASONS:
+        return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
+    causes = [known.reason for known in draft.bookkeeping.counted.values()]
+    if without_memory := out_of_memory.end(draft.bookkeeping):
+        return without_memory
+    if LossReason.NODE_LOST in causes or LossReason.HEAD_LOST in causes:
+        lost = LossReason.NODE_LOST if LossReason.NODE_LOST in causes else LossReason.HEAD_LOST
+        return AttemptEnd("Lost", lost, message)
+    return AttemptEnd("Failed", LossReason.APPLICATION_ERROR, message)
+
+
+class _Crashes(NamedTuple):
+    """Pods in one place that ended by themselves since the last new step."""
+
+    where: str
+    """`head` or `workers`."""
+    number: int
+    most: int
+    """So many end the attempt."""
+    message: str
+    """How the last one's container ended."""
+
+    def describe(self, attempt: Attempt) -> str:
+        """The same as a phrase."""
+        step = attempt.last_step or attempt.resumed_from_step
+        since = "before the training began" if step is None else f"by themselves since step {step}"
+        last = self.message or "no message"
+        return f"{self.number} pods of spec.{self.where} ended {since}, the last one with {last}"
+
+
+def _crashes(context: ReconcileContext, draft: Draft) -> Iterator[_Crashes]:
+    pods, counted = context.wanted_pods(draft) - 1, draft.bookkeeping
+    for where, reason, gone, most in (
+        ("head", LossReason.HEAD_LOST, counted.crashed_heads, MOST_CRASHES),
+        ("workers", LossReason.WORKER_LOST, counted.crashed_workers, MOST_CRASHES * pods),
+    ):
+        crashed = [one for one in counted.counted.values() if ended_by_itself(one, reason)]
+        message = crashed[-1].termination_message if crashed else ""
+        yield _Crashes(where, len(crashed) + gone, most, message)
+
+
+def _by_crash_loop(context: ReconcileContext, draft: Draft, attempt: Attempt) -> AttemptEnd | None:
+    """Pods that end by themselves repeatedly: KubeRay would replace them for ever."""
+    for crashes in _crashes(context, draft):
+        if crashes.number >= crashes.most:
+            message = (
+                f"{crashes.describe(attempt)}; correct spec.image or "
+                f"spec.{crashes.where}.podTemplate if that is the cause"
+            )
+            return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
+    return None
+
+
+def crashing(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Blocker | None:
+    """What the status says while pods end by themselves repeatedly."""
+    if context.trains(attempt.number):
+        return None
+    for crashes in _crashes(context, draft):
+        if crashes.number > 1:
+            message = f"{crashes.describe(attempt)}; after {crashes.most} the attempt ends"
+            return Blocker(ConditionReason.PODS_CRASH, message)
+    return None
+
+
+def _out_of_budget(bookkeeping: Bookkeeping, run_failure: RunFailure) -> AttemptEnd:
+    causes = [known.reason for known in bookkeeping.counted.values()]
+    if run_failure.reason is ConditionReason.RESTARTS_EXHAUSTED:
+        # While an attempt runs, only pods without memory charge this budget.
+        return out_of_memory.end(bookkeeping) or AttemptEnd(
+            "Failed", LossReason.OUT_OF_MEMORY, run_failure.message
+        )
+    return AttemptEnd("Lost", causes[-1] if causes else None, run_failure.message)
 
 
 def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings:
@@ -64,13 +312,7 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
 
 
 def retry(context: ReconcileContext, draft: Draft, charged: frozenset[Budget]) -> Findings:
-    """After a failed or lost attempt: why none follows, or when the next one may begin.
-
-    Args:
-        context: What was observed.
-        draft: The status, with the end of the attempt and what it lost.
-        charged: The budgets that this reconcile charged.
-    """
+    """After a failed or lost attempt: why none follows, or when the next one may begin."""
     ended, failures = draft.status.attempts[-1], context.run.spec.failures
     if ended.outcome not in ("Failed", "Lost"):
         return Findings()
@@ -94,13 +336,13 @@ def retry(context: ReconcileContext, draft: Draft, charged: frozenset[Budget]) -
 
 def nothing_left(context: ReconcileContext) -> bool:
     """Whether every object of every attempt is known to be gone."""
-    left = context.own_jobs() or context.clusters_left or context.pods_left
+    left = context.own_jobs or context.clusters_left or context.pods_left
     return not left and context.can_be_empty
 
 
 def delete_ray_jobs(context: ReconcileContext) -> Findings:
     """Delete the RayJobs of ended attempts; owner references collect their pods."""
-    jobs = [job for _, job in sorted(context.own_jobs().items()) if not pod_status.terminating(job)]
+    jobs = [job for _, job in sorted(context.own_jobs.items()) if not pod_status.terminating(job)]
     return Findings(
         actions=tuple(Delete(context.job_ref(job)) for job in jobs),
         requeue_within_s=None if nothing_left(context) else context.settings.poll_s,
@@ -116,7 +358,7 @@ def delete_earlier_ray_jobs(context: ReconcileContext, attempt: int) -> Findings
     """
     late = [
         job
-        for number, job in sorted(context.own_jobs().items())
+        for number, job in sorted(context.own_jobs.items())
         if number < attempt and not pod_status.terminating(job)
     ]
     return Findings(actions=tuple(Delete(context.job_ref(job)) for job in late))

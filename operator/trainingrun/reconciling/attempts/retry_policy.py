@@ -64,13 +64,7 @@ def exhausted(draft: Draft, failures: Failures, charged: frozenset[Budget]) -> R
 
 
 def would_repeat(failure: Failure, ended: Attempt, before: Attempt | None) -> RunFailure | None:
-    """Whether another attempt would end as this one.
-
-    Args:
-        failure: of the runtime, at the end of this attempt.
-        ended: the attempt.
-        before: the one before it; none: there is none.
-    """
+    """Whether another attempt would end as this one."""
     if ended.reason is not LossReason.APPLICATION_ERROR:
         return None
     if failure.retry == "Never":
@@ -106,21 +100,17 @@ def without_progress(
     limit = f"failures.maxAttemptsWithoutProgress is {failures.max_attempts_without_progress}"
     # Where more checkpoints would not help, the attempt's own message says what does.
     if ended.reason is LossReason.STORAGE_ERROR:
-        return RunFailure(
-            ConditionReason.NO_PROGRESS,
-            f"{_attempts(bookkeeping.attempts_without_progress)} had no storage and {limit}",
+        what, advice = "had no storage and", ""
+    elif ended.resumed_from_step is None:
+        what, advice = "ended untrained and", ""
+    else:
+        what = "ended without a newer checkpoint and"
+        advice = (
+            "; make checkpoints more often (checkpoints.everySeconds) or find out why the attempts "
+            "end"
         )
-    if ended.resumed_from_step is None:
-        return RunFailure(
-            ConditionReason.NO_PROGRESS,
-            f"{_attempts(bookkeeping.attempts_without_progress)} ended untrained and {limit}",
-        )
-    return RunFailure(
-        ConditionReason.NO_PROGRESS,
-        f"{_attempts(bookkeeping.attempts_without_progress)} ended without a newer checkpoint "
-        f"and {limit}; make checkpoints more often (checkpoints.everySeconds) "
-        "or find out why the attempts end",
-    )
+    attempts = _attempts(bookkeeping.attempts_without_progress)
+    return RunFailure(ConditionReason.NO_PROGRESS, f"{attempts} {what} {limit}{advice}")
 
 
 def reason_of(failure: Failure) -> LossReason:
@@ -145,35 +135,18 @@ def backoff(
     """
     if reason is None or reason.budget == "none":
         return timedelta(0)
-    own = _own_backoff(reason, attempts_without_progress, settings)
+    application = reason.budget == "application"
+    waits = max(attempts_without_progress, 1) if application else attempts_without_progress - 1
+    seconds = 0.0
+    if waits > 0:
+        # Capped before the power is taken: 10.0 ** 1000 overflows.
+        factor = settings.factor ** min(waits - 1, 64)
+        seconds = min(settings.initial_seconds * factor, settings.max_seconds)
     if reason is LossReason.STORAGE_ERROR:
-        return max(own, _storage_wait(max(attempts_without_progress, 1)))
-    return own
-
-
-def _own_backoff(
-    reason: LossReason, attempts_without_progress: int, settings: Backoff
-) -> timedelta:
-    waits = (
-        attempts_without_progress
-        if reason.budget == "application"
-        else attempts_without_progress - 1
-    )
-    if reason.budget == "application":
-        waits = max(waits, 1)
-    if waits < 1:
-        return timedelta(0)
-    # Capped before the power is taken: 10.0 ** 1000 overflows.
-    factor = settings.factor ** min(waits - 1, 64)
-    return timedelta(seconds=min(settings.initial_seconds * factor, settings.max_seconds))
-
-
-def _storage_wait(attempts_without_progress: int) -> timedelta:
-    return timedelta(
-        seconds=min(
-            STORAGE_WAIT_S[0] * 2 ** min(attempts_without_progress - 1, 10), STORAGE_WAIT_S[1]
-        )
-    )
+        first_s, longest_s = STORAGE_WAIT_S
+        doublings = min(max(attempts_without_progress - 1, 0), 10)
+        seconds = max(seconds, min(first_s * 2**doublings, longest_s))
+    return timedelta(seconds=seconds)
 
 
 def _attempts(number: int) -> str:

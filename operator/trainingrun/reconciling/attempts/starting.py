@@ -13,9 +13,9 @@ from ..bookkeeping import OF_ONE_ATTEMPT
 from ..context import OWNED_KINDS, ReconcileContext
 from ..diagnosis import blockers
 from ..findings import Blocker, Draft, Findings
-from ..losses import node_exclusions
+from ..losses import node_loss
 from ..model import Action, Apply, EnsureToken, Manifest, Object, Restore, RunEvent
-from ..timestamps import parsed, written
+from ..texts import seconds_since, written
 from . import retry_policy
 
 
@@ -64,7 +64,8 @@ def prevented(context: ReconcileContext, draft: Draft) -> Findings | None:
     missing = blockers.of_kuberay(context)
     if missing:
         return Findings(blocker=missing, requeue_within_s=context.settings.kuberay_retry_s)
-    wait_s = _backoff_left_s(context, draft)
+    until = draft.status.next_attempt_time
+    wait_s = -seconds_since(until, context.now) if until else 0.0
     return Findings(requeue_within_s=wait_s) if wait_s > 0 else None
 
 
@@ -77,19 +78,13 @@ def begin(context: ReconcileContext, draft: Draft) -> Findings:
     run, number = context.run, draft.status.attempt + 1
     if draft.status.attempt and not context.is_absent_for_certain(*OWNED_KINDS):
         return Findings()  # the former attempt may still have pods
-    excluded = node_exclusions.hostnames(draft.bookkeeping)
+    excluded = node_loss.excluded_hostnames(draft.bookkeeping)
     actions: tuple[Action, ...] = (
         EnsureToken(rendering.token_secret(run, context.render.token_key)),
         *(Apply(manifest) for manifest in rendering.support_objects(run, context.render)),
         Apply(rendering.attempt(run, number, context.render, excluded)),
     )
     return Findings(actions=actions, requeue_within_s=context.settings.poll_s)
-
-
-def _backoff_left_s(context: ReconcileContext, draft: Draft) -> float:
-    """Seconds until the next attempt may begin."""
-    until = draft.status.next_attempt_time
-    return (parsed(until) - context.now).total_seconds() if until else 0.0
 
 
 def _begun(context: ReconcileContext, draft: Draft, number: int, start: str) -> Findings:

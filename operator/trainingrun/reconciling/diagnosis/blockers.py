@@ -13,7 +13,7 @@ from ...api.status import Attempt
 from .. import pod_status
 from ..context import ReconcileContext
 from ..findings import Blocker
-from ..losses.pod_loss import NEVER_RAN
+from ..losses.signs import NEVER_RAN
 from ..model import Object
 from ..texts import short
 

@@ -15,8 +15,7 @@ from ..context import ReconcileContext
 from ..findings import Blocker, Draft, Findings
 from ..model import Action, FailingAction, Plan, RunEvent, key_of
 from ..status import conditions
-from ..texts import short
-from ..timestamps import written
+from ..texts import short, written
 from . import blockers
 
 TRANSIENT_S = 10.0
@@ -34,7 +33,7 @@ _REPORTED = (
 def report(context: ReconcileContext, draft: Draft, actions: Sequence[Action]) -> Findings:
     """What of the plan's actions has failed so far; nothing where none has."""
     planned = {key_of(action) for action in actions}
-    known = [one for one in context.observed.failing if (one.verb, one.kind, one.name) in planned]
+    known = [one for one in context.observed.failing if one.key in planned]
     found = [one for one in known if one.refused or _lasts(one, context.now)]
     if not found:
         kept = None if context.observed.acted else _as_before(context, actions)

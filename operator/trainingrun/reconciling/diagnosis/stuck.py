@@ -1,19 +1,21 @@
 """States in which nothing moves and no object says why: each gets a message, and an action if safe.
 
 Deletions name the object by its UID, and only what belongs to the run by its labels and by its
-chain of owners is deleted.
+chain of owners is deleted. Polls of the driver's progress that fail end nothing: they have many
+causes that leave the training healthy, such as an operator that has just started, a NetworkPolicy
+or a mesh in between, or another token. An attempt is given up only where KubeRay reports that it
+never submitted a driver.
 """
 
 from collections.abc import Sequence
 
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt
-from ...rendering import names
 from .. import pod_status
-from ..context import RAY_API, ReconcileContext
+from ..context import RAY_API, ReconcileContext, attempt_of, job_status
 from ..findings import Blocker, Draft, Findings
 from ..model import Delete, Object
-from ..timestamps import seconds_since, written
+from ..texts import seconds_since, written
 
 KUBERAY_SILENT_S = 60.0
 """How long KubeRay may do nothing about a RayJob or missing pods before the status reports it. It
@@ -25,6 +27,13 @@ DELETION_S = 60.0
 ORPHAN_S = 30.0
 """How long the garbage collector may take after an attempt's end before the operator deletes what
 its RayJob has left: it was deleted with `--cascade=orphan`."""
+
+
+SILENT_S = 60.0
+"""Seconds of this process's own polls without an answer, before the status reports it."""
+
+NOT_SUBMITTED = ("", "PENDING")
+"""RayJob's status.jobStatus before its driver runs."""
 
 
 def of_attempt(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
@@ -73,7 +82,7 @@ def _made_lately(context: ReconcileContext, pods: Sequence[Object]) -> bool:
 def of_leftovers(context: ReconcileContext, draft: Draft) -> Findings:
     """What of an ended attempt is not deleted; deletes what has no owner that would."""
     ended = _ended_s(context, draft)
-    jobs = [_held(context, "RayJob", job) for _, job in sorted(context.own_jobs().items())]
+    jobs = [_held(context, "RayJob", job) for _, job in sorted(context.own_jobs.items())]
     found = [Findings(blocker=blocker) for blocker in jobs]
     for cluster in context.clusters_left:
         orphaned = ended >= ORPHAN_S and _owner_is_gone(context, cluster)
@@ -83,7 +92,7 @@ def of_leftovers(context: ReconcileContext, draft: Draft) -> Findings:
             found.append(_delete_own(context, "RayCluster", RAY_API, "RayJob", cluster))
     if (
         ended >= ORPHAN_S
-        and not context.own_jobs()
+        and not context.own_jobs
         and not context.clusters_left
         and context.can_be_empty
     ):
@@ -148,8 +157,8 @@ def _terminating(context: ReconcileContext, found: Sequence[Object]) -> Findings
 def _owner_is_gone(context: ReconcileContext, cluster: Object) -> bool:
     if context.unknown("RayJob"):
         return False
-    number = cluster["metadata"].get("labels", {}).get(names.ATTEMPT_LABEL, "")
-    return not number.isdecimal() or context.job(int(number)) is None
+    number = attempt_of(cluster)
+    return number is None or context.job(number) is None
 
 
 def _delete_own(
@@ -174,3 +183,67 @@ def _delete_own(
         "labels away, and the run continues"
     )
     return Findings(blocker=Blocker(ConditionReason.FOREIGN_OBJECT, message))
+
+
+def hung_since(
+    context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object
+) -> str | None:
+    """Since when every pod runs and no driver is submitted; None: that is not so.
+
+    Kept in the bookkeeping, so that a restarted operator continues to count.
+    """
+    if context.unknown("RayJob", "Pod"):
+        return draft.bookkeeping.hung_since
+    hangs = (
+        job_status(job) in NOT_SUBMITTED
+        and context.progress(attempt.number) is None
+        and context.every_pod_runs(draft, attempt.number)
+    )
+    return (draft.bookkeeping.hung_since or written(context.now)) if hangs else None
+
+
+def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | None:
+    """Why the attempt is given up: every pod runs for long, and no driver was ever submitted.
+
+    Two signs: the head answers no poll with a document, and KubeRay reports no job as running.
+    """
+    if hung_since is None or context.unknown("RayJob", "Pod"):
+        return None
+    deadline_s = context.settings.startup_deadline_s
+    polled_s = context.observed.progress_polled_s
+    if (
+        seconds_since(hung_since, context.now) < deadline_s
+        or polled_s is None
+        or polled_s < SILENT_S
+        or not context.is_absent_for_certain("RayJob", "Pod")
+    ):
+        return None
+    return (
+        f"Every pod ran for {round(deadline_s)} s and KubeRay submitted no driver; read the log "
+        "of KubeRay's operator and of the head pod"
+    )
+
+
+def silent_driver(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
+    """What the status says where progress cannot be read and nothing else is wrong."""
+    head, job = context.head(attempt.number), context.job(attempt.number)
+    if head is None or not pod_status.running(head) or context.suspended_by_queue(attempt.number):
+        return None
+    failing_s, polled_s = context.observed.progress_failing_s, context.observed.progress_polled_s
+    runs = job is not None and job_status(job) == "RUNNING"
+    if failing_s is not None and failing_s >= SILENT_S and runs:
+        why = context.observed.progress_error or "it does not answer"
+        return Blocker(
+            ConditionReason.DRIVER_SILENT,
+            f"The progress of pod {pod_status.name(head)} cannot be read, though KubeRay calls its "
+            f"job RUNNING: {why}; nothing is ended for that. Let the operator reach port 8484 of "
+            "the head pod (NetworkPolicy, service mesh), with the token of the run's own Secret",
+        )
+    unreported = context.progress(attempt.number) is None and polled_s is not None
+    if unreported and runs and (polled_s or 0.0) >= context.settings.startup_deadline_s:
+        return Blocker(
+            ConditionReason.DRIVER_SILENT,
+            f"The driver has reported nothing for {round(context.settings.startup_deadline_s)} s, "
+            f"though KubeRay calls its job RUNNING; read its log in pod {pod_status.name(head)}",
+        )
+    return None

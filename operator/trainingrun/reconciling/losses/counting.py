@@ -14,7 +14,7 @@ from ...api.status import Budget, LossReason
 from ..bookkeeping import Bookkeeping, CountedDisruption
 from ..findings import Draft, Findings
 from ..model import RunEvent
-from ..timestamps import parsed, written
+from ..texts import parsed, written
 from . import out_of_memory
 
 SAME_LOSS_S = 60.0

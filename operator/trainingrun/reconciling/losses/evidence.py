@@ -24,11 +24,10 @@ from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
 from ..model import EventType, Object, RunEvent
-from ..timestamps import from_unix
-from . import pod_loss
+from ..texts import from_unix
+from . import signs
 from .counting import Losses
-from .node_health import control_sign
-from .pod_loss import describe
+from .signs import control_sign, describe
 
 _EVENTS: dict[RecordKind, tuple[EventType, EventReason]] = {
     RecordKind.RESTORED: ("Normal", EventReason.RESTORED),
@@ -61,8 +60,8 @@ def record_lost_nodes(
     if not lost or context.suspended_by_queue(attempt):
         return Findings()  # the queue ends what is on it, and that is counted
     losses = Losses(draft, context.now)
-    for node, signs in lost.items():
-        _lose_node(context, losses, attempt, node, f"Node {node} is lost: {signs}")
+    for node, why in lost.items():
+        _lose_node(context, losses, attempt, node, f"Node {node} is lost: {why}")
     return losses.findings()
 
 
@@ -137,7 +136,7 @@ def _record_suspension_by_queue(
 
 def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Object) -> None:
     node = pod_status.node_name(pod)
-    reason = pod_loss.why_pod_ended(pod, context.node(node))
+    reason = signs.why_pod_ended(pod, context.node(node))
     if reason is None:
         return
     uid, name = pod_status.uid(pod), pod_status.name(pod)

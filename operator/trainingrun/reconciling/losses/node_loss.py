@@ -1,4 +1,4 @@
-"""When a node counts as lost, and how the pods on it are replaced.
+"""When a node counts as lost, which pods are replaced, and which nodes pods then exclude.
 
 Kubernetes keeps pods of a dead node "Running" for minutes and then "Terminating" without end, and
 KubeRay replaces none of them meanwhile. A node counts as lost only on two independent signs: one
@@ -10,24 +10,38 @@ The Lease of a node against which a sign other than the control plane's is (`sus
 read: the Node object shows the loss most of a minute later. So are the Leases of nodes that were
 lost and are Ready: a renewal since proves that they are back. Others are never read: each is
 renewed every 10 s.
+
+A lost node may stay Ready for most of a minute, and a replacement there would wait for a kubelet
+that is gone. Its exclusion ends when its kubelet is known to run again, when pods find no node
+because of it, or after a while: a cluster may have no other node.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from ...api.status import LossReason
+from ...rendering import scheduling
 from ...rendering.platforms import RenderSettings
 from .. import pod_status
-from ..context import ReconcileContext
+from ..bookkeeping import Bookkeeping
+from ..context import RAY_API, ReconcileContext
 from ..findings import Draft, Findings
-from ..model import Delete, NodeState, Object, Observed, ReconcileSettings
+from ..model import Delete, ExcludeNodes, NodeState, Object, Observed, ReconcileSettings
+from ..texts import parsed, seconds_since
 from . import evidence
-from .node_health import control_sign
+from .signs import HEALTHY_S, control_sign, well_since
 
 STUCK_POD_S = 600.0
 """How long a pod of an ended attempt may outstay its grace period on a ready node before it
 is force-deleted. Should a process of it live on, it finds the lease taken and stops."""
+
+
+EXCLUSION_S = 600.0
+"""How long pods exclude a lost node of which nothing is known."""
+
+MOST_EXCLUDED = 100
+"""Nodes in one exclusion, the newest losses: every pod carries the list."""
 
 
 class LostNode(NamedTuple):
@@ -114,6 +128,55 @@ def outstays(context: ReconcileContext, pod: Object) -> bool:
     return late is not None and late >= context.settings.terminating_late_s
 
 
+def replace_pods_without_ray(context: ReconcileContext, attempt: int) -> Findings:
+    """Force-delete worker pods in which Ray has ended and the container has not, so that KubeRay
+    replaces them.
+
+    A raylet ends with its agent (Ray's agent_manager.cc), for example one that the kernel kills for
+    memory, and `ray start --block` does not always end with it. The pod stays Running, no worker
+    group can be placed, and KubeRay's liveness probe ends the pod ten minutes later. Two
+    independent signs are enough before: the driver's, to which Ray reports the node as dead, and
+    the kubelet's, whose readiness probe of Ray's agent fails and did not before.
+
+    With a grace period they would count as preempted; the driver's record of their loss is counted.
+    """
+    if (
+        not context.lost_by_ray(attempt)
+        or context.unknown("Node", "Pod")
+        or context.suspended_by_queue(attempt)
+    ):
+        return Findings()
+    left = [
+        pod
+        for pod in context.index(attempt).all
+        if not pod_status.is_head(pod)
+        and _no_longer_ready(pod)
+        and (node := context.node(pod_status.node_name(pod))) is not None
+        and context.is_lost_by_ray(attempt, node)
+        and not control_sign(context, node)  # else the node itself may be lost
+    ]
+    return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in left))
+
+
+def _no_longer_ready(pod: Object) -> bool:
+    """Whether Ray's container runs and is not ready, but was.
+
+    A pod is not Ready before its containers start. If that changed after they did, it was Ready
+    in between. Kubernetes writes whole seconds.
+    """
+    ready, container = pod_status.condition(pod, "Ready"), pod_status.ray_container(pod)
+    if ready is None or container is None or not pod_status.running(pod):
+        return False
+    started = ((container.get("state") or {}).get("running") or {}).get("startedAt")
+    changed = ready.get("lastTransitionTime")
+    return (
+        ready.get("status") == "False"
+        and container.get("ready") is False
+        and bool(started and changed)
+        and parsed(changed) - parsed(started) > timedelta(seconds=1)
+    )
+
+
 def replace_workers_of_lost_head(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """Replace the workers together with their head.
 
@@ -196,3 +259,72 @@ def _candidates(context: ReconcileContext) -> Iterator[str]:
         node_name = pod_status.node_name(pod)
         if node_name is not None and outstays(context, pod):
             yield node_name
+
+
+def lift_exclusion(context: ReconcileContext, draft: Draft, attempt: int | None = None) -> Findings:
+    """End the exclusion of nodes that are back, that pods need, or that were excluded for long."""
+    lost = draft.bookkeeping.lost_nodes
+    if not lost:
+        return Findings()
+    pressed = attempt is not None and any(
+        pod_status.unschedulable(pod) for pod in context.index(attempt).unwell
+    )
+    kept = {node: time for node, time in lost.items() if _excluded(context, node, time, pressed)}
+    if len(kept) == len(lost):
+        return Findings()
+    hostnames = {node: name for node, name in draft.bookkeeping.hostnames.items() if node in kept}
+    back = [node for node in lost if node not in kept]
+    found = evidence.reopen_nodes(context, draft, back)
+    changes = {**found.bookkeeping, "lost_nodes": kept, "hostnames": hostnames}
+    return found._replace(bookkeeping=changes)
+
+
+def excluded_hostnames(bookkeeping: Bookkeeping) -> tuple[str, ...]:
+    """The hostnames that pods exclude now."""
+    lost = bookkeeping.lost_nodes
+    newest = sorted(lost, key=lambda node: lost[node])[-MOST_EXCLUDED:]
+    return tuple(sorted({bookkeeping.hostnames.get(node, node) for node in newest}))
+
+
+def exclude_nodes(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+    """Patch the live RayCluster where it excludes other nodes, and replace pods that wait."""
+    if context.unknown("RayCluster", "Pod"):
+        return Findings()
+    wanted = excluded_hostnames(draft.bookkeeping)
+    patches = tuple(
+        ExcludeNodes(pod_status.ref(cluster, RAY_API, "RayCluster"), wanted)
+        for cluster in context.clusters(attempt)
+        if not pod_status.terminating(cluster)
+        and scheduling.excluded_by_cluster(cluster) != set(wanted)
+    )
+    # A pod that is pending with an older list stays so: KubeRay replaces it with the present one.
+    outdated = [
+        pod
+        for pod in context.index(attempt).unwell
+        if pod_status.unschedulable(pod)
+        and not pod_status.terminating(pod)
+        and _excludes_more(pod, wanted)
+    ]
+    if not outdated:
+        return Findings(actions=patches)
+    found = evidence.explain(context, draft, outdated, LossReason.NODE_LOST)
+    deletions = (Delete(pod_status.pod_ref(pod)) for pod in outdated)
+    return found._replace(actions=(*patches, *deletions))
+
+
+def _excludes_more(pod: Object, wanted: tuple[str, ...]) -> bool:
+    return bool(scheduling.excluded(pod["spec"].get("affinity")) - set(wanted))
+
+
+def _excluded(context: ReconcileContext, node: str, time: str, pressed: bool) -> bool:
+    age_s = seconds_since(time, context.now)
+    if age_s >= EXCLUSION_S:
+        return False
+    node_state = context.node(node)
+    if node_state is None:
+        return not (pressed and age_s >= HEALTHY_S)
+    if well_since(context, node_state, age_s):
+        return False
+    # A dead node's Lease is stale by now, so that a node without a sign against it is back.
+    patience_s = 2 * context.settings.lease_stale_s
+    return not (pressed and age_s > patience_s and control_sign(context, node_state) is None)

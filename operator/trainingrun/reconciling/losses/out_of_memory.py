@@ -14,7 +14,7 @@ from .. import pod_status
 from ..bookkeeping import Bookkeeping, CountedDisruption
 from ..findings import AttemptEnd
 from ..model import Object
-from ..timestamps import parsed
+from ..texts import parsed
 
 TOGETHER_S = 60.0
 """Pods that run out of memory within so many seconds, and an exception so soon after one, are one

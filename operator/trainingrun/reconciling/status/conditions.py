@@ -16,8 +16,7 @@ from ...api.v1alpha1 import TrainingRun
 from .. import pod_status
 from ..context import ReconcileContext, job_status, trains
 from ..findings import Blocker, Draft, Findings, RunFailure
-from ..texts import short
-from ..timestamps import written
+from ..texts import short, written
 
 ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 """Phases of an attempt that has its pods."""
@@ -86,15 +85,7 @@ def of_run(
     refused: Blocker | None,
     run_failure: RunFailure | None,
 ) -> Findings:
-    """All conditions and the phase, from what the policies found.
-
-    Args:
-        context: What was observed.
-        draft: The status so far.
-        blocker: What keeps the run from continuing.
-        refused: Why the spec cannot be used.
-        run_failure: Why the run has failed, where this reconcile found so.
-    """
+    """All conditions and the phase, from what the policies found."""
     attempt = draft.status.running_attempt
     progress = context.live_progress(attempt.number) if attempt else None
     blocker = None if draft.status.has_ended else blocker

@@ -18,7 +18,7 @@ from .. import pod_status
 from ..bookkeeping import Bookkeeping, TimeSpent
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
-from ..timestamps import from_unix, parsed, seconds_since
+from ..texts import from_unix, parsed, seconds_since
 
 
 def record_seconds(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:

@@ -26,12 +26,10 @@ from ...api.status import (
     SweepStatus,
 )
 from ...api.sweep_spec import Sweep
-from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
 from ..losses import counting
-from ..texts import URI, short
-from ..timestamps import from_unix, written
+from ..texts import URI, from_unix, short, written
 
 MOST_METRICS = 50
 """Metrics kept in status; etcd limits the whole object to 1.5 MB and status is rewritten often."""
@@ -47,6 +45,15 @@ LONGEST_WARNING = 500
 
 LARGEST = 2**53
 """A whole number beyond this is left out: JSON readers would change it."""
+
+STEADY = {"used_bytes": 0.02, "limit_bytes": 0.0, "bytes_per_hour": 0.2}
+"""Share by which a measurement of memory has to differ from what the status has."""
+
+STEADY_USE = 0.05
+"""The same for the use of accelerators, which is a share itself."""
+
+LONGEST_NAME = 253
+"""Characters of the name of a node or pod."""
 
 
 def record_progress(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
@@ -80,7 +87,9 @@ def record_progress(context: ReconcileContext, draft: Draft, attempt: Attempt) -
         one.model_copy(update=steps) if one.number == attempt.number else one
         for one in draft.status.attempts
     ]
-    seen = _newer(progress) if _has_newer_checkpoint(progress, draft.bookkeeping) else {}
+    seen: dict[str, Any] = {}
+    if progress.checkpoint is not None and progress.checkpoint.step > draft.bookkeeping.best_step:
+        seen = {"attempts_without_progress": 0, "best_step": progress.checkpoint.step}
     if progress.step > max(attempt.last_step or 0, steps["resumed_from_step"] or 0):
         seen |= counting.after_new_step(draft.bookkeeping)
     return Findings(status=changes, bookkeeping=seen)
@@ -104,13 +113,7 @@ def metrics(reported: dict[str, Any]) -> dict[str, Any]:
 def result(
     progress: Progress | None, newest: CheckpointStatus | None, settings: Sweep | None = None
 ) -> RunResult:
-    """status.result, from the driver's final progress and the newest checkpoint in the status.
-
-    Args:
-        progress: of the attempt that has succeeded.
-        newest: in the status.
-        settings: spec.sweep.
-    """
+    """status.result, from the driver's final progress and the newest checkpoint in the status."""
     reported = progress.result if progress else None
     table = reported.sweep if reported else None
     best = next((one for one in table.trials if one.number == table.best), None) if table else None
@@ -128,9 +131,7 @@ def result(
 def ranked(table: SweepTable, mode: str) -> list[TrialRow]:
     """The best trials, best one first, as status.result has them; the runtime names the same first.
 
-    Args:
-        table: all trials.
-        mode: whether a smaller value is better, `min`, or a larger one, `max`.
+    `mode`: whether a smaller value is better, `min`, or a larger one, `max`.
     """
     sign = 1 if mode == "min" else -1
     rated = {
@@ -176,7 +177,6 @@ def _uri(reported: str | None) -> str | None:
 def _progress(progress: Progress, former: RunProgress | None) -> RunProgress:
     total, step = progress.total_steps, progress.step_seconds
     interval = progress.checkpoint_interval_seconds
-
     return RunProgress(
         step=progress.step,
         total_steps=total,
@@ -197,24 +197,6 @@ def _progress(progress: Progress, former: RunProgress | None) -> RunProgress:
     )
 
 
-def _has_newer_checkpoint(progress: Progress, bookkeeping: Bookkeeping) -> bool:
-    return progress.checkpoint is not None and progress.checkpoint.step > bookkeeping.best_step
-
-
-def _newer(progress: Progress) -> dict[str, Any]:
-    step = progress.checkpoint.step if progress.checkpoint else 0
-    return {"attempts_without_progress": 0, "best_step": step}
-
-
-STEADY = {"used_bytes": 0.02, "limit_bytes": 0.0, "bytes_per_hour": 0.2}
-"""Share by which a measurement of memory has to differ from what the status has."""
-
-STEADY_USE = 0.05
-"""The same for the use of accelerators, which is a share itself."""
-
-_LONGEST_NAME = 253
-
-
 def slowest(progress: Progress) -> SlowestRank | None:
     """The rank for which the others wait longest."""
     slow = progress.slowest_rank
@@ -229,12 +211,7 @@ def slowest(progress: Progress) -> SlowestRank | None:
 
 
 def memory(progress: Progress, former: RunProgress | None) -> RankMemory | None:
-    """The rank with the fullest memory.
-
-    Args:
-        progress: as reported.
-        former: what the status has.
-    """
+    """The rank with the fullest memory."""
     found, known = progress.memory, former.memory if former is not None else None
     if found is None:
         return None
@@ -243,12 +220,7 @@ def memory(progress: Progress, former: RunProgress | None) -> RankMemory | None:
 
 
 def ranks(progress: Progress, former: RunProgress | None) -> list[RankRow] | None:
-    """Each rank that is reported, once: the API server refuses a number that is there twice.
-
-    Args:
-        progress: as reported.
-        former: what the status has.
-    """
+    """Each rank that is reported, once: the API server refuses a number that is there twice."""
     known = {one.rank: one for one in (former.ranks if former is not None else None) or ()}
     found = {
         one.rank: RankRow(
@@ -277,7 +249,7 @@ def share(measured: float | None) -> float | None:
 
 
 def _name(reported: str | None) -> str | None:
-    return short(reported, _LONGEST_NAME) if reported else None
+    return short(reported, LONGEST_NAME) if reported else None
 
 
 def _memory_fields(

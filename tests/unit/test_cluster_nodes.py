@@ -3,9 +3,9 @@
 import pytest
 
 from support.builders import an_object
-from support.watches import Answer, a_watch
+from support.watches import a_watch
 from trainingrun.cluster.api_client import Forbidden
-from trainingrun.cluster.node_states import UNKNOWN_NODE_S, Nodes
+from trainingrun.cluster.nodes import UNKNOWN_NODE_S, Nodes
 
 
 @pytest.fixture
@@ -15,9 +15,9 @@ def clock():
 
 @pytest.fixture
 def watch(clock):
-    watch = a_watch(clock, "/nodes", "Nodes")
-    watch.state = "synced"
-    watch.opened(Answer())
+    watch = a_watch(clock, "/nodes", "Node")
+    watch.opened(8)
+    watch.state, watch._caught_up = "synced", True
     return watch
 
 
@@ -41,7 +41,7 @@ def test_a_node_that_is_not_listed_is_gone_only_after_a_while(nodes, clock):
 def test_nodes_that_may_not_be_watched_are_unknown(nodes, watch, clock):
     watch.store.saw(a_node())
     assert nodes.states(["n"])["n"].ready
-    watch.refused(Forbidden("403"))
+    watch.failed(Forbidden("403"))
     clock[0] += 100
     assert nodes.states(["n"]) == {}
 

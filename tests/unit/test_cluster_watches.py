@@ -1,15 +1,17 @@
 """When what was watched is stale: nothing is decided on what is missing then."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from support.builders import an_object
-from support.watches import Answer, a_watch
+from support.watches import a_watch
 from trainingrun.cluster.api_client import Forbidden
-from trainingrun.cluster.watch_state import STALE_AFTER_S, HistoryRewound
+from trainingrun.cluster.watches import STALE_AFTER_S, HistoryRewound
+
+LASTS_S = 8.0
+"""For which a watch is open, as kopf requests it."""
 
 
 @pytest.fixture
@@ -19,29 +21,59 @@ def clock():
 
 @pytest.fixture
 def watch(clock):
-    return a_watch(clock, "/things", "Things")
+    return a_watch(clock, "/things", "Thing")
+
+
+class Lists:
+    """An API server that answers lists of objects' metadata with what the test sets."""
+
+    def __init__(self, version: int, *items: tuple[str, str, int]):
+        self.version, self.items = version, items
+
+    async def list_objects(self, path: str, *_: Any, **__: Any) -> tuple[list[Any], int]:
+        """The list."""
+        return [an_object(name, version, uid) for name, uid, version in self.items], self.version
+
+
+async def opened_and_compared(watch) -> None:
+    watch._connection = Lists(1)
+    watch.opened(LASTS_S)
+    await watch._compare()
 
 
 def test_what_was_never_listed_is_unknown(watch):
     assert "have not been listed" in watch.stale
 
 
-def test_the_regular_end_of_a_watch_makes_nothing_stale(watch, clock):
-    watch.state = "synced"
-    watch.opened(Answer())
-    clock[0] += 300
-    assert watch.stale is None
+async def test_the_regular_end_of_a_watch_makes_nothing_stale(watch, clock):
+    await opened_and_compared(watch)
+    for _ in range(3):
+        clock[0] += LASTS_S
+        assert watch.stale is None
+        watch.began(watches=True)
+        clock[0] += 1
+        assert watch.stale is None
+        watch.opened(LASTS_S)
+        assert watch.stale is None
+
+
+async def test_without_an_open_watch_for_some_seconds_it_is_stale_until_it_has_caught_up(
+    watch, clock
+):
+    await opened_and_compared(watch)
     watch.began(watches=True)
-    clock[0] += 1
-    assert watch.stale is None
-    watch.opened(Answer())
+    clock[0] += LASTS_S + STALE_AFTER_S + 1
+    assert "sends no news of the Things" in watch.stale
+    watch.opened(LASTS_S)
+    assert "sends no news of the Things" in watch.stale
+    await watch._compare()
     assert watch.stale is None
 
 
-def test_without_an_open_watch_for_some_seconds_it_is_stale_until_it_has_caught_up(watch, clock):
-    watch.state = "synced"
-    watch.opened(Answer())
-    watch.began(watches=True)
+async def test_a_watch_that_fails_is_stale_soon(watch, clock):
+    await opened_and_compared(watch)
+    watch.failed()
+    assert watch.stale is None
     clock[0] += STALE_AFTER_S + 1
     assert "sends no news of the Things" in watch.stale
 
@@ -58,38 +90,26 @@ def test_what_is_requested_again_now_and_then_is_watched_however_often_it_is_ref
         assert 0 < watch.unwatched_s <= 8
         watch.began(watches=False)
         assert watch.unwatched_s == 0
-        watch.refused(Forbidden("things are forbidden"))
+        watch.failed(Forbidden("things are forbidden"))
     clock[0] += 300
     assert watch.unwatched_s == 300
 
 
 def test_a_watch_that_has_just_ended_is_no_longer_unwatched_than_that(watch, clock):
-    watch.state = "synced"
     watch.began(watches=True)
-    watch.opened(Answer())
-    clock[0] += 300
+    watch.opened(LASTS_S)
+    clock[0] += LASTS_S
+    watch.failed()
     assert watch.unwatched_s == 0
-    watch.disconnected()
-    clock[0] += 1
+    clock[0] += STALE_AFTER_S + 1
     assert watch.unwatched_s == 1
-
-
-class Lists:
-    """An API server that answers lists of objects' metadata with what the test sets."""
-
-    def __init__(self, version: int, *items: tuple[str, str, int]):
-        self.version, self.items = version, items
-
-    async def list_metadata(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """The list, in one page."""
-        items = [an_object(name, version, uid) for name, uid, version in self.items]
-        return {"metadata": {"resourceVersion": str(self.version)}, "items": items}
 
 
 @pytest.fixture
 def seen(watch):
     """What the watch has brought so far."""
-    watch.state = "synced"
+    watch.opened(LASTS_S)
+    watch.state, watch._caught_up = "synced", True
     for name, uid, version in (("one", "1", 40), ("two", "2", 90)):
         watch.store.saw(an_object(name, version, uid))
     return watch
@@ -117,7 +137,6 @@ async def test_what_changed_while_the_list_was_read_is_no_other_history(seen):
 
 
 async def test_to_catch_up_is_to_have_all_that_there_is_now(seen):
-    seen.opened(Answer())
     seen._connection = Lists(130, ("one", "1", 125))
     waiting = asyncio.create_task(seen.catch_up())
     for _ in range(5):
@@ -129,9 +148,8 @@ async def test_to_catch_up_is_to_have_all_that_there_is_now(seen):
 
 
 async def test_nobody_waits_for_a_watch_of_which_nothing_can_be_known(seen, clock):
-    seen.opened(Answer())
     seen._connection = Lists(130, ("one", "1", 125))
     waiting = asyncio.create_task(seen.catch_up())
     seen.began(watches=True)
-    clock[0] += STALE_AFTER_S + 1
+    clock[0] += LASTS_S + STALE_AFTER_S + 1
     await waiting

@@ -1,18 +1,40 @@
-"""Why a pod ended, from its own status and its node's; and pods in which Ray alone has ended.
+"""What shows that a node is lost or back, and why a pod ended, from its own status and its node's.
 
 Exit codes alone decide nothing: 137 is preemption, drain, node loss and out of memory alike.
 """
 
-from datetime import timedelta
-
 from ...api.status import LossReason
 from .. import pod_status
 from ..context import ReconcileContext
-from ..findings import Findings
-from ..model import Delete, NodeState, Object
-from ..timestamps import parsed
+from ..model import NodeState, Object
+from ..texts import parsed
 from . import out_of_memory
-from .node_health import NODE_GONE_TAINTS, NODE_LEAVING_TAINTS, control_sign
+
+NODE_GONE_TAINTS = frozenset(
+    {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/out-of-service",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    }
+)
+"""Taints of a node that is, or is taken to be, gone."""
+
+NODE_LEAVING_TAINTS = frozenset(
+    {
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "cloud.google.com/impending-node-termination",
+        "aws-node-termination-handler/spot-itn",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        "remediator.kubernetes.azure.com/unschedulable",
+    }
+)
+"""Taints of a node that is being taken away."""
+
+HEALTHY_S = 60.0
+"""Seconds after which a dead node is no longer Ready: one that is Ready then, and whose Lease is
+not known, is back. Kubernetes marks a node NotReady 40 to 50 s after its last heartbeat."""
 
 NODE_GOING = frozenset({"Terminated", "Shutdown", "NodeShutdown", "Preempting"})
 """Pod status reasons of a kubelet that evicts pods or shuts down: not a sudden loss."""
@@ -24,6 +46,30 @@ NEVER_RAN = frozenset(
 
 KILLED = frozenset({137, 143})
 """Exit codes of a process that was killed from outside."""
+
+
+def control_sign(context: ReconcileContext, node: NodeState) -> str | None:
+    """The control plane's sign that the node is lost, as a phrase; None: there is none."""
+    if not node.exists:
+        return "its Node object is gone"
+    if not node.ready:
+        return "it is NotReady"
+    if node.taints:
+        taint = next((taint for taint in node.taints if taint in NODE_GONE_TAINTS), None)
+        if taint:
+            return f"it has taint {taint}"
+    if node.lease_age_s is not None and node.lease_age_s > context.settings.lease_stale_s:
+        return None if context.unknown("Lease") else "its Lease is no longer renewed"
+    return None
+
+
+def well_since(context: ReconcileContext, node: NodeState, lost_s: float) -> bool:
+    """Whether the kubelet of a node lost `lost_s` seconds ago has renewed its Lease since."""
+    if control_sign(context, node) or NODE_LEAVING_TAINTS.intersection(node.taints):
+        return False
+    if node.lease_age_s is None or context.unknown("Lease"):
+        return lost_s >= HEALTHY_S
+    return node.lease_age_s < lost_s - 1.0  # timestamps are whole seconds
 
 
 def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
@@ -54,8 +100,10 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
     if not pod_status.ended(pod) and not endings:
         return None
     killed = any(ending.get("exitCode") in KILLED for ending in endings) or not endings
-    if killed and node is not None and (not node.exists or not node.ready or _taken(node)):
-        return LossReason.NODE_LOST
+    if killed and node is not None:
+        taken = not (NODE_GONE_TAINTS | NODE_LEAVING_TAINTS).isdisjoint(node.taints)
+        if taken or not node.exists or not node.ready:
+            return LossReason.NODE_LOST
     # The main process of every pod is Ray's own: the training code runs below it, and what goes
     # wrong there is in the driver's progress, never in a pod's exit code.
     return LossReason.HEAD_LOST if pod_status.is_head(pod) else LossReason.WORKER_LOST
@@ -66,59 +114,6 @@ def _died_before_deletion(pod: Object, endings: list[Object]) -> bool:
     deleted_at = pod_status.deletion_requested_at(pod)
     finished = [parsed(end["finishedAt"]) for end in endings if end.get("finishedAt")]
     return deleted_at is not None and bool(finished) and max(finished) <= deleted_at
-
-
-def _taken(node: NodeState) -> bool:
-    return any(taint in NODE_GONE_TAINTS | NODE_LEAVING_TAINTS for taint in node.taints)
-
-
-def replace_pods_without_ray(context: ReconcileContext, attempt: int) -> Findings:
-    """Force-delete worker pods in which Ray has ended and the container has not, so that KubeRay
-    replaces them.
-
-    A raylet ends with its agent (Ray's agent_manager.cc), for example one that the kernel kills for
-    memory, and `ray start --block` does not always end with it. The pod stays Running, no worker
-    group can be placed, and KubeRay's liveness probe ends the pod ten minutes later. Two
-    independent signs are enough before: the driver's, to which Ray reports the node as dead, and
-    the kubelet's, whose readiness probe of Ray's agent fails and did not before.
-
-    With a grace period they would count as preempted; the driver's record of their loss is counted.
-    """
-    if (
-        not context.lost_by_ray(attempt)
-        or context.unknown("Node", "Pod")
-        or context.suspended_by_queue(attempt)
-    ):
-        return Findings()
-    left = [
-        pod
-        for pod in context.index(attempt).all
-        if not pod_status.is_head(pod)
-        and _no_longer_ready(pod)
-        and (node := context.node(pod_status.node_name(pod))) is not None
-        and context.is_lost_by_ray(attempt, node)
-        and not control_sign(context, node)  # else the node itself may be lost
-    ]
-    return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in left))
-
-
-def _no_longer_ready(pod: Object) -> bool:
-    """Whether Ray's container runs and is not ready, but was.
-
-    A pod is not Ready before its containers start. If that changed after they did, it was Ready
-    in between. Kubernetes writes whole seconds.
-    """
-    ready, container = pod_status.condition(pod, "Ready"), pod_status.ray_container(pod)
-    if ready is None or container is None or not pod_status.running(pod):
-        return False
-    started = ((container.get("state") or {}).get("running") or {}).get("startedAt")
-    changed = ready.get("lastTransitionTime")
-    return (
-        ready.get("status") == "False"
-        and container.get("ready") is False
-        and bool(started and changed)
-        and parsed(changed) - parsed(started) > timedelta(seconds=1)
-    )
 
 
 def describe(reason: LossReason, *, head: bool = False) -> str:

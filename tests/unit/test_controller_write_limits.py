@@ -7,9 +7,17 @@ import pytest
 
 from support.builders import T0
 from trainingrun.api.reasons import EventReason
-from trainingrun.cluster.interface import ClusterError, Rejected, Unusable
-from trainingrun.controller.action_retries import REFUSED_S, STATUS, UNUSABLE_S, ActionRetries
-from trainingrun.controller.write_limits import BURST, REFILL_S, EventLimits, StatusPace
+from trainingrun.cluster.api_client import ClusterError, Rejected, Unusable
+from trainingrun.controller.write_limits import (
+    BURST,
+    REFILL_S,
+    REFUSED_S,
+    STATUS,
+    UNUSABLE_S,
+    ActionRetries,
+    EventLimits,
+    StatusPace,
+)
 from trainingrun.reconciling.model import ActionKey, Delete, Ref, RunEvent
 
 POD: ActionKey = ("delete", "Pod", "a")
@@ -66,9 +74,9 @@ def test_an_action_that_fails_holds_up_no_other_one(clock: Clock) -> None:
     assert retries.failed(POD, Rejected("no"), T0), "it is new"
     assert not retries.failed(POD, Rejected("no"), T0), "it only repeats"
     assert retries.due(OTHER)
-    assert [(one.verb, one.name, one.message) for one in retries.found()] == [("delete", "a", "no")]
+    assert [(*one.key, one.message) for one in retries.failing()] == [("delete", "Pod", "a", "no")]
     retries.worked(POD)
-    assert (retries.found(), retries.due_in_s([POD, OTHER])) == ((), None)
+    assert (retries.failing(), retries.due_in_s([POD, OTHER])) == ((), None)
 
 
 def test_what_is_not_planned_any_more_is_forgotten(clock: Clock) -> None:
@@ -76,7 +84,7 @@ def test_what_is_not_planned_any_more_is_forgotten(clock: Clock) -> None:
     for key in (POD, OTHER, STATUS):
         retries.failed(key, Rejected("no"), T0)
     retries.keep([delete(OTHER)])
-    assert [one.name for one in retries.found()] == ["b"]
+    assert [one.name for one in retries.failing()] == ["b"]
     assert not retries.due(STATUS)
 
 

@@ -1,9 +1,10 @@
-"""How long ago a node's kubelet renewed its Lease, read only of nodes with another sign of failure.
+"""Nodes as the control plane shows them: their conditions, and how old their kubelets' Leases are.
 
 5,000 kubelets renew 500 Leases a second: a watch of them would cost the operator more than all of
-its work. A Lease counts as old only after two reads found the same version of it, and its age is
-measured by the API server's clock alone: the kubelet's may be off, and time in which the API server
-does not answer must not make every node appear lost.
+its work, so they are read only of nodes with another sign of failure. A Lease counts as old only
+after two reads found the same version of it, and its age is measured by the API server's clock
+alone: the kubelet's may be off, and time in which the API server does not answer must not make
+every node appear lost.
 """
 
 import asyncio
@@ -14,13 +15,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from .api_client import Connection, Forbidden, NotFound
-from .interface import ClusterError
+from ..reconciling.model import NodeState
+from ..rendering.scheduling import HOSTNAME
+from .api_client import ClusterError, Connection, Forbidden, NotFound
+from .object_store import Object
 from .resources import path
+from .run_stores import is_ready, taint_keys
+from .watches import Watch
 
 log = logging.getLogger(__name__)
 
-NAMESPACE = "kube-node-lease"
+UNKNOWN_NODE_S = 5.0
+"""A node that pods name but that is not listed counts as gone after this: the event of a new node
+may come later than those of its first pod."""
+REMEMBERED_HOSTNAMES = 10_000
+"""Of nodes that are gone, whose hostname differs from their name."""
+LEASE_NAMESPACE = "kube-node-lease"
 BETWEEN_READS_S = 1.0
 """The API server's clock is given in whole seconds: sooner, a second read shows nothing."""
 MOST_AT_ONCE = 50
@@ -29,6 +39,63 @@ FORGOTTEN_AFTER_S = 60.0
 """The Lease of a node that was not requested for so long is forgotten."""
 FORBIDDEN_RETRY_S = 60.0
 """Until a role that was missing is tried again."""
+
+
+class Nodes:
+    """Answers from the watch of nodes. While that is stale, every node is unknown."""
+
+    def __init__(self, watch: Watch, monotonic: Callable[[], float] = time.monotonic):
+        """Reads the watch's store at each call."""
+        self._watch, self._monotonic = watch, monotonic
+        self._missing_since: dict[str, float] = {}
+        self._read: dict[str, tuple[Object, NodeState]] = {}
+        self._hostnames: dict[str, str] = {}
+
+    def states(self, names: Iterable[str]) -> dict[str, NodeState]:
+        """What is known of these nodes; one of which nothing is known is left out."""
+        if self._watch.state != "synced" or self._watch.stale:
+            return {}
+        return {name: state for name in names if (state := self._state(name)) is not None}
+
+    def hostname(self, name: str) -> str:
+        """Its kubernetes.io/hostname, which on some clouds is not its name; also of one that was
+        known and is gone.
+        """
+        node = self._watch.store.get("", name)
+        if node is None:
+            return self._hostnames.get(name, name)
+        found = _hostname(node)
+        if found != name and len(self._hostnames) < REMEMBERED_HOSTNAMES:
+            self._hostnames[name] = found
+        return found
+
+    def _state(self, name: str) -> NodeState | None:
+        node = self._watch.store.get("", name)
+        if node is None:
+            self._read.pop(name, None)
+            since = self._missing_since.setdefault(name, self._monotonic())
+            connected = self._watch.connected_since
+            gone = (
+                connected is not None and self._monotonic() - max(since, connected) > UNKNOWN_NODE_S
+            )
+            if not gone:
+                return None
+            return NodeState(name, hostname=self.hostname(name), exists=False, ready=False)
+        read = self._read.get(name)
+        if read is not None and read[0] is node:  # a run may have a thousand nodes
+            return read[1]
+        self._missing_since.pop(name, None)
+        state = NodeState(
+            name, hostname=self.hostname(name), ready=is_ready(node), taints=taint_keys(node)
+        )
+        self._read[name] = (node, state)
+        return state
+
+
+def _hostname(node: Object) -> str:
+    """Its kubernetes.io/hostname; without that label its name."""
+    metadata = node["metadata"]
+    return str((metadata.get("labels") or {}).get(HOSTNAME) or metadata["name"])
 
 
 @dataclass(slots=True)
@@ -80,7 +147,7 @@ class Leases:
     async def _read(self, name: str) -> None:
         try:
             lease, date = await self._connection.get_dated(
-                path("coordination.k8s.io/v1", "Lease", NAMESPACE, name)
+                path("coordination.k8s.io/v1", "Lease", LEASE_NAMESPACE, name)
             )
         except NotFound:
             self._readings.pop(name, None)
