@@ -5,7 +5,7 @@ Any field of a status may be missing, as in a new run. `width` is the terminal's
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainingrun_protocol.progress import MOST_RANKS, TrialState
@@ -176,7 +176,7 @@ def _percent(value: Any) -> str:
 def _age(created: str | None, now: datetime) -> str:
     if not created:
         return ""
-    return duration((now - datetime.fromisoformat(created).astimezone(UTC)).total_seconds())
+    return duration(now.timestamp() - datetime.fromisoformat(created).timestamp())
 
 
 _RANK_HEADS = ("RANK", "STEP", "OWN", "DATA%", "COMM%", "MEMORY", "LIMIT", "GROWTH/H")
@@ -317,7 +317,13 @@ def checkpoints_table(
         notes = ["newest"] if one is committed[-1] else []
         notes += ["best"] if best is not None and one.key == best.key else []
         shown = " ".join(f"{name}={_value(value)}" for name, value in one.metrics.items())
-        row = [one.step, _checkpoint_age(one, now), size_of(one), one.world_size, one.attempt]
+        row = [
+            one.step,
+            duration(now.timestamp() - one.time),
+            size_of(one),
+            one.world_size,
+            one.attempt,
+        ]
         rows.append([*row, ", ".join(notes), shown, f"{root}/{one.path}"])
     heads = ("STEP", "AGE", "SIZE", "WORKERS", "ATTEMPT", "NOTE", "METRICS", "URI")
     return terminal_text.table(heads, rows, width)
@@ -333,10 +339,6 @@ def name_of(root: str) -> str:
 def size_of(*checkpoints: "Manifest") -> str:
     """The size of checkpoints' files."""
     return size(sum(file.size for one in checkpoints for file in one.files.values()))
-
-
-def _checkpoint_age(one: "Manifest", now: datetime) -> str:
-    return duration((now - datetime.fromtimestamp(one.time, UTC)).total_seconds())
 
 
 def _value(value: Any) -> str:
