@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from support.ports import free_port
 from trainingrun_runtime.known_errors import remedies
-from trainingrun_runtime.known_errors.remedy_table import REMEDIES
+from trainingrun_runtime.known_errors.remedies import REMEDIES
 
 PLACE = "/some/folder"
 
@@ -98,12 +98,12 @@ def without_a_compiler(code: str, tmp_path: Path) -> str:
 
 BEGIN = "import deepspeed; deepspeed.init_distributed('gloo')"
 EXPLAIN = """
-from trainingrun_runtime.known_errors import remedies, remedy_table
+from trainingrun_runtime.known_errors import remedies
 try:
     {code}
 except Exception as error:
     found = remedies.find(error)
-    print(next(name for name, one in remedy_table.REMEDIES.items() if one is found))
+    print(next(name for name, one in remedies.REMEDIES.items() if one is found))
 """
 
 

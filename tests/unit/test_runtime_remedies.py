@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainingrun_runtime.known_errors import remedies
 from trainingrun_runtime.known_errors.failure_causes import FailureCause, PeerLost, classify
-from trainingrun_runtime.known_errors.remedy_table import REMEDIES, Remedy
+from trainingrun_runtime.known_errors.remedies import REMEDIES, Remedy
 from trainingrun_runtime.ray_internals import replaced_functions
 from trainingrun_runtime.store.storage_errors import recognize
 from trainingrun_runtime.worker.training_function import FunctionError, load_training_function
