@@ -30,6 +30,8 @@ class Server:
     """Content type and body of every PATCH."""
     created: list[Any] = field(default_factory=list)
     """Body of every POST; `POST <path>` has the answers."""
+    deleted: list[str] = field(default_factory=list)
+    """Path of every DELETE."""
     queries: list[dict[str, str]] = field(default_factory=list)
     """Query of every POST and PATCH."""
 
@@ -65,6 +67,10 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
             body = self.rfile.read(int(self.headers["Content-Length"]))
             state.applied.append((self.headers["Content-Type"], yaml.safe_load(body)))
             self.write()
+
+        def do_DELETE(self) -> None:
+            state.deleted.append(self.path.split("?")[0])
+            self.do_GET()
 
         def write(self) -> None:
             state.queries.append(dict(parse_qsl(urlsplit(self.path).query)))

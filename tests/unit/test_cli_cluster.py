@@ -1,16 +1,19 @@
 """The commands about a cluster, against an HTTP server that answers as an API server would."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes.client import Configuration
 from typer.testing import CliRunner
 
 from support.cli_server import RUNS, Server, call, running_server
 from support.hostile_objects import nested
+from trainingrun.cli.common import CliError
+from trainingrun.cli.kube import Kube
 from trainingrun.cli.main import app
 from trainingrun.local.terminal_text import plain_lines
 
@@ -135,6 +138,61 @@ def test_watch_says_a_warning_once(server: Server) -> None:
     assert output.count("rank 3 on node b is slow") == 1
 
 
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_list_and_get_give_objects_as_kubectl_does(
+    server: Server, output: str, read: Callable[[str], Any]
+) -> None:
+    run = a_run("Running")
+    stored = {**run, "metadata": {**run["metadata"], "managedFields": [{"manager": "kubectl"}]}}
+    server.answers[RUNS] = [(200, {"items": [stored]})]
+    server.answers[f"{RUNS}/digits"] = [(200, stored)]
+    code, text, _ = call("list", "-o", output)
+    assert (code, read(text)) == (0, {"apiVersion": "v1", "kind": "List", "items": [run]})
+    code, text, _ = call("get", "digits", "-o", output)
+    assert (code, read(text)) == (0, run)
+
+
+@pytest.mark.parametrize(("command", "wanted"), [("suspend", True), ("resume", False)])
+def test_suspend_and_resume_change_that_field_alone(
+    server: Server, command: str, wanted: bool
+) -> None:
+    server.answers[f"{RUNS}/digits"] = [
+        (200, {**a_run("Running"), "spec": {"suspend": not wanted}})
+    ]
+    code, output, errors = call(command, "digits")
+    assert (code, errors) == (0, "")
+    assert output.startswith("digits is asked to ")
+    patch = {"spec": {"suspend": wanted}}
+    assert server.applied == [("application/merge-patch+json", patch)]
+
+
+@pytest.mark.parametrize(
+    ("command", "phase", "spec", "sentence"),
+    [
+        ("suspend", "Succeeded", {}, "has ended (Succeeded); `retry` begins a run from its"),
+        ("resume", "Failed", {"suspend": True}, "has ended (Failed); `retry` begins a run from"),
+        ("suspend", "Running", {"suspend": True}, "is asked to suspend already"),
+        ("resume", "Running", {}, "is not suspended"),
+    ],
+)
+def test_what_suspend_and_resume_would_not_change_is_said_and_left(
+    server: Server, command: str, phase: str, spec: dict[str, Any], sentence: str
+) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, {**a_run(phase), "spec": spec})]
+    code, _, errors = call(command, "digits")
+    assert (code, server.applied) == (1, [])
+    assert errors.startswith(f"TrainingRun digits in namespace team-a {sentence}")
+
+
+def test_delete_says_where_the_checkpoints_are_kept(server: Server) -> None:
+    run = {**a_run("Running"), "spec": {"storage": {"uri": "s3://runs/ml/"}}}
+    run["metadata"] = {**run["metadata"], "uid": "feedbeef-0000"}
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+    code, output, _ = call("delete", "digits")
+    assert (code, server.deleted) == (0, [f"{RUNS}/digits"])
+    assert output == "digits deleted from namespace team-a; s3://runs/ml/digits-feedbeef is kept\n"
+
+
 def test_get_as_yaml_gives_the_object(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running"))]
     assert yaml.safe_load(call("get", "digits", "-o", "yaml")[1]) == a_run("Running")
@@ -249,6 +307,27 @@ def test_without_a_kubeconfig_the_sentence_says_what_to_set(
     assert "KUBECONFIG" in errors
 
 
+def test_in_a_pod_without_a_kubeconfig_it_uses_the_pods_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file, content in (("token", "t"), ("ca.crt", "c"), ("namespace", "team-b\n")):
+        (tmp_path / file).write_text(content)
+    module = "kubernetes.config.incluster_config"
+    monkeypatch.setattr(f"{module}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(f"{module}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(
+        "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none")
+    )
+    code, _, errors = call("list")
+    assert (code, errors[:24]) == (1, "no cluster is configured")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    assert Kube(None, None).namespace == "team-b"
+    assert Configuration.get_default_copy().host == "https://10.0.0.1:443"
+    with pytest.raises(CliError, match="no cluster is configured"):
+        Kube("elsewhere", None)
+
+
 HOSTILE = (
     "\x1b]0;title\x07\x1b]52;c;Y2xpcA==\x1b\\\x1b[2J\x9b31mred\x1b[0m [/x] [bold]b[/bold] \x1bc"
     "two\nlines\r over\x08 \u202eevil\u202c \u2066x\u2069 \u200ey\x00\x7f\u0085\u2028end"
@@ -271,7 +350,13 @@ def hostile_run(phase: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "command",
-    [["get", "digits"], ["list"], ["watch", "digits"], ["get", "digits", "-o", "yaml"]],
+    [
+        ["get", "digits"],
+        ["list"],
+        ["watch", "digits"],
+        ["get", "digits", "-o", "yaml"],
+        ["list", "-o", "json"],
+    ],
     ids=" ".join,
 )
 def test_what_training_code_says_never_reaches_the_terminal_as_control_or_markup(

@@ -1,4 +1,4 @@
-"""`list`, `get`, `ranks`, `sweep`, `logs`, `submit`, `watch` and `retry`: what needs a cluster."""
+"""What needs a cluster: to list, show, follow, submit, suspend, delete and retry runs."""
 
 import json
 import sys
@@ -7,16 +7,17 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..api.status import Phase
 from ..local import LocalError
 from ..local.folder import latest_ranks, latest_sweep, root_of
 from ..local.terminal_text import cell, is_new, plain, plain_lines, terminal_width
+from ..rendering import names
 from . import manifest_files, retried_run, submitting, views, yaml_text
 from .common import (
+    ENDED,
     CliError,
     Context,
     Endpoint,
@@ -38,18 +39,15 @@ _UNREACHABLE_TIMEOUT_S = 60.0
 """How long it continues while the API server does not answer."""
 
 
-class Output(StrEnum):
-    """How `get` prints a run."""
-
-    TEXT = "text"
-    YAML = "yaml"
-
-
-class Rows(StrEnum):
-    """How `ranks` prints its rows."""
+class Format(StrEnum):
+    """How objects are printed."""
 
     TEXT = "text"
     JSON = "json"
+    YAML = "yaml"
+
+
+Output = Annotated[Format, typer.Option("--output", "-o", help="text, json or yaml.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,6 +59,9 @@ def add_to(app: typer.Typer) -> None:
     app.command()(logs)
     app.command()(submit)
     app.command()(watch)
+    app.command()(suspend)
+    app.command()(resume)
+    app.command()(delete)
     app.command()(retry)
 
 
@@ -69,12 +70,17 @@ def list_runs(
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
     ] = False,
+    output: Output = Format.TEXT,
     context: Context = None,
 ) -> None:
     """List TrainingRuns with their phase and progress."""
     with one_sentence():
         kube = connect(context, namespace)
         found = kube.runs(everywhere)
+    if output is not Format.TEXT:
+        items = [_without_managed_fields(run) for run in found]
+        _print_object({"apiVersion": "v1", "kind": "List", "items": items}, output)
+        return
     if not found:
         where = "any namespace" if everywhere else f"namespace {kube.namespace}"
         typer.echo(f"No TrainingRuns found in {where}.", err=True)  # as kubectl: stdout stays empty
@@ -85,23 +91,33 @@ def list_runs(
 def get(
     name: Name,
     namespace: Namespace = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="text or yaml.")] = Output.TEXT,
+    output: Output = Format.TEXT,
     context: Context = None,
 ) -> None:
     """Show the status of one TrainingRun and what its disruptions cost."""
     with one_sentence():
         found = connect(context, namespace).run(name)
-    if output is Output.YAML:
-        found["metadata"].pop("managedFields", None)
-        typer.echo(yaml_text.dump(found), nl=False)
-    else:
+    if output is Format.TEXT:
         typer.echo(views.details(found))
+    else:
+        _print_object(_without_managed_fields(found), output)
+
+
+def _without_managed_fields(run: dict[str, Any]) -> dict[str, Any]:
+    """As kubectl prints an object."""
+    metadata = {key: value for key, value in run["metadata"].items() if key != "managedFields"}
+    return {**run, "metadata": metadata}
+
+
+def _print_object(found: Any, output: Format) -> None:
+    text = yaml_text.dump(found) if output is Format.YAML else json.dumps(found, indent=2) + "\n"
+    typer.echo(text, nl=False)
 
 
 def ranks(
     name: Name,
     namespace: Namespace = None,
-    output: Annotated[Rows, typer.Option("--output", "-o", help="text or json.")] = Rows.TEXT,
+    output: Output = Format.TEXT,
     local: Local = False,
     folder: Folder = None,
     context: Context = None,
@@ -114,8 +130,8 @@ def ranks(
             run = connect(context, namespace).run(name)
             progress = (run.get("status") or {}).get("progress") or {}
     found = progress.get("ranks") or []
-    if output is Rows.JSON:
-        typer.echo(json.dumps(found, indent=2))
+    if output is not Format.TEXT:
+        _print_object(found, output)
         return
     if run is not None and not found:
         typer.echo(views.why_no_ranks(run), err=True)
@@ -229,6 +245,43 @@ def watch(name: Name, namespace: Namespace = None, context: Context = None) -> N
         _follow(connect(context, namespace), name)
 
 
+def suspend(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Have a TrainingRun save a checkpoint and free its pods, until `resume`."""
+    with one_sentence():
+        _set_suspend(connect(context, namespace), name, True)
+    typer.echo(f"{name} is asked to suspend: it saves a checkpoint, and then frees its pods")
+
+
+def resume(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Have a suspended TrainingRun continue from its last checkpoint."""
+    with one_sentence():
+        _set_suspend(connect(context, namespace), name, False)
+    typer.echo(f"{name} is asked to continue from its last checkpoint")
+
+
+def _set_suspend(kube: "Kube", name: str, wanted: bool) -> None:
+    run = kube.run(name)
+    phase = (run.get("status") or {}).get("phase")
+    if phase in ENDED:
+        raise CliError(
+            f"TrainingRun {name} in namespace {kube.namespace} has ended ({phase}); `retry` begins "
+            "a run from its checkpoint"
+        )
+    if run["spec"].get("suspend", False) is wanted:
+        said = "asked to suspend already" if wanted else "not suspended"
+        raise CliError(f"TrainingRun {name} in namespace {kube.namespace} is {said}")
+    kube.set_suspend(name, wanted)
+
+
+def delete(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Delete a TrainingRun and its pods; its folder in the bucket is kept."""
+    with one_sentence():
+        kube = connect(context, namespace)
+        folder = names.folder_of(kube.run(name))
+        kube.delete(name)
+    typer.echo(f"{name} deleted from namespace {kube.namespace}; {folder} is kept")
+
+
 def retry(
     name: Name,
     new_name: Annotated[
@@ -282,7 +335,7 @@ def _refuse_ended(kube: "Kube", name: str) -> None:
         phase = (kube.run(name).get("status") or {}).get("phase")
     except NotFoundError:
         return
-    if phase in (Phase.SUCCEEDED, Phase.FAILED):
+    if phase in ENDED:
         raise CliError(
             f"TrainingRun {name} in namespace {kube.namespace} has ended ({phase}); delete it, or "
             "choose another name"

@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from ..api.status import Phase
 from ..local.terminal_text import plain_lines
 
 if TYPE_CHECKING:
     from .kube import Kube
+
+
+ENDED = (Phase.SUCCEEDED, Phase.FAILED)
+"""Phases after which nothing happens to a run any more."""
 
 
 class CliError(Exception):

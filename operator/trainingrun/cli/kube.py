@@ -4,11 +4,13 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from kubernetes.config import incluster_config
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.stream import stream
 from kubernetes.stream.ws_client import WSClient
@@ -53,22 +55,15 @@ class Kube:
         """Connect as kubectl would.
 
         Args:
-            context: A context of the kubeconfig; default: the current one.
-            namespace: Default: the context's own.
+            context: A context of the kubeconfig; default: the current one, and in a pod without a
+                kubeconfig the pod's service account.
+            namespace: Default: the context's, or the pod's own.
 
         Raises:
             CliError: There is no usable kubeconfig.
         """
-        try:
-            contexts, current = config.list_kube_config_contexts()
-            config.load_kube_config(context=context)
-        except (ConfigException, OSError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise CliError(
-                f"no cluster is configured ({reason}); set KUBECONFIG, or name a --context"
-            ) from None
-        chosen = next((each for each in contexts if each["name"] == context), current)
-        self.namespace: str = namespace or chosen["context"].get("namespace") or "default"
+        own = _configure(context)
+        self.namespace: str = namespace or own or "default"
         settings = client.Configuration.get_default_copy()
         # The client's own three retries delay the error when the API server cannot be reached.
         settings.retries = False
@@ -98,6 +93,33 @@ class Kube:
                 self._custom.get_namespaced_custom_object(
                     namespace=self.namespace, name=name, **_RUNS
                 )
+            )
+
+    def set_suspend(self, name: str, wanted: bool) -> None:
+        """Change `spec.suspend` of a TrainingRun.
+
+        Raises:
+            CliError: There is none of that name, or the API server refuses the change.
+        """
+        with self._about(name):
+            self._custom.patch_namespaced_custom_object(
+                namespace=self.namespace,
+                name=name,
+                body={"spec": {"suspend": wanted}},
+                field_validation=_FIELD_VALIDATION,
+                _content_type="application/merge-patch+json",
+                **_RUNS,
+            )
+
+    def delete(self, name: str) -> None:
+        """Delete a TrainingRun; Kubernetes deletes what it owns afterwards.
+
+        Raises:
+            CliError: There is none of that name, or the API server refuses it.
+        """
+        with self._about(name):
+            self._custom.delete_namespaced_custom_object(
+                namespace=self.namespace, name=name, **_RUNS
             )
 
     def create(self, run: Mapping[str, Any]) -> None:
@@ -239,6 +261,26 @@ class Kube:
             )
             for piece in answer.stream():
                 yield piece.decode(errors="replace")
+
+
+def _configure(context: str | None) -> str | None:
+    """Sets the client up as kubectl would; the namespace that this names."""
+    try:
+        contexts, current = config.list_kube_config_contexts()
+        config.load_kube_config(context=context)
+    except (ConfigException, OSError) as error:
+        with contextlib.suppress(ConfigException):
+            if context is None:
+                config.load_incluster_config()
+                account = Path(incluster_config.SERVICE_TOKEN_FILENAME)
+                return account.with_name("namespace").read_text().strip()
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise CliError(
+            f"no cluster is configured ({reason}); set KUBECONFIG, or name a --context"
+        ) from None
+    chosen = next((each for each in contexts if each["name"] == context), current)
+    namespace: str | None = chosen["context"].get("namespace")
+    return namespace
 
 
 class _Client(client.ApiClient):  # type: ignore[misc]  # the library has no types

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..api.status import Phase
 from ..local.folder import root_of
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
 from ..rendering import names
 from . import views
 from .common import (
+    ENDED,
     CliError,
     Context,
     Endpoint,
@@ -79,7 +79,7 @@ def _in_cluster(
         raise CliError(
             f"storage.uri is {storage['uri']}, a folder of the pods that this machine does not have"
         )
-    uri = names.folder_below(storage["uri"], metadata["name"], metadata["uid"])
+    uri = names.folder_of(run)
     return _Place(
         uri,
         endpoint or storage.get("endpoint"),
@@ -98,7 +98,7 @@ def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple
     for run in others:
         source = run["spec"]["storage"].get("restoreFrom") or {}
         status = run.get("status") or {}
-        ended = status.get("phase") in (Phase.SUCCEEDED, Phase.FAILED)
+        ended = status.get("phase") in ENDED
         if ended or status.get("checkpoint"):
             continue
         found = (status.get("restoredFrom") or {}).get("uri") or source.get("uri")

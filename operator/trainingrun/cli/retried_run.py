@@ -90,10 +90,9 @@ def begins(manifest: Mapping[str, Any]) -> str:
 
 
 def _restore_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any] | None:
-    metadata, storage, status = run["metadata"], run["spec"]["storage"], run.get("status") or {}
-    name = metadata["name"]
+    name, storage, status = run["metadata"]["name"], run["spec"]["storage"], run.get("status") or {}
     if status.get("checkpoint"):
-        folder = names.folder_below(storage["uri"], name, metadata["uid"])
+        folder = names.folder_of(run)
         return {"uri": folder, **({"step": step} if step is not None else {})}
     if step is not None:
         raise CliError(

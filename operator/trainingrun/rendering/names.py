@@ -1,5 +1,6 @@
 """Names and labels of everything that a run owns: the one place where they are made and read."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..api.pods_spec import RAY_CONTAINERS
@@ -83,6 +84,12 @@ def run_folder(run: TrainingRun) -> str:
 def folder_below(storage_uri: str, name: str, uid: str) -> str:
     """URI of the folder of the run of this name and UID below its `storage.uri`."""
     return f"{storage_uri.rstrip('/')}/{name}-{uid[:8]}"
+
+
+def folder_of(run: Mapping[str, Any]) -> str:
+    """`run_folder` of a run as the API server has it."""
+    metadata = run["metadata"]
+    return folder_below(run["spec"]["storage"]["uri"], metadata["name"], metadata["uid"])
 
 
 def inherited_metadata(run: TrainingRun) -> dict[str, Any]:

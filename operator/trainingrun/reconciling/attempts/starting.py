@@ -142,10 +142,7 @@ def find_restore_source(context: ReconcileContext, draft: Draft) -> Findings | N
 
 def _folder_of_run(context: ReconcileContext) -> str | None:
     source = context.observed.restore_source
-    if source is None:
-        return None
-    metadata, storage = source["metadata"], source["spec"]["storage"]
-    return names.folder_below(storage["uri"], metadata["name"], metadata["uid"])
+    return names.folder_of(source) if source is not None else None
 
 
 def keep_support_objects(context: ReconcileContext) -> Findings:
