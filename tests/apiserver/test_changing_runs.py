@@ -1,4 +1,4 @@
-"""`trainingrun suspend`, `resume` and `delete` against a real API server."""
+"""`trainingrun suspend`, `resume`, `delete` and `events` against a real API server."""
 
 from collections.abc import Callable
 
@@ -36,6 +36,16 @@ def test_a_run_is_suspended_resumed_and_deleted(
         assert (code, said.startswith("digits is asked to ")) == (0, True)
         found = apiserver.get(API_VERSION, KIND, "digits", namespace)
         assert found["spec"] == {**before, "suspend": wanted}
+
+    for name, message in (("digits", "rank 1 was lost"), ("other", "of another run")):
+        involved = {"kind": KIND, "name": name, "namespace": namespace}
+        metadata = {"name": f"{name}.1", "namespace": namespace}
+        event = {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "reason": "WorkerLost"}
+        apiserver.create({**event, "involvedObject": involved, "message": message, "count": 2})
+    code, said = call("events", "digits")
+    heads, *rows = said.splitlines()
+    assert (code, heads.split()) == (0, ["AGE", "TYPE", "REASON", "COUNT", "MESSAGE"])
+    assert [row.split()[-6:] for row in rows] == [["WorkerLost", "2", "rank", "1", "was", "lost"]]
 
     code, said = call("delete", "digits")
     folder = f"{before['storage']['uri']}/digits-{found['metadata']['uid'][:8]}"

@@ -59,6 +59,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(logs)
     app.command()(submit)
     app.command()(watch)
+    app.command()(events)
     app.command()(suspend)
     app.command()(resume)
     app.command()(delete)
@@ -243,6 +244,20 @@ def watch(name: Name, namespace: Namespace = None, context: Context = None) -> N
     """Follow a TrainingRun until it ends; exit code 0 if it succeeded, 1 if it failed."""
     with one_sentence():
         _follow(connect(context, namespace), name)
+
+
+def events(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Show the Events of a TrainingRun that the API server still has, the last one last."""
+    from .kube import event_time
+
+    with one_sentence():
+        kube = connect(context, namespace)
+        kube.run(name)
+        found = [(event_time(event), event) for event in kube.events(name)]
+    if not found:
+        typer.echo(f"The API server has no events of {name}: it keeps them for an hour.", err=True)
+        return
+    typer.echo(views.events(found, datetime.now(UTC)))
 
 
 def suspend(name: Name, namespace: Namespace = None, context: Context = None) -> None:

@@ -16,7 +16,7 @@ from kubernetes.stream import stream
 from kubernetes.stream.ws_client import WSClient
 from websocket import WebSocketBadStatusException
 
-from ..api.v1alpha1 import GROUP, PLURAL, VERSION
+from ..api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
 from ..cluster.bounded_json import shallow
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
@@ -94,6 +94,19 @@ class Kube:
                     namespace=self.namespace, name=name, **_RUNS
                 )
             )
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The Events about a TrainingRun that the API server still has, the last one last.
+
+        Raises:
+            CliError: The API server refuses it.
+        """
+        about = f"involvedObject.kind={KIND},involvedObject.name={name}"
+        with _one_sentence(f"the events of {name}"):
+            found = self._core.list_namespaced_event(
+                self.namespace, field_selector=about, _request_timeout=_TIMEOUT_S
+            )
+        return sorted(self._client.sanitize_for_serialization(found)["items"], key=event_time)
 
     def set_suspend(self, name: str, wanted: bool) -> None:
         """Change `spec.suspend` of a TrainingRun.
@@ -281,6 +294,12 @@ def _configure(context: str | None) -> str | None:
     chosen = next((each for each in contexts if each["name"] == context), current)
     namespace: str | None = chosen["context"].get("namespace")
     return namespace
+
+
+def event_time(event: Mapping[str, Any]) -> str:
+    """When an Event was last seen, as RFC 3339 text."""
+    seen = event.get("lastTimestamp") or event.get("eventTime")
+    return str(seen or event["metadata"]["creationTimestamp"])
 
 
 class _Client(client.ApiClient):  # type: ignore[misc]  # the library has no types

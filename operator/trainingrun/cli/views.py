@@ -173,6 +173,22 @@ def _percent(value: Any) -> str:
     return "" if value is None else f"{value}%"
 
 
+def events(rows: Sequence[tuple[str, Mapping[str, Any]]], now: datetime) -> str:
+    """Events of a run, each with the time at which it was last seen."""
+    heads = ("AGE", "TYPE", "REASON", "COUNT", "MESSAGE")
+    cells = [
+        [
+            _age(at, now),
+            one.get("type") or "",
+            one.get("reason") or "",
+            one.get("count") or 1,
+            one.get("message") or "",
+        ]
+        for at, one in rows
+    ]
+    return terminal_text.table(heads, cells, None)
+
+
 def _age(created: str | None, now: datetime) -> str:
     if not created:
         return ""
