@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainingrun_runtime.checkpoints.encoding import decode, encode
-from trainingrun_runtime.checkpoints.snapshot import copied
+from trainingrun_runtime.checkpoints.sharded_state import copied
 from trainingrun_runtime.checkpoints.stateful_objects import restorable
 from trainingrun_runtime.frameworks.deepspeed import kept_objects
 
