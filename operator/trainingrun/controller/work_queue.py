@@ -107,7 +107,7 @@ class WorkQueue:
         self._waiting.clear()
 
     def _next(self) -> Key | None:
-        """Takes out the run that is to begin; None: there is none, or no room for it."""
+        """Takes out the run that is to begin; None: there is none, or as many run as may."""
         while self._ready and self._lanes.has_room(slow=False):
             key = self._ready.popleft()
             if not self._lanes.is_slow(key):
