@@ -248,12 +248,10 @@ def watch(name: Name, namespace: Namespace = None, context: Context = None) -> N
 
 def events(name: Name, namespace: Namespace = None, context: Context = None) -> None:
     """Show the Events of a TrainingRun that the API server still has, the last one last."""
-    from .kube import event_time
-
     with one_sentence():
         kube = connect(context, namespace)
         kube.run(name)
-        found = [(event_time(event), event) for event in kube.events(name)]
+        found = kube.events(name)
     if not found:
         typer.echo(f"The API server has no events of {name}: it keeps them for an hour.", err=True)
         return

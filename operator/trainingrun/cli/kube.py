@@ -96,7 +96,7 @@ class Kube:
             )
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The Events about a TrainingRun that the API server still has, the last one last.
+        """The Events about a TrainingRun that the API server still has.
 
         Raises:
             CliError: The API server refuses it.
@@ -106,7 +106,7 @@ class Kube:
             found = self._core.list_namespaced_event(
                 self.namespace, field_selector=about, _request_timeout=_TIMEOUT_S
             )
-        return sorted(self._client.sanitize_for_serialization(found)["items"], key=event_time)
+        return list(self._client.sanitize_for_serialization(found)["items"])
 
     def set_suspend(self, name: str, wanted: bool) -> None:
         """Change `spec.suspend` of a TrainingRun.
@@ -294,12 +294,6 @@ def _configure(context: str | None) -> str | None:
     chosen = next((each for each in contexts if each["name"] == context), current)
     namespace: str | None = chosen["context"].get("namespace")
     return namespace
-
-
-def event_time(event: Mapping[str, Any]) -> str:
-    """When an Event was last seen, as RFC 3339 text."""
-    seen = event.get("lastTimestamp") or event.get("eventTime")
-    return str(seen or event["metadata"]["creationTimestamp"])
 
 
 class _Client(client.ApiClient):  # type: ignore[misc]  # the library has no types

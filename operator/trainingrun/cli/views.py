@@ -173,18 +173,23 @@ def _percent(value: Any) -> str:
     return "" if value is None else f"{value}%"
 
 
-def events(rows: Sequence[tuple[str, Mapping[str, Any]]], now: datetime) -> str:
-    """Events of a run, each with the time at which it was last seen."""
+def events(found: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    """Events of a run, in the order in which they were last seen, and how long ago that was."""
+
+    def last_seen(event: Mapping[str, Any]) -> str:
+        seen = event.get("lastTimestamp") or event.get("eventTime")
+        return str(seen or event["metadata"]["creationTimestamp"])
+
     heads = ("AGE", "TYPE", "REASON", "COUNT", "MESSAGE")
     cells = [
         [
-            _age(at, now),
+            _age(last_seen(one), now),
             one.get("type") or "",
             one.get("reason") or "",
             one.get("count") or 1,
             one.get("message") or "",
         ]
-        for at, one in rows
+        for one in sorted(found, key=last_seen)
     ]
     return terminal_text.table(heads, cells, None)
 
