@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import signal
 import struct
 import sys
 import termios
@@ -83,7 +84,41 @@ def of_metrics(width: int | None) -> str:
     return views.metrics_table([dict.fromkeys(columns, 1.23456789)], columns, width)
 
 
+def of_large_numbers(width: int | None) -> str:
+    large = {"stepSeconds": 54321.98, "usedBytes": 98765 * GIB, "bytesPerHour": 4321 * GIB}
+    return views.ranks([{**RANKS[0], **large, "rank": 123456}], width)
+
+
+def of_a_run(width: int | None) -> str:
+    slow = {"rank": 1023, "node": NODE, "ownSeconds": 54321.98, "medianSeconds": 1.0123}
+    checkpoint = {"step": 148000, "uri": "s3://bucket-of-a-team/runs/" + "digits-large/" * 6}
+    progress = {**RUN["status"]["progress"], "slowestRank": slow}
+    status = {**RUN["status"], "progress": progress, "checkpoint": checkpoint}
+    return views.details({**RUN, "status": status}, width)
+
+
+TABLES = [of_ranks, of_large_numbers, of_runs, of_runs_everywhere, of_trials, of_metrics]
+VIEWS = [*TABLES, of_a_run]
 SNAPSHOTS = {
+    (of_a_run, 80): """\
+name          machine-learning-team/digits-with-a-large-batch-and-a-long-name
+phase         Recovering
+step          148000/1200000
+slowest rank  1023 on node gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2: 54322
+              s of its own in a step, the others' median is 1.01 s
+checkpoint    step 148000,
+              s3://bucket-of-a-team/runs/digits-large/digits-large/digits-large/digits-large/digits-large/digits-large/
+preemptions   104
+goodput       91%""",
+    (of_large_numbers, 80): """\
+RANK    STEP     OWN      DATA%  COMM%  MEMORY       LIMIT      GROWTH/H    GPU%
+123456  54322 s  13580 s  2%     75%    98765.0 GiB  128.0 GiB  4321.0 GiB  97%
+
+RANK    NODE
+123456  gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2
+
+RANK    POD
+123456  digits-large-batch-2-gpu-workers-worker-9vxkq""",
     (of_ranks, 60): """\
 RANK  STEP    OWN      DATA%  COMM%  MEMORY     LIMIT
 7     1.01 s  0.253 s  2%     75%    103.0 GiB  128.0 GiB
@@ -162,17 +197,18 @@ def test_a_table_at_this_width(view: Callable[[int | None], str], width: int) ->
     assert view(width) == SNAPSHOTS[view, width]
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("view", [of_ranks, of_runs, of_runs_everywhere, of_trials, of_metrics])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("view", VIEWS)
 def test_every_name_and_number_is_whole(view: Callable[[int | None], str], width: int) -> None:
     in_one = view(None)
     assert set(view(width).split()) == set(in_one.split())
-    if (view, width) != (of_runs_everywhere, 60):  # the two names alone take 66
+    if view is not of_a_run and (view, width) != (of_runs_everywhere, 60):
+        # There a word is longer: the two names alone take 66.
         assert max(map(len, view(width).splitlines())) <= width
 
 
-@pytest.mark.parametrize("width", [None, 60, 80, 120])
-@pytest.mark.parametrize("view", [of_ranks, of_runs, of_runs_everywhere, of_trials, of_metrics])
+@pytest.mark.parametrize("width", [None, 60, 80, 120, 200])
+@pytest.mark.parametrize("view", VIEWS)
 def test_no_line_ends_in_spaces(view: Callable[[int | None], str], width: int | None) -> None:
     assert [line for line in view(width).splitlines() if line != line.rstrip()] == []
 
@@ -205,19 +241,63 @@ def test_a_pipe_gets_all_columns_in_one_table(server: Server) -> None:
 
 def test_a_terminal_gets_what_fits_into_it(server: Server, tmp_path: Path) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run())]
-    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
+    assert in_terminal(tmp_path, "ranks", "digits") == (0, of_ranks(80) + "\n")
+
+
+def test_top_shows_each_answer_until_the_run_ends(server: Server, tmp_path: Path) -> None:
+    first, second = a_run(), a_run()
+    second["status"]["progress"]["step"] = 2
+    ended = {**a_run(), "status": {"phase": "Succeeded", "progress": {"step": 3}}}
+    server.answers[f"{RUNS}/digits"] = [(200, first), (200, second), (200, ended)]
+    code, output = in_terminal(tmp_path, "top", "digits")
+    frames = output.split("digits-with-a-large-batch-and-a-long-name: ")[1:]
+    assert code == 0
+    shown = dict.fromkeys(frame.split("\n")[0].strip() for frame in frames)
+    assert list(shown) == ["Pending · step 1", "Pending · step 2", "Succeeded · step 3"]
+    assert views.ranks(RANKS, 80, places=False) in frames[0]
+    assert NODE not in output
+
+
+def test_top_ends_by_ctrl_c(server: Server, tmp_path: Path) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run())]
+    code, output = in_terminal(tmp_path, "top", "digits", stop_at="1023")
+    assert code == 0
+    assert "Traceback" not in output
+
+
+def test_a_pipe_gets_one_frame_of_top(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, a_run())]
+    code, output, errors = call("top", "digits")
+    assert (code, errors) == (0, "")
+    assert output.endswith(f"\n\n{views.ranks(RANKS, None, places=False)}\n")
+    assert [line for line in output.splitlines() if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_top_fits_in_one_table(width: int) -> None:
+    run = {**a_run(), "metadata": {"name": "digits"}}
+    frame = views.top(run, datetime(2026, 1, 4, tzinfo=UTC), width)
+    assert frame.count("RANK") == 1
+    assert max(map(len, frame.splitlines())) <= 80
+
+
+def in_terminal(tmp_path: Path, *arguments: str, stop_at: str = "\0") -> tuple[int, str]:
+    """Exit code and output of a command in a terminal of 80 columns; Ctrl-C after `stop_at`."""
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig"), "TERM": "xterm"}
     environment.pop("COLUMNS", None)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "trainingrun", "ranks", "digits"]
+    command = [sys.executable, "-m", "trainingrun", *arguments]
     with Popen(command, stdout=theirs, env=environment, stdin=theirs) as process:
         os.close(theirs)
         output = b""
         while piece := _read(ours):
             output += piece
+            if stop_at.encode() in output:
+                process.send_signal(signal.SIGINT)
+                stop_at = "\0"
     os.close(ours)
-    assert process.returncode == 0
-    assert output.decode().replace("\r\n", "\n") == of_ranks(80) + "\n"
+    return process.returncode, output.decode().replace("\r\n", "\n")
 
 
 def _read(terminal: int) -> bytes:

@@ -3,13 +3,15 @@
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.live import Live
+from rich.text import Text
 
 from ..local import LocalError
 from ..local.folder import latest_ranks, latest_sweep, root_of
@@ -55,6 +57,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("list")(list_runs)
     app.command()(get)
     app.command()(ranks)
+    app.command()(top)
     app.command()(sweep)
     app.command()(logs)
     app.command()(submit)
@@ -99,7 +102,7 @@ def get(
     with one_sentence():
         found = connect(context, namespace).run(name)
     if output is Format.TEXT:
-        typer.echo(views.details(found))
+        typer.echo(views.details(found, terminal_width()))
     else:
         _print_object(_without_managed_fields(found), output)
 
@@ -144,6 +147,24 @@ def ranks(
         typer.echo(needed, err=True)
     if run is not None and (rest := views.ranks_left_out(found, run["spec"])) is not None:
         typer.echo(rest, err=True)
+
+
+def top(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Show what each rank measures, renewed each second until the run ends; in a pipe once."""
+    with one_sentence():
+        answers = _answers(connect(context, namespace), name)
+        if not sys.stdout.isatty():
+            typer.echo(views.top(next(answers), datetime.now(), None))
+            return
+        with Live(auto_refresh=False) as live:
+            try:
+                for run in answers:
+                    frame = views.top(run, datetime.now(), terminal_width())
+                    live.update(Text(frame, overflow="fold"), refresh=True)
+                    if (run.get("status") or {}).get("phase") in ENDED:
+                        return
+            except KeyboardInterrupt:
+                raise typer.Exit(0) from None
 
 
 def sweep(
@@ -361,10 +382,35 @@ def _follow(kube: "Kube", name: str) -> None:
     Raises:
         CliError: it failed, or was deleted.
     """
+    shown: str | None = None
+    warned: set[str] = set()
+    for run in _answers(kube, name):
+        if (line := views.progress_line(run)) != shown:
+            shown = line
+            typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
+        for warning in views.warnings(run):
+            if is_new(warning, warned):
+                typer.echo(f"{datetime.now():%H:%M:%S} {name}: {plain(warning)}")
+        match (run.get("status") or {}).get("phase"):
+            case "Succeeded":
+                return
+            case "Failed":
+                raise CliError(f"{name} failed: {plain(views.failure(run))}")
+            case "Deleting":
+                raise CliError(
+                    f"{name} is deleted; finalizers hold the object: {views.finalizers(run)}"
+                )
+
+
+def _answers(kube: "Kube", name: str) -> Iterator[dict[str, Any]]:
+    """The run as it is now, again each second; an API server that is away is asked again.
+
+    Raises:
+        CliError: It is not there, was deleted, or the API server does not answer any more.
+    """
     from .kube import NotFoundError, UnreachableError
 
-    shown, answered_at = None, None
-    warned: set[str] = set()
+    answered_at = None
     while True:
         try:
             run = kube.run(name)
@@ -377,19 +423,5 @@ def _follow(kube: "Kube", name: str) -> None:
                 raise
         else:
             answered_at = time.monotonic()
-            if (line := views.progress_line(run)) != shown:
-                shown = line
-                typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
-            for warning in views.warnings(run):
-                if is_new(warning, warned):
-                    typer.echo(f"{datetime.now():%H:%M:%S} {name}: {plain(warning)}")
-            match (run.get("status") or {}).get("phase"):
-                case "Succeeded":
-                    return
-                case "Failed":
-                    raise CliError(f"{name} failed: {plain(views.failure(run))}")
-                case "Deleting":
-                    raise CliError(
-                        f"{name} is deleted; finalizers hold the object: {views.finalizers(run)}"
-                    )
+            yield run
         time.sleep(_POLL_INTERVAL_S)

@@ -12,7 +12,7 @@ from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
 from ..local import terminal_text
-from ..local.terminal_text import duration, gib, number, plain, size
+from ..local.terminal_text import duration, gib, number, plain, seconds, size
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.manifest import Manifest
@@ -49,7 +49,7 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int
     return terminal_text.table(heads, rows, width)
 
 
-def details(run: Run) -> str:
+def details(run: Run, width: int | None) -> str:
     """The whole status of one run, in two columns."""
     status = run.get("status") or {}
     rows: list[tuple[str, object]] = []
@@ -72,8 +72,8 @@ def details(run: Run) -> str:
     if slow:
         row(
             "slowest rank",
-            f"{slow['rank']}{_on(slow)}: {slow['ownSeconds']:.3g} s of its own in a step, the "
-            f"others' median is {slow['medianSeconds']:.3g} s",
+            f"{slow['rank']}{_on(slow)}: {seconds(slow['ownSeconds'])} of its own in a step, the "
+            f"others' median is {seconds(slow['medianSeconds'])}",
         )
     row("memory", _memory(progress.get("memory") or {}))
     for warning in progress.get("warnings") or []:
@@ -107,7 +107,7 @@ def details(run: Run) -> str:
         row("best trial", sweep.get("best"))
     result = status.get("result") or {}
     row("result", result.get("checkpointUri"))
-    return terminal_text.pairs(rows)
+    return terminal_text.pairs(rows, width)
 
 
 def finalizers(run: Run) -> str:
@@ -209,9 +209,16 @@ _RANK_GPU = "GPU%"
 """Share of the last minutes in which the GPUs of a rank computed, where one measures it."""
 
 
-def ranks(found: Sequence[Rank], width: int | None) -> str:
-    """One line per rank, as in status.progress.ranks; what is not known is left empty."""
+def ranks(found: Sequence[Rank], width: int | None, places: bool = True) -> str:
+    """One line per rank, as in status.progress.ranks; what is not known is left empty.
+
+    Args:
+        found: The ranks.
+        width: Columns of the terminal.
+        places: Whether to show where each one runs; the rest fits 80 columns.
+    """
     gpus = (_RANK_GPU,) if any("acceleratorShare" in rank for rank in found) else ()
+    place = _RANK_PLACE if places else ()
     rows = [
         (
             rank["rank"],
@@ -223,12 +230,28 @@ def ranks(found: Sequence[Rank], width: int | None) -> str:
             _gib(rank.get("limitBytes")),
             _gib(rank.get("bytesPerHour")),
             *(_share(rank.get("acceleratorShare")) for _ in gpus),
-            rank.get("node") or "",
-            rank.get("pod") or "",
+            *(rank.get(head.lower()) or "" for head in place),
         )
         for rank in found
     ]
-    return terminal_text.table((*_RANK_HEADS, *gpus, *_RANK_PLACE), rows, width)
+    return terminal_text.table((*_RANK_HEADS, *gpus, *place), rows, width)
+
+
+def top(run: Run, asked: datetime, width: int | None) -> str:
+    """A frame of `trainingrun top`: the run's progress, its ranks, and what is wrong."""
+    found = ((run.get("status") or {}).get("progress") or {}).get("ranks") or []
+    sentences = [
+        *warnings(run),
+        *filter(None, [ranks_without_steps(found), found and ranks_left_out(found, run["spec"])]),
+    ]
+    return "\n".join(
+        [
+            f"{asked:%H:%M:%S} {plain(run['metadata']['name'])}: {progress_line(run)}",
+            "",
+            ranks(found, width, places=False) if found else plain(why_no_ranks(run)),
+            *map(plain, sentences),
+        ]
+    )
 
 
 def ranks_left_out(found: Sequence[Rank], spec: Mapping[str, Any]) -> str | None:
@@ -267,7 +290,7 @@ def _own_seconds(rank: Rank) -> float | None:
 
 
 def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g} s"
+    return "" if value is None else seconds(value)
 
 
 def _share(share: float | None) -> str:

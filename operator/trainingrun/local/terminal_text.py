@@ -74,6 +74,11 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def seconds(value: float) -> str:
+    """Seconds with three digits, and never in powers of ten."""
+    return f"{value:.3g} s" if value < 99.95 else f"{value:.0f} s"
+
+
 def number(value: object) -> str:
     """A value with four digits, where it is a fraction."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -127,9 +132,37 @@ def table(
     )
 
 
-def pairs(rows: Iterable[tuple[str, object]]) -> str:
-    """Names and their values, a pair on each line."""
-    return _aligned([[name, plain(value)] for name, value in rows])
+_NARROWEST = 20
+"""Columns that a value needs beside its name to be wrapped there."""
+
+
+def pairs(rows: Iterable[tuple[str, object]], width: int | None = None) -> str:
+    """Names and their values, a pair on each line.
+
+    Args:
+        rows: Each with its name first.
+        width: Columns of the terminal: a value that is longer is continued below its beginning,
+            and broken between words alone; None: without a limit.
+    """
+    cells = [(name, plain(value)) for name, value in rows]
+    room = (width or 0) - max((cell_len(name) + _GAP for name, _ in cells), default=0)
+    lines: list[tuple[str, str]] = []
+    for name, value in cells:
+        parts = _wrapped(value, room) if room >= _NARROWEST else [value]
+        lines += zip([name, *[""] * (len(parts) - 1)], parts, strict=True)
+    return _aligned(lines)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most so many columns, where no word is longer."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and cell_len(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
