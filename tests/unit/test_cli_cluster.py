@@ -1,6 +1,8 @@
 """The commands about a cluster, against an HTTP server that answers as an API server would."""
 
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -456,18 +458,39 @@ def test_a_field_that_another_tool_set_is_named_with_what_to_do(
     )
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize("command", ["get", "checkpoints list", "logs --namespace team-a"])
-def test_the_shell_completes_the_names_of_runs(server: Server, command: str) -> None:
+def test_the_shell_completes_the_names_of_runs(server: Server, command: str, shell: str) -> None:
     other = {"metadata": {"name": "other", "namespace": "team-a"}}
     server.answers[RUNS] = [(200, {"items": [a_run("Running"), other]})]
     typed = f"trainingrun {command} di"
+    offered = completed(typed, shell)
+    assert "digits" in offered
+    assert "other" not in offered
+    server.answers.clear()
+    assert "digits" not in completed(typed, shell)
+
+
+def test_no_name_is_completed_where_the_cluster_does_not_answer(
+    server: Server, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes requests, and says nothing
+        config = tmp_path / "kubeconfig"
+        port = silent.getsockname()[1]
+        config.write_text(config.read_text().replace(str(server.port), str(port)))
+        began = time.monotonic()
+        assert completed("trainingrun get di", "bash") == ""
+        assert time.monotonic() - began < 15  # a request of other commands may take 30 s
+
+
+def completed(typed: str, shell: str) -> str:
+    """What a shell is told to offer after these words."""
     environment = {
-        "_TRAININGRUN_COMPLETE": "complete_bash",
+        "_TRAININGRUN_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": typed,
         "COMP_CWORD": str(typed.count(" ")),
+        "_TYPER_COMPLETE_ARGS": typed,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     result = CliRunner().invoke(app, [], prog_name="trainingrun", env=environment)
-    assert result.output.split() == ["digits"]
-    server.answers.clear()
-    result = CliRunner().invoke(app, [], prog_name="trainingrun", env=environment)
-    assert result.output.split() == []
+    return result.output.strip()

@@ -33,8 +33,9 @@ def generated() -> Mapping[Path, str]:
 
 
 def _template(text: str) -> str:
-    """The CRD as a template, with values crds.enabled and crds.keep."""
+    """The CRD as a template, with values crds.enabled and crds.keep, and the chart's labels."""
     keep = (
+        '  labels: {{- include "trainingrun.labels" . | nindent 4 }}\n'
         "{{- if .Values.crds.keep }}\n"
         "  annotations:\n"
         "    helm.sh/resource-policy: keep\n"

@@ -4,6 +4,7 @@ Each one fails with one sentence on stderr and an exit code.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,9 @@ from ..local.terminal_text import plain_lines
 if TYPE_CHECKING:
     from .kube import Kube
 
+
+_COMPLETION_TIMEOUT_S = 1.0
+"""How long a shell waits for the names of runs."""
 
 ENDED = (Phase.SUCCEEDED, Phase.FAILED)
 """Phases after which nothing happens to a run any more."""
@@ -91,14 +95,27 @@ def bucket_access(failed: str = "") -> Iterator[None]:
 
 
 def _run_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """TrainingRuns of the namespace that the line names so far, or with --local of this folder."""
+    """TrainingRuns of the namespace that the line names so far, or with --local of this folder.
+
+    None where the cluster does not answer soon: the shell waits for this at the key that is typed.
+    """
     found: list[str] = []
     if ctx.params.get("local"):
         found = [path.parent.name for path in Path("trainingrun-local").glob("*/latest.json")]
     else:
-        with contextlib.suppress(CliError):
-            kube = connect(ctx.params.get("context"), ctx.params.get("namespace"))
-            found = [run["metadata"]["name"] for run in kube.runs(everywhere=False)]
+        connect_to = ctx.params.get("context"), ctx.params.get("namespace")
+
+        def list_runs() -> None:
+            with contextlib.suppress(CliError):
+                runs = connect(*connect_to).runs(everywhere=False)
+                found.extend(run["metadata"]["name"] for run in runs)
+
+        from . import kube as kube  # not part of the wait
+
+        # Neither a name's resolution nor a kubeconfig's command for credentials has a timeout.
+        thread = threading.Thread(target=list_runs, daemon=True)
+        thread.start()
+        thread.join(_COMPLETION_TIMEOUT_S)
     return sorted(name for name in found if name.startswith(incomplete))
 
 

@@ -17,7 +17,7 @@ from kubernetes.stream.ws_client import WSClient
 from websocket import WebSocketBadStatusException
 
 from ..api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
-from ..cluster.bounded_json import shallow
+from ..cluster.bounded_json import loads, shallow
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
@@ -42,6 +42,10 @@ class UnreachableError(CliError):
 
 class NotFoundError(CliError):
     """The API server answers 404."""
+
+
+class ForbiddenError(CliError):
+    """The API server answers 401 or 403: what was asked for stays unknown."""
 
 
 class NoDriverLogError(CliError):
@@ -70,6 +74,60 @@ class Kube:
         self._client = _Client(settings)
         self._custom = client.CustomObjectsApi(self._client)
         self._core = client.CoreV1Api(self._client)
+
+    @property
+    def url(self) -> str:
+        """Where the API server is."""
+        return str(self._client.configuration.host)
+
+    def get(self, path: str, timeout_s: float = _TIMEOUT_S, **query: str) -> dict[str, Any]:
+        """What the API server answers at a path.
+
+        Raises:
+            NotFoundError: There is nothing.
+            ForbiddenError: It may not be read.
+            CliError: It cannot be read.
+        """
+        return self._request("GET", path, query, None, timeout_s)
+
+    def may(self, verb: str, group: str, resource: str) -> bool:
+        """Whether this user has a right in the default namespace.
+
+        Args:
+            verb: Such as `create`.
+            group: API group; "": the core.
+            resource: Such as `pods`, or `pods/log`.
+
+        Raises:
+            CliError: The API server does not say.
+        """
+        name, _, sub = resource.partition("/")
+        asked = {"verb": verb, "group": group, "resource": name, "subresource": sub}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {"namespace": self.namespace, **asked}},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        return bool(self._request("POST", path, {}, review, _TIMEOUT_S)["status"]["allowed"])
+
+    def _request(
+        self, method: str, path: str, query: Mapping[str, str], body: Any, timeout_s: float
+    ) -> dict[str, Any]:
+        request = self._client.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        with _one_sentence(path):
+            answer = self._client.call_api(*request, _request_timeout=timeout_s)
+            text = answer.read()
+            if not 200 <= answer.status <= 299:
+                raise ApiException(http_resp=answer)
+        return dict(loads(text))
 
     def runs(self, everywhere: bool) -> list[dict[str, Any]]:
         """The TrainingRuns of the namespace, or of all of them."""
@@ -313,6 +371,8 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
             raise NotFoundError(
                 f"{what}: not found; is the name right, and the operator installed?"
             ) from None
+        if error.status in (401, 403):
+            raise ForbiddenError(f"{what}: {_message(error)}") from None
         advice = after_conflict if error.status == 409 else ""
         raise CliError(f"{what}: {_message(error)}{advice}") from None
     except urllib3.exceptions.HTTPError as error:

@@ -1,7 +1,6 @@
 """`trainingrun …`, also `kubectl trainingrun …`."""
 
 import re
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
-from . import cluster_commands, manifest_files, result_commands, yaml_text
+from . import cluster_commands, installation, manifest_files, result_commands, yaml_text
 from .common import CliError, File, one_sentence, print_error, wide_console
 
 app = typer.Typer(
@@ -33,10 +32,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            typer.echo(f"trainingrun {version('trainingrun')}")
-        except PackageNotFoundError:
-            typer.echo("trainingrun, not installed: run from its source")
+        typer.echo(f"trainingrun {installation.own_version()}")
         raise typer.Exit
 
 
@@ -150,3 +146,4 @@ def render(
 
 cluster_commands.add_to(app)
 result_commands.add_to(app)
+installation.add_to(app)
