@@ -2,9 +2,11 @@
 
 import base64
 import itertools
+import json
 from collections.abc import Callable
 
 import pytest
+from typer.testing import CliRunner
 
 from support.operators import (
     OPERATOR_NAMESPACE,
@@ -14,6 +16,7 @@ from support.operators import (
     settings_for,
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cli.main import app
 from trainingrun.cluster.api_client import Connection
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.tokens import KEY_SECRET, Tokens
@@ -96,3 +99,37 @@ def grant(apiserver, user):
         return lambda: apiserver.request("DELETE", apiserver.path(binding)) and None
 
     return give
+
+
+@pytest.fixture
+def call_as(apiserver, namespace, tmp_path, monkeypatch):
+    """Calls the command line as a service account with these rules in the test's namespace."""
+
+    def call(rules: list[dict], *arguments: str) -> tuple[int, str, str]:
+        metadata = {"name": f"caller-{len(list(tmp_path.iterdir()))}", "namespace": namespace}
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+        role = {"apiVersion": RBAC, "kind": "Role", "metadata": metadata, "rules": rules}
+        group = RBAC.partition("/")[0]
+        binding = {
+            "apiVersion": RBAC,
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": metadata["name"]},
+            "subjects": [{"kind": "ServiceAccount", **metadata}],
+        }
+        for manifest in (account, role, binding):
+            apiserver.create(manifest)
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        answer = apiserver.request("POST", f"{apiserver.path(account)}/token", request)
+        config = json.loads(apiserver.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": answer["status"]["token"]}
+        path = tmp_path / metadata["name"]
+        path.write_text(json.dumps(config))
+        location = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+        monkeypatch.setattr(location, str(path))
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        result = CliRunner().invoke(app, [*arguments, "-n", namespace])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result.exit_code, result.stdout, result.stderr
+
+    return call

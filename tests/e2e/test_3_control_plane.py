@@ -3,7 +3,11 @@
 One run goes through all of it. Each test leaves it as it found it.
 """
 
+import json
+import signal
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -11,6 +15,7 @@ import pytest
 
 from e2e import installing, network, outages
 from e2e.cluster import NAMESPACE, SYSTEM, namespace
+from e2e.command_line import started, trainingrun
 from e2e.kube import wait_for
 from e2e.long_run import LongRun
 from e2e.report import Row
@@ -66,6 +71,39 @@ def test_only_operators_in_their_namespaces_reach_a_run(long_run: LongRun):
         for where, component in REACHED:
             kubectl.within(where).delete("pod", f"e2e-{component}")
         kubectl.delete("namespace", OUTSIDE)
+
+
+def test_the_command_line_reaches_into_the_pods(long_run: LongRun):
+    run, kubectl = long_run.run, long_run.run.kubectl
+    ranks = wait_for(
+        "ranks in the status",
+        lambda: run.status().get("progress", {}).get("ranks"),
+        timeout=60,
+        instead=run.sentence,
+    )
+    pods = {row["rank"]: row["pod"] for row in ranks}
+    assert set(pods.values()) == set(run.workers())
+    for rank, pod in pods.items():
+        words = ("shell", run.name, f"--rank={rank}", "--", "printenv", "POD_NAME")
+        assert trainingrun(kubectl, *words) == f"{pod}\n"
+    assert "Node status" in trainingrun(kubectl, "shell", run.name, "--", "ray", "status")
+    assert trainingrun(kubectl, "top", run.name).count("GiB") >= len(pods)
+
+    token = run.ray_token()
+    with started(kubectl, "dashboard", run.name, "--no-browser") as dashboard:
+        line = dashboard.stdout.readline()
+        link = next(word for word in line.split() if word.startswith("http"))
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        assert b"url=/" in browser.open(link, timeout=20).read()
+        root = link.partition("/trainingrun/")[0]
+        jobs = json.load(browser.open(f"{root}/api/jobs/", timeout=20))
+        assert [job["status"] for job in jobs] == ["RUNNING"]
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"{root}/api/jobs/", timeout=20)
+        dashboard.send_signal(signal.SIGINT)
+        output, errors = dashboard.communicate(timeout=60)
+    assert dashboard.returncode == 0, errors
+    assert token not in line + output + errors
 
 
 def test_the_operator_is_replaced_while_the_attempt_is_old(long_run: LongRun):

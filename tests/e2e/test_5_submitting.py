@@ -1,15 +1,14 @@
 """`trainingrun submit` from this machine: pods train the folder's code, also after a loss."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from e2e import live_source
-from e2e.cluster import CREDENTIALS, LIVE_SOURCE, ROOT, TestCluster
+from e2e.cluster import CREDENTIALS, LIVE_SOURCE, TestCluster
+from e2e.command_line import trainingrun
 from e2e.kube import Kubectl, wait_for
 from e2e.runs import Run, specification
 from support.packages import wheel
@@ -49,25 +48,12 @@ def bucket_on_this_machine(kubectl: Kubectl) -> Iterator[str]:
 
 def submit(kubectl: Kubectl, folder: Path) -> str:
     """What the command prints."""
-    roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
     with bucket_on_this_machine(kubectl) as endpoint:
-        done = subprocess.run(
-            [
-                sys.executable, "-c", "from trainingrun.cli.main import app; app()", "submit",
-                "run.yaml", "--code=.", "--requirements=requirements.txt", "--no-watch",
-                f"--namespace={kubectl.namespace}", f"--endpoint={endpoint}",
-            ],
-            cwd=folder,
-            env={
-                **os.environ, **CREDENTIALS, "PYTHONPATH": roots, "AWS_REGION": "us-east-1",
-                "KUBECONFIG": str(kubectl.kubeconfig),
-            },
-            capture_output=True,
-            text=True,
-            timeout=120,
+        return trainingrun(
+            kubectl, "submit", "run.yaml", "--code=.", "--requirements=requirements.txt",
+            "--no-watch", f"--endpoint={endpoint}",
+            folder=folder, AWS_REGION="us-east-1", **CREDENTIALS,
         )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def a_project(folder: Path) -> Path:

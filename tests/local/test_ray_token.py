@@ -5,8 +5,10 @@ puts into the pods.
 """
 
 import contextlib
+import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +25,7 @@ from typing import Any
 import pytest
 
 from support.ports import free_ports
+from trainingrun.cli.dashboard_proxy import Proxy, serving
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "training_images" / "bin" / "trainingrun-node"
@@ -141,6 +144,39 @@ def test_without_the_token_nobody_submits_a_job(head: Head):
     job = {"entrypoint": "true", "submission_id": "foreign"}
     assert head.ask("/api/jobs/", None, job)[0] == 401
     assert [one["submission_id"] for one in head.ask("/api/jobs/", TOKEN)[1]] == []
+
+
+def test_a_browser_that_has_opened_the_link_sees_the_dashboard_and_nobody_else(head: Head):
+    with serving(Proxy(0, head.dashboard, TOKEN)) as proxy:
+        port = proxy.server_port
+
+        def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str, Any]:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            with contextlib.closing(connection):
+                connection.request(method, path, headers=headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read().decode(), answer.headers
+
+        assert ask("/api/version")[0] == 403
+        assert ask("/api/version", Cookie="trainingrun-1=a; é")[0] == 403
+        link = proxy.link().removeprefix(f"http://127.0.0.1:{port}")
+        status, page, headers = ask(link)
+        assert status == 200
+        assert "url=/" in page
+        cookie = headers["Set-Cookie"].split(";")[0]
+        assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+        assert ask(link)[0] == 403, "it was opened before"
+        assert ask(link, Cookie=cookie)[0] == 403
+
+        browser = {"Cookie": f"other=1; {cookie}", "User-Agent": "Mozilla/5.0"}
+        assert json.loads(ask("/nodes?view=summary", **browser)[1])["result"]
+        assert ask("/api/jobs/", "HEAD", **browser)[:2] == (200, "")
+        assert ask("/api/jobs/", "POST", **browser)[0] == 501
+        index = ask("/", **browser)[1]
+        script = re.findall(r'src="(?:\.)?(/static/js/[^"]+)"', index)[0]
+        assert len(ask(script, **browser)[1]) > 100_000
+        seen = "".join(str(ask(path, **browser)) for path in ("/", "/api/version", "/logs", link))
+        assert TOKEN not in seen
 
 
 def test_the_kubelets_probe_and_the_init_container_need_no_token(head: Head):

@@ -1,5 +1,6 @@
 """The Kubernetes client of the command line: kubeconfig, synchronous, errors in one sentence."""
 
+import base64
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
@@ -240,31 +241,71 @@ class Kube:
     def head_pod(self, run: Mapping[str, Any]) -> str:
         """Name of the newest head pod of a TrainingRun.
 
-        It is controlled by the RayCluster that the operator found by the chain of owners, and whose
-        UID is in the status: whoever may create pods can label one like a run's head.
+        Raises:
+            NotFoundError: It has none now.
+        """
+        return pod_status.name(self.head(run))
+
+    def head(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """The newest head pod of a TrainingRun.
 
         Raises:
             NotFoundError: It has none now.
         """
+        own = self.pods(run, names.HEAD)
+        if not own:
+            raise NotFoundError(
+                f"{run['metadata']['name']} has no head pod now: it has not started, or it has "
+                "ended and its log was deleted with the pod"
+            )
+        return max(own, key=pod_status.creation_text)
+
+    def pods(self, run: Mapping[str, Any], role: str = "") -> list[dict[str, Any]]:
+        """The pods of a TrainingRun's RayCluster, of one role or of both.
+
+        They are controlled by the RayCluster that the operator found by the chain of owners, and
+        whose UID is in the status: whoever may create pods can label one like a run's.
+        """
         name = run["metadata"]["name"]
         ray_cluster = Bookkeeping.read((run.get("status") or {}).get("seen") or {}).ray_cluster
-        labels = f"{names.RUN_LABEL}={name},{names.ROLE_LABEL}={names.HEAD}"
+        labels = f"{names.RUN_LABEL}={name}" + (f",{names.ROLE_LABEL}={role}" if role else "")
         with _one_sentence(f"the pods of {name}"):
             found = self._core.list_namespaced_pod(
                 self.namespace, label_selector=labels, _request_timeout=_TIMEOUT_S
             )
-        pods = self._client.sanitize_for_serialization(found)["items"]
-        own = [
+        return [
             pod
-            for pod in pods
+            for pod in self._client.sanitize_for_serialization(found)["items"]
             if ray_cluster and pod_status.controller_uid(pod, "RayCluster") == ray_cluster
         ]
-        if not own:
-            raise NotFoundError(
-                f"{name} has no head pod now: it has not started, or it has ended and its log was "
-                "deleted with the pod"
+
+    def ray_token(self, head: Mapping[str, Any]) -> str | None:
+        """The token of the Ray of a head pod; None: it needs none.
+
+        Raises:
+            CliError: It may not be read.
+        """
+        reference = _token_reference(head)
+        if reference is None:
+            return None
+        secret, key = reference["name"], reference["key"]
+        try:
+            found = self._core.read_namespaced_secret(
+                secret, self.namespace, _request_timeout=_TIMEOUT_S
             )
-        return pod_status.name(max(own, key=pod_status.creation_text))
+        except ApiException as error:
+            missing = (
+                f"; ask for the verb get of secrets in namespace {self.namespace}, or of {secret} "
+                "alone"
+            )
+            advice = missing if error.status == 403 else ""
+            raise CliError(f"Ray's token cannot be read: {_message(error)}{advice}") from None
+        except urllib3.exceptions.HTTPError as error:
+            raise _unreachable(error) from None
+        try:
+            return base64.b64decode((found.data or {})[key], validate=True).decode("ascii")
+        except (KeyError, ValueError):
+            raise CliError(f"Secret {secret} holds no usable {key}") from None
 
     def driver_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
         """The driver's log in a head pod, in pieces.
@@ -334,6 +375,17 @@ class Kube:
                 yield piece.decode(errors="replace")
 
 
+def _token_reference(head: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """What KubeRay has put into the head's environment."""
+    for container in head["spec"]["containers"]:
+        for variable in container.get("env") or []:
+            source = (variable.get("valueFrom") or {}).get("secretKeyRef")
+            if variable["name"] == "RAY_AUTH_TOKEN" and source:
+                found: Mapping[str, str] = source
+                return found
+    return None
+
+
 def _configure(context: str | None) -> str | None:
     """Sets the client up as kubectl would; the namespace that this names."""
     try:
@@ -376,8 +428,12 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
         advice = after_conflict if error.status == 409 else ""
         raise CliError(f"{what}: {_message(error)}{advice}") from None
     except urllib3.exceptions.HTTPError as error:
-        reason = getattr(error, "reason", None) or error
-        raise UnreachableError(f"the cluster does not answer: {reason}") from None
+        raise _unreachable(error) from None
+
+
+def _unreachable(error: urllib3.exceptions.HTTPError) -> UnreachableError:
+    reason = getattr(error, "reason", None) or error
+    return UnreachableError(f"the cluster does not answer: {reason}")
 
 
 def _message(error: ApiException) -> str:

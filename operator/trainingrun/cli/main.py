@@ -11,7 +11,14 @@ from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
-from . import cluster_commands, installation, manifest_files, result_commands, yaml_text
+from . import (
+    cluster_commands,
+    installation,
+    manifest_files,
+    pod_commands,
+    result_commands,
+    yaml_text,
+)
 from .common import CliError, File, one_sentence, print_error, wide_console
 
 app = typer.Typer(
@@ -145,5 +152,6 @@ def render(
 
 
 cluster_commands.add_to(app)
+pod_commands.add_to(app)
 result_commands.add_to(app)
 installation.add_to(app)

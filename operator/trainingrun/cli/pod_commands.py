@@ -1,0 +1,173 @@
+"""What reaches into the pods of a run: a shell, and Ray's dashboard. Both call kubectl."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import webbrowser
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..local.terminal_text import counted, plain
+from ..rendering import names
+from . import views
+from .common import CliError, Context, Name, Namespace, connect, one_sentence
+from .dashboard_proxy import Proxy, serving
+
+if TYPE_CHECKING:
+    from .kube import Kube
+
+_DASHBOARD_PORT = 8265
+_SHELL = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(dashboard)
+    app.command()(shell)
+
+
+def dashboard(
+    name: Name,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")
+    ] = True,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of this machine.", show_default="a free one")
+    ] = 0,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Open Ray's dashboard of a TrainingRun that has a head now, until Ctrl-C."""
+    with one_sentence():
+        kube = connect(context, namespace)
+        head = kube.head(kube.run(name))
+        pod, token = str(head["metadata"]["name"]), kube.ray_token(head)
+        with (
+            _forwarded(_kubectl(kube, context), pod) as (upstream, output),
+            serving(_proxy(port, upstream, token)) as proxy,
+        ):
+            typer.echo(f"Ray's dashboard of {name}: {proxy.link()}")
+            typer.echo("One browser can open it, once; Ctrl-C ends it.", err=True)
+            if browser and not webbrowser.open(proxy.link()):
+                typer.echo("No browser is found here: open the address yourself.", err=True)
+            try:
+                said = _last_line(output)
+            except KeyboardInterrupt:
+                raise typer.Exit(0) from None
+        raise CliError(
+            f"the connection to pod {pod} has ended{said}; run this again when {name} has a head"
+        )
+
+
+def _proxy(port: int, upstream: int, token: str | None) -> Proxy:
+    try:
+        return Proxy(port, upstream, token)
+    except OSError as error:
+        raise CliError(
+            f"port {port} of this machine cannot be used ({error.strerror}); name another --port"
+        ) from None
+
+
+@contextlib.contextmanager
+def _forwarded(kubectl: list[str], pod: str) -> Iterator[tuple[int, Iterator[str]]]:
+    """A port of 127.0.0.1 that leads to the dashboard, and what kubectl prints until it ends."""
+    command = [*kubectl, "port-forward", "--address=127.0.0.1", f"pod/{pod}", f":{_DASHBOARD_PORT}"]
+    # Whoever ends this command ends kubectl, too.
+    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            output = iter(process.stdout or ())
+            said = next(output, "it says nothing")  # Forwarding from 127.0.0.1:40123 -> 8265
+            if not said.startswith("Forwarding from "):
+                raise CliError(f"kubectl cannot reach pod {pod}: {plain(said)}")
+            yield int(said.split()[2].rpartition(":")[2]), output
+        finally:
+            process.terminate()
+            signal.signal(signal.SIGTERM, former)
+
+
+def _last_line(output: Iterator[str]) -> str:
+    """The last line that is no message about a connection, after a colon; else nothing."""
+    last = ""
+    for line in output:
+        last = last if line.startswith("Handling connection") else line
+    return f": {plain(last)}" if last.strip() else ""
+
+
+def shell(
+    name: Name,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="Command, after --.", show_default="bash, else sh"),
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Number of the rank.", show_default="the head")
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Open a shell, or run a command, in the pod of a rank; as `kubectl exec` does."""
+    with one_sentence():
+        kube = connect(context, namespace)
+        run = kube.run(name)
+        if rank is None:
+            pod, container = str(kube.head(run)["metadata"]["name"]), names.HEAD_CONTAINER
+        else:
+            pod, container = _pod_of(kube, run, rank), names.WORKER_CONTAINER
+        kubectl = _kubectl(kube, context)
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    words = ["exec", "-it" if terminal else "-i", pod, f"--container={container}", "--"]
+    # kubectl takes the place of this process: signals, the terminal's size, the exit code.
+    os.execv(kubectl[0], [*kubectl, *words, *(command or _SHELL)])  # noqa: S606 - as the user
+
+
+def _pod_of(kube: "Kube", run: dict[str, Any], rank: int) -> str:
+    """Name of the pod in which the rank runs now.
+
+    Raises:
+        CliError: It is not known, or gone.
+    """
+    name, status = run["metadata"]["name"], run.get("status") or {}
+    rows = (status.get("progress") or {}).get("ranks") or []
+    if not rows:
+        raise CliError(views.why_no_ranks(run))
+    workers = run["spec"].get("workers", {}).get("count", 1)
+    if rank >= workers:
+        raise CliError(f"{name} has no rank {rank}: it has {counted(workers, 'rank')}, from 0")
+    pods = {row["rank"]: row.get("pod") for row in rows}
+    if rank not in pods:
+        known = str(views.ranks_left_out(rows, run["spec"])).rstrip(".")
+        raise CliError(f"the status does not have the pod of rank {rank}: {known}")
+    if not pods[rank]:
+        raise CliError(f"rank {rank} of {name} does not say in which pod it runs")
+    if pods[rank] not in {pod["metadata"]["name"] for pod in kube.pods(run)}:
+        raise CliError(
+            f"rank {rank} of {name} ran in pod {pods[rank]}, which is gone; {name} is "
+            f"{status.get('phase')}: try again when it trains"
+        )
+    return str(pods[rank])
+
+
+def _kubectl(kube: "Kube", context: str | None) -> list[str]:
+    """The command kubectl, for the same cluster and namespace.
+
+    Raises:
+        CliError: It is not installed.
+    """
+    found = shutil.which("kubectl")
+    if found is None:
+        raise CliError("kubectl is not found on PATH; this command needs it")
+    chosen = [f"--context={context}"] if context else []
+    return [found, *chosen, f"--namespace={kube.namespace}"]

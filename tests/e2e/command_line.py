@@ -1,0 +1,47 @@
+"""The command line on this machine, with the test cluster's kubeconfig."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .cluster import ROOT
+from .kube import CommandError, Kubectl
+
+_ENTRY = "from trainingrun.cli.main import app; app()"
+
+
+def started(
+    kubectl: Kubectl, *words: str, folder: Path | None = None, **env: str
+) -> "subprocess.Popen[str]":
+    """`trainingrun <words>` in the namespace of `kubectl`, as a process that has begun."""
+    name, *rest = words
+    roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
+    return subprocess.Popen(
+        [sys.executable, "-c", _ENTRY, name, f"--namespace={kubectl.namespace}", *rest],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": roots, "KUBECONFIG": str(kubectl.kubeconfig), **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def trainingrun(
+    kubectl: Kubectl, *words: str, folder: Path | None = None, timeout: float = 120, **env: str
+) -> str:
+    """Run `trainingrun <words>`; its stdout.
+
+    Raises:
+        CommandError: it failed or took longer.
+    """
+    with started(kubectl, *words, folder=folder, **env) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise CommandError(f"trainingrun {' '.join(words)}: not done in time") from error
+    if process.returncode:
+        raise CommandError(f"trainingrun {' '.join(words)}: {errors[-2000:]}")
+    return output
