@@ -6,7 +6,7 @@ from pathlib import Path
 from support.framework_runs import Journal, disturb, undisturbed
 from support.local_runs import Run
 
-SCRIPT = Path(__file__).parent / "scripts" / "transformers_script.py"
+SCRIPTS = Path(__file__).parent / "scripts"
 EPOCHS, STEPS = 3, 23
 """Of the example; STEPS are those of an epoch, of two batches each."""
 
@@ -24,10 +24,24 @@ def test_no_step_is_lost_and_no_bit_is_different_with_a_session(
     assert run.metrics()["weights_sha256"] == whole("weights_sha256")
 
 
+def test_a_rank_that_dies_before_a_step_is_logged_costs_no_step(
+    a_run: Callable[..., Run], journal: Journal, tmp_path: Path
+) -> None:
+    whole = undisturbed(a_run("transformers", epochs=1), journal)
+
+    journal.clear()
+    script = SCRIPTS / "transformers_dies_before_log.py"
+    run = a_run(script=script, epochs=1, died=str(tmp_path / "died"))
+    assert run.drive() == 0, run.log()
+    assert (tmp_path / "died").exists()
+    assert sorted(journal.steps()) == list(range(1, STEPS + 1))
+    assert run.metrics()["weights_sha256"] == whole("weights_sha256")
+
+
 def test_an_unmodified_script_resumes_from_what_rays_callback_has_reported(
     a_run: Callable[..., Run], journal: Journal
 ) -> None:
-    run = a_run(script=SCRIPT, epochs=8)
+    run = a_run(script=SCRIPTS / "transformers_script.py", epochs=8)
     noticed, killed = disturb(run, journal, "transformers, unmodified", kill_at=20, notice_at=50)
     assert killed < 15
     assert noticed <= 15

@@ -94,6 +94,15 @@ class _SessionTrainer:
         self._epoch = epoch
         super()._run_epoch(**given)  # type: ignore[misc]
 
+    def _maybe_log_save_evaluate(self: Any, *given: Any, **named: Any) -> None:
+        # The ranks exchange their losses for the log, and a lost one is waited for there. What an
+        # evaluation changes, such as the best metric, is part of the step, and so is a stop.
+        control = self.control
+        more = control.should_evaluate or control.should_save or control.should_training_stop
+        if control.should_log and not (more or control.should_epoch_stop):
+            self.session.note_computed()
+        super()._maybe_log_save_evaluate(*given, **named)  # type: ignore[misc]
+
     def _load_rng_state(self: Any, checkpoint: str | None) -> None:
         if checkpoint != _RESTORED:  # the session has restored it
             super()._load_rng_state(checkpoint)  # type: ignore[misc]

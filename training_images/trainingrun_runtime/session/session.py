@@ -15,6 +15,7 @@ checkpoint of its last step is.
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -177,6 +178,19 @@ class Session:
         step. Later loops do none.
         """
         self._requests.stop()
+
+    def note_computed(self) -> None:
+        """What is left of the step under way changes nothing that a checkpoint holds.
+
+        Called before what may wait for a rank that is lost meanwhile, such as an exchange of logs:
+        this rank can then save the step, though its end is not reached.
+        """
+        progress = self._progress
+        if progress.loops.in_step:
+            position = replace(progress.position, step=progress.step + 1)
+            under_way = self._context.consensus.under_way()
+            # The step's seconds count at its end.
+            self.noted_steps.note(position, progress.metrics, under_way, step_s=0.0)
 
     def epochs(self, total: int) -> Iterator[int]:
         """The numbers of the epochs still to be done, from the restored one to `total` - 1.
