@@ -357,7 +357,6 @@ class Session:
         progress.step += 1
         step_s = time.monotonic() - self._step_began
         progress.productive += step_s
-        saving.interval.cost.stepped(step_s, saving.uploading)
         self._report_step()
         started = time.monotonic()
         saving.try_out()
