@@ -11,7 +11,7 @@ from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import KeptState, SmallState, restorable
 from trainingrun_runtime.survivors import last_step
-from trainingrun_runtime.survivors.last_step import KeptSteps
+from trainingrun_runtime.survivors.last_step import LastStep
 from trainingrun_runtime.survivors.noted_steps import GradientExchange, NotedSteps
 from trainingrun_runtime.survivors.watched_tensors import NotCovered, NotWhole
 from trainingrun_runtime.worker.step_consensus import StepValues
@@ -57,11 +57,15 @@ class Counter(SmallState):
         self.number = state["number"]
 
 
+def steps_of(objects: Mapping[str, Any]) -> LastStep:
+    return LastStep(objects, 0, AccumulatedGradients([]))
+
+
 class Training:
     def __init__(self, kind: type[Growing] = Growing) -> None:
         self.thing, self.counter = kind(), Counter()
         self.finished: dict[int, bool] = {}
-        self.steps = KeptSteps(restorable({"thing": self.thing, "counter": self.counter}))
+        self.steps = steps_of(restorable({"thing": self.thing, "counter": self.counter}))
 
     def step(self, finished: bool = True) -> None:
         """One more, which all ranks have finished, or not."""
@@ -109,7 +113,7 @@ def test_no_more_states_are_kept_than_take_no_memory(kind: type[Growing]) -> Non
             training.steps.noted()
     else:
         assert training.handed_out() == state_after(3)
-        with pytest.raises(NotWhole, match="step 2 is no longer one of the last"):
+        with pytest.raises(NotWhole, match="step 2 is no longer the last one"):
             training.steps.take(2)
 
 
@@ -124,7 +128,7 @@ def test_a_state_is_made_once_for_its_digest_and_for_the_checkpoint() -> None:
 
             return state
 
-    training.steps = KeptSteps({"thing": Noticed()})
+    training.steps = steps_of({"thing": Noticed()})
     training.step()
     training.steps.fingerprint(training.steps.noted())
     training.handed_out()

@@ -575,9 +575,8 @@ def test_a_step_that_the_gpu_has_not_finished_is_not_offered(
 
     monkeypatch.setattr(module, "GPU_S", 0.05)
     training, event = Training(), Event()
-    noted = training.last._noted
-    assert noted is not None
-    training.last._noted = noted._replace(event=event)
+    (noted,) = training.last._noted
+    training.last._noted = (noted._replace(event=event),)
     with pytest.raises(NotWhole, match="the GPU has not finished step 2"):
         training.last.noted()
     event.over = True

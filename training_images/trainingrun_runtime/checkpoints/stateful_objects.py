@@ -46,7 +46,7 @@ class KeptState:
     """Base of objects with `state_dict` that can return the state of an earlier step later on.
 
     Where all objects of a session are such ones, or small, a rank can save the last step for a lost
-    one: see `last_step.KeptSteps`.
+    one: see `last_step.LastStep`.
     """
 
     keeps_former = False

@@ -5,7 +5,7 @@ one of them is lost, the others still hold it, unless they have changed it since
 after every step would cost too much, so the end of a step notes only what shows a later change (see
 `watched_tensors`), and which optimizers have begun a step. What is small is copied.
 
-Objects of other frameworks return their states later by themselves (`KeptSteps`): JAX's arrays
+Objects of other frameworks return their states later by themselves (`KeptState`): JAX's arrays
 never change, and a round of boosting adds trees to the former ones. Nothing large is copied either.
 """
 
@@ -72,6 +72,10 @@ class Taken(NamedTuple):
 class LastStep:
     """Notes the end of each step, and hands out its state as long as nothing has changed it.
 
+    Where that takes no memory, the step before the last one is kept too: it is needed where a rank
+    dies between its last exchange in a step and the step's end. Then it is not known whether that
+    rank has asked to stop.
+
     Notes are made by the thread that trains; the others are called by another one.
 
     Args:
@@ -81,7 +85,7 @@ class LastStep:
         replicated: names of models whose buffers are taken from rank 0 before each forward pass.
 
     Raises:
-        NotCovered: one of the objects may change without notice.
+        NotCovered: one of the objects may change without notice, or cannot return a former state.
     """
 
     def __init__(
@@ -102,18 +106,22 @@ class LastStep:
             elif isinstance(thing, Optimizer):
                 self._optimizers[name] = thing
             else:
-                _require_small(name, thing)
+                _require_kept_or_small(name, thing)
                 self._small[name] = thing
-        if not self._optimizers:
+        kept = [thing for thing in self._small.values() if isinstance(thing, KeptState)]
+        for name in (*self._models, *self._optimizers) if kept else ():
+            raise NotCovered(f"{name} is a {type(objects[name]).__name__}")
+        if not kept and not self._optimizers:
             raise NotCovered("the session has no optimizer")
+        self._length = 2 if kept and all(thing.keeps_former for thing in kept) else 1
         self._watched = WatchedTensors(self._models, self._optimizers)
-        self._noted: Noted | None = None
+        self._noted: tuple[Noted, ...] = ()
         self._reason = "no step was noted yet"
         self._time = NoteTime()
 
     def close(self) -> None:
         """Note no further step."""
-        self._noted = None
+        self._noted = ()
 
     def note(
         self,
@@ -134,10 +142,10 @@ class LastStep:
         if self._gradients.wait():
             # What was noted before them stays: nothing has changed it where no optimizer has begun
             # a step, and a run that begins there computes them again.
-            if self._noted is None or self._noted.begun != self._gradients.begun:
-                self._noted, self._reason = None, "gradients are accumulated over several steps"
+            if not self._noted or self._noted[-1].begun != self._gradients.begun:
+                self._noted, self._reason = (), "gradients are accumulated over several steps"
             return
-        self._noted = None  # before the copies are overwritten
+        former, self._noted = self._noted, ()  # before the copies are overwritten
         if self._time.used_up:
             self._reason = TOO_LONG
             return
@@ -150,38 +158,40 @@ class LastStep:
         if self._watched.gpu is not None:
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self._watched.gpu))
-        self._noted = Noted(
+        noted = Noted(
             position,
             metrics,
             agreed_position,
-            {name: _small_state(name, thing) for name, thing in self._small.items()},
+            {name: _state_of_now(name, thing) for name, thing in self._small.items()},
             versions,
             self._gradients.begun,
             {name: settings(optimizer) for name, optimizer in self._optimizers.items()},
             {name: present(optimizer) for name, optimizer in self._optimizers.items()},
             event,
         )
+        self._noted = (*former, noted)[-self._length :]
         self._time.noted()
 
     def noted(self) -> Noted:
-        """The last step, its position agreed_position.
+        """The last step that all ranks have finished, its position agreed_position.
 
         Raises:
-            NotWhole: its state was changed since, or not all ranks have finished the step.
+            NotWhole: its state was changed since, or there is no such step.
         """
-        noted = self._noted
-        if noted is None:
+        kept = self._noted
+        for noted in kept[::-1]:
+            self._compare(noted)
+            if noted.event is not None and not _is_over(noted.event):
+                # All that follows would wait for a collective of this step, which hangs.
+                raise NotWhole(f"the GPU has not finished step {noted.position.step}")
+            position = noted.agreed_position()
+            if position is not None:
+                with self._beside_training(noted.event):
+                    self._require_untouched(noted)
+                return noted._replace(position=position)
+        if not kept:
             raise NotWhole(self._reason)
-        self._compare(noted)
-        if noted.event is not None and not _is_over(noted.event):
-            # All that follows would wait for a collective of this step, which hangs.
-            raise NotWhole(f"the GPU has not finished step {noted.position.step}")
-        position = noted.agreed_position()
-        if position is None:
-            raise NotWhole(f"another rank has not finished step {noted.position.step}")
-        with self._beside_training(noted.event):
-            self._require_untouched(noted)
-        return noted._replace(position=position)
+        raise NotWhole(f"another rank has not finished step {kept[-1].position.step}")
 
     def fingerprint(self, noted: Noted) -> int:
         """A digest of what is small: survivors whose digests differ do not hold the same state."""
@@ -205,8 +215,8 @@ class LastStep:
         Raises:
             NotWhole: it is no longer the last step, or its state was changed since.
         """
-        noted = self._noted
-        if noted is None or noted.position.step != step:
+        noted = next((one for one in self._noted if one.position.step == step), None)
+        if noted is None:
             raise NotWhole(f"step {step} is no longer the last one")
         self._compare(noted)
         with self._beside_training(noted.event):
@@ -223,13 +233,15 @@ class LastStep:
         return [name for name in self._models if name in self._replicated]
 
     def _compare(self, noted: Noted) -> None:
-        if noted is not self._noted:
-            raise NotWhole(f"step {noted.position.step} is no longer the last one")
+        self._require_kept(noted)
         if noted.begun != self._gradients.begun:
             raise NotWhole("an optimizer has begun the next step")
         if self._watched.versions() != noted.versions:
             raise NotWhole("parameters, or an optimizer's state, were changed since the last step")
-        if noted is not self._noted:  # once more: a whole step may have been noted in between
+        self._require_kept(noted)  # once more: a whole step may have been noted in between
+
+    def _require_kept(self, noted: Noted) -> None:
+        if all(noted is not one for one in self._noted):
             raise NotWhole(f"step {noted.position.step} is no longer the last one")
 
     def _require_untouched(self, noted: Noted) -> None:
@@ -263,92 +275,7 @@ class LastStep:
         return noted.small[name]()
 
 
-class KeptSteps:
-    """Notes the end of each step, and hands out its state.
-
-    Notes are made by the thread that trains; the others are called by another one.
-
-    Args:
-        objects: everything that a checkpoint holds.
-
-    Raises:
-        NotCovered: one of the objects can neither return a former state nor is small.
-    """
-
-    def __init__(self, objects: Mapping[str, Stateful]) -> None:
-        self._objects = objects
-        every_former = True
-        for name, thing in objects.items():
-            if isinstance(thing, KeptState):
-                thing.kept()
-                every_former = every_former and thing.keeps_former
-            else:
-                _require_small(name, thing)
-        # The one before the last is needed where a rank dies between its last exchange in a step
-        # and the step's end: then it is not known whether that rank has asked to stop.
-        self._length = 2 if every_former else 1
-        self._noted: tuple[Noted, ...] = ()
-        self._reason = "no step was noted yet"
-        self._time = NoteTime()
-
-    def close(self) -> None:
-        """Note no further step."""
-        self._noted = ()
-
-    def note(
-        self,
-        position: Position,
-        metrics: Mapping[str, Any],
-        agreed_position: Callable[[], Position | None],
-        step_s: float,
-    ) -> None:
-        """A step is done; see `LastStep.note`."""
-        self._time.step_done(step_s)
-        if self._time.used_up:
-            self._noted = ()
-            self._reason = TOO_LONG
-            return
-        states = {name: _kept(name, thing) for name, thing in self._objects.items()}
-        noted = Noted(position, metrics, agreed_position, states)
-        self._noted = (*self._noted, noted)[-self._length :]
-        self._time.noted()
-
-    def noted(self) -> Noted:
-        """The last step that all ranks have finished, its position agreed_position.
-
-        Raises:
-            NotWhole: it is not known of the steps that are kept.
-        """
-        kept = self._noted
-        for noted in kept[::-1]:
-            position = noted.agreed_position()
-            if position is not None:
-                return noted._replace(position=position)
-        if not kept:
-            raise NotWhole(self._reason)
-        raise NotWhole(f"another rank has not finished step {kept[-1].position.step}")
-
-    def fingerprint(self, noted: Noted) -> int:
-        """A digest of the state: survivors whose digests differ do not hold the same one.
-
-        Raises:
-            NotWhole: the state is no longer there.
-        """
-        return fingerprint({name: state() for name, state in noted.small.items()})
-
-    def take(self, step: int) -> dict[str, Taken]:
-        """The states of all objects after that step.
-
-        Raises:
-            NotWhole: it is kept no longer, or its state is no longer there.
-        """
-        for noted in self._noted:
-            if noted.position.step == step:
-                return {name: taken(state(), name) for name, state in noted.small.items()}
-        raise NotWhole(f"step {step} is no longer one of the last")
-
-
-def _kept(name: str, thing: Stateful) -> Callable[[], Any]:
+def _state_of_now(name: str, thing: Stateful) -> Callable[[], Any]:
     """What returns the state of now, encoded; made once, for its digest and the checkpoint."""
     if not isinstance(thing, KeptState):
         return _small_state(name, thing)
@@ -396,12 +323,15 @@ class NoteTime:
         self._noting += time.thread_time() - self._began
 
 
-def _require_small(name: str, thing: Stateful) -> None:
-    """Make sure that its state is so small that it is copied at the end of each step.
+def _require_kept_or_small(name: str, thing: Stateful) -> None:
+    """Make sure that it returns former states, or is so small that each step's end copies it.
 
     Raises:
-        NotCovered: it is not.
+        NotCovered: neither.
     """
+    if isinstance(thing, KeptState):
+        thing.kept()
+        return
     if isinstance(thing, ReduceLROnPlateau):
         raise NotCovered(f"{name} follows a metric, which may differ from rank to rank")
     if not isinstance(thing, _SMALL) and generator_of(thing) is None:

@@ -16,9 +16,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from ..checkpoints.gradients import AccumulatedGradients
 from ..checkpoints.sharded_state import is_sharded
 from ..checkpoints.snapshot import Position
-from ..checkpoints.stateful_objects import KeptState, Stateful, parameters_of
+from ..checkpoints.stateful_objects import Stateful, parameters_of
 from ..worker.step_consensus import StepValues
-from .last_step import KeptSteps, LastStep
+from .last_step import LastStep
 from .watched_tensors import NotCovered, NotWhole
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class NotedSteps:
 
     def __init__(self, *, seeded: bool, world_size: int, exchange: "GradientExchange") -> None:
         self._exchange = exchange
-        self._last_step: LastStep | KeptSteps | None = None
+        self._last_step: LastStep | None = None
         self.layouts: Sequence[int] = ()
         """By rank, see `state_comparison.layout`: ranks with the same one hold the same part."""
         self.reason = "no step is done yet"
@@ -89,10 +89,7 @@ class NotedSteps:
             self._give_up(self._exchange.doubt)
             return
         try:
-            if any(isinstance(thing, KeptState) for thing in objects.values()):
-                self._last_step = KeptSteps(objects)
-            else:
-                self._last_step = LastStep(objects, rank, gradients, replicated)
+            self._last_step = LastStep(objects, rank, gradients, replicated)
         except NotCovered as reason:
             self._give_up(str(reason))
         except Exception as error:
@@ -137,7 +134,7 @@ class NotedSteps:
         """A lost rank would have a state of its own of these objects."""
         self._found_own(own)
 
-    def last(self) -> LastStep | KeptSteps:
+    def last(self) -> LastStep:
         """The state after the last step.
 
         Raises:
