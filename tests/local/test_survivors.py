@@ -16,6 +16,8 @@ from support.local_runs import has_ancestor
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.progress import RecordKind
 
+pytestmark = pytest.mark.slow
+
 SEED = 5
 MORE_STATE = "dies_with_more_state:train"
 
@@ -67,7 +69,7 @@ def more_state(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> dict[
 @pytest.mark.parametrize(
     ("dead", "norm"),
     [
-        pytest.param(1, True, id="rank 1, dropout and BatchNorm", marks=pytest.mark.slow),
+        pytest.param(1, True, id="rank 1, dropout and BatchNorm"),
         pytest.param(0, False, id="rank 0, dropout"),
     ],
 )
@@ -84,7 +86,6 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
     assert run.metrics()["weights_sha256"] == weights(norm)
 
 
-@pytest.mark.slow
 def test_a_rank_that_dies_while_a_checkpoint_is_still_being_uploaded_costs_no_step(
     a_run: Callable[..., Disturbed],
 ) -> None:
@@ -101,7 +102,6 @@ def test_a_rank_that_dies_while_a_checkpoint_is_still_being_uploaded_costs_no_st
     assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
 
 
-@pytest.mark.slow
 def test_activations_that_are_computed_again_have_the_dropout_that_they_had(
     ray: LocalRay, tmp_path: Path, more_state: dict[str, Any]
 ) -> None:
@@ -111,7 +111,6 @@ def test_activations_that_are_computed_again_have_the_dropout_that_they_had(
     assert kept.metrics() == more_state
 
 
-@pytest.mark.slow
 def test_without_a_seed_the_steps_since_the_last_checkpoint_are_done_again(
     a_run: Callable[..., Disturbed], unseeded_weights: str
 ) -> None:
@@ -126,7 +125,6 @@ def test_without_a_seed_the_steps_since_the_last_checkpoint_are_done_again(
     assert run.metrics()["weights_sha256"] == unseeded_weights
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dead", [0, 1])
 def test_in_the_middle_of_an_accumulation_no_step_of_an_optimizer_is_lost(
     ray: LocalRay, tmp_path: Path, more_state: dict[str, Any], dead: int
@@ -142,7 +140,6 @@ def test_in_the_middle_of_an_accumulation_no_step_of_an_optimizer_is_lost(
     assert run.metrics() == more_state
 
 
-@pytest.mark.slow
 def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
     a_run: Callable[..., Disturbed], weights: Callable[[bool], str]
 ) -> None:
@@ -158,7 +155,6 @@ def test_a_rank_that_hangs_in_a_collective_saves_the_last_step_too(
     assert run.metrics()["weights_sha256"] == weights(True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -194,7 +190,6 @@ client.drain_node(node, reason, "reclaimed", int(1000 * (time.time() + 2)))
 """As `ray drain-node`, with 2 s until the node is gone."""
 
 
-@pytest.mark.slow
 def test_a_drain_that_ends_before_the_ranks_have_saved_costs_no_step(
     a_run: Callable[..., Disturbed], weights: Callable[[bool], str], ray: LocalRay
 ) -> None:
