@@ -32,7 +32,6 @@ FRAMEWORKS = (
     "deepspeed",
     "tensorflow",
     "optuna",
-    "hyperopt",
 )
 """The extras of frameworks, and of a sweep's search; each has a file with what the training image
 does not have without it."""

@@ -151,7 +151,7 @@ class ContractSweep(Wire):
     perturbation_interval: int | None = None
     """Steps after which all trials wait for each other, and the worst ones begin again from the
     checkpoints of the best ones; none: each is trained for itself."""
-    library: Literal["Optuna", "HyperOpt"] | None = None
+    library: Literal["Optuna"] | None = None
     """What chooses the values of a trial from the results of others; none: they are drawn, or every
     combination is tried."""
     concurrency: int = 1

@@ -1,4 +1,4 @@
-"""Optuna and HyperOpt choose the values of a sweep's trials, also after a driver that was lost."""
+"""Optuna chooses the values of a sweep's trials, also after a driver that was lost."""
 
 import math
 from typing import Any
@@ -19,16 +19,15 @@ SPACE = [
     ContractParameter(name="batch_size", min=8, max=64, type="integer"),
     ContractParameter(name="seed", values=[0, 1, 2]),
 ]
-LIBRARIES = ("Optuna", "HyperOpt")
 
 
-def _sweep(library: str) -> ContractSweep:
-    whole = {"metric": "loss", "mode": "min", "samples": 40, "library": library, "space": SPACE}
+def _sweep() -> ContractSweep:
+    whole = {"metric": "loss", "mode": "min", "samples": 40, "library": "Optuna", "space": SPACE}
     return ContractSweep.model_validate(whole)
 
 
-def _suggest(library: str, uid: str, number: int, trials: dict[int, Trial]) -> dict[str, Any]:
-    draw = search.library_search(_sweep(library), uid)
+def _suggest(uid: str, number: int, trials: dict[int, Trial]) -> dict[str, Any]:
+    draw = search.library_search(_sweep(), uid)
     assert draw is not None
     return draw(number, trials)
 
@@ -37,19 +36,18 @@ def _distance(config: dict[str, Any]) -> float:
     return abs(math.log10(config["lr"]) + 3)
 
 
-def _searched(library: str, uid: str, samples: int) -> dict[int, Trial]:
+def _searched(uid: str, samples: int) -> dict[int, Trial]:
     """What is tried if the best learning rate is 0.001."""
     trials = {number: Trial(number=number, config={}) for number in range(1, samples + 1)}
     for number in trials:
-        config = _suggest(library, uid, number, trials)
+        config = _suggest(uid, number, trials)
         done = {"config": config, "state": TrialState.SUCCEEDED, "value": _distance(config)}
         trials[number] = trials[number].model_copy(update=done)
     return trials
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_values_stay_within_their_bounds_and_come_nearer_to_the_best_ones(library: str) -> None:
-    trials = _searched(library, "a-uid", 40)
+def test_values_stay_within_their_bounds_and_come_nearer_to_the_best_ones() -> None:
+    trials = _searched("a-uid", 40)
     configs = [trial.config for trial in trials.values()]
     assert all(1e-6 <= config["lr"] <= 0.1 for config in configs)
     assert all(type(config["batch_size"]) is int for config in configs)
@@ -58,24 +56,20 @@ def test_values_stay_within_their_bounds_and_come_nearer_to_the_best_ones(librar
     assert sum(map(_distance, last)) < sum(map(_distance, first)) / 1.2
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_the_next_driver_chooses_what_the_former_one_would_have_chosen(library: str) -> None:
-    trials = _searched(library, "a-uid", 12)
-    assert trials == _searched(library, "a-uid", 12)
-    assert trials != _searched(library, "another-uid", 12)
+def test_the_next_driver_chooses_what_the_former_one_would_have_chosen() -> None:
+    trials = _searched("a-uid", 12)
+    assert trials == _searched("a-uid", 12)
+    assert trials != _searched("another-uid", 12)
     read = {
         number: Trial.model_validate_json(trial.model_dump_json(by_alias=True))
         for number, trial in trials.items()
     }
     read[13] = Trial(number=13, config={})
-    assert _suggest(library, "a-uid", 13, read) == _suggest(
-        library, "a-uid", 13, {**trials, 13: read[13]}
-    )
+    assert _suggest("a-uid", 13, read) == _suggest("a-uid", 13, {**trials, 13: read[13]})
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_trials_of_every_state_are_known_to_the_search(library: str) -> None:
-    trials = _searched(library, "a-uid", 12)
+def test_trials_of_every_state_are_known_to_the_search() -> None:
+    trials = _searched("a-uid", 12)
     ended = {
         1: {"state": TrialState.STOPPED, "reports": [(10, None), (40, 2.0)]},
         2: {"state": TrialState.FAILED, "value": None},
@@ -85,7 +79,7 @@ def test_trials_of_every_state_are_known_to_the_search(library: str) -> None:
     for number, changes in ended.items():
         trials[number] = trials[number].model_copy(update=changes)
     trials[13] = Trial(number=13, config={})
-    assert set(_suggest(library, "a-uid", 13, trials)) == {"lr", "batch_size", "seed"}
+    assert set(_suggest("a-uid", 13, trials)) == {"lr", "batch_size", "seed"}
 
 
 @pytest.fixture
@@ -108,11 +102,10 @@ def _trials(bucket: Bucket) -> list[tuple[dict[str, Any], Any]]:
     return [(trial.config, trial.metrics["weights_sha256"]) for trial in trials]
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_a_search_goes_on_after_a_loss_with_the_values_of_an_undisturbed_one(
-    run: Run, library: str
+    run: Run,
 ) -> None:
-    sweep = _sweep(library).model_copy(update={"samples": 3})
+    sweep = _sweep().model_copy(update={"samples": 3})
     run.contract = run.contract.model_copy(update={"sweep": sweep})
     run.start()
     run.wait_until(

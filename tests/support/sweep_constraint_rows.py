@@ -106,16 +106,13 @@ SWEEP_ROWS: list[Row] = [
         )
         for bad in ({"scheduler": "PBT"}, {"perturbationInterval": 10})
     ],
-    *[
-        _sweep(
-            ".search",
-            "rule",
-            {"search": search},
-            {"search": search, "scheduler": "PBT", "perturbationInterval": 10},
-            "must be random or grid with scheduler PBT, which changes the values by itself",
-        )
-        for search in ("Optuna", "HyperOpt")
-    ],
+    _sweep(
+        ".search",
+        "rule",
+        {"search": "Optuna"},
+        {"search": "Optuna", "scheduler": "PBT", "perturbationInterval": 10},
+        "must be random or grid with scheduler PBT, which changes the values by itself",
+    ),
     *[
         _parameter("", "rule", good, bad, "set both min and max, or values in their place")
         for good, bad in (

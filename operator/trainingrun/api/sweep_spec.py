@@ -100,7 +100,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 class Sweep(Model):
-    """The run is trained several times by Ray Tune, each time with other values in its config."""
+    """The run is trained several times, each time with other values in its config."""
 
     samples: Whole | None = Field(default=None, ge=1, le=MOST_TRIALS)
     """Number of trials; not with search grid."""
@@ -120,10 +120,9 @@ class Sweep(Model):
     continues. Default: 4."""
     perturbation_interval: Whole | None = Field(default=None, ge=1, le=1000000000)
     """With PBT: steps that all trials do before they are compared, again and again."""
-    search: Literal["random", "grid", "Optuna", "HyperOpt"] = "random"
+    search: Literal["random", "grid", "Optuna"] = "random"
     """`random` draws the values of each trial; `grid` tries every combination of values; `Optuna`
-    and `HyperOpt` choose them from the results of the trials so far, and need an image with that
-    library."""
+    chooses them from the results of the trials so far, and needs an image with that library."""
     concurrency: Whole = Field(default=1, ge=1, le=100)
     """Trials at once, each with workers.count workers of its own; there are pods for all of them.
     """

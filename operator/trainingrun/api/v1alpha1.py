@@ -94,7 +94,7 @@ class RunSpec(Model):
     """Tools that draw curves of the run, and continue the same curve in every attempt. Default:
     none."""
     sweep: Sweep | None = None
-    """Ray Tune trains the function several times, with other values in its config each time.
+    """The function is trained several times, with other values in its config each time.
     Default: it is trained once."""
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     """When checkpoints are made and which are kept. An edit applies from the next attempt on."""

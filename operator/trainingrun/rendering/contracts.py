@@ -155,7 +155,7 @@ def _sweep(run: TrainingRun) -> ContractSweep | None:
         mode=sweep.mode,
         asha=sweep.scheduler == "ASHA",
         perturbation_interval=sweep.perturbation_interval,
-        library=sweep.search if sweep.search in ("Optuna", "HyperOpt") else None,
+        library=sweep.search if sweep.search == "Optuna" else None,
         concurrency=sweep.concurrency,
         space=[ContractParameter.model_validate(p.to_dict()) for p in sweep.space],
         **{name: value for name, value in given.items() if value is not None},

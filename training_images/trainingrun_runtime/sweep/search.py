@@ -10,13 +10,11 @@ from typing import Any
 
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
 
-from . import hyperopt_search, optuna_search
+from . import optuna_search
 from .record import Trial
 
 Search = Callable[[int, Mapping[int, Trial]], dict[str, Any]]
 """Chooses the values of the trial with this number from what is known of all trials."""
-
-_SUGGESTS = {"Optuna": optuna_search.suggest, "HyperOpt": hyperopt_search.suggest}
 
 
 def configs(sweep: ContractSweep, seed: str) -> list[dict[str, Any]]:
@@ -81,7 +79,7 @@ def library_search(sweep: ContractSweep, seed: str) -> Search | None:
         sweep: what is tried.
         seed: decides what is drawn.
     """
-    return partial(_SUGGESTS[sweep.library], sweep, seed) if sweep.library is not None else None
+    return partial(optuna_search.suggest, sweep, seed) if sweep.library is not None else None
 
 
 def missing_library(sweep: ContractSweep) -> str | None:
