@@ -10,10 +10,10 @@ import sys
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -26,24 +26,22 @@ OPAQUE = ("array",)
 """Tags of values that are kept as bytes in a tensor of their own."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _KEYS = (type(None), bool, int, float, str, bytes)
-_TEXTS: dict[str, tuple[type, Callable[[str], Any]]] = {
-    "date": (date, date.fromisoformat),
-    "decimal": (Decimal, Decimal),
-    "fraction": (Fraction, Fraction),
-    "uuid": (UUID, UUID),
-    "pure path": (PurePosixPath, PurePosixPath),
+_MADE: dict[type, Callable[[Any], Any]] = {
+    **dict.fromkeys(
+        (date, datetime, time, timedelta, timezone, Decimal, Fraction, range, slice, bytearray),
+        lambda value: value.__reduce_ex__(4)[1],  # as pickle would make them
+    ),
+    **dict.fromkeys((type(Path()), PurePosixPath, UUID), lambda value: (str(value),)),
+    ZoneInfo: lambda value: (value.key,),
 }
-"""Types whose text says it all, by tag."""
+"""Types of which the same value is made from a few arguments, and which these are."""
+_MAKERS = {kind.__name__: kind for kind in _MADE}
 _FACTORIES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set)}
 _SEQUENCES: dict[str, Any] = {
     "set": set,
     "frozenset": frozenset,
     "size": torch.Size,
-    "range": lambda parts: range(*parts),
-    "slice": lambda parts: slice(*parts),
-    "bytearray": lambda parts: bytearray(parts[0]),
 }
-
 
 _DEPTH = 100
 """Containers within each other. What reads them calls itself for each."""
@@ -104,7 +102,7 @@ def _encode(value: Any, where: str, depth: int) -> Any:
         return _mapping(value, where, depth)
     encoded = _container(value, kind, where, depth)
     if encoded is None:
-        encoded = _leaf(value, kind, where)
+        encoded = _leaf(value, kind, where, depth)
     if encoded is None:
         raise NotSavable(
             f"{where} is {_a_name(kind)}, which a checkpoint cannot hold safely; let state_dict() "
@@ -220,11 +218,6 @@ def _container(value: Any, kind: type, where: str, depth: int) -> dict[str, Any]
         return {TAG: kind.__name__, "items": items}
     if kind is torch.Size:
         return {TAG: "size", "items": [int(n) for n in value]}
-    if kind in (range, slice):
-        parts = [_encode(part, where, depth - 1) for part in (value.start, value.stop, value.step)]
-        return {TAG: kind.__name__, "items": parts}
-    if kind is bytearray:
-        return {TAG: "bytearray", "items": [bytes(value)]}
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         items = [
             _encode(item, f"{where}.{f}", depth - 1)
@@ -235,8 +228,11 @@ def _container(value: Any, kind: type, where: str, depth: int) -> dict[str, Any]
     return None
 
 
-def _leaf(value: Any, kind: type, where: str) -> dict[str, Any] | None:
+def _leaf(value: Any, kind: type, where: str, depth: int) -> dict[str, Any] | None:
     """A tagged single value; None: of no known type."""
+    if kind in _MADE and getattr(value, "key", "") is not None:  # a zone of a file has no name
+        arguments = _encode(_MADE[kind](value), where, depth - 1)
+        return {TAG: "made", "type": kind.__name__, "arguments": arguments}
     if kind is np.ndarray and not value.dtype.hasobject:
         flat = np.frombuffer(np.ascontiguousarray(value).tobytes(), dtype=np.uint8)
         return {
@@ -253,33 +249,10 @@ def _leaf(value: Any, kind: type, where: str) -> dict[str, Any] | None:
         return {TAG: "dtype", "text": str(value).removeprefix("torch.")}
     if kind is torch.device:
         return {TAG: "device", "text": str(value)}
-    if kind in (datetime, time):
-        return _moment(value, kind)
-    if kind is timedelta:
-        return {TAG: "timedelta", "parts": [value.days, value.seconds, value.microseconds]}
-    if kind in (type(Path()), Path):
-        return {TAG: "path", "text": str(value)}
-    for tag, (text_kind, _) in _TEXTS.items():
-        if kind is text_kind:
-            try:
-                return {TAG: tag, "text": str(value)}
-            except ValueError as error:  # Python limits the digits of a number
-                raise NotSavable(f"{where} is too long a number to be written: {error}") from error
     return None
 
 
-def _moment(value: Any, kind: type) -> dict[str, Any] | None:
-    zone = value.tzinfo
-    name = zone.key if isinstance(zone, ZoneInfo) else None
-    if zone is not None and name is None and type(zone).__module__ != "datetime":
-        return None
-    text = value.replace(tzinfo=None).isoformat() if name else value.isoformat()
-    return {TAG: kind.__name__, "text": text, "zone": name, "fold": value.fold}
-
-
 def _decode_tagged(tag: str, value: Mapping[str, Any]) -> Any:
-    if tag in _TEXTS:
-        return _TEXTS[tag][1](value["text"])
     if tag in _SEQUENCES:
         return _SEQUENCES[tag]([decode(item) for item in value["items"]])
     if tag in _DECODERS:
@@ -316,14 +289,6 @@ def _named(value: Mapping[str, Any]) -> Any:
     return tuple.__new__(found, [decode(item) for item in value["items"]])
 
 
-def _moment_of(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
-    def made(value: Mapping[str, Any]) -> Any:
-        moment = kind.fromisoformat(value["text"]).replace(fold=value["fold"])
-        return moment.replace(tzinfo=ZoneInfo(value["zone"])) if value["zone"] else moment
-
-    return made
-
-
 def _decode_numbers(value: Mapping[str, Any]) -> Any:
     numbers = array(value["as"], value["bytes"])
     whole = map(bool, numbers) if value["as"] == _NUMBERS[bool] else numbers
@@ -355,10 +320,7 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "numpy dtype": lambda value: _dtype(value["text"]),
     "dtype": _dtype_of_torch,
     "device": lambda value: torch.device(value["text"]),
-    "datetime": _moment_of(datetime),
-    "time": _moment_of(time),
-    "timedelta": lambda value: timedelta(*value["parts"]),
-    "path": lambda value: Path(value["text"]),
+    "made": lambda value: _MAKERS[value["type"]](*decode(value["arguments"])),
 }
 
 
@@ -407,6 +369,3 @@ def _dtype(text: Any) -> Any:
 
 def _a_name(kind: type) -> str:
     return f"a {kind.__module__}.{kind.__qualname__}".replace("a builtins.", "a ")
-
-
-assert issubclass(type(Path()), PurePath)  # noqa: S101 - Path() is of the system's own class
