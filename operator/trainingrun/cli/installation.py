@@ -31,17 +31,20 @@ _MOST_NAMED = 6
 
 _RIGHTS: Mapping[tuple[str, str, str], str] = {
     ("list", "trainingrun.dev", "trainingruns"): "list",
-    ("get", "trainingrun.dev", "trainingruns"): "get, watch, ranks",
+    ("get", "trainingrun.dev", "trainingruns"): "get, watch, ranks, top",
     ("create", "trainingrun.dev", "trainingruns"): "submit, retry",
     ("patch", "trainingrun.dev", "trainingruns"): "submit, suspend, resume",
     ("delete", "trainingrun.dev", "trainingruns"): "delete",
     ("create", "", "configmaps"): "submit, of a file with ConfigMaps",
     ("patch", "", "configmaps"): "submit, of a file with ConfigMaps",
-    ("list", "", "events"): "events",
-    ("list", "", "pods"): "logs",
-    ("get", "", "pods/log"): "logs",
-    ("get", "", "pods/exec"): "logs",
-    ("create", "", "pods/exec"): "logs",
+    ("list", "", "events"): "events, report",
+    ("list", "", "pods"): "logs, shell, dashboard, report",
+    ("get", "", "pods/log"): "logs, report",
+    ("get", "", "pods/exec"): "logs, shell",
+    ("create", "", "pods/exec"): "logs, shell",
+    ("get", "", "pods/portforward"): "dashboard",
+    ("create", "", "pods/portforward"): "dashboard",
+    ("get", "", "secrets"): "dashboard",
 }
 """The commands that need each right: verb, API group and resource."""
 
@@ -127,10 +130,19 @@ def version_command(
     if not client:
         try:
             kube = connect(context, None)
-            rows += [("CRD", _crd_version(kube)), *_operator_versions(kube)]
+            rows += in_cluster(kube)
         except CliError as error:
             typer.echo(plain(error), err=True)
     typer.echo(pairs(rows))
+
+
+def in_cluster(kube: "Kube") -> list[tuple[str, str]]:
+    """Versions of the CRD and of the operators, by name; one that may not be read is unknown.
+
+    Raises:
+        CliError: The cluster does not answer.
+    """
+    return [("CRD", _crd_version(kube)), *_operator_versions(kube)]
 
 
 def _crd_version(kube: "Kube") -> str:

@@ -26,6 +26,7 @@ from .common import CliError
 
 _DRIVER_LOG = "/tmp/ray/session_latest/logs/job-driver-*.log"  # noqa: S108 - in the pod
 _TIMEOUT_S = 30
+_MOST_LOG_BYTES = 256 * 1024
 _RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}
 # A CRD older than this command lacks fields, which the API server would drop with a warning alone.
 _FIELD_VALIDATION = "Strict"
@@ -81,7 +82,7 @@ class Kube:
         """Where the API server is."""
         return str(self._client.configuration.host)
 
-    def get(self, path: str, timeout_s: float = _TIMEOUT_S, **query: str) -> dict[str, Any]:
+    def get(self, path: str, timeout_s: float = _TIMEOUT_S, /, **query: str) -> dict[str, Any]:
         """What the API server answers at a path.
 
         Raises:
@@ -359,6 +360,36 @@ class Kube:
                 f"{self.namespace}"
             )
         return NoDriverLogError(f"the driver's log cannot be read: {_message(answer)}")
+
+    def log_tail(self, pod: str, container: str, lines: int, previous: bool) -> str:
+        """The last lines of what a container prints, at most 256 KiB.
+
+        Args:
+            pod: Name of the pod.
+            container: Name of the container.
+            lines: How many.
+            previous: Those of the container before its last restart.
+
+        Raises:
+            CliError: They cannot be read.
+        """
+        tail = b""
+        with _one_sentence(f"log of pod {pod}"):
+            answer = self._core.read_namespaced_pod_log(
+                pod,
+                self.namespace,
+                container=container,
+                tail_lines=lines,
+                previous=previous,
+                _preload_content=False,
+                _request_timeout=_TIMEOUT_S,
+            )
+            # `limitBytes` would keep the first ones of these lines.
+            for piece in answer.stream():
+                tail += piece
+                if len(tail) > _MOST_LOG_BYTES:
+                    tail = tail[-_MOST_LOG_BYTES:].partition(b"\n")[2]
+        return tail.decode(errors="replace")
 
     def pod_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
         """What the container of a head pod itself prints, in pieces."""

@@ -16,6 +16,7 @@ from . import (
     installation,
     manifest_files,
     pod_commands,
+    report_command,
     result_commands,
     yaml_text,
 )
@@ -153,5 +154,6 @@ def render(
 
 cluster_commands.add_to(app)
 pod_commands.add_to(app)
+report_command.add_to(app)
 result_commands.add_to(app)
 installation.add_to(app)
