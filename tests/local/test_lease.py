@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from trainingrun_runtime.store import loss_documents
 from trainingrun_runtime.store.bucket import Bucket, StorageError
-from trainingrun_runtime.store.lease import Lease, LossHistory, Superseded
+from trainingrun_runtime.store.lease import Lease, LossHistory, LostDriver, Superseded
+from trainingrun_runtime.store.loss_documents import LossDocument
 
 
 def test_each_taker_gets_the_next_fencing_token_and_the_last_one_holds(bucket: Bucket) -> None:
@@ -57,6 +59,27 @@ def test_each_driver_tells_the_next_one_how_often_the_run_was_lost(bucket: Bucke
     assert second.history == LossHistory(losses=2, trained=60.5)
     third = Lease.take(bucket, 2, "pod-c", 180)  # the second one ended before it renewed its own
     assert third.history == LossHistory(losses=2, trained=60.5)
+
+
+def test_a_driver_knows_whether_the_one_before_it_was_lost(bucket: Bucket) -> None:
+    first = Lease.take(bucket, 1, "pod-a", 100)
+    assert first.lost is None
+    first.history = LossHistory(step=30, step_time=150.0)
+    first.renew(160)
+    second = Lease.take(bucket, 1, "pod-b", 170)
+    assert second.lost == LostDriver(attempt=1, step=30, step_time=150.0, holder="pod-a")
+    second.history = LossHistory(step=40, step_time=180.0, ended=True)
+    second.renew(190)
+    assert Lease.take(bucket, 2, "pod-c", 200).lost is None, "it has written its own losses"
+
+
+def test_documents_of_losses_are_read_back_and_what_is_damaged_is_left_out(bucket: Bucket) -> None:
+    document = LossDocument(attempt=1, fencing_token=2, number=3, reason="WorkerLost", time=100)
+    loss_documents.write(bucket, document)
+    later = document.model_copy(update={"lost_steps": 4, "message": "rank 0 died"})
+    loss_documents.write(bucket, later)
+    bucket.put("history/1-000002-4.json", b"{")
+    assert list(loss_documents.read(bucket)) == [later]
 
 
 def test_renewing_does_not_win_a_lost_lease_back(bucket: Bucket) -> None:

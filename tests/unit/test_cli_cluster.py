@@ -98,6 +98,34 @@ def test_get_shows_the_run_and_what_the_losses_cost(server: Server) -> None:
     assert "goodput  91% (lost: startup 32 s)" in output
 
 
+def test_get_shows_the_newest_losses(server: Server) -> None:
+    loss = {
+        "number": 1,
+        "time": "2026-11-26T03:00:00Z",
+        "attempt": 1,
+        "reason": "NodeLost",
+        "pods": ["digits-1-worker-abcde"],
+        "node": "spot-1",
+        "zone": "zone-b",
+        "capacity": "Spot",
+        "lostSteps": 2,
+        "lostSeconds": 34.0,
+        "action": "resumed from step 10, in attempt 1",
+    }
+    losses = [{**loss, "number": number} for number in range(1, 8)]
+    disruptions = {"nodeLosses": 7, "history": losses}
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", disruptions=disruptions))]
+    code, output, _ = call("get", "digits")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in output.splitlines() if line.startswith("loss")]
+    assert lines[-1] == (
+        "loss 7 2026-11-26T03:00:00Z NodeLost digits-1-worker-abcde on node spot-1 (Spot, zone-b); "
+        "lost 2 steps and 34s; resumed from step 10, in attempt 1"
+    )
+    assert len(lines) == 5
+    assert "history" not in output
+
+
 def test_get_shows_the_wait_for_data(server: Server) -> None:
     progress = {"step": 480, "dataWaitShare": 0.34, "dataWaitRank": 3}
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", progress=progress))]

@@ -13,6 +13,7 @@ from trainingrun.controller.settings import (
     from_environment,
     variables,
 )
+from trainingrun.reconciling.model import NodePrice
 
 
 @pytest.fixture
@@ -49,6 +50,16 @@ def test_who_may_scrape_the_runs_is_read_from_json(read):
     for value in ("prometheus", "{}", "[{}]", '["prometheus"]'):
         with pytest.raises(SettingsError, match="TRAININGRUN_OPERATOR_METRICS_FROM is "):
             read(METRICS_FROM=value)
+
+
+def test_prices_are_read_from_json(read):
+    row = {"labels": {"node.kubernetes.io/instance-type": "p5.48xlarge"}, "perHour": 98.32}
+    (price,) = read(PRICES=json.dumps([row])).reconcile.prices
+    assert price == NodePrice(labels=row["labels"], per_hour=98.32)
+    wrong = ({**row, "labels": {}}, {**row, "perHour": -1}, {**row, "perMonth": 1}, "p5")
+    for value in wrong:
+        with pytest.raises(SettingsError, match="TRAININGRUN_OPERATOR_PRICES is "):
+            read(PRICES=json.dumps([value]))
 
 
 def test_an_empty_value_means_the_default_whatever_its_kind(read):

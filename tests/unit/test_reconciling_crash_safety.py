@@ -81,12 +81,17 @@ def a_story() -> Story:
 def summary(story: Story) -> object:
     """What must not depend on crashes: everything but times and steps."""
     status = story.status
-    seen = status["seen"]
+    seen, disruptions = status["seen"], status["disruptions"]
+    of_losses = ("number", "attempt", "reason", "pods", "node", "signs")
+    losses = [
+        [*(loss.get(name) for name in of_losses), bool(loss["action"])]
+        for loss in disruptions["history"]
+    ]
     return (
         status["phase"],
         story.world.created,
         [(a["number"], a["outcome"], a.get("reason")) for a in status["attempts"]],
-        status["disruptions"],
+        {**disruptions, "history": losses},
         status["restarts"],
         seen.get("otherLosses"),
         seen.get("attemptsWithoutProgress"),

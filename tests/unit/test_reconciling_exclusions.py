@@ -149,6 +149,7 @@ def test_a_run_recovers_on_three_nodes_of_which_one_rebooted(lost: Observed) -> 
     assert (settled.actions, settled.status.phase) == ((), "Running")
     assert settled.status.disruptions.to_dict() == {
         **dict.fromkeys(settled.status.disruptions.to_dict(), 0),
+        "history": settled.status.disruptions.to_dict()["history"],
         "nodeLosses": 1,
     }
 

@@ -271,6 +271,8 @@ def test_eight_ranks_that_are_lost_with_their_pod_are_one_loss_to_the_operator(
     else:
         both = then(replace(training, pods=ended), progress=document)
     disruptions = reconcile(both, 70).status.disruptions.to_dict()
+    (loss,) = disruptions.pop("history")
+    assert loss["reason"] == "WorkerLost"
     assert {kind: count for kind, count in disruptions.items() if count} == {"workerFailures": 1}
 
 

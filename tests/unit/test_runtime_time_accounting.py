@@ -12,12 +12,17 @@ from trainingrun_protocol.progress import (
     RunState,
 )
 from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
-from trainingrun_runtime.store.lease import LossHistory
+from trainingrun_runtime.store.lease import LossHistory, LostDriver
 
 
 def report(group: int, step: int, begun: float, done: float, **more: float) -> StepReport:
     sums = {"productive": done - begun, "checkpoint": 0.0, **more}
     return StepReport(group=group, step=step, total=100, begun=begun, done=done, **sums)
+
+
+def losses(accounting: TimeAccounting) -> LossHistory:
+    """The driver's history, without how far it is."""
+    return accounting.history().model_copy(update={"step": 0, "step_time": None})
 
 
 @pytest.fixture
@@ -157,12 +162,12 @@ def test_a_driver_says_what_other_run_s_checkpoint_it_began_from():
 
 def test_a_loss_counts_where_steps_are_done_again_and_its_time_stays(accounting):
     accounting.committed(LastCheckpoint(uri="s3://b/x", step=20, time=1050.0))
-    assert accounting.history() == LossHistory(trained=30.0, unsaved=True)
+    assert losses(accounting) == LossHistory(trained=30.0, unsaved=True)
     accounting.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
     accounting.group_started(1065.0, world_size=2, resumed_step=20)
-    assert accounting.history() == LossHistory(losses=1, trained=30.0)
+    assert losses(accounting) == LossHistory(losses=1, trained=30.0)
     accounting.stepped(report(2, 25, 1070.0, 1075.0, checkpoint=2.0))
-    assert accounting.history() == LossHistory(losses=1, trained=37.0, unsaved=True)
+    assert losses(accounting) == LossHistory(losses=1, trained=37.0, unsaved=True)
 
 
 def test_a_record_says_why_steps_are_done_again(accounting):
@@ -190,16 +195,16 @@ def test_what_costs_no_step_is_no_loss(accounting, kind):
     accounting.committed(LastCheckpoint(uri="s3://b/x", step=30, time=1060.0))
     accounting.disrupted(1061.0, kind, "rank 1 ended")
     accounting.group_started(1065.0, world_size=2, resumed_step=30)
-    assert accounting.history() == LossHistory(trained=30.0)
+    assert losses(accounting) == LossHistory(trained=30.0)
 
 
 def test_the_losses_of_earlier_drivers_are_kept():
     former = LossHistory(losses=3, trained=500.0)
     accounting = TimeAccounting(attempt=2, fencing_token=4, now=1000.0, former=former)
     accounting.group_started(1020.0, world_size=2, resumed_step=40, restored_from="s3://b/other")
-    assert accounting.history() == former, "nothing is done yet that could be lost"
+    assert losses(accounting) == former, "nothing is done yet that could be lost"
     accounting.stepped(report(1, 50, 1030.0, 1040.0))
-    assert accounting.history() == LossHistory(losses=3, trained=510.0, unsaved=True)
+    assert losses(accounting) == LossHistory(losses=3, trained=510.0, unsaved=True)
 
 
 def test_the_document_has_the_interval_in_force(accounting):
@@ -269,3 +274,75 @@ def test_a_function_that_reports_nothing_trains_all_the_same():
     silent.succeeded(1180.0, ProgressResult())
     seconds = silent.document(1180.0).seconds
     assert (seconds.productive, seconds.lost_work) == (100.0, 50.0)
+
+
+def documents(accounting: TimeAccounting) -> list[dict[str, object]]:
+    """What is written to `history/`, without what each document has."""
+    _, found = accounting.losses_after(0)
+    assert {(one.attempt, one.fencing_token) for one in found} == {(1, 1)}
+    return [
+        one.model_dump(exclude={"attempt", "fencing_token"}, exclude_none=True) for one in found
+    ]
+
+
+def test_a_loss_has_a_document_which_says_what_it_cost(accounting):
+    accounting.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died", node="n", pod="p")
+    lost = {"number": 2, "reason": "WorkerLost", "time": 1061.0, "message": "rank 1 died"}
+    lost |= {"node": "n", "pod": "p", "step": 30}
+    assert documents(accounting) == [{**lost, "action": ""}]
+    accounting.disrupted(1062.0, RecordKind.PREEMPTED, "rank 0 left")
+    accounting.group_started(1065.0, world_size=2, resumed_step=20)
+    accounting.stepped(report(2, 21, 1070.0, 1075.0))
+    action = "resumed from step 20; 10 steps are done again"
+    cost = {"restored_step": 20, "lost_steps": 10, "lost_work_seconds": 10.0}
+    first, second = documents(accounting)
+    assert first == {**lost, **cost, "recovery_seconds": 10.0, "action": action}
+    assert second["number"] == 3
+    assert (second["lost_steps"], second["lost_work_seconds"], second["recovery_seconds"]) == (
+        0, 0, 0,
+    )  # fmt: skip
+
+
+def test_only_documents_that_have_changed_are_given_again(accounting):
+    accounting.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
+    version, (first,) = accounting.losses_after(0)
+    assert accounting.losses_after(version) == (version, [])
+    accounting.group_started(1065.0, world_size=2, resumed_step=30)
+    later, (again,) = accounting.losses_after(version)
+    assert (later > version, again.key) == (True, first.key == again.key and first.key)
+    assert first.key == "history/1-000001-2.json"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "number"),
+    [
+        ("Application", "ApplicationError", 2),
+        ("Storage", "StorageError", 2),
+        ("Infrastructure", "InfrastructureError", 2),
+    ],
+)
+def test_the_failure_of_an_attempt_has_a_document(accounting, kind, reason, number):
+    accounting.failed(1062.0, Failure(kind=kind, message="boom"))
+    (found,) = documents(accounting)
+    assert (found["reason"], found["number"], found["message"]) == (reason, number, "boom")
+    assert accounting.history().ended
+
+
+def test_the_successor_of_a_lost_driver_writes_that_loss():
+    lost = LostDriver(attempt=1, step=30, step_time=990.0, holder="head-a")
+    accounting = TimeAccounting(attempt=1, fencing_token=1, now=1000.0, lost=lost)
+    accounting.group_started(1020.0, world_size=2, resumed_step=24)
+    accounting.stepped(report(1, 25, 1030.0, 1031.0))
+    (found,) = documents(accounting)
+    assert found == {
+        "number": 0,
+        "reason": "HeadLost",
+        "time": 990.0,
+        "message": "the driver of attempt 1 in pod head-a was lost with its head",
+        "step": 30,
+        "restored_step": 24,
+        "lost_steps": 6,
+        "lost_work_seconds": 0.0,
+        "recovery_seconds": 40.0,
+        "action": "resumed from step 24",
+    }

@@ -51,6 +51,14 @@ def amount(quantity: str) -> Decimal:
     return Decimal(digits) * _FACTORS[quantity[len(digits) :]]
 
 
+def measure(quantity: Any) -> float:
+    """A quantity that the API server gives, in its base unit; one of a rare form counts as 0."""
+    try:
+        return float(amount(str(quantity)))
+    except ValueError:
+        return 0.0
+
+
 def times(quantity: str, number: int) -> str:
     """So many times a quantity, in the same unit; once: unchanged.
 

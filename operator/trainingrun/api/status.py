@@ -26,6 +26,8 @@ MOST_ATTEMPTS = 20
 """Attempts in a status, the newest."""
 MOST_RANKED = 20
 """Trials in `status.result`, the best."""
+MOST_LOSSES = 50
+"""Losses in a status, the newest."""
 
 
 class Phase(StrEnum):
@@ -189,6 +191,40 @@ class RestoredFrom(Wire):
     """Step of the checkpoint that was restored from it; none: no driver has yet."""
 
 
+class Loss(Wire):
+    """One loss, and what it cost."""
+
+    number: int
+    """1, 2, 3 … in the order in which they were seen. One that proved to be a part of another loss
+    is left out, with its number."""
+    time: str
+    """When it was seen, or when the driver recorded it."""
+    attempt: int
+    """Attempt during which it happened."""
+    reason: LossReason
+    """Its class."""
+    pods: list[str] = Field(default_factory=list)
+    """The pods that were lost, at most 8; empty: not known, or no pod was lost."""
+    node: str | None = None
+    """Node on which it happened, where known."""
+    zone: str | None = None
+    """That node's topology.kubernetes.io/zone, where known."""
+    capacity: Literal["OnDemand", "Spot"] | None = None
+    """That node's capacity by the labels of the operator's platform, where they are known."""
+    signs: str = ""
+    """What showed it, in a sentence."""
+    step: int | None = None
+    """Last step before it, as far as the operator had read it."""
+    lost_steps: int | None = None
+    """Steps that were done again because of it; none: not known, or not yet."""
+    lost_seconds: float | None = None
+    """Seconds of training that it cost: the steps done again, and the time up to the first new one.
+    Losses that end with one restart share it: the first of them has both numbers, the others 0.
+    None: not known, as in a sweep or before the first step, or not yet."""
+    action: str = ""
+    """What was done about it, in a sentence; empty: the training has not continued yet."""
+
+
 class Disruptions(Wire):
     """What was lost so far, by kind."""
 
@@ -205,6 +241,12 @@ class Disruptions(Wire):
     application_errors: int = 0
     """Exceptions of the training code: the only ones that use up failures.maxRestarts, with
     outOfMemory."""
+    history: list[Loss] = Field(
+        default_factory=list, max_length=MOST_LOSSES, json_schema_extra=list_by("number")
+    )
+    """Each loss, oldest first; the newest 50. Pods that run out of memory together are one failure
+    in outOfMemory, and an entry each here. The driver writes those that it sees to `history/` in
+    the run's folder, which has all of them."""
 
 
 class LostSeconds(Wire):
@@ -226,11 +268,55 @@ class Goodput(Wire):
     """The share of time that went into steps that counted."""
 
     percent: int = 0
-    """productiveSeconds of the time since the start, suspended time left out."""
+    """productiveSeconds in percent of seconds, rounded down."""
+    seconds: float = 0
+    """The time from the start to the last step, or to the end of the run, suspended time left out.
+    It is the sum of productiveSeconds and of each of lostSeconds, to a tenth of a second."""
     productive_seconds: float = 0
     """Seconds in steps that counted."""
     lost_seconds: LostSeconds = Field(default_factory=LostSeconds)
     """The rest, by cause."""
+
+
+class AcceleratorSeconds(Wire):
+    """Seconds for which the workers' accelerators were held, by cause. Two workers with four GPUs
+    each hold eight accelerator seconds a second. Without accelerators each worker counts as one.
+    """
+
+    training: float = 0
+    """In steps that counted."""
+    saving: float = 0
+    """Training stopped for checkpoints."""
+    lost: float = 0
+    """In steps that were done again, and from the last step before a loss to the first after it."""
+    starting: float = 0
+    """Before the first step of the run, once every pod had a node."""
+    waiting: float = 0
+    """Held by some pods while others had no node."""
+
+
+class Cost(Wire):
+    """What the run has used, from its first pod until the last step or its end, and the money that
+    the operator's prices make of it. The causes are those of goodput.
+    """
+
+    unit: Literal["accelerator", "worker"] = "accelerator"
+    """What is counted: the workers' accelerators or, in a run without them, its workers."""
+    total_seconds: float = 0
+    """Seconds for which they were held: the sum of `seconds`, to a tenth of a second."""
+    seconds: AcceleratorSeconds = Field(default_factory=AcceleratorSeconds)
+    """The same by cause."""
+    currency: str | None = None
+    """Of all amounts; none: the operator has no prices."""
+    amount: float | None = None
+    """What all pods, the head too, have cost by the prices of their nodes, each by its share of the
+    node; none: the operator has no price for some of them."""
+    at_least: float | None = None
+    """The same for those that have a price."""
+    wasted: float | None = None
+    """The share of `amount` that did not go into steps that counted, by accelerator seconds."""
+    saved_by_spot: float | None = None
+    """By how much on-demand nodes would have cost more; none: the prices do not say it."""
 
 
 class SweepStatus(Wire):
@@ -313,6 +399,8 @@ class RunStatus(Wire):
     """What was lost so far, by kind."""
     goodput: Goodput | None = None
     """The share of time that went into steps that counted."""
+    cost: Cost | None = None
+    """What the run has used, and what it has cost."""
     sweep: SweepStatus | None = None
     """The trials of spec.sweep. Steps in status are then sums over all trials."""
     result: RunResult | None = None

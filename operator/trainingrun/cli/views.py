@@ -23,6 +23,8 @@ Trial = Mapping[str, Any]
 """As the API server gives them."""
 
 
+_SHOWN_LOSSES = 5
+"""Losses that `get` prints, the newest."""
 _TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
 """Counts in status.sweep, as `get` prints them."""
 
@@ -87,8 +89,12 @@ def details(run: Run, width: int | None) -> str:
     if restored.get("step") is not None:
         row("restored from", f"step {restored['step']}, {restored['uri']}")
     row("restarts", status.get("restarts"))
-    for name, count in (status.get("disruptions") or {}).items():
+    disruptions = dict(status.get("disruptions") or {})
+    losses = disruptions.pop("history", None) or []
+    for name, count in disruptions.items():
         row(name, count or None)
+    for loss in losses[-_SHOWN_LOSSES:]:
+        row(f"loss {loss['number']}", _loss(loss))
     goodput = status.get("goodput") or {}
     if goodput:
         lost = ", ".join(f"{k} {v:.0f} s" for k, v in goodput.get("lostSeconds", {}).items() if v)
@@ -108,6 +114,20 @@ def details(run: Run, width: int | None) -> str:
     result = status.get("result") or {}
     row("result", result.get("checkpointUri"))
     return terminal_text.pairs(rows, width)
+
+
+def _loss(loss: Mapping[str, Any]) -> str:
+    """One entry of status.disruptions.history."""
+    where = [", ".join(loss.get("pods") or ()), _on(loss).strip()]
+    kind = ", ".join(filter(None, (loss.get("capacity"), loss.get("zone"))))
+    words = [loss["time"], loss["reason"], *where, f"({kind})" if kind else ""]
+    cost = []
+    if (steps := loss.get("lostSteps")) is not None:
+        cost.append(terminal_text.counted(steps, "step"))
+    if loss.get("lostSeconds") is not None:
+        cost.append(duration(loss["lostSeconds"]))
+    lost = f"lost {' and '.join(cost)}" if cost else ""
+    return "; ".join(filter(None, (" ".join(filter(None, words)), lost, loss.get("action"))))
 
 
 def finalizers(run: Run) -> str:

@@ -55,6 +55,7 @@ class KubernetesCluster:
         *,
         kuberay_check_s: float = 30.0,
         count_unreadable: Callable[[str], None] = lambda kind: None,
+        node_labels: Collection[str] = (),
     ):
         """Empty until `run`, and until kopf passes what it watches.
 
@@ -64,9 +65,10 @@ class KubernetesCluster:
             kuberay_check_s: Seconds between checks for a KubeRay that is missing or too old.
             count_unreadable: Called with the kind for each object that cannot be read in full, see
                 `Watches` and `handle`.
+            node_labels: Labels of nodes that are kept, beside those that the operator itself reads.
         """
         self._connection, self.server = connection, connection.server
-        self.stores = Stores()
+        self.stores = Stores(node_labels)
         self._count_unreadable = count_unreadable
         self.watches = Watches(
             connection,

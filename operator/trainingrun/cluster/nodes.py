@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..api.quantities import measure
 from ..reconciling.model import NodeState
 from ..rendering.scheduling import HOSTNAME
 from .api_client import ClusterError, Connection, Forbidden, NotFound
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 UNKNOWN_NODE_S = 5.0
 """A node that pods name but that is not listed counts as gone after this: the event of a new node
 may come later than those of its first pod."""
+REMEMBERED_NODES = 10_000
+"""Nodes of runs whose labels are remembered: those of a node that is gone say what was lost."""
 REMEMBERED_HOSTNAMES = 10_000
 """Of nodes that are gone, whose hostname differs from their name."""
 LEASE_NAMESPACE = "kube-node-lease"
@@ -50,6 +53,7 @@ class Nodes:
         self._missing_since: dict[str, float] = {}
         self._read: dict[str, tuple[Object, NodeState]] = {}
         self._hostnames: dict[str, str] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}
 
     def states(self, names: Iterable[str]) -> dict[str, NodeState]:
         """What is known of these nodes; one of which nothing is known is left out."""
@@ -80,14 +84,28 @@ class Nodes:
             )
             if not gone:
                 return None
-            return NodeState(name, hostname=self.hostname(name), exists=False, ready=False)
+            labels = self._labels.get(name, {})
+            return NodeState(
+                name, hostname=self.hostname(name), exists=False, ready=False, labels=labels
+            )
         read = self._read.get(name)
         if read is not None and read[0] is node:  # a run may have a thousand nodes
             return read[1]
         self._missing_since.pop(name, None)
         state = NodeState(
-            name, hostname=self.hostname(name), ready=is_ready(node), taints=taint_keys(node)
+            name,
+            hostname=self.hostname(name),
+            ready=is_ready(node),
+            taints=taint_keys(node),
+            labels=node["metadata"].get("labels") or {},
+            allocatable={
+                resource: measure(quantity)
+                for resource, quantity in (node["status"].get("allocatable") or {}).items()
+            },
         )
+        if name not in self._labels and len(self._labels) >= REMEMBERED_NODES:
+            self._labels.clear()
+        self._labels[name] = state.labels
         self._read[name] = (node, state)
         return state
 

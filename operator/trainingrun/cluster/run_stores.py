@@ -8,12 +8,14 @@ each plan of whole objects and of what is kept of them, and compare the two. Who
 one takes it out, which no test notices.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..rendering.names import RUN_LABEL
+from ..rendering.platforms import capacity_labels
+from ..rendering.scheduling import HOSTNAME, ZONE
 from .object_store import Index, Object, Store
 from .resources import RAY_API
 
@@ -49,8 +51,8 @@ class RunSummary(NamedTuple):
 class Stores:
     """One store for each kind, whatever the number of namespaces."""
 
-    def __init__(self) -> None:
-        """All are empty."""
+    def __init__(self, node_labels: Collection[str] = ()) -> None:
+        """All are empty. Of nodes these labels are kept too."""
         self._subscribers: list[Subscriber] = []
         run_index: dict[str, Index] = {"run": run_key}
         self.runs = Kind(
@@ -71,7 +73,7 @@ class Stores:
         self.nodes = Kind(
             "v1",
             "Node",
-            Store(project=projection("Node"), on_change=self._node_changed),
+            Store(project=node_projection(node_labels), on_change=self._node_changed),
         )
         self.owned_by_runs = (self.ray_jobs, self.ray_clusters, self.pods)
         """The kinds that runs own; all have the index "run"."""
@@ -149,7 +151,11 @@ def summary_of(run: Object) -> RunSummary:
         run["metadata"]["namespace"],
         status.get("phase") or "Pending",
         bool(status.get("completionTime")),
-        tuple(sorted((status.get("disruptions") or {}).items())),
+        tuple(
+            (kind, number)
+            for kind, number in sorted((status.get("disruptions") or {}).items())
+            if isinstance(number, int)
+        ),
     )
 
 
@@ -234,9 +240,9 @@ FIELDS: Mapping[str, Fields] = {
     },
     "Node": {
         **_OBJECT,
-        "metadata": {**_NODE_METADATA, "labels": _whole("kubernetes.io/hostname")},
+        "metadata": {**_NODE_METADATA, "labels": _whole(HOSTNAME, ZONE, *capacity_labels())},
         "spec": {"taints": _whole("key")},
-        "status": {"conditions": _whole("type", "status")},
+        "status": {"conditions": _whole("type", "status"), "allocatable": None},
     },
 }
 """By kind. TrainingRuns are kept whole, for their status is written back whole; see `_of_run`."""
@@ -250,6 +256,14 @@ def projection(kind: str) -> Callable[[Object], Object]:
     if kind == "TrainingRun":
         return _of_run
     return lambda found: _take(found, FIELDS[kind])
+
+
+def node_projection(labels: Collection[str]) -> Callable[[Object], Object]:
+    """The same of nodes, with these labels too."""
+    fields: dict[str, Any] = dict(FIELDS["Node"])
+    known = fields["metadata"]["labels"]
+    fields["metadata"] = {**fields["metadata"], "labels": {**known, **_whole(*labels)}}
+    return lambda found: _take(found, fields)
 
 
 def _take(found: Mapping[str, Any], fields: Fields) -> dict[str, Any]:

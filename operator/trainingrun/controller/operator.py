@@ -73,6 +73,7 @@ class Operator:
             own.namespaces,
             kuberay_check_s=own.kuberay_check_s,
             count_unreadable=lambda kind: self.metrics.unreadable.labels(kind).inc(),
+            node_labels={label for price in settings.reconcile.prices for label in price.labels},
         )
         self._keyring = Keyring(self.cluster, settings.render.operator_namespace)
         self._resolve: Resolve = self.head_of

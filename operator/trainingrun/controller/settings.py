@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, FiniteFloat, PositiveInt, ValidationError, create_model
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from ..reconciling.model import ReconcileSettings
+from ..reconciling.model import NodePrice, ReconcileSettings
 from ..rendering.platforms import RenderSettings
 
 PREFIX = "TRAININGRUN_OPERATOR_"
@@ -94,6 +94,7 @@ _READ_AS: dict[Any, Any] = {
         NoDecode,
         BeforeValidator(_from_json),
     ],
+    tuple[NodePrice, ...]: Annotated[tuple[NodePrice, ...], NoDecode, BeforeValidator(_from_json)],
     int: PositiveInt,
     float: Annotated[FiniteFloat, Field(gt=0)],
     tuple[str, ...]: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)],
@@ -135,7 +136,7 @@ def from_environment() -> Settings:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             raise SettingsError(f"{name} is not a setting; known are {', '.join(sorted(known))}")
     try:
-        return Settings(*(section(**model().model_dump()) for section, model in _MODELS.items()))
+        return Settings(*(section(**dict(model())) for section, model in _MODELS.items()))
     except ValidationError as error:
         wrong = error.errors()[0]
         name = PREFIX + str(wrong["loc"][0]).upper()

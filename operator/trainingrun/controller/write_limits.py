@@ -74,10 +74,10 @@ BYTES_PER_S = 8192.0
 MOST_S = 30.0
 """The longest wait."""
 
-MEASURED = ("progress", "checkpoint", "sweep", "goodput")
+MEASURED = ("progress", "checkpoint", "sweep", "goodput", "cost")
 """Fields of a status that hold what the training reports."""
 MEASURED_OF_ATTEMPTS = ("lastStep",)
-MEASURED_OF_SEEN = ("driver", "lastStep", "bestStep")
+MEASURED_OF_SEEN = ("driver", "lastStep", "bestStep", "meter")
 
 
 class StatusPace:

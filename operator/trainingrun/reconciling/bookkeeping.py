@@ -43,6 +43,63 @@ class CountedDisruption(Model):
     """When the container ended, by the kubelet's clock; only of one that ran out of memory."""
     created_at: str | None = None
     """When its pod was created; only of one that ran out of memory."""
+    number: int | None = None
+    """Of its entry in status.disruptions.history."""
+
+
+class Interruption(Model):
+    """Losses whose cost is not known yet: the training has not continued since."""
+
+    first: int
+    """Number of the first of them in status.disruptions.history; later ones belong to it too."""
+    fencing_token: int
+    """Of the newest driver whose records were read before it."""
+    record: int
+    """Number of its last record that was read before it."""
+    step: int
+    """Last step that was read before it."""
+    lost_seconds: float
+    """status.goodput's lost work and recovery before it."""
+
+
+class Held(Model):
+    """What a run's pods take while they hold their nodes."""
+
+    devices: int = 0
+    """Accelerators of the workers; without accelerators, workers."""
+    waits: bool = False
+    """Whether other pods have no node yet."""
+    per_hour: float = 0
+    """Money for an hour, of what has a price."""
+    saves_per_hour: float = 0
+    """What it would cost more on on-demand nodes."""
+    unpriced: bool = False
+    """Whether something of it has no price."""
+    uncompared: bool = False
+    """Whether the on-demand price of some spot node is not known."""
+
+
+class Meter(Model):
+    """What a run has used until now."""
+
+    time: str | None = None
+    """Until when it is counted; none: nothing was held yet."""
+    held: Held = Field(default_factory=Held)
+    """What is held since then."""
+    device_seconds: float = 0
+    """Of all accelerators."""
+    waiting: float = 0
+    """Of those, while other pods had no node."""
+    starting: float | None = None
+    """Of those, before the first step; none: it is not done yet."""
+    spent: float = 0
+    """Money, of what has a price."""
+    saved: float = 0
+    """What on-demand nodes would have cost more."""
+    unpriced: bool = False
+    """Whether something had no price."""
+    uncompared: bool = False
+    """Whether the on-demand price of some spot node was not known."""
 
 
 class TimeSpent(Model):
@@ -66,6 +123,10 @@ class Bookkeeping(Model):
     counted: dict[str, CountedDisruption] = Field(default_factory=dict)
     """Losses of the current attempt, by pod UID, `node:<name>` or
     `record:<fencing token>/<number>`."""
+    losses: int = 0
+    """Number of the newest entry in status.disruptions.history."""
+    interruption: Interruption | None = None
+    """The losses whose cost is not known yet."""
     lost_nodes: dict[str, str] = Field(default_factory=dict)
     """Nodes that were lost, with the time; kept across attempts, for a while."""
     hostnames: dict[str, str] = Field(default_factory=dict)
@@ -100,6 +161,8 @@ class Bookkeeping(Model):
     """Wait for the first pods to be scheduled, once they all were."""
     startup_seconds: float | None = None
     """From there to the first step of the run, once it was done."""
+    meter: Meter = Field(default_factory=Meter)
+    """What the run has used."""
     attempts_without_progress: int = 0
     """Attempts begun since the last newer checkpoint."""
     best_step: int = -1

@@ -9,7 +9,7 @@ reconcile of a thousand pods that have not changed costs a thousand dictionary r
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -54,6 +54,8 @@ class PodSummary(NamedTuple):
     """When Ray began in it, as Kubernetes writes it; such times sort as text."""
     well: bool
     """It runs, nothing has ended or waits in it, and its deletion is not requested."""
+    requests: tuple[tuple[str, float], ...] | None
+    """What it takes of its node, by resource; None: it has none yet, or has ended."""
 
 
 class PodIndex:
@@ -94,6 +96,13 @@ class PodIndex:
             if known.node:
                 found.setdefault(known.node, []).append(pod)
         return found
+
+    @property
+    def held(self) -> Iterator[tuple[bool, str | None, tuple[tuple[str, float], ...]]]:
+        """Of each pod that holds a node: whether it is the head, the node, and what it takes."""
+        for known in self._summaries:
+            if known.requests is not None:
+                yield known.head, known.node, known.requests
 
     @cached_property
     def oldest_worker(self) -> str:
@@ -210,6 +219,11 @@ class ReconcileContext:
     def index(self, number: int) -> PodIndex:
         """The pods of one attempt, sorted."""
         return self._pods.get(number) or PodIndex()
+
+    @property
+    def indices(self) -> Iterable[PodIndex]:
+        """The run's own pods, of every attempt."""
+        return self._pods.values()
 
     def pods(self, number: int) -> Sequence[Object]:
         """The run's own pods of one attempt."""
@@ -404,6 +418,7 @@ def _read(pod: Object) -> PodSummary:
         node=pod_status.node_name(pod),
         joined=pod_status.joined(pod),
         well=_well(pod),
+        requests=pod_status.requests(pod) if pod_status.holds_its_node(pod) else None,
     )
 
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from pydantic import Field
+
 from trainingrun_protocol.progress import Progress
 
+from ..api.base import Model
 from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from ..api.v1alpha1 import TrainingRun
@@ -40,6 +43,11 @@ class NodeState:
     because there is no sign against the node."""
     taints: tuple[str, ...] = ()
     """Keys of its taints."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Those of its labels that the operator reads. Of a node that is gone: those that it had, as
+    far as this process knows them."""
+    allocatable: Mapping[str, float] = field(default_factory=dict)
+    """What pods can request of it in all, by resource, in base units; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +236,24 @@ class Plan:
     plan is to be made anew of an observation that is `confirmed`."""
 
 
+class NodePrice(Model):
+    """What nodes with these labels cost."""
+
+    labels: dict[str, str] = Field(min_length=1)
+    """All of these, such as node.kubernetes.io/instance-type: p5.48xlarge."""
+    per_hour: float = Field(ge=0, allow_inf_nan=False)
+    """Price of one such node for an hour."""
+    on_demand_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Of spot nodes: what the same node costs as an on-demand one. Default: not known."""
+
+    def applies_to(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels has this price."""
+        return self.labels.items() <= labels.items()
+
+
 @dataclass(frozen=True, slots=True)
 class ReconcileSettings:
-    """When something counts as lost, in seconds."""
+    """When something counts as lost, in seconds, and what nodes cost."""
 
     poll_s: float = 2.0
     """Between polls of a running attempt's progress, and reconciles while a decision is near."""
@@ -250,3 +273,8 @@ class ReconcileSettings:
     """How long a pod may outstay its grace period before that is a sign that its node is gone."""
     kuberay_retry_s: float = 30.0
     """Between reconciles while KubeRay is missing or too old, or the RayJob is refused."""
+    currency: str = "USD"
+    """Of the prices."""
+    prices: tuple[NodePrice, ...] = ()
+    """What nodes cost, in JSON; of several rows that apply to a node, the first. Empty: no run has
+    an amount of money."""

@@ -16,10 +16,10 @@ from .attempts import ending, lifetime, starting
 from .context import ReconcileContext, UnconfirmedAbsence
 from .diagnosis import blockers, failing_actions, stuck
 from .findings import AttemptEnd, Draft, Findings, PlanBuilder
-from .losses import evidence, node_loss
+from .losses import evidence, history, node_loss
 from .losses.signs import control_sign
 from .model import Object, Observed, Plan, ReconcileSettings
-from .status import conditions, goodput, progress_status
+from .status import conditions, cost, goodput, progress_status
 from .texts import parsed, seconds_since
 
 LONGEST_S = 60.0
@@ -64,6 +64,8 @@ def _plan(context: ReconcileContext) -> Plan:
     _report_failing(context, builder)
     if builder.run_failure:
         builder.add(lifetime.fail(context, builder.draft, builder.run_failure))
+        builder.add(history.close(builder.draft, f"the run failed: {builder.run_failure.message}"))
+    builder.add(cost.record(context, builder.draft))
     builder.add(
         conditions.of_run(
             context,
@@ -93,6 +95,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     lost = node_loss.lost_nodes(context, number)
     signs = {name: node.signs for name, node in lost.items()}
     builder.add(evidence.record_lost_nodes(context, builder.draft, number, signs))
+    builder.add(history.settle(context, builder.draft, number))
     builder.add(ending.ended(context, builder.draft, builder.charged, attempt))
     if not builder.end:
         builder.add(lifetime.deadline(context, builder.draft))
@@ -133,6 +136,7 @@ def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEn
     if end.outcome == "Succeeded":
         number = builder.draft.status.attempts[-1].number
         builder.add(lifetime.succeed(context, builder.draft, number))
+        builder.add(history.close(builder.draft, "the training was done already"))
     elif not builder.run_failure:
         builder.add(ending.retry(context, builder.draft, builder.charged))
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ..api.pods_spec import RAY_CONTAINERS
+from ..api.quantities import measure
 from ..rendering import names
 from .model import Object, Ref
 from .texts import parsed
@@ -58,6 +59,21 @@ def node_name(pod: Object) -> str | None:
     """The node that it was scheduled on."""
     found = pod.get("spec", {}).get("nodeName")
     return str(found) if found else None
+
+
+def holds_its_node(pod: Object) -> bool:
+    """Whether it takes its share of a node: other pods cannot use it."""
+    return node_name(pod) is not None and not ended(pod)
+
+
+def requests(pod: Object) -> tuple[tuple[str, float], ...]:
+    """What its containers request of the node, by resource, in base units."""
+    found: dict[str, float] = {}
+    for container in pod.get("spec", {}).get("containers") or ():
+        requested = (container.get("resources") or {}).get("requests") or {}
+        for resource, quantity in requested.items():
+            found[resource] = found.get(resource, 0.0) + measure(quantity)
+    return tuple(sorted(found.items()))
 
 
 def phase(pod: Object) -> str:

@@ -8,7 +8,7 @@ from . import names
 from .platforms import Platform
 
 HOSTNAME = "kubernetes.io/hostname"
-_ZONE = "topology.kubernetes.io/zone"
+ZONE = "topology.kubernetes.io/zone"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -57,7 +57,7 @@ def spread(run: TrainingRun, number: int) -> list[dict[str, Any]]:
 
 def _placement(run: TrainingRun, number: int) -> dict[str, Any]:
     term = {"labelSelector": _attempts_workers(run, number), "topologyKey": HOSTNAME}
-    same_zone = {"weight": 100, "podAffinityTerm": {**term, "topologyKey": _ZONE}}
+    same_zone = {"weight": 100, "podAffinityTerm": {**term, "topologyKey": ZONE}}
     match run.spec.workers.placement:
         case "Pack":
             preferred = [same_zone, {"weight": 50, "podAffinityTerm": term}]

@@ -126,6 +126,7 @@ class Driver:
         self.step = float(self.bucket.step)
         if self.resumed is None:
             self.resumed = self.bucket.step
+        self.record(now, RecordKind.RESTORED, None)
 
     def _commit(self, now: float) -> None:
         self.bucket.step = max(self.bucket.step, math.floor(self.step))
@@ -140,6 +141,7 @@ class Driver:
                 "kind": kind,
                 "time": unix(now),
                 "message": f"{kind.value}",
+                "step": math.floor(self.step),
                 "pod": pod.name if named and pod else None,
                 "node": pod.node.name if named and pod and pod.node else None,
             }

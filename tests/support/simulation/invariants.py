@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainingrun.api.reasons import documented
-from trainingrun.api.status import RunStatus
+from trainingrun.api.status import MOST_LOSSES, LossReason, RunStatus
 from trainingrun.reconciling import Plan
+from trainingrun.reconciling.losses.counting import COUNTERS
 from trainingrun.reconciling.model import Apply, Delete
 
 if TYPE_CHECKING:
     from .story import Story
 
-MOST_STATUS_BYTES = 32_000
+MOST_STATUS_BYTES = 64_000
 
 STUCK_S = 3600.0
 """Without training for so long, though nothing happens and all is well, needs a sentence."""
@@ -59,6 +61,8 @@ def hold(story: Story, before: Before, made: Plan) -> None:
     _healthy_goes_on(story, before, made)
     _deleted_trains_no_more(story, made)
     _counts(story, after)
+    _in_the_history(after)
+    _adds_up(after)
     _small(after)
     _explained(story, after)
     _documented(after)
@@ -138,7 +142,8 @@ def _number(ray_job: str) -> int:
 
 
 def _total(status: dict[str, Any]) -> int:
-    return sum(status.get("disruptions", {}).values())
+    counts = RunStatus.model_validate({"disruptions": status.get("disruptions", {})}).disruptions
+    return sum(counts.model_dump(exclude={"history"}).values())
 
 
 def _counts(story: Story, after: dict[str, Any]) -> None:
@@ -164,6 +169,40 @@ def _counts(story: Story, after: dict[str, Any]) -> None:
     assert counted.out_of_memory <= of_memory, f"{counted} {incidents}"
     of_nodes = incidents.get(NODE, 0) + story.world.later_causes[NODE]
     assert counted.node_losses <= of_nodes + incidents.get("preempted", 0), counted
+
+
+def _in_the_history(after: dict[str, Any]) -> None:
+    """Each loss that is counted has one entry, and no other loss has one."""
+    found = RunStatus.model_validate({"disruptions": after.get("disruptions", {})}).disruptions
+    numbers = [loss.number for loss in found.history]
+    assert numbers == sorted(set(numbers)), numbers
+    assert len(numbers) <= MOST_LOSSES, numbers
+    if len(numbers) == MOST_LOSSES:
+        return  # older ones are left out
+    others, entries = 0, Counter[str]()
+    for loss in found.history:
+        field = COUNTERS.get(loss.reason)
+        if loss.reason is LossReason.APPLICATION_ERROR:
+            field = "application_errors"
+        if field is None:
+            others += 1
+        else:
+            entries[field] += 1
+    for field, counted in found.model_dump(exclude={"history", "out_of_memory"}).items():
+        spare = entries[field] - counted
+        assert spare >= 0, f"{field}: {counted} are counted, {found.history}"
+        others += spare  # an attempt's end of that reason, which counts as another loss
+    assert others <= int(after.get("seen", {}).get("otherLosses", 0)), found
+    assert entries["out_of_memory"] >= found.out_of_memory, found
+
+
+def _adds_up(after: dict[str, Any]) -> None:
+    """Every second is in exactly one place."""
+    goodput = after.get("goodput")
+    if goodput is not None:
+        total = goodput["productiveSeconds"] + sum(goodput["lostSeconds"].values())
+        assert abs(total - goodput["seconds"]) < 0.01, goodput
+        assert min(goodput["productiveSeconds"], *goodput["lostSeconds"].values()) >= 0, goodput
 
 
 def _small(after: dict[str, Any]) -> None:

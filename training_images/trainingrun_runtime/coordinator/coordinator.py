@@ -28,7 +28,7 @@ from trainingrun_protocol.progress import (
 from ..progress import document as progress_document
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
-from ..store.lease import LossHistory
+from ..store.lease import LossHistory, LostDriver
 from ..store.manifest import Manifest
 from ..store.reported_metrics import Origin, Row, printable_metrics
 from .checkpoints import Checkpoints, Command, UploadedCheckpoint
@@ -86,6 +86,7 @@ class Coordinator:
         document: where the progress document is written.
         checkpoint: the newest intact checkpoint, if there is one.
         history: losses of the run's earlier drivers.
+        lost: the driver before this one, if it was lost.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class Coordinator:
         document: Path,
         checkpoint: LastCheckpoint | None,
         history: LossHistory | None = None,
+        lost: LostDriver | None = None,
     ) -> None:
-        accounting = TimeAccounting(contract.attempt, fencing_token, started, history)
+        accounting = TimeAccounting(contract.attempt, fencing_token, started, history, lost)
         if checkpoint is not None:
             accounting.committed(checkpoint)
         self._progress = RunProgress(contract, accounting)
@@ -140,6 +142,7 @@ class Coordinator:
     not_saved_alone = _of(lambda self: self._progress, RunProgress.not_saved_alone)
     interrupted = _of(lambda self: self._progress, RunProgress.interrupted)
     loss_history = _of(lambda self: self._progress, RunProgress.loss_history)
+    losses = _of(lambda self: self._progress, RunProgress.losses)
     overruled = _of(lambda self: self._progress, RunProgress.overruled)
     finished = _of(lambda self: self._progress, RunProgress.finished)
     complete = _of(lambda self: self._progress, RunProgress.complete)

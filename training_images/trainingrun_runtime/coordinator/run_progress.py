@@ -17,6 +17,7 @@ from trainingrun_protocol.progress import (
 
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..store.lease import LossHistory
+from ..store.loss_documents import LossDocument
 from ..store.manifest import Manifest
 from ..store.reported_metrics import printable_metrics, shown_metrics
 from .rank_comparison import RankPlace
@@ -124,6 +125,11 @@ class RunProgress:
         """The losses of the run until now."""
         with self._lock:
             return self._accounting.history()
+
+    def losses(self, version: int) -> tuple[int, list[LossDocument]]:
+        """The driver: the documents of losses that changed since a version, and the one of now."""
+        with self._lock:
+            return self._accounting.losses_after(version)
 
     def committed(self, manifest: Manifest, uri: str) -> None:
         """An upload has a manifest now."""

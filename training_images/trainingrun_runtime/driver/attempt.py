@@ -32,6 +32,7 @@ from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from . import script
 from .background import Background, keep_lease, watch_suspend_request
 from .committer import Committer
+from .loss_writer import LossWriter
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +85,15 @@ class Attempt:
             else None
         )
         self._coordinator = start_coordinator(
-            contract, lease.fencing_token, started, documents.path, checkpoint, lease.history
+            contract,
+            lease.fencing_token,
+            started,
+            documents.path,
+            checkpoint,
+            lease.history,
+            lease.lost,
         )
+        self._loss_writer = LossWriter(self._coordinator, self._bucket)
         self._retry = StorageRetry(report_to(self._coordinator, "driver"))
         reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
         self._background = Background()
@@ -104,6 +112,7 @@ class Attempt:
             lease=partial(keep_lease, self._lease, self._renew_lease, retries),
             suspend=partial(watch_suspend_request, suspend),
             committer=self._committer.run,
+            losses=self._loss_writer.run,
         )
         if self._contract.trial is None:
             self._background.start(
@@ -117,12 +126,16 @@ class Attempt:
             self._background.ended.set()
             self._watcher.stop()
             self._background.join()
+            self._loss_writer.write()
 
     def fail(self, failure: Failure) -> None:
         """Report that the attempt failed; a reason that was reported before is kept."""
         self._write_final(
             self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
         )
+        self._loss_writer.write()
+        with contextlib.suppress(StorageError):
+            self._renew_lease()  # it says that this driver has ended and was not lost
 
     def _rows(self, seen: int) -> list[Batch]:
         rows = self._coordinator.rows.remote(seen)

@@ -20,9 +20,12 @@ from trainingrun_protocol.progress import (
 )
 
 from ..error_text import in_words
-from ..store.lease import LossHistory
+from ..store.lease import LossHistory, LostDriver
+from ..store.loss_documents import LossDocument
 
 MAX_RECORDS = 100
+MAX_LOSSES = 1000
+"""Documents of losses that are kept until they are written."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class TimeAccounting:
         fencing_token: of the driver's lease.
         now: when the driver started.
         former: losses and time of the run's earlier drivers.
+        lost: the driver before this one, if it was lost.
     """
 
     def __init__(
@@ -65,8 +69,13 @@ class TimeAccounting:
         fencing_token: int,
         now: float,
         former: LossHistory | None = None,
+        lost: LostDriver | None = None,
     ) -> None:
         self._former, self._losses = former or LossHistory(), 0
+        self._documents: dict[int, LossDocument] = {}  # by their number
+        self._open_losses: list[int] = []
+        self._changed_losses: dict[int, int] = {}  # number -> version
+        self._lost = lost
         self._attempt, self._fencing_token, self._started = attempt, fencing_token, now
         self._state = RunState.STARTING
         self._group = 0
@@ -90,6 +99,10 @@ class TimeAccounting:
         self._samples: list[tuple[int, float]] = []  # (step, productive seconds up to it)
         self._failure: Failure | None = None
         self._result: ProgressResult | None = None
+        if lost is not None:
+            on = f" in pod {lost.holder}" if lost.holder else ""
+            message = f"the driver of attempt {lost.attempt}{on} was lost with its head"
+            self._lose(0, "HeadLost", lost.step_time, message, step=lost.step)
 
     @property
     def step(self) -> int:
@@ -123,6 +136,9 @@ class TimeAccounting:
         """
         self._seconds = self._seconds.model_copy(update={"checkpoint": self._stalled()})
         again = max(self._step - resumed_step, 0)
+        lost_steps = again
+        if self._lost is not None and self._group == 0:
+            lost_steps = max(self._lost.step - resumed_step, 0)
         unmeasured = self._has_session is False and self._group > 0
         # A checkpoint that was made on a notice, or by another rank, holds the last step. What
         # code without a session did after its last report is done again, and nobody has seen it.
@@ -162,6 +178,12 @@ class TimeAccounting:
             message += f", since {not_saved}" if not_saved else ""
         reason = not_saved if again else None
         self.record(now, RecordKind.RESTORED, message, step=resumed_step, reason=reason)
+        self._settle_losses(
+            restored_step=resumed_step,
+            lost_steps=lost_steps,
+            lost_work_seconds=round(max(productive - kept, 0.0), 3),
+            action=message,
+        )
         return self._group
 
     def session_began(self) -> None:
@@ -206,6 +228,10 @@ class TimeAccounting:
             elif self._last_done is not None:
                 since, cause = self._last_done, "recovery"
             self._spend(**{cause: max(report.begun - since, 0.0)})
+            if self._lost is not None and self._last_done is None:
+                since = self._lost.step_time
+            self._settle_losses(recovery_seconds=round(max(report.begun - since, 0.0), 3))
+            self._open_losses.clear()
             self._resumed_productive = self._seconds.productive
         if self._group != self._broken_group:  # else a rank that has not noticed yet
             self._state = RunState.TRAINING
@@ -224,7 +250,45 @@ class TimeAccounting:
             losses=self._former.losses + self._losses,
             trained=self._former.trained + trained,
             unsaved=self._last is not None and (saved is None or self._step > saved.step),
+            step=self._step,
+            step_time=self._last_done,
+            ended=self._state.final,
         )
+
+    def losses_after(self, version: int) -> tuple[int, list[LossDocument]]:
+        """The documents that have changed since a version of them, and the version of now."""
+        newest = max(self._changed_losses.values(), default=0)
+        changed = [n for n, since in sorted(self._changed_losses.items()) if since > version]
+        return newest, [self._documents[number] for number in changed]
+
+    def _lose(self, number: int, reason: str, time: float, message: str, **where: Any) -> None:
+        self._open_losses.append(number)
+        self._note_loss(
+            LossDocument(
+                attempt=self._attempt,
+                fencing_token=self._fencing_token,
+                number=number,
+                reason=reason,
+                time=time,
+                message=message,
+                **where,
+            )
+        )
+        while len(self._documents) > MAX_LOSSES:
+            oldest = min(self._documents)
+            del self._documents[oldest], self._changed_losses[oldest]
+
+    def _settle_losses(self, **cost: Any) -> None:
+        """What the open losses cost: the first of them has the numbers, the others none."""
+        for number in self._open_losses:
+            if number in self._documents:
+                self._note_loss(self._documents[number].model_copy(update=cost))
+            cost |= {name: 0 for name in cost if name.startswith(("lost_", "recovery_"))}
+
+    def _note_loss(self, document: LossDocument) -> None:
+        self._documents[document.number] = document
+        newest = max(self._changed_losses.values(), default=0)
+        self._changed_losses[document.number] = newest + 1
 
     def _stalled(self) -> float:
         return self._seconds.checkpoint + (self._last.checkpoint if self._last is not None else 0.0)
@@ -259,6 +323,8 @@ class TimeAccounting:
         """A worker was lost; training is interrupted until the next step."""
         self.interrupted(now)
         self.record(now, kind, message, node=node, pod=pod, step=self._step)
+        number = self._records[-1].number
+        self._lose(number, kind.value, now, message, node=node, pod=pod, step=self._step)
 
     def interrupted(self, now: float) -> None:
         """The worker group ended; training is interrupted until the next group's first step."""
@@ -276,6 +342,10 @@ class TimeAccounting:
             return
         if failure.kind == "Application":
             self.record(now, RecordKind.APPLICATION_ERROR, failure.message, step=self._step)
+        number = self._records[-1].number if self._records else 0
+        number += failure.kind != "Application"  # which has its record's number
+        reason, action = f"{failure.kind}Error", "the attempt ended"
+        self._lose(number, reason, now, failure.message, step=self._step, action=action)
         self._state, self._failure = RunState.FAILED, failure
 
     def suspended(self) -> None:

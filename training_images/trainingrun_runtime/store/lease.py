@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainingrun_protocol.wire import Count, Duration, Wire
+from trainingrun_protocol.wire import Count, Duration, UnixTime, Wire
 
 from .bucket import Bucket, StorageError
 
@@ -44,6 +44,12 @@ class LossHistory(Wire):
     """Seconds of training, in steps that counted or not and in stalls."""
     unsaved: bool = False
     """Whether steps were done that no committed checkpoint holds."""
+    step: Count = 0
+    """Last step of the driver that wrote it."""
+    step_time: UnixTime | None = None
+    """Unix time at which that step was done; none: it has done none."""
+    ended: bool = False
+    """Whether that driver has ended by itself: then it has written its own losses."""
 
     @classmethod
     def of_next_driver(cls, written: Any) -> "LossHistory":
@@ -68,6 +74,31 @@ class LossHistory(Wire):
         return sofar / self.losses if self.losses else max(sofar, assumed)
 
 
+@dataclass(frozen=True)
+class LostDriver:
+    """The driver before this one, which did not end by itself."""
+
+    attempt: int
+    step: int
+    """The last step that it had written into its lease."""
+    step_time: float
+    """Unix time of that step, in seconds."""
+    holder: str
+    """Name of its pod."""
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> "LostDriver | None":
+        """From its lease; None: it has ended, or has done no step that is known."""
+        try:
+            history = LossHistory.model_validate(document.get("history") or {})
+        except ValidationError:
+            return None
+        if history.ended or history.step_time is None:
+            return None
+        holder = str(document.get("holder") or "")
+        return cls(_attempt_of(document), history.step, history.step_time, holder)
+
+
 @dataclass
 class Lease:
     """One driver's hold on the run, from `take` until a higher fencing token exists."""
@@ -86,6 +117,8 @@ class Lease:
     """Makes this holder's object differ from every other taker's; see `Bucket.create`."""
     history: LossHistory = field(default_factory=LossHistory)
     """The run's losses, for the next driver: at first those of its earlier drivers."""
+    lost: LostDriver | None = None
+    """The driver before this one, if it was lost."""
 
     @classmethod
     def take(cls, bucket: Bucket, attempt: int, holder: str, now: float) -> "Lease":
@@ -109,7 +142,8 @@ class Lease:
                 raise Superseded(f"attempt {holding} holds the run; this is attempt {attempt}")
             history = LossHistory.of_next_driver(former.get("history"))
             nonce = uuid.uuid4().hex
-            lease = cls(bucket, newest + 1, attempt, holder, now, nonce, history)
+            lost = LostDriver.of(former)
+            lease = cls(bucket, newest + 1, attempt, holder, now, nonce, history, lost)
             if bucket.create(document_key(FOLDER, lease.fencing_token), lease._content(now)):
                 return lease
         raise StorageError(f"{_TRIES} concurrent drivers took the lease of {bucket.root} in a row")

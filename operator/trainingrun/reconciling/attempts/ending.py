@@ -25,6 +25,7 @@ from ..diagnosis import stuck
 from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
 from ..losses import out_of_memory
 from ..losses.counting import ended_by_itself
+from ..losses.history import History
 from ..model import Delete, Object, RequestSuspend, RunEvent
 from ..texts import ATTEMPT_MESSAGE, seconds_since, short, written
 from . import retry_policy
@@ -280,13 +281,18 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
         }
     )
     disruptions, changes = draft.status.disruptions, dict(OF_ONE_ATTEMPT)
+    history, uncounted = History(context, draft), False
     if reason is LossReason.APPLICATION_ERROR:
-        errors = disruptions.application_errors + 1
+        errors, uncounted = disruptions.application_errors + 1, True
         disruptions = disruptions.model_copy(update={"application_errors": errors})
     elif reason is LossReason.STORAGE_ERROR or (
         end.outcome == "Lost" and not draft.bookkeeping.counted
     ):
-        changes["other_losses"] = draft.bookkeeping.other_losses + 1
+        changes["other_losses"], uncounted = draft.bookkeeping.other_losses + 1, True
+    if uncounted and reason is not None:
+        history.add(reason, written(context.now), end.message)
+        disruptions = disruptions.model_copy(update=history.status())
+        changes |= history.bookkeeping()
     if end.outcome == "Suspended":
         # A suspended attempt is not one without progress.
         changes["attempts_without_progress"] = max(

@@ -5,17 +5,19 @@ reason of higher precedence replaces it; what another loss explains carries no c
 """
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
 from typing import Any
 
 from ...api.reasons import EventReason
 from ...api.status import Budget, LossReason
 from ..bookkeeping import Bookkeeping, CountedDisruption
+from ..context import ReconcileContext
 from ..findings import Draft, Findings
 from ..model import RunEvent
 from ..texts import parsed, written
 from . import out_of_memory
+from .history import History
 
 SAME_LOSS_S = 60.0
 """A record that names no pod and a pod that ended belong together within so many seconds."""
@@ -57,10 +59,11 @@ PRECEDENCE = {
 class Losses:
     """The losses of one attempt, and what a reconcile adds to them."""
 
-    def __init__(self, draft: Draft, now: datetime):
+    def __init__(self, context: ReconcileContext, draft: Draft):
         """From what was counted so far."""
         self._status, self._bookkeeping = draft
-        self._now, self._written = now, written(now)
+        self._now, self._written = context.now, written(context.now)
+        self._history = History(context, draft)
         self.events: list[RunEvent] = []
         """Events of what was found, in order."""
         self.changes: dict[str, Any] = {}
@@ -104,6 +107,8 @@ class Losses:
         message: str,
         *,
         pod: str | None = None,
+        pods: Sequence[str] = (),
+        node: str | None = None,
         termination_message: str = "",
         ended: str | None = None,
         created_at: str | None = None,
@@ -114,8 +119,10 @@ class Losses:
             key: What was lost.
             reason: Why.
             when: When it was seen or recorded.
-            message: For the event.
+            message: For the event and the history.
             pod: Name of the pod, as in the runtime's records.
+            pods: Names of all pods that were lost with it. Default: `pod`.
+            node: On which it happened.
             termination_message: How its container ended.
             ended: When the container ended, where it ran out of memory.
             created_at: When the pod was created, where it ran out of memory.
@@ -127,6 +134,12 @@ class Losses:
             self._count(known.reason, -1)
         self._count(reason, 1)
         time = known.time if known else self._written if when is self._now else written(when)
+        pods = pods or ([pod] if pod else ())
+        number = known.number if known else None
+        if number is None:
+            number = self._history.add(reason, time, message, pods=pods, node=node)
+        else:
+            self._history.correct(number, reason=reason, signs=message, pods=pods, node=node)
         self._put(
             key,
             CountedDisruption(
@@ -136,6 +149,7 @@ class Losses:
                 termination_message=termination_message,
                 ended=ended,
                 created_at=created_at,
+                number=number,
             ),
         )
         self.events.append(RunEvent("Warning", EventReason(reason.value), message))
@@ -147,10 +161,11 @@ class Losses:
             return
         if known:
             self._count(known.reason, -1)
+            self._history.remove(known.number)
         time = known.time if known else self._written
         self._put(key, CountedDisruption(reason=reason, time=time, pod=pod, collateral=True))
 
-    def adopt_record(self, uid: str, pod: str) -> None:
+    def adopt_record(self, uid: str, pod: str, node: str | None) -> None:
         """Let the pod take over the count of a record that came first and is about it.
 
         That is one with its name, or one without a name that came shortly before.
@@ -161,6 +176,7 @@ class Losses:
             if known.pod == pod or (known.pod is None and self._is_recent(known)):
                 del self._counted[key], self._records[key]
                 self._put(uid, known.model_copy(update={"pod": pod}))
+                self._history.correct(known.number, pods=[pod], node=node)
                 return
 
     def lose_node(self, node: str, hostname: str) -> None:
@@ -220,6 +236,7 @@ class Losses:
             }
         if self._lost_nodes:
             changes |= self._nodes()
+        changes |= self._history.bookkeeping()
         return Findings(
             status=self._disruptions(),
             bookkeeping=changes,
@@ -239,11 +256,12 @@ class Losses:
 
     def _disruptions(self) -> dict[str, Any]:
         changes = {name: number for name, number in self._counts.items() if number}
-        if not changes:
+        history = self._history.status()
+        if not changes and not history:
             return {}
         counts = self._status.disruptions
         new = {name: max(getattr(counts, name) + number, 0) for name, number in changes.items()}
-        return {"disruptions": counts.model_copy(update=new)}
+        return {"disruptions": counts.model_copy(update={**new, **history})}
 
     def _charged(self, memory: int) -> frozenset[Budget]:
         charged: set[Budget] = set()

@@ -41,7 +41,7 @@ def record_losses(context: ReconcileContext, draft: Draft, attempt: int) -> Find
     """Count what the attempt's pods and the runtime's records newly show."""
     if context.deleted(attempt):
         return Findings()  # its pods go with it, and are no losses of their own
-    losses = Losses(draft, context.now)
+    losses = Losses(context, draft)
     if context.suspended_by_queue(attempt):
         _record_suspension_by_queue(context, draft, losses, attempt)
     elif not context.unknown("Pod"):  # one that is missing may exist; the records stay until later
@@ -59,7 +59,7 @@ def record_lost_nodes(
     """Count each node once, whatever was on it; `lost` has the signs of each."""
     if not lost or context.suspended_by_queue(attempt):
         return Findings()  # the queue ends what is on it, and that is counted
-    losses = Losses(draft, context.now)
+    losses = Losses(context, draft)
     for node, why in lost.items():
         _lose_node(context, losses, attempt, node, f"Node {node} is lost: {why}")
     return losses.findings()
@@ -69,7 +69,7 @@ def explain(
     context: ReconcileContext, draft: Draft, pods: Iterable[Object], reason: LossReason
 ) -> Findings:
     """Remember pods that end because of a loss that is counted elsewhere."""
-    losses = Losses(draft, context.now)
+    losses = Losses(context, draft)
     for pod in pods:
         losses.explain(pod_status.uid(pod), pod_status.name(pod), reason)
     return losses.findings()
@@ -77,7 +77,7 @@ def explain(
 
 def reopen_nodes(context: ReconcileContext, draft: Draft, nodes: Iterable[str]) -> Findings:
     """Nodes that came back are counted anew if they are lost once more."""
-    losses = Losses(draft, context.now)
+    losses = Losses(context, draft)
     for node in nodes:
         losses.reopen_node(node)
     return losses.findings()
@@ -89,9 +89,17 @@ def _lose_node(
     if f"node:{node}" not in losses:
         node_state = context.observed.nodes.get(node)
         losses.lose_node(node, (node_state and node_state.hostname) or node)
-    losses.count_disruption(f"node:{node}", LossReason.NODE_LOST, context.now, message)
-    for pod in context.index(attempt).by_node.get(node, ()):
-        losses.adopt_record(pod_status.uid(pod), pod_status.name(pod))
+    pods = context.index(attempt).by_node.get(node, ())
+    losses.count_disruption(
+        f"node:{node}",
+        LossReason.NODE_LOST,
+        context.now,
+        message,
+        pods=[pod_status.name(pod) for pod in pods],
+        node=node,
+    )
+    for pod in pods:
+        losses.adopt_record(pod_status.uid(pod), pod_status.name(pod), node)
         losses.explain(pod_status.uid(pod), pod_status.name(pod), LossReason.NODE_LOST)
 
 
@@ -154,7 +162,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         # KubeRay and the operator delete such workers; they ended with the head.
         losses.explain(uid, name, LossReason.HEAD_LOST)
         return
-    losses.adopt_record(uid, name)
+    losses.adopt_record(uid, name, node)
     termination_message = pod_status.termination_message(pod)
     message = f"Pod {name} ended: {describe(reason, head=pod_status.is_head(pod))}"
     if termination_message:
@@ -166,6 +174,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         context.now,
         message,
         pod=name,
+        node=node,
         termination_message=termination_message,
         ended=(pod_status.ray_ending(pod) or {}).get("finishedAt") if memory else None,
         created_at=pod["metadata"].get("creationTimestamp") if memory else None,
@@ -227,7 +236,8 @@ def _record_event(
         return
     if record.node and f"node:{record.node}" in losses:
         return
-    losses.count_disruption(key, reason, when, record.message or describe(reason), pod=record.pod)
+    message = record.message or describe(reason)
+    losses.count_disruption(key, reason, when, message, pod=record.pod, node=record.node)
 
 
 def _forget(context: ReconcileContext, draft: Draft, losses: Losses, attempt: Attempt) -> None:

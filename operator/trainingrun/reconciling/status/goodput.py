@@ -9,6 +9,7 @@ share of its productive time moves to lost work.
 """
 
 from datetime import datetime
+from itertools import accumulate, pairwise
 from typing import Any
 
 from trainingrun_protocol.progress import Progress
@@ -55,28 +56,40 @@ def until(draft: Draft, time: datetime) -> Findings:
     """status.goodput from the start to `time`: a step, or the end of the run."""
     if draft.status.start_time is None:
         return Findings()
-    elapsed = max((time - parsed(draft.status.start_time)).total_seconds(), 0.0)
-    elapsed = max(elapsed - draft.status.suspended_seconds, 0.0)
-    spent = _total(draft.bookkeeping)
-    queue = min(draft.bookkeeping.queue_seconds or 0.0, elapsed)
-    rest = max(elapsed - queue - spent.productive - spent.lost_work - spent.checkpoint, 0.0)
+    spent = total(draft.bookkeeping)
+    measured = spent.productive + spent.lost_work + spent.checkpoint
+    elapsed = (time - parsed(draft.status.start_time)).total_seconds()
+    # The driver's clock may be ahead of the API server's: what it has measured was spent.
+    elapsed = max(elapsed - draft.status.suspended_seconds, measured, 0.0)
+    queue = min(draft.bookkeeping.queue_seconds or 0.0, elapsed - measured)
+    rest = max(elapsed - measured - queue, 0.0)
     changes: dict[str, Any] = {}
     known = draft.bookkeeping.startup_seconds
     if known is None and spent.productive + spent.lost_work > 0:
         known = changes["startup_seconds"] = round(rest, 1)
     startup = rest if known is None else min(known, rest)
+    productive, lost_work, checkpoint, queue, startup, recovery = tenths(
+        spent.productive, spent.lost_work, spent.checkpoint, queue, startup, rest - startup
+    )
     goodput = Goodput(
         percent=min(int(spent.productive * 100 / elapsed), 100) if elapsed else 0,
-        productive_seconds=round(spent.productive, 1),
+        seconds=round(productive + lost_work + checkpoint + queue + startup + recovery, 1),
+        productive_seconds=productive,
         lost_seconds=LostSeconds(
-            queue=round(queue, 1),
-            startup=round(startup, 1),
-            lost_work=round(spent.lost_work, 1),
-            recovery=round(rest - startup, 1),
-            checkpoint=round(spent.checkpoint, 1),
+            queue=queue,
+            startup=startup,
+            lost_work=lost_work,
+            recovery=recovery,
+            checkpoint=checkpoint,
         ),
     )
     return Findings(status={"goodput": goodput}, bookkeeping=changes)
+
+
+def tenths(*seconds: float) -> list[float]:
+    """Each to a tenth of a second, so that their sum is that of the exact ones."""
+    ends = [round(end, 1) for end in accumulate(seconds)]
+    return [round(end - begin, 1) for begin, end in pairwise([0.0, *ends])]
 
 
 def _queue(context: ReconcileContext, draft: Draft, attempt: int) -> dict[str, Any]:
@@ -111,7 +124,8 @@ def _close(bookkeeping: Bookkeeping, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _total(bookkeeping: Bookkeeping) -> TimeSpent:
+def total(bookkeeping: Bookkeeping) -> TimeSpent:
+    """What the run's drivers have measured together."""
     return TimeSpent(
         productive=bookkeeping.earlier.productive + bookkeeping.driver.productive,
         lost_work=bookkeeping.earlier.lost_work + bookkeeping.driver.lost_work,

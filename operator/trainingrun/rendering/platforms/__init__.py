@@ -86,6 +86,22 @@ def load(name: PlatformName) -> Platform:
     return Platform.model_validate(merge(_file("generic"), _file(name)))
 
 
+@cache
+def capacity_labels() -> tuple[str, ...]:
+    """Keys of the labels by which the platforms tell spot nodes from others."""
+    spots = [load(name).spot for name in KNOWN]
+    labels = [label for spot in spots for label in (*spot.spot_labels, *spot.on_demand_excludes)]
+    return tuple(sorted({label.key for label in labels}))
+
+
+def capacity_of(platform: PlatformName, labels: Mapping[str, str]) -> Literal["OnDemand", "Spot"]:
+    """The capacity of a node with these labels."""
+    spot = load(platform).spot
+    known = (*spot.spot_labels, *spot.on_demand_excludes)
+    found = any(labels.get(label.key) == label.value for label in known)
+    return "Spot" if found else "OnDemand"
+
+
 def _file(name: str) -> dict[str, Any]:
     text = resources.files(__package__).joinpath(f"{name}.yaml").read_text("utf-8")
     data: dict[str, Any] = yaml.safe_load(text)

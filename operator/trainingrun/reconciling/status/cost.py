@@ -1,0 +1,177 @@
+"""What a run has used: accelerator seconds by cause, and the money that prices make of them.
+
+Each write of the meter says what the pods hold from then on. The next one counts it: when that
+changes, when goodput has come further, and at the end. In between nothing is written.
+"""
+
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from ...api.status import AcceleratorSeconds, Cost
+from ...api.v1alpha1 import TrainingRun
+from ...rendering import platforms
+from ..bookkeeping import Bookkeeping, Held, Meter
+from ..context import ReconcileContext
+from ..findings import Draft, Findings
+from ..model import NodeState
+from ..texts import from_unix, seconds_since, written
+from .goodput import tenths, total
+
+HOUR_S = 3600.0
+
+
+def record(context: ReconcileContext, draft: Draft) -> Findings:
+    """Bring the meter and status.cost up to the last step, to a change of the pods, or to now."""
+    if context.unknown("Pod", "Node"):
+        return Findings()  # what is held goes on being counted, once it is known again
+    meter, held = draft.bookkeeping.meter, _held(context, draft)
+    if draft.status.has_ended:
+        held = Held()
+    changed = held != meter.held or draft.status.has_ended
+    if meter.time is None and not held.devices and not held.per_hour and not held.unpriced:
+        return Findings()
+    if not changed and draft.status.goodput == context.run.status.goodput:
+        return Findings()
+    until = context.now if changed else _last_step(context, draft)
+    counted = counted_until(meter, until).model_copy(update={"held": held})
+    return _found(context, draft, counted)
+
+
+def counted_until(meter: Meter, time: datetime) -> Meter:
+    """With what is held counted up to a time; an earlier one than before changes nothing."""
+    passed = 0.0 if meter.time is None else seconds_since(meter.time, time)
+    if meter.time is not None and passed <= 0:
+        return meter
+    held, passed = meter.held, float(int(passed))  # as `written` counts
+    used = held.devices * passed
+    return meter.model_copy(
+        update={
+            "time": written(time),
+            "device_seconds": meter.device_seconds + used,
+            "waiting": meter.waiting + used * held.waits,
+            "spent": round(meter.spent + held.per_hour * passed / HOUR_S, 6),
+            "saved": round(meter.saved + held.saves_per_hour * passed / HOUR_S, 6),
+            "unpriced": meter.unpriced or (held.unpriced and passed > 0),
+            "uncompared": meter.uncompared or (held.uncompared and passed > 0),
+        }
+    )
+
+
+def devices_per_worker(run: TrainingRun) -> int:
+    """What a worker counts for: its accelerators, or itself."""
+    accelerator = run.spec.workers.accelerator
+    return accelerator.count if accelerator else 1
+
+
+def _last_step(context: ReconcileContext, draft: Draft) -> datetime:
+    progress = context.progress(draft.status.attempt)
+    if progress is None or progress.step_time is None:
+        return context.now
+    return min(from_unix(progress.step_time), context.now)
+
+
+def _held(context: ReconcileContext, draft: Draft) -> Held:
+    prices, workers, pods = context.settings.prices, 0, 0
+    per_hour = saved = 0.0
+    unpriced = uncompared = False
+    gone = {name for name, node in context.observed.nodes.items() if not node.exists}
+
+    @cache
+    def priced(name: str | None, requests: Any) -> tuple[float, float | None] | None:
+        return _price(context, context.node(name), requests)
+
+    for index in context.indices:
+        for head, node, requests in index.held:
+            if node in gone:
+                continue
+            pods, workers = pods + 1, workers + (not head)
+            if not prices:
+                continue
+            price = priced(node, requests)
+            if price is None:
+                unpriced = True
+                continue
+            per_hour += price[0]
+            saved += price[1] or 0.0
+            uncompared = uncompared or price[1] is None
+    per_pod = context.run.spec.workers.per_pod * devices_per_worker(context.run)
+    return Held(
+        devices=workers * per_pod,
+        waits=draft.status.running_attempt is not None and pods < context.wanted_pods(draft),
+        per_hour=round(per_hour, 6),
+        saves_per_hour=round(saved, 6),
+        unpriced=unpriced,
+        uncompared=uncompared,
+    )
+
+
+def _price(
+    context: ReconcileContext, node: NodeState | None, requests: tuple[tuple[str, float], ...]
+) -> tuple[float, float | None] | None:
+    """A pod's price for an hour and what it saves as a spot pod, None: not known. None: no price.
+
+    A pod is charged the largest share that it takes of any resource of its node.
+    """
+    if node is None or not node.labels:
+        return None
+    row = next((row for row in context.settings.prices if row.applies_to(node.labels)), None)
+    if row is None:
+        return None
+    shares = [
+        amount / node.allocatable[resource]
+        for resource, amount in requests
+        if node.allocatable.get(resource)
+    ]
+    share = min(max(shares, default=1.0), 1.0)
+    if row.on_demand_per_hour is not None:
+        return row.per_hour * share, (row.on_demand_per_hour - row.per_hour) * share
+    spot = platforms.capacity_of(context.render.platform, node.labels) == "Spot"
+    return row.per_hour * share, None if spot else 0.0
+
+
+def _found(context: ReconcileContext, draft: Draft, meter: Meter) -> Findings:
+    seconds, meter = _by_cause(context.run, draft.bookkeeping, meter)
+    whole = sum(seconds.model_dump().values())
+    cost = Cost(
+        unit="accelerator" if context.run.spec.workers.accelerator else "worker",
+        total_seconds=round(whole, 1),
+        seconds=seconds,
+        **_money(context, meter, seconds, whole),
+    )
+    return Findings(status={"cost": cost}, bookkeeping={"meter": meter})
+
+
+def _by_cause(
+    run: TrainingRun, bookkeeping: Bookkeeping, meter: Meter
+) -> tuple[AcceleratorSeconds, Meter]:
+    spent, devices = total(bookkeeping), run.spec.total_workers * devices_per_worker(run)
+    training, saving = spent.productive * devices, spent.checkpoint * devices
+    again = spent.lost_work * devices
+    # Seconds are whole ones in the meter, and tenths of them in the driver's document.
+    whole = max(meter.device_seconds, training + saving + again)
+    waiting = min(meter.waiting, whole - training - saving - again)
+    rest = whole - training - saving - again - waiting
+    if meter.starting is None and training + again > 0:
+        meter = meter.model_copy(update={"starting": round(rest, 1)})
+    starting = rest if meter.starting is None else min(meter.starting, rest)
+    parts = tenths(training, saving, again + rest - starting, starting, waiting)
+    names = ("training", "saving", "lost", "starting", "waiting")
+    return AcceleratorSeconds(**dict(zip(names, parts, strict=True))), meter
+
+
+def _money(
+    context: ReconcileContext, meter: Meter, seconds: AcceleratorSeconds, whole: float
+) -> dict[str, Any]:
+    if not context.settings.prices:
+        return {}
+    found: dict[str, Any] = {
+        "currency": context.settings.currency,
+        "at_least": round(meter.spent, 4),
+    }
+    if not meter.unpriced:
+        found["amount"] = round(meter.spent, 4)
+        found["wasted"] = round(meter.spent * (1 - seconds.training / whole), 4) if whole else 0.0
+    if not meter.unpriced and not meter.uncompared:
+        found["saved_by_spot"] = round(meter.saved, 4)
+    return found

@@ -1,0 +1,215 @@
+"""status.cost and goodput: every second is somewhere once, and prices make money of it."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.builders import (
+    T0,
+    a_head,
+    a_node,
+    a_pod,
+    a_progress,
+    a_ray_cluster,
+    a_ray_job,
+    a_run,
+    nodes,
+    pods,
+    unix,
+)
+from support.reconciled import as_kept
+from trainingrun.api.status import Cost, RunStatus
+from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
+from trainingrun.reconciling.model import NodePrice
+from trainingrun.rendering import RenderSettings
+
+INSTANCE = "node.kubernetes.io/instance-type"
+CAPACITY = "trainingrun.dev/capacity"
+PRICES = (
+    NodePrice(labels={INSTANCE: "gpu", CAPACITY: "spot"}, per_hour=36.0, on_demand_per_hour=108.0),
+    NodePrice(labels={INSTANCE: "gpu"}, per_hour=108.0),
+    NodePrice(labels={INSTANCE: "small"}, per_hour=3.6),
+)
+SPOT = {INSTANCE: "gpu", CAPACITY: "spot"}
+
+
+def priced(observed: Observed, seconds: float, prices: tuple[NodePrice, ...] = PRICES) -> Plan:
+    """One reconcile of an operator with prices, of whole objects and of what is kept."""
+    settings, now = ReconcileSettings(prices=prices), T0 + timedelta(seconds=seconds)
+    planned = plan(observed, RenderSettings(), settings, now)
+    assert plan(as_kept(observed), RenderSettings(), settings, now) == planned
+    return planned
+
+
+def later(
+    observed: Observed,
+    seconds: float,
+    prices: tuple[NodePrice, ...] = PRICES,
+    **changes: Any,
+) -> Observed:
+    """What is observed once the status is written, with changes."""
+    written = priced(observed, seconds, prices).status.to_dict()
+    run = observed.run.model_copy(update={"status": RunStatus.model_validate(written)})
+    return replace(observed, run=run, **changes)
+
+
+def cost(observed: Observed, seconds: float, prices: tuple[NodePrice, ...] = PRICES) -> Cost:
+    found = priced(observed, seconds, prices).status.cost
+    assert found
+    return found
+
+
+def on_priced_nodes(prices: tuple[NodePrice, ...] = PRICES, **spec: Any) -> Observed:
+    """Two workers on whole spot nodes and the head on half a small one, since second 10."""
+    gpu = {"labels": SPOT, "allocatable": {"cpu": 8.0, "nvidia.com/gpu": 4.0}}
+    small = {"labels": {INSTANCE: "small"}, "allocatable": {"cpu": 4.0}}
+    held = {"nvidia.com/gpu": "4", "cpu": "1"}
+    begun = later(
+        Observed(a_run(**spec)),
+        0,
+        prices,
+        ray_jobs=(a_ray_job(status="RUNNING"),),
+        ray_clusters=(a_ray_cluster(),),
+        pods=(
+            a_head(requests={"cpu": "2"}),
+            a_pod("worker-1", requests=held),
+            a_pod("worker-2", node="spot-2", requests=held),
+        ),
+        nodes=nodes(a_node("base-1", **small), a_node("spot-1", **gpu), a_node("spot-2", **gpu)),
+        progress_age_s=0.5,
+    )
+    return later(begun, 10, prices)
+
+
+def trained(step_time: float, productive: float, **seconds: float) -> Any:
+    told = {"productive": productive, **seconds}
+    return a_progress(step_time=unix(step_time), seconds=told)
+
+
+FOUR_GPUS = {"count": 2, "accelerator": {"kind": "nvidia", "count": 4}}
+
+
+def test_accelerator_seconds_are_by_cause_and_add_up() -> None:
+    begun = on_priced_nodes(workers=FOUR_GPUS)
+    trains = replace(begun, progress=trained(70, 40, checkpoint=5.0))
+    found = cost(trains, 71)
+    assert (found.unit, found.total_seconds) == ("accelerator", 8 * 60)
+    assert found.seconds.to_dict() == {
+        "training": 320.0,
+        "saving": 40.0,
+        "lost": 0.0,
+        "starting": 120.0,
+        "waiting": 0.0,
+    }
+    again = later(trains, 71)
+    assert priced(again, 90).status == again.run.status, "the clock alone writes nothing"
+    lost = replace(again, progress=trained(130, 60, checkpoint=5.0, lost_work=10.0))
+    seconds = cost(lost, 131).seconds
+    assert (seconds.training, seconds.saving, seconds.starting) == (480.0, 40.0, 120.0)
+    assert sum(seconds.model_dump().values()) == 8 * 120
+
+
+def test_a_run_without_accelerators_counts_its_workers() -> None:
+    found = cost(replace(on_priced_nodes(), progress=trained(70, 40)), 71)
+    assert (found.unit, found.total_seconds) == ("worker", 120)
+
+
+def test_each_pod_costs_its_share_of_its_node() -> None:
+    found = cost(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
+    assert found.currency == "USD"
+    # Two whole spot nodes for 36 an hour, and half of one for 3.6: a minute.
+    assert found.amount == found.at_least == pytest.approx((36 + 36 + 1.8) / 60)
+    assert found.wasted == pytest.approx(found.amount / 2)
+    assert found.saved_by_spot == pytest.approx(2 * 72 / 60)
+
+
+def test_what_has_no_price_is_unknown_and_not_zero() -> None:
+    begun = on_priced_nodes(PRICES[:2])
+    found = cost(replace(begun, progress=trained(70, 30)), 71, PRICES[:2])
+    assert (found.amount, found.wasted, found.saved_by_spot) == (None, None, None)
+    assert found.at_least == pytest.approx(72 / 60)
+
+
+def test_without_prices_there_is_no_money() -> None:
+    found = cost(replace(on_priced_nodes(()), progress=trained(70, 30)), 71, ())
+    assert (found.currency, found.amount, found.at_least) == (None, None, None)
+    assert found.total_seconds == 120
+
+
+def test_spot_nodes_without_an_on_demand_price_save_an_unknown_amount() -> None:
+    prices = (NodePrice(labels={INSTANCE: "gpu"}, per_hour=36.0), PRICES[2])
+    begun = on_priced_nodes(prices)
+    found = cost(replace(begun, progress=trained(70, 30)), 71, prices)
+    assert found.amount is not None
+    assert found.saved_by_spot is None
+
+
+def test_pods_that_wait_for_others_cost_and_pods_without_a_node_do_not() -> None:
+    pending = a_pod("worker-2", unschedulable="no node")
+    begun = on_priced_nodes()
+    waits = later(replace(begun, pods=(*begun.pods[:2], pending)), 10)
+    complete = later(replace(waits, pods=begun.pods), 40)
+    found = cost(replace(complete, progress=trained(70, 10)), 71)
+    assert found.seconds.waiting == 30
+    assert found.total_seconds == 30 + 2 * 30
+
+
+def test_a_lost_node_costs_nothing_more() -> None:
+    begun = later(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
+    gone = a_node("spot-2", exists=False, ready=False, labels=SPOT)
+    lost = later(replace(begun, nodes=nodes(gone), confirmed=True), 80)
+    after = cost(replace(lost, progress=trained(120, 50)), 121)
+    assert after.total_seconds == 2 * 70 + 40
+
+
+def test_nothing_is_counted_while_the_watches_are_out_of_date_and_all_of_it_afterwards() -> None:
+    begun = later(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
+    stale = replace(begun, stale={"Pod": "403"}, progress=trained(100, 50))
+    assert priced(stale, 101).status.cost == begun.run.status.cost
+    assert cost(replace(stale, stale={}), 101).total_seconds == 2 * 90
+
+
+TIMES = st.floats(0, 40, allow_nan=False)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            TIMES,
+            st.fixed_dictionaries(
+                {"productive": TIMES, "lost_work": TIMES, "checkpoint": TIMES},
+            ),
+            st.integers(0, 100),
+            st.integers(0, 3),
+        ),
+        max_size=12,
+    )
+)
+def test_every_second_and_every_accelerator_second_is_somewhere_once(
+    history: list[tuple[int, float, dict[str, float], int, int]],
+) -> None:
+    """Whatever drivers report, with clocks that are off, and however many pods there are."""
+    seen, now = on_priced_nodes(), 10.0
+    every, token = pods(), 1
+    for further, passed, seconds, step, left in history:
+        token, now = max(token, further), now + passed
+        document = a_progress(
+            fencing_token=further, step=step, step_time=unix(now - 3), seconds=seconds
+        )
+        seen = later(replace(seen, progress=document, pods=every[:left]), now)
+        goodput, spent = seen.run.status.goodput, seen.run.status.cost
+        if goodput is not None:
+            lost = goodput.lost_seconds.model_dump()
+            assert min(goodput.productive_seconds, *lost.values()) >= 0
+            total = goodput.productive_seconds + sum(lost.values())
+            assert total == pytest.approx(goodput.seconds, abs=0.01)
+            assert 0 <= goodput.percent <= 100
+        if spent is not None:
+            causes = spent.seconds.model_dump()
+            assert min(causes.values()) >= 0
+            assert sum(causes.values()) == pytest.approx(spent.total_seconds, abs=0.01)
