@@ -36,6 +36,8 @@ away by itself: no such bucket, refused credentials, a full disk. Default: 300. 
 not answer is waited for without limit. Users set it in training.env."""
 PROGRESS_PORT = 8484
 """Port of the head pod: GET /progress and POST /suspend (bearer token), GET /metrics, /healthz."""
+STACKS_REQUEST_FILE = "stacks-wanted"
+"""Asks the driver for the stacks of all ranks; it deletes the file once they are in the bucket."""
 STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's own container
 """Files by which the processes of one pod communicate: the `…_FILE` below."""
 STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"
@@ -105,6 +107,16 @@ class ContractCheckpoints(Wire):
     assumed_seconds_between_losses: float | None = None
     """Set where `everySeconds` is `auto`: what the mean time between two losses is taken for before
     the first one."""
+
+
+class ContractHang(Wire):
+    """What counts as a hang, and what follows."""
+
+    after_seconds: float | None = None
+    """Seconds without a step; none: ten times the longest of the last hundred steps, at least 5
+    minutes."""
+    action: Literal["Restart", "Report"] = "Restart"
+    """Whether what hangs is replaced, or only reported."""
 
 
 class ContractTracking(Wire):
@@ -212,6 +224,8 @@ class RunContract(Wire):
     """Another run, from whose checkpoint this one begins; none: it begins at step 0."""
     checkpoints: ContractCheckpoints = Field(default_factory=ContractCheckpoints)
     """When checkpoints are made and which are kept."""
+    hang: ContractHang = Field(default_factory=ContractHang)
+    """What counts as a hang, and what follows."""
     tracking: ContractTracking | None = None
     """What the runtime does for the tools that draw curves."""
     sweep: ContractSweep | None = None

@@ -57,6 +57,7 @@ class RecordKind(StrEnum):
 
     PREEMPTED = "Preempted"
     WORKER_LOST = "WorkerLost"
+    HANG = "Hang"
     APPLICATION_ERROR = "ApplicationError"
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
     SETTING_OVERRULED = "SettingOverruled"
@@ -137,6 +138,38 @@ class Failure(Wire):
     """Whether another attempt may end otherwise. `UnlessRepeated`: an error of the code, which is
     the same each time; after the second one before a step the run fails. `Never`: the training is
     done, and the script has failed after it."""
+
+
+class HungRank(Wire):
+    """Where one rank stands while no rank does a step."""
+
+    rank: Count
+    """Its number."""
+    node: Name | None = None
+    """Kubernetes node on which it runs, where known."""
+    pod: Name | None = None
+    """Pod in which it runs, where known."""
+    where: Name
+    """What it does and on which line of the user's code, such as `in all_reduce (train.py:88)`."""
+    hangs: bool = False
+    """Whether it is what the others wait for."""
+
+
+class Hang(Wire):
+    """A worker group of which no rank has done a step for too long."""
+
+    time: UnixTime
+    """Unix time in seconds at which it was found."""
+    seconds: Duration
+    """For how long no step had been done."""
+    message: Sentence
+    """Which ranks wait, and which one hangs, in a sentence."""
+    ranks: Annotated[list[HungRank], the_last(MOST_RANKS)] = Field(default_factory=list)
+    """The ranks by number; of more than 16 those that hang come first."""
+    stacks: Uri | None = None
+    """Folder with the stack of each rank."""
+    under_way: bool = False
+    """Whether the same worker group still stands."""
 
 
 class SlowestRank(Wire):
@@ -327,6 +360,10 @@ class Progress(Wire):
     """Unix time in seconds since when it does not."""
     standstill: Sentence | None = None
     """Which ranks wait for which others for long, in a sentence; none: no rank does."""
+    hang: Hang | None = None
+    """The driver's latest hang; none: it has found none."""
+    stuck_pods: Annotated[list[Name], the_last(MOST_RANKS)] = Field(default_factory=list)
+    """Pods with a process of a hung rank that could not be ended: they have to be deleted."""
     paused_at_step: Count | None = None
     """Of a trial of a sweep: the step after which it waits for the others; none: it does not."""
     failure: Failure | None = None

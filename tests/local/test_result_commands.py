@@ -16,7 +16,7 @@ from support.sweeps import a_trial, note
 from trainingrun.cli.main import app
 from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime.coordinator.inbox import Inbox
-from trainingrun_runtime.store import manifest, run_result
+from trainingrun_runtime.store import kept_stacks, manifest, run_result
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.store.metrics_writer import ReportWriter
@@ -303,3 +303,32 @@ def test_wrong_credentials_are_a_sentence(run: StoredRun, monkeypatch: pytest.Mo
     assert code == 1
     assert errors.startswith("the credentials for s3://runs/")
     assert errors.count("\n") == 1
+
+
+def test_stacks_prints_those_that_were_kept(run: StoredRun) -> None:
+    assert "has no stacks" in call("stacks", "digits")[2]
+    first, second = kept_stacks.moment(1_000_000_000), kept_stacks.moment(1_000_000_060)
+    kept_stacks.write(run.bucket, kept_stacks.folder_of(1, first), {0: "in old (a.py:1)"})
+    texts = {0: "in all_reduce (train.py:88)\n", 1: "in read (dataset.py:41)\n\x1b[2J"}
+    kept_stacks.write(run.bucket, kept_stacks.folder_of(2, second), texts)
+    _, printed, said = call("stacks", "digits")
+    assert printed == (
+        "--- rank 0: in all_reduce (train.py:88)\n\n--- rank 1: in read (dataset.py:41)\n\n"
+    )
+    assert said == f"Stacks of {second}, attempt 2:\n"
+    assert call("stacks", "digits", "--rank", "1")[1].startswith("--- rank 1: in read")
+    assert call("stacks", "digits", "--at", first)[1] == "--- rank 0: in old (a.py:1)\n\n"
+    assert call("stacks", "digits", "--list")[1] == (
+        f"{first}  attempt 1  1 rank\n{second}  attempt 2  2 ranks\n"
+    )
+    assert "there are ranks 0, 1" in call("stacks", "digits", "--rank", "7")[2]
+    assert f"there are stacks of {first}, {second}" in call("stacks", "digits", "--at", "x")[2]
+
+
+def test_the_oldest_of_too_many_stacks_are_deleted(run: StoredRun) -> None:
+    for minute in range(kept_stacks.MOST_KEPT + 2):
+        at = kept_stacks.moment(1_000_000_000 + 60 * minute)
+        kept_stacks.write(run.bucket, kept_stacks.folder_of(1, at), {0: "…"})
+    found = kept_stacks.kept(run.bucket)
+    assert len(found) == kept_stacks.MOST_KEPT
+    assert found[-1].time == at

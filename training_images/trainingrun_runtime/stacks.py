@@ -1,8 +1,11 @@
 """Stacks: which of their lines are the user's own, and those of a process that seems to hang."""
 
+import ctypes
 import faulthandler
 import signal
 import sysconfig
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
@@ -12,6 +15,8 @@ _OURS = tuple(str(path) for path in _RUNTIME.iterdir() if path.name != "examples
 _OTHERS = (sysconfig.get_path("stdlib"), *_OURS, "<")  # <: of no file
 _PACKAGES = ("/site-packages/", "/dist-packages/", "/.trainingrun-packages/")
 """Where code is that the user has not written, beside `_OTHERS`."""
+_PR_SET_PTRACER = 0x59616D61
+"""Of the kernel's `prctl.h`."""
 
 
 def log_on_signal() -> None:
@@ -45,25 +50,45 @@ def raised_at(error: BaseException) -> str | None:
     return f"{Path(place[0]).name}:{place[1]}" if place else None
 
 
+def allow_tracing() -> None:
+    """From now on processes of the same user may read the stack of this one, as py-spy does.
+
+    Where the kernel lets only parents do so (Yama), the training's process is read by a sibling.
+    """
+    with suppress(OSError, AttributeError):  # another system than Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+
+
 def line_under_way(frame: FrameType | None) -> FrameType | None:
     """The frame of the user's own code that runs now; None: there is none.
 
     Args:
         frame: the innermost one of a thread.
     """
-    stack = [frame for frame, _ in walk_stack(frame)]  # innermost first
-    own = next((f for f in stack if is_of_the_user(f.f_code.co_filename)), None)
+    stack = [frame for frame, _ in walk_stack(frame)]
+    own = own_place([frame.f_code.co_filename for frame in stack])
+    return stack[own] if own is not None else None
+
+
+def own_place(files: Sequence[str]) -> int | None:
+    """Which of the calls of a stack is the innermost one of the user's own code; None: none is.
+
+    Args:
+        files: of the calls, innermost first.
+    """
+    own = next((i for i, file in enumerate(files) if is_of_the_user(file)), None)
     if own is not None:
         return own
     # A training that is a package of the image: the runtime has called it.
-    ours = next((i for i, f in enumerate(stack) if f.f_code.co_filename.startswith(_OURS)), 0)
-    called = [f for f in stack[:ours] if _is_of_a_package(f.f_code.co_filename)]
-    package = _package(called[-1]) if called else None
-    return next((f for f in called if _package(f) == package), None)
+    ours = next((i for i, file in enumerate(files) if file.startswith(_OURS)), 0)
+    called = [i for i, file in enumerate(files[:ours]) if _is_of_a_package(file)]
+    package = _package(files[called[-1]]) if called else None
+    return next((i for i in called if _package(files[i]) == package), None)
 
 
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
+def _package(file: str) -> str:
+    folder = next(folder for folder in _PACKAGES if folder in file)
+    return file.rpartition(folder)[2].partition("/")[0]
 
 
 def _is_of_a_package(file: str) -> bool:

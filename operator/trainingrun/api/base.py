@@ -4,11 +4,12 @@ hold, and types of fields.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, ConfigDict, Strict, model_validator
+from pydantic import AfterValidator, ConfigDict, PlainValidator, Strict, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
+from pydantic.json_schema import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from trainingrun_protocol.wire import Wire
@@ -88,6 +89,25 @@ Whole = Annotated[int, Strict()]
 Switch = Annotated[bool, Strict()]
 """true or false; "yes" and 1 are neither."""
 
+
+def _number_or_text(value: Any) -> Any:
+    if type(value) is int or isinstance(value, str):
+        return value
+    raise PydanticCustomError("whole_or_auto", "must be a whole number or auto")
+
+
+NumberOrAuto = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_number_or_text),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 16,
+        }
+    ),
+]
+"""A whole number, or the word auto; a `Rule` of the model refuses other words."""
 
 MOST_LEVELS = 32
 """Of objects and lists in a `Freeform` field, which itself is the first."""

@@ -1,12 +1,10 @@
 """spec.checkpoints: when checkpoints are made and which are kept."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, PlainValidator
-from pydantic.json_schema import WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from .base import Model, Rule, Whole
+from .base import Model, NumberOrAuto, Rule, Whole
 
 DEFAULT_INTERVAL_S = 300
 """Seconds between periodic checkpoints where the spec says nothing about them."""
@@ -14,26 +12,6 @@ _LONGEST_INTERVAL_S = 86400
 """Most seconds between two periodic checkpoints."""
 ASSUMED_SECONDS_BETWEEN_LOSSES = {"OnDemand": 86400.0, "Spot": 7200.0, "PreferSpot": 7200.0}
 """What `everySeconds: auto` assumes before the first loss without notice, by capacity type."""
-
-
-def _number_or_text(value: Any) -> Any:
-    if type(value) is int or isinstance(value, str):
-        return value
-    raise PydanticCustomError("whole_or_auto", "must be a whole number or auto")
-
-
-_NumberOrAuto = Annotated[
-    int | Literal["auto"],
-    PlainValidator(_number_or_text),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 16,
-        }
-    ),
-]
-"""A whole number, or the word auto; a `Rule` of the model refuses other words."""
 
 
 class BestCheckpoint(Model):
@@ -56,7 +34,7 @@ class Checkpoints(Model):
     keep_best: Whole | None = Field(default=None, ge=1, le=1000)
     """Best checkpoints kept beside the newest ones, by the metric of best. Ray's
     CheckpointConfig(num_to_keep=3, checkpoint_score_attribute=…) means 3 here. Default: 1."""
-    every_seconds: _NumberOrAuto | None = None
+    every_seconds: NumberOrAuto | None = None
     """Seconds of training between the session's periodic checkpoints, 1 to 86400. auto: 10 to 3600,
     from what a checkpoint costs and how often this run is lost. Default: 300; where everySteps is
     set, none by time, except at the end of a loop or an epoch."""

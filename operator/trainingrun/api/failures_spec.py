@@ -1,10 +1,10 @@
 """spec.failures: how often, and how soon, a run is tried again."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from .base import Model, Rule, Whole
+from .base import Model, NumberOrAuto, Rule, Whole
 
 
 class Backoff(Model):
@@ -29,6 +29,40 @@ class Backoff(Model):
     )
 
 
+SHORTEST_HANG_S = 10
+LONGEST_HANG_S = 86400
+"""Bounds of failures.hang.afterSeconds."""
+
+
+class Hang(Model):
+    """What counts as a hang, and what follows."""
+
+    after_seconds: NumberOrAuto = "auto"
+    """Seconds without a step, 10 to 86400. auto: ten times the longest of the last hundred steps,
+    at least 300. Outside of the steps of a session, and without one, the ranks also have to use no
+    CPU, GPU or network for that long."""
+    action: Literal["Restart", "Report"] = "Restart"
+    """Restart: the process that the others wait for is ended, and the workers begin again from the
+    last step. Report: the stacks are kept and the condition Waiting says so; nothing is ended."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!has(self.afterSeconds) || (type(self.afterSeconds) == int ? self.afterSeconds >= "
+            f"{SHORTEST_HANG_S} && self.afterSeconds <= {LONGEST_HANG_S} : "
+            "self.afterSeconds == 'auto')",
+            f"must be a number of seconds from {SHORTEST_HANG_S} to {LONGEST_HANG_S}, or auto",
+            lambda hang: (
+                hang.after_seconds == "auto"
+                or (
+                    isinstance(hang.after_seconds, int)
+                    and SHORTEST_HANG_S <= hang.after_seconds <= LONGEST_HANG_S
+                )
+            ),
+            "after_seconds",
+        ),
+    )
+
+
 class Failures(Model):
     """How often, and how soon, a run is tried again."""
 
@@ -38,6 +72,10 @@ class Failures(Model):
     after its training."""
     max_preemptions: Whole = Field(default=-1, ge=-1, le=100000)
     """Losses of infrastructure that are survived; -1: as many as there are."""
+    max_hangs: Whole = Field(default=3, ge=-1, le=100000)
+    """Hangs that are ended by a restart; the next one ends the run. -1: as many as there are."""
+    hang: Hang = Field(default_factory=Hang)
+    """What counts as a hang, and what follows."""
     backoff: Backoff = Field(default_factory=Backoff)
     """The wait before the next attempt. A wait that has begun stays as long as it is."""
     max_attempts_without_progress: Whole = Field(default=3, ge=1, le=1000)

@@ -50,6 +50,7 @@ class ConditionReason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     RANKS_WAIT = "RanksWait"
+    HANG = "Hang"
     DRIVER_SILENT = "DriverSilent"
     POD_TERMINATING = "PodTerminating"
     DELETION_HANGS = "DeletionHangs"
@@ -61,6 +62,7 @@ class ConditionReason(StrEnum):
     RESTARTS_EXHAUSTED = "RestartsExhausted"
     NON_RETRIABLE_ERROR = "NonRetriableError"
     PREEMPTIONS_EXHAUSTED = "PreemptionsExhausted"
+    HANGS_EXHAUSTED = "HangsExhausted"
     NO_PROGRESS = "NoProgress"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     DELETING = "Deleting"
@@ -84,6 +86,7 @@ class EventReason(StrEnum):
     WORKER_LOST = "WorkerLost"
     INFRASTRUCTURE_ERROR = "InfrastructureError"
     OUT_OF_MEMORY = "OutOfMemory"
+    HANG = "Hang"
     RESTORED = "Restored"
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
     SETTING_OVERRULED = "SettingOverruled"
@@ -253,6 +256,14 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "where a rank evaluates or saves before its call.",
         ),
         (
+            ConditionReason.HANG,
+            "No rank has done a step for `failures.hang.afterSeconds`; the message says where each "
+            "stands. With `failures.hang.action: Restart` the workers begin again from the last "
+            "step; with `Report` nothing is ended.",
+            "Read the stacks with `trainingrun stacks`, and correct what one rank waits for. Call "
+            "`session.allow_pause(seconds)` before what may take that long.",
+        ),
+        (
             ConditionReason.DRIVER_SILENT,
             "The operator cannot read the driver's progress although KubeRay calls the job "
             "running. Nothing is ended for that.",
@@ -412,6 +423,12 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "Use more reliable capacity, or raise the limit (-1: none).",
         ),
         (
+            ConditionReason.HANGS_EXHAUSTED,
+            "The training stood still more often than `failures.maxHangs`.",
+            "Read `status.hang` and the stacks with `trainingrun stacks`, correct the code, or "
+            "raise the limit (-1: none).",
+        ),
+        (
             ConditionReason.NO_PROGRESS,
             "`failures.maxAttemptsWithoutProgress` attempts in a row made no newer checkpoint.",
             "See why the attempts end, or make checkpoints more often "
@@ -445,6 +462,7 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Warning", EventReason.NODE_LOST, "A node was lost, with the pods on it."),
     EventRow("Warning", EventReason.HEAD_LOST, "The head pod was lost while its node was not."),
     EventRow("Warning", EventReason.WORKER_LOST, "A worker pod or process died without notice."),
+    EventRow("Warning", EventReason.HANG, "No rank did a step for long; workers were restarted."),
     EventRow("Warning", EventReason.INFRASTRUCTURE_ERROR, "A kubelet refused a pod."),
     EventRow("Warning", EventReason.OUT_OF_MEMORY, "A container exceeded its memory limit."),
     EventRow(

@@ -13,6 +13,7 @@ from trainingrun_protocol.progress import (
     MOST_RANKS,
     MOST_TRIALS,
     MOST_WARNINGS,
+    HungRank,
     RankMemory,
     RankRow,
     SlowestRank,
@@ -44,9 +45,9 @@ class Phase(StrEnum):
     DELETING = "Deleting"
 
 
-Budget = Literal["application", "infrastructure", "none"]
-"""What an ended attempt is counted against: failures.maxRestarts, failures.maxPreemptions or
-neither."""
+Budget = Literal["application", "infrastructure", "hang", "none"]
+"""What an ended attempt or a loss is counted against: failures.maxRestarts,
+failures.maxPreemptions, failures.maxHangs or none of them."""
 
 
 class LossReason(StrEnum):
@@ -58,6 +59,7 @@ class LossReason(StrEnum):
     WORKER_LOST = "WorkerLost"
     EVICTED = "Evicted"
     OUT_OF_MEMORY = "OutOfMemory"
+    HANG = "Hang"
     APPLICATION_ERROR = "ApplicationError"
     INFRASTRUCTURE_ERROR = "InfrastructureError"
     STORAGE_ERROR = "StorageError"
@@ -68,6 +70,8 @@ class LossReason(StrEnum):
         """What it is counted against."""
         if self in (LossReason.APPLICATION_ERROR, LossReason.OUT_OF_MEMORY):
             return "application"
+        if self is LossReason.HANG:
+            return "hang"
         return "none" if self is LossReason.SUSPENDED else "infrastructure"
 
 
@@ -236,6 +240,8 @@ class Disruptions(Wire):
     """Head pods that vanished."""
     worker_failures: int = 0
     """Worker processes or pods that died without notice."""
+    hangs: int = 0
+    """Worker groups that stood still and were restarted: what uses up failures.maxHangs."""
     out_of_memory: int = 0
     """Containers ended for exceeding their memory limit."""
     application_errors: int = 0
@@ -247,6 +253,23 @@ class Disruptions(Wire):
     """Each loss, oldest first; the newest 50. Pods that run out of memory together are one failure
     in outOfMemory, and an entry each here. The driver writes those that it sees to `history/` in
     the run's folder, which has all of them."""
+
+
+class HangStatus(Wire):
+    """The latest hang: where each rank stood."""
+
+    time: str
+    """When it was found."""
+    seconds: float
+    """For how long no step had been done."""
+    message: str
+    """Which ranks waited, and which one hung, in a sentence."""
+    ranks: list[HungRank] = Field(
+        default_factory=list, max_length=MOST_RANKS, json_schema_extra=list_by("rank")
+    )
+    """The ranks by number; of more than 16 those that hung come first."""
+    stacks: str | None = None
+    """Folder in the bucket with the stack of each rank; `trainingrun stacks` prints them."""
 
 
 class LostSeconds(Wire):
@@ -397,6 +420,8 @@ class RunStatus(Wire):
     """The other run from which this one begins: spec.storage.restoreFrom."""
     disruptions: Disruptions = Field(default_factory=Disruptions)
     """What was lost so far, by kind."""
+    hang: HangStatus | None = None
+    """The latest hang; none: none was found."""
     goodput: Goodput | None = None
     """The share of time that went into steps that counted."""
     cost: Cost | None = None

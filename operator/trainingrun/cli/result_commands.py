@@ -1,4 +1,4 @@
-"""`metrics` and `checkpoints …`: what a run has in its folder, in its bucket or on this machine."""
+"""`metrics`, `stacks` and `checkpoints …`: what a run has in its folder, in a bucket or here."""
 
 import contextlib
 import functools
@@ -45,6 +45,7 @@ checkpoints = typer.Typer(
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(metrics)
+    app.command()(stacks)
     app.add_typer(checkpoints, name="checkpoints")
 
 
@@ -213,6 +214,43 @@ def _csv(table: Any) -> str:
     sink = pa.BufferOutputStream()
     write_csv(table, sink)
     return bytes(sink.getvalue()).decode()
+
+
+@_of_place
+def stacks(
+    place: _Place,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Of this rank.", show_default="all")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="When, as --list shows it.", show_default="the latest ones"),
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show which stacks were kept.")] = False,
+) -> None:
+    """Print where each rank stood when the training hung: the stacks that were kept."""
+    with _opened(place) as bucket:
+        from trainingrun_runtime.store import kept_stacks
+
+        found = kept_stacks.kept(bucket)
+        if not found:
+            raise CliError(f"{bucket.root} has no stacks: they are kept when the training hangs")
+        if show:
+            for one in found:
+                typer.echo(f"{one.time}  attempt {one.attempt}  {counted(len(one.ranks), 'rank')}")
+            return
+        chosen = next((one for one in found[::-1] if at in (None, one.time)), None)
+        if chosen is None:
+            there = ", ".join(one.time for one in found)
+            raise CliError(f"--at is {at}, and there are stacks of {there}")
+        if rank is not None and rank not in chosen.ranks:
+            there = ", ".join(map(str, chosen.ranks))
+            raise CliError(f"--rank is {rank}, and at {chosen.time} there are ranks {there}")
+        typer.echo(f"Stacks of {chosen.time}, attempt {chosen.attempt}:", err=True)
+        for number, key in chosen.ranks.items():
+            if rank in (None, number):
+                text = (bucket.get(key) or b"").decode(errors="replace")
+                typer.echo(f"--- rank {number}: {plain_lines(text).rstrip()}\n")
 
 
 @checkpoints.command("list")

@@ -61,6 +61,8 @@ class Display:
             if overruled and is_new(record.message, self._warned):
                 self.note(record.message, style="yellow")
         stuck = [progress.standstill] if progress.standstill is not None else []
+        if progress.hang is not None and progress.hang.under_way:
+            stuck.append(progress.hang.message)
         for warning in [*stuck, *progress.warnings]:
             if is_new(warning, self._warned):
                 self.note(warning, style="yellow")

@@ -7,7 +7,7 @@ from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
 from .terminal_text import counted
 
-_LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST)
+_LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ class Interruptions:
 
     ended: list[Interruption] = field(default_factory=list)
     """Those after which training continued, oldest first."""
+    hangs: int = 0
+    """Hangs that were ended by a restart."""
     first_step_time: float | None = None
     """Unix time at which the first step was seen, or that training runs without reporting any."""
     _last_step: int = 0
@@ -77,6 +79,7 @@ class Interruptions:
     def record(self, progress: Progress) -> Interruption | None:
         """Evaluate one document; the interruption that ends with it, if one does."""
         for record in self._records.new(progress):
+            self.hangs += record.kind is RecordKind.HANG
             if record.kind in _LOSSES and self._lost_time is None:
                 self._lost_time = record.time
             trained = self.first_step_time is not None or self._lost_time is not None

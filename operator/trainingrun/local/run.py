@@ -218,6 +218,11 @@ class _Loop:
                 self.ray.stop()
                 failure = Failure(kind="Infrastructure", message="the head node died")
                 return failed(failure, progress)
+            most = self.folder.run.spec.failures.max_hangs
+            if progress is not None and progress.hang and 0 <= most < self.interruptions.hangs:
+                return (
+                    f"failures.maxHangs is {most}, and the training hung: {progress.hang.message}"
+                )
             if time.monotonic() > deadline:
                 return "activeDeadlineSeconds has passed"
             expected = None

@@ -110,6 +110,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(starting.keep_support_objects(context))
     builder.add(node_loss.replace_pods(lost))
     builder.add(node_loss.replace_pods_without_ray(context, number))
+    builder.add(node_loss.replace_pods_with_hung_process(context, number))
     builder.add(node_loss.replace_workers_of_lost_head(context, builder.draft, number))
     after_s = requeue_after_s(context, builder.draft, attempt)
     builder.add(Findings(requeue_within_s=after_s))

@@ -7,6 +7,7 @@ from trainingrun_protocol.contract import (
     WORKER_RESOURCE,
     ContractCheckpoints,
     ContractCode,
+    ContractHang,
     ContractParameter,
     ContractRestore,
     ContractStorage,
@@ -110,6 +111,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         ),
         restore_from=_restore_from(run),
         checkpoints=_checkpoints(run),
+        hang=_hang(run),
         tracking=_tracking(run),
         sweep=_sweep(run),
     )
@@ -131,6 +133,12 @@ def _checkpoints(run: TrainingRun) -> ContractCheckpoints:
             else None
         ),
     )
+
+
+def _hang(run: TrainingRun) -> ContractHang:
+    hang = run.spec.failures.hang
+    after = hang.after_seconds
+    return ContractHang(after_seconds=after if isinstance(after, int) else None, action=hang.action)
 
 
 def _tracking(run: TrainingRun) -> ContractTracking | None:

@@ -18,6 +18,7 @@ import ray
 from trainingrun_protocol.contract import ContractTrial, RunContract
 from trainingrun_protocol.progress import (
     Failure,
+    Hang,
     LastCheckpoint,
     Progress,
     ProgressResult,
@@ -26,12 +27,14 @@ from trainingrun_protocol.progress import (
 )
 
 from ..progress import document as progress_document
+from ..progress.rank_measures import AcceleratorUse, MemoryUse, Quiet
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..ray_internals import nodes
 from ..store.lease import LossHistory, LostDriver
 from ..store.manifest import Manifest
 from ..store.reported_metrics import Origin, Row, printable_metrics
 from .checkpoints import Checkpoints, Command, UploadedCheckpoint
+from .hangs import Hangs
 from .inbox import Inbox
 from .ranks import Ranks, RestoreSearch, Survivors
 from .run_progress import RunProgress, StoreErrors, TrialRating
@@ -106,6 +109,7 @@ class Coordinator:
         self._ranks, self._restore = Ranks(), RestoreSearch()
         self._checkpoints, self._rows = Checkpoints(), Inbox()
         self._store = StoreErrors()
+        self._hangs = Hangs(contract.hang)
         self._rating = TrialRating(contract.trial.metric if contract.trial else None)
         self._needed = contract.needed_metrics
         self._last_report = b""
@@ -115,7 +119,7 @@ class Coordinator:
 
     joined = _of(lambda self: self._ranks, Ranks.joined)
     rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
-    rank_use = _of(lambda self: self._ranks, Ranks.rank_use)
+    members = _of(lambda self: self._ranks, Ranks.members)
     rank_location = _of(lambda self: self._ranks, Ranks.rank_location)
     can_save_alone = _of(lambda self: self._ranks, Ranks.can_save_alone)
     cannot_save_alone = _of(lambda self: self._ranks, Ranks.cannot_save_alone)
@@ -140,12 +144,16 @@ class Coordinator:
     session_began = _of(lambda self: self._progress, RunProgress.session_began)
     reports_nothing = _of(lambda self: self._progress, RunProgress.reports_nothing)
     not_saved_alone = _of(lambda self: self._progress, RunProgress.not_saved_alone)
-    interrupted = _of(lambda self: self._progress, RunProgress.interrupted)
     loss_history = _of(lambda self: self._progress, RunProgress.loss_history)
     losses = _of(lambda self: self._progress, RunProgress.losses)
     overruled = _of(lambda self: self._progress, RunProgress.overruled)
     finished = _of(lambda self: self._progress, RunProgress.finished)
     complete = _of(lambda self: self._progress, RunProgress.complete)
+
+    silence = _of(lambda self: self._hangs, Hangs.silence)
+    allow_pause = _of(lambda self: self._hangs, Hangs.allow_pause)
+    hung = _of(lambda self: self._hangs, Hangs.hung)
+    stuck = _of(lambda self: self._hangs, Hangs.stuck)
 
     add_rows = _of(lambda self: self._rows, Inbox.add_rows)
     rows = _of(lambda self: self._rows, Inbox.rows)
@@ -180,15 +188,18 @@ class Coordinator:
         self._restore.end()
         self._store.forget_ranks()
         self._rating.begin()
+        self._hangs.begin(group, resumed_step)
         return group
 
     def stepped(self, report: StepReport) -> Command:
         """Rank 0: steps were done; returns the command that applies now."""
         self._progress.stepped(report)
+        self._hangs.stepped(report)
         return self._checkpoints.command
 
     def reported(self, step: int, metrics: dict[str, Any]) -> None:
         """Ray's controller: a `ray.train.report`, which counts for code without a session."""
+        self._hangs.sign()
         own = printable_metrics(metrics, self._needed)
         group = self._progress.reported(step, own)
         if group is not None:
@@ -203,8 +214,33 @@ class Coordinator:
         """The driver: what `keep_last_report` was given; empty: nothing."""
         return self._last_report
 
+    def rank_use(
+        self,
+        rank: int,
+        group: int,
+        memory: MemoryUse,
+        accelerators: AcceleratorUse | None,
+        quiet: Quiet | None = None,
+    ) -> None:
+        """A worker: how full its memory is, how busy its accelerators are, and for how long it has
+        done nothing.
+        """
+        self._ranks.rank_use(rank, group, memory, accelerators)
+        if quiet is not None:
+            self._hangs.quiet(group, quiet)
+
+    def hang_of_group(self) -> Hang | None:
+        """Ray's controller: the hang for which the worker group was ended; None: it was not."""
+        return self._hangs.hang_of(self._ranks.group)
+
+    def interrupted(self) -> None:
+        """Ray's controller: a worker group ended because of the store; no worker was lost."""
+        self._hangs.group_ended()
+        self._progress.interrupted()
+
     def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
         """Ray's controller: a worker group ended before training was done."""
+        self._hangs.group_ended()
         self._store.forget_ranks()
         self._progress.disrupted(kind, message, self._ranks.of_first(ranks))
 
@@ -239,16 +275,19 @@ class Coordinator:
 
     def failed(self, failure: Failure) -> None:
         """The driver ends the attempt; the first reason is kept."""
+        self._hangs.group_ended()
         self._progress.failed(failure)
         self.write()
 
     def suspended(self) -> None:
         """The driver ends because of a suspend request."""
+        self._hangs.group_ended()
         self._progress.suspended()
         self.write()
 
     def succeeded(self, result: ProgressResult) -> None:
         """Training is done, and the result is in the bucket."""
+        self._hangs.group_ended()
         self._progress.succeeded(result)
         self.write()
 
@@ -258,7 +297,7 @@ class Coordinator:
         training = document.state in (RunState.STARTING, RunState.TRAINING)
         update = self._ranks.findings(document.time, training)
         update["warnings"] = [*document.warnings, *update.get("warnings", ())]
-        update |= self._rating.fields(document.metrics)
+        update |= self._rating.fields(document.metrics) | self._hangs.fields()
         if document.state is not RunState.SUCCEEDED:
             update |= self._store.fields()
         return document.model_copy(update=update)
@@ -278,6 +317,8 @@ class Coordinator:
         while not self._closed.wait(_WRITE_EVERY_S):
             count += 1
             try:
+                if self._store.fields():
+                    self._hangs.sign()  # what waits for the store goes on once it answers
                 if count % _LOOK_EVERY == 0 and self._ranks.have_joined:
                     self._ranks.died(nodes.dead_nodes())
                 self.write()

@@ -23,6 +23,24 @@ class Survivors(NamedTuple):
     """Why there is no such actor, if there is none."""
 
 
+class RankProcess(NamedTuple):
+    """The process of a rank."""
+
+    actor: Any
+    """Its handle."""
+    pid: int
+    """Its number on its own machine, or in its container."""
+    started: float
+    """When it was started, in the machine's own time: another process may get its number."""
+
+
+class Member(NamedTuple):
+    """A rank of the worker group, and where it is."""
+
+    process: RankProcess
+    place: RankPlace
+
+
 class _Group:
     """What the ranks of one worker group have told."""
 
@@ -40,6 +58,7 @@ class Ranks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._places: dict[int, RankPlace] = {}
+        self._processes: dict[int, RankProcess] = {}
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
         self._group = _Group(0, 0)
 
@@ -48,12 +67,21 @@ class Ranks:
         with self._lock:
             self._group = _Group(group, world_size)
 
-    def joined(self, rank: int, ray_node: str, node: str, pod: str) -> None:
+    def joined(
+        self, rank: int, ray_node: str, node: str, pod: str, process: "RankProcess | None" = None
+    ) -> None:
         """A worker started: its Ray node, Kubernetes node and pod; "" where not known."""
         with self._lock:
             self._places[rank] = RankPlace(ray_node, node, pod)
+            if process is not None:
+                self._processes[rank] = process
             # A node that is reachable again, or runs a new pod, is not lost.
             self._lost = {dead: name for dead, name in self._lost.items() if name != node}
+
+    @property
+    def group(self) -> int:
+        """Number of the worker group; 0: there was none."""
+        return self._group.number
 
     @property
     def have_joined(self) -> bool:
@@ -77,6 +105,15 @@ class Ranks:
         """Where the first of these ranks is whose place is known."""
         with self._lock:
             return next((self._places[rank] for rank in ranks if rank in self._places), None)
+
+    def members(self) -> dict[int, Member]:
+        """The driver: the ranks of the worker group, as far as they have joined."""
+        with self._lock:
+            return {
+                rank: Member(process, self._places[rank])
+                for rank, process in sorted(self._processes.items())
+                if rank < self._group.world_size
+            }
 
     def rank_times(self, rank: int, group: int, times: RankTimes) -> None:
         """A worker: what its steps take, and for what it waits."""

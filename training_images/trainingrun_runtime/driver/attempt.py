@@ -16,6 +16,7 @@ from trainingrun_protocol.progress import Failure, LastCheckpoint, ProgressResul
 from .. import stacks
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import start_coordinator
+from ..hangs.hang_watch import HangWatch
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..progress.document import Documents
@@ -98,6 +99,7 @@ class Attempt:
         reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
         self._background = Background()
         self._committer = Committer(self._coordinator, contract, lease, reports)
+        self._hangs = HangWatch(self._coordinator, contract, lease.bucket)
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
 
     def run(self) -> int:
@@ -113,6 +115,7 @@ class Attempt:
             suspend=partial(watch_suspend_request, suspend),
             committer=self._committer.run,
             losses=self._loss_writer.run,
+            hangs=self._hangs.run,
         )
         if self._contract.trial is None:
             self._background.start(

@@ -7,13 +7,13 @@ steps, a crash at a different step each time would be retried without end.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.train import FailureConfig, TrainingFailedError
 
-from trainingrun_protocol.progress import Failure, RecordKind
+from trainingrun_protocol.progress import Failure, Hang, RecordKind
 
 from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
 from ..ray_internals.training import FailureDecision, FailurePolicy
@@ -27,6 +27,12 @@ MAX_STORAGE_S = 3600.0
 """Seconds for which groups in a row may end because a store that the training code itself uses does
 not answer."""
 LONGEST_WAIT_S = 30.0
+_LOSSES = {
+    FailureCause.WORKER_LOST: RecordKind.WORKER_LOST,
+    FailureCause.PREEMPTED: RecordKind.PREEMPTED,
+    FailureCause.HANG: RecordKind.HANG,
+}
+"""Of a worker group that is replaced, and how each is recorded."""
 
 
 class AttemptPolicy(FailurePolicy):
@@ -40,14 +46,14 @@ class AttemptPolicy(FailurePolicy):
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         """RETRY within the attempt, or RAISE to end it."""
-        failure = classify(training_failed_error)
+        failure = self._of_hang(classify(training_failed_error))
         if failure.cause is FailureCause.SUSPENDED:
             return FailureDecision.RAISE
         if failure.cause is FailureCause.APPLICATION:
             trace = failure.traceback or training_failed_error
             self._fail("Application", failure.message, trace, failure.retry)
             return FailureDecision.RAISE
-        if failure.cause in (FailureCause.WORKER_LOST, FailureCause.PREEMPTED):
+        if failure.cause in _LOSSES:
             self._disrupted(failure)
         # Synchronous: the number of commits decides, and the state is reported before the wait.
         commits = ray.get(self._coordinator.commits.remote())
@@ -64,9 +70,17 @@ class AttemptPolicy(FailurePolicy):
         time.sleep(wait_s)  # no worker runs that the controller would have to poll
         return FailureDecision.RETRY
 
+    def _of_hang(self, failure: ClassifiedFailure) -> ClassifiedFailure:
+        """The same as a hang, where a process was ended because of one."""
+        if failure.cause not in (FailureCause.WORKER_LOST, FailureCause.APPLICATION):
+            return failure
+        hang: Hang | None = ray.get(self._coordinator.hang_of_group.remote())
+        if hang is None:
+            return failure
+        return replace(failure, cause=FailureCause.HANG, message=hang.message)
+
     def _disrupted(self, failure: ClassifiedFailure) -> None:
-        preempted = failure.cause is FailureCause.PREEMPTED
-        kind = RecordKind.PREEMPTED if preempted else RecordKind.WORKER_LOST
+        kind = _LOSSES[failure.cause]
         self._coordinator.disrupted.remote(kind, failure.message, failure.ranks)
         if not failure.saved:  # a drain may end before the ranks have saved, too
             survivors.save_last_step(self._coordinator, failure.lost)

@@ -72,6 +72,7 @@ class FailureCause(Enum):
     SUSPENDED = auto()
     PREEMPTED = auto()
     WORKER_LOST = auto()
+    HANG = auto()
     STORAGE = auto()
     APPLICATION = auto()
     INFRASTRUCTURE = auto()

@@ -3,9 +3,12 @@
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, linear_regression
+
+import psutil
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,96 @@ class RankTimes:
         if not self.step_s or self.wait_s is None:
             return None
         return min(self.wait_s / self.step_s, 1.0)
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """For how long a rank has done nothing that can be seen from outside."""
+
+    work_s: float
+    """Seconds in which it, what it has started, and its accelerators computed nothing."""
+    traffic_s: float
+    """Seconds in which its pod sent and received little."""
+
+
+WORKS_SHARE = 0.05
+"""Share of a CPU above which a process works: the threads that Ray and this package have in it use
+less."""
+TRAFFIC_BYTES_S = 100_000
+"""Bytes a second above which something is transferred: heartbeats and empty reports are less."""
+
+
+class QuietMeter:
+    """How long a rank has been quiet, from counters that only grow; pure.
+
+    Args:
+        now: seconds of a monotonic clock, as everywhere.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._worked = self._moved = now
+        self._before: tuple[float, float, int] | None = None
+
+    def add(
+        self, now: float, cpu_s: float, traffic: int = 0, accelerators: float | None = None
+    ) -> None:
+        """A measurement.
+
+        Args:
+            now: when it was made.
+            cpu_s: CPU seconds used so far.
+            traffic: bytes sent and received so far.
+            accelerators: share of the last moment in which they computed; None: not known.
+        """
+        if self._before is not None:
+            then, cpu_before_s, traffic_before = self._before
+            passed_s = max(now - then, 1e-3)
+            if (cpu_s - cpu_before_s) / passed_s > WORKS_SHARE or (accelerators or 0.0) > 0:
+                self._worked = now
+            if (traffic - traffic_before) / passed_s > TRAFFIC_BYTES_S:
+                self._moved = now
+        self._before = now, cpu_s, traffic
+
+    def quiet(self, now: float) -> Quiet:
+        """For how long it has been quiet."""
+        return Quiet(now - self._worked, now - self._moved)
+
+
+class ChildrenCpu:
+    """CPU seconds of the processes that this one has started, and of those that they have."""
+
+    def __init__(self) -> None:
+        self._before: dict[psutil.Process, float] = {}
+        self._total = 0.0
+
+    def read(self) -> float:
+        """Those that were seen so far: it only grows."""
+        found = {}
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                times = child.cpu_times()
+                found[child] = times.user + times.system
+        self._total += sum(
+            max(seconds - self._before.get(child, 0.0), 0.0) for child, seconds in found.items()
+        )
+        self._before = found
+        return self._total
+
+
+def traffic_bytes(table: Path = Path("/proc/net/dev")) -> int:
+    """Bytes that this pod has sent and received, without those to itself; 0: not known.
+
+    Args:
+        table: the kernel's counters of this network namespace.
+    """
+    total = 0
+    with suppress(OSError, ValueError, IndexError):
+        for line in table.read_text().splitlines()[2:]:
+            name, _, counters = line.partition(":")
+            if name.strip() != "lo":
+                fields = counters.split()
+                total += int(fields[0]) + int(fields[8])
+    return total
 
 
 _CGROUPS = Path("/sys/fs/cgroup")

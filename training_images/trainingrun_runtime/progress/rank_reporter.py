@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -12,12 +13,23 @@ import ray
 from ..ray_internals.accelerators import GpuUtilization
 from ..store.reported_metrics import Row
 from .gradient_waits import GradientWaits
-from .rank_measures import AcceleratorSamples, MemoryGrowth, MemoryUse, RankTimes, read_memory
+from .rank_measures import (
+    AcceleratorSamples,
+    ChildrenCpu,
+    MemoryGrowth,
+    MemoryUse,
+    QuietMeter,
+    RankTimes,
+    read_memory,
+    traffic_bytes,
+)
 
 INTERVAL_S = 5.0
 """Seconds between two reports of times."""
 USE_INTERVAL_S = 10.0
 """Seconds between two reports of memory and accelerators."""
+_LOOKS = 10
+"""Measurements of CPU and traffic between two of them."""
 _WINDOW = 12
 """Reports that a mean goes back."""
 
@@ -74,12 +86,24 @@ class UseReporter:
         self._ended.set()
 
     def _watch(self) -> None:
-        while not self._ended.wait(USE_INTERVAL_S):
+        looks, children = 0, ChildrenCpu()
+        own, others = QuietMeter(time.monotonic()), QuietMeter(time.monotonic())
+        while not self._ended.wait(USE_INTERVAL_S / _LOOKS):
+            looks += 1
+            reports = looks % _LOOKS == 0
+            share = self._gpus.read() if reports else None
+            now = time.monotonic()
+            own.add(now, time.process_time(), traffic_bytes(), share)
+            if not reports:
+                continue
+            others.add(now, children.read())  # looks through all processes, which takes a while
             used, limit = read_memory()
-            self._growth.add(time.monotonic(), used)
-            memory, share = MemoryUse(used, limit, self._growth.per_hour()), self._gpus.read()
-            use = self._samples.add(time.monotonic(), share) if share is not None else None
-            self._coordinator.rank_use.remote(self._rank, self._group, memory, use)
+            self._growth.add(now, used)
+            memory = MemoryUse(used, limit, self._growth.per_hour())
+            use = self._samples.add(now, share) if share is not None else None
+            work_s = min(own.quiet(now).work_s, others.quiet(now).work_s)
+            quiet = replace(own.quiet(now), work_s=work_s)
+            self._coordinator.rank_use.remote(self._rank, self._group, memory, use, quiet)
 
 
 log = logging.getLogger(__name__)

@@ -50,6 +50,10 @@ class StepReport:
     """Latest metrics."""
     interval: float | None = None
     """Seconds between periodic checkpoints now; none: not made by time."""
+    longest_s: float = 0.0
+    """Seconds of the longest of the last hundred steps."""
+    in_step: bool = False
+    """Whether the rank is in a step when it tells this."""
 
 
 class TimeAccounting:

@@ -14,6 +14,7 @@ checkpoint of its last step is.
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from numbers import Integral
@@ -88,7 +89,12 @@ class Session:
         """What this rank has reported."""
         reporter = None
         if worker.rank == 0:
-            reporter = StepReporter(worker.coordinator, self.reports, self._rated_by)
+            reporter = StepReporter(
+                worker.coordinator,
+                self.reports,
+                self._rated_by,
+                lambda: self._progress.loops.in_step,
+            )
         self._context = SessionContext(
             worker,
             saved,
@@ -110,6 +116,7 @@ class Session:
         self._total: int | None = None
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
+        self._lengths: deque[float] = deque(maxlen=100)
 
     @property
     def step(self) -> int:
@@ -191,6 +198,17 @@ class Session:
             under_way = self._context.consensus.under_way()
             # The step's seconds count at its end.
             self.noted_steps.note(position, progress.metrics, under_way, step_s=0.0)
+
+    def allow_pause(self, seconds: float) -> None:
+        """For so many seconds it is no hang that no rank does a step; one rank is enough.
+
+        Call it before an evaluation, a download or a compilation that may take longer than
+        `failures.hang.afterSeconds`.
+
+        Args:
+            seconds: from now on.
+        """
+        self._context.worker.allow_pause(seconds)
 
     def epochs(self, total: int) -> Iterator[int]:
         """The numbers of the epochs still to be done, from the restored one to `total` - 1.
@@ -357,6 +375,7 @@ class Session:
         progress.step += 1
         step_s = time.monotonic() - self._step_began
         progress.productive += step_s
+        self._lengths.append(step_s)
         self._report_step()
         started = time.monotonic()
         saving.try_out()
@@ -388,6 +407,7 @@ class Session:
                 productive=progress.productive,
                 checkpoint=progress.stalled,
                 metrics=progress.metrics,
+                longest_s=max(self._lengths),
                 interval=every_s if math.isfinite(every_s := self._saving.due_s()) else None,
             )
         )

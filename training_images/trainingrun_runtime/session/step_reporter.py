@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -26,12 +27,18 @@ class StepReporter:
     Args:
         coordinator: handle of the `Coordinator` actor.
         recorder: what this rank reports, to be sent in the same intervals.
+        in_step: whether the rank is in a step now.
         rated_by: metric by which trials of a sweep are compared, if this is one.
     """
 
     def __init__(
-        self, coordinator: Any, recorder: ReportRecorder, rated_by: str | None = None
+        self,
+        coordinator: Any,
+        recorder: ReportRecorder,
+        rated_by: str | None = None,
+        in_step: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._in_step = in_step
         self._rated_by = rated_by
         self._rating: tuple[int, Any] | None = None
         self.command = Command.NONE
@@ -85,6 +92,7 @@ class StepReporter:
         if report is None:
             return
         try:
-            self.command = ray.get(self._coordinator.stepped.remote(report), timeout=10)
+            told = replace(report, in_step=self._in_step())
+            self.command = ray.get(self._coordinator.stepped.remote(told), timeout=10)
         except Exception as error:  # progress is best effort: training goes on without it
             log.warning("the coordinator cannot be reached: %s", error)

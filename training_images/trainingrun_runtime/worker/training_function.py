@@ -95,6 +95,7 @@ class TrainingFunction:
 
     def _train(self, config: dict[str, Any]) -> Any:
         stacks.log_on_signal()
+        stacks.allow_tracing()
         # In a local run the attempts share a node's environment.
         os.environ.update(self._contract.identity())
         behind_training(start_client)  # it uploads beside training

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import psutil
 import ray
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
@@ -19,6 +20,7 @@ from trainingrun_protocol.contract import WORKER_RESOURCE, RunContract
 from ..checkpoints import checkpoint_files
 from ..checkpoints.background import behind_training
 from ..checkpoints.downloads import Fetched
+from ..coordinator.ranks import RankProcess
 from ..coordinator.standstill import At
 from ..progress.rank_reporter import UseReporter
 from ..ray_internals import nodes, training
@@ -159,6 +161,11 @@ class Worker:
         """No last step can be asked for; a sentence without its period says why."""
         self.coordinator.cannot_save_alone.remote(self.group, reason)
 
+    def allow_pause(self, seconds: float) -> None:
+        """For so long it is no hang that no step is done."""
+        # Not waited for: the training goes on while the head is slow.
+        self.coordinator.allow_pause.remote(float(seconds))
+
     def start(self) -> None:
         """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
         context = ray.get_runtime_context()
@@ -167,6 +174,7 @@ class Worker:
             context.get_node_id(),
             os.environ.get("NODE_NAME", ""),
             os.environ.get("POD_NAME", ""),
+            RankProcess(training.worker_actor(), os.getpid(), psutil.Process().create_time()),
         )
         if self.rank == 0:
             # Uploads of the former group are complete and about to be committed.

@@ -60,6 +60,13 @@ def exhausted(draft: Draft, failures: Failures, charged: frozenset[Budget]) -> R
             f"Infrastructure was lost {_times(losses)} and failures.maxPreemptions is "
             f"{failures.max_preemptions}; -1 survives as many as there are",
         )
+    hangs = draft.status.disruptions.hangs
+    if "hang" in charged and 0 <= failures.max_hangs < hangs:
+        return RunFailure(
+            ConditionReason.HANGS_EXHAUSTED,
+            f"The training hung {_times(hangs)} and failures.maxHangs is {failures.max_hangs}; "
+            "`trainingrun stacks` prints where each rank stood",
+        )
     return None
 
 

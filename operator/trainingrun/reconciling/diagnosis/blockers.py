@@ -73,8 +73,12 @@ def of_storage(progress: Progress | None) -> Blocker | None:
 
 
 def of_ranks(progress: Progress | None) -> Blocker | None:
-    """The driver's report of ranks that wait for others; nothing is ended for that."""
-    if progress is None or progress.standstill is None:
+    """The driver's report of a hang, or of ranks that wait for others."""
+    if progress is None:
+        return None
+    if progress.hang is not None and progress.hang.under_way:
+        return Blocker(ConditionReason.HANG, short(progress.hang.message, 500))
+    if progress.standstill is None:
         return None
     return Blocker(ConditionReason.RANKS_WAIT, short(progress.standstill, 500))
 

@@ -40,6 +40,7 @@ COUNTERS = {
     LossReason.HEAD_LOST: "head_losses",
     LossReason.WORKER_LOST: "worker_failures",
     LossReason.INFRASTRUCTURE_ERROR: "worker_failures",
+    LossReason.HANG: "hangs",
     LossReason.OUT_OF_MEMORY: "out_of_memory",
 }
 """The field of status.disruptions that counts it."""
@@ -50,6 +51,7 @@ PRECEDENCE = {
     LossReason.PREEMPTED: 1,
     LossReason.EVICTED: 1,
     LossReason.HEAD_LOST: 1,
+    LossReason.HANG: 2,
     LossReason.NODE_LOST: 2,
     LossReason.OUT_OF_MEMORY: 3,
 }
@@ -173,7 +175,11 @@ class Losses:
         if uid in self._counted:
             return
         for key, known in self._records.items():
-            if known.pod == pod or (known.pod is None and self._is_recent(known)):
+            # A pod outlives the hang of a process in it, and its own loss may come much later.
+            named = known.pod == pod and (
+                known.reason is not LossReason.HANG or self._is_recent(known)
+            )
+            if named or (known.pod is None and self._is_recent(known)):
                 del self._counted[key], self._records[key]
                 self._put(uid, known.model_copy(update={"pod": pod}))
                 self._history.correct(known.number, pods=[pod], node=node)
@@ -265,9 +271,12 @@ class Losses:
 
     def _charged(self, memory: int) -> frozenset[Budget]:
         charged: set[Budget] = set()
+        hangs = self._counts["hangs"]
         if memory > 0:
             charged.add("application")
-        if sum(self._counts.values()) - memory > 0:
+        if hangs > 0:
+            charged.add("hang")
+        if sum(self._counts.values()) - memory - hangs > 0:
             charged.add("infrastructure")
         return frozenset(charged)
 

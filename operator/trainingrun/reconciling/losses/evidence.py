@@ -9,6 +9,7 @@ count moves along. The rules:
 - nodeLosses: a node, once for all pods on it, the head included;
 - headLosses: a head pod that vanishes or ends while its node lives on;
 - workerFailures: a worker that dies without notice, by pod or, if no pod shows it, by record;
+- hangs: a worker group that stood still, by record; its pods live on;
 - outOfMemory: a container over its limit, head or worker; once for all that end together;
 - what dies with a lost head is not counted again: it carries no loss of its own.
 """
@@ -224,12 +225,14 @@ def _record_event(
     if event is not None:
         losses.events.append(RunEvent(*event, record.message))
         return
-    if record.kind not in (RecordKind.PREEMPTED, RecordKind.WORKER_LOST):
+    if record.kind not in (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG):
         return
     reason, when = LossReason(record.kind.value), from_unix(record.time)
     key = f"record:{fencing_token}/{record.number}"
-    if record.pod is not None:
-        pod = context.index(attempt).by_name.get(record.pod)
+    pod = context.index(attempt).by_name.get(record.pod or "")
+    if record.kind is RecordKind.HANG and not pod_status.absent(pod):
+        pass  # its pod lives on, and a process in it may hang once more
+    elif record.pod is not None:
         # The pod may be here still, or be counted and gone.
         key = (pod_status.uid(pod) if pod else None) or losses.key_of(record.pod) or key
     elif losses.counted_around(when):

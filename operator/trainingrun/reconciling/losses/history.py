@@ -22,7 +22,14 @@ MOST_PODS = 8
 """Pods that an entry names."""
 SIGNS = 300
 """Characters of an entry's `signs` and `action`."""
-_LOST = frozenset({RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.APPLICATION_ERROR})
+_LOST = frozenset(
+    {
+        RecordKind.PREEMPTED,
+        RecordKind.WORKER_LOST,
+        RecordKind.HANG,
+        RecordKind.APPLICATION_ERROR,
+    }
+)
 
 
 class History:

@@ -158,6 +158,21 @@ def replace_pods_without_ray(context: ReconcileContext, attempt: int) -> Finding
     return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in left))
 
 
+def replace_pods_with_hung_process(context: ReconcileContext, attempt: int) -> Findings:
+    """Force-delete worker pods in which the driver could not end the process of a hung rank.
+
+    KubeRay replaces them. The driver's record of the hang is counted.
+    """
+    progress = context.live_progress(attempt)
+    if progress is None or context.unknown("Pod") or context.suspended_by_queue(attempt):
+        return Findings()
+    named = (context.index(attempt).by_name.get(name) for name in progress.stuck_pods)
+    stuck = [
+        pod for pod in named if pod and not pod_status.is_head(pod) and not pod_status.ended(pod)
+    ]
+    return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in stuck))
+
+
 def _no_longer_ready(pod: Object) -> bool:
     """Whether Ray's container runs and is not ready, but was.
 

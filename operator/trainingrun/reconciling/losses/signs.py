@@ -125,5 +125,6 @@ def describe(reason: LossReason, *, head: bool = False) -> str:
         LossReason.HEAD_LOST: "the head was lost",
         LossReason.WORKER_LOST: "it died without notice",
         LossReason.INFRASTRUCTURE_ERROR: "its node refused it",
+        LossReason.HANG: "a process in it hung",
         LossReason.OUT_OF_MEMORY: out_of_memory.description(head=head),
     }[reason]

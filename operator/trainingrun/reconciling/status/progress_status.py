@@ -8,6 +8,8 @@ from math import isfinite
 from typing import Any
 
 from trainingrun_protocol.progress import (
+    Hang,
+    HungRank,
     Progress,
     RankMemory,
     RankRow,
@@ -21,6 +23,7 @@ from ...api.status import (
     MOST_RANKED,
     Attempt,
     CheckpointStatus,
+    HangStatus,
     RunProgress,
     RunResult,
     SweepStatus,
@@ -74,6 +77,8 @@ def record_progress(context: ReconcileContext, draft: Draft, attempt: Attempt) -
         )
     if progress.step or progress.resumed_from_step is not None or draft.status.progress is None:
         changes["progress"] = _progress(progress, draft.status.progress)
+    if progress.hang is not None:
+        changes["hang"] = hang(progress.hang)
     # A driver that finds the run done reports its result alone.
     table = progress.sweep or (progress.result.sweep if progress.result else None)
     if table is not None:
@@ -194,6 +199,27 @@ def _progress(progress: Progress, former: RunProgress | None) -> RunProgress:
         warnings=[short(warning, LONGEST_WARNING) for warning in progress.warnings] or None,
         metrics=metrics(progress.metrics),
         update_time=written(from_unix(progress.step_time)) if progress.step_time else None,
+    )
+
+
+def hang(found: Hang) -> HangStatus:
+    """status.hang."""
+    rows = {
+        one.rank: HungRank(
+            rank=one.rank,
+            node=_name(one.node),
+            pod=_name(one.pod),
+            where=short(one.where, LONGEST_NAME),
+            hangs=one.hangs,
+        )
+        for one in found.ranks
+    }
+    return HangStatus(
+        time=written(from_unix(found.time)),
+        seconds=round(found.seconds),
+        message=short(found.message, LONGEST_WARNING),
+        ranks=[rows[rank] for rank in sorted(rows)],
+        stacks=_uri(found.stacks),
     )
 
 

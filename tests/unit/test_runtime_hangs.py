@@ -1,0 +1,319 @@
+"""What counts as a hang, which rank is the cause, and what is said of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.processes import wait_for
+from trainingrun_protocol.contract import ContractHang
+from trainingrun_protocol.progress import Hang
+from trainingrun_runtime.coordinator.hangs import HangClock, Hangs, Silence
+from trainingrun_runtime.coordinator.rank_comparison import RankPlace
+from trainingrun_runtime.coordinator.ranks import Member, RankProcess
+from trainingrun_runtime.hangs import verdict
+from trainingrun_runtime.hangs.rank_stacks import (
+    Attendant,
+    Frame,
+    RankStack,
+    State,
+    own_stack,
+    stack_of,
+)
+from trainingrun_runtime.progress.rank_measures import Quiet, QuietMeter, traffic_bytes
+from trainingrun_runtime.progress.time_accounting import StepReport
+
+
+def report(step: int, *, in_step: bool = True, longest_s: float = 1.0) -> StepReport:
+    return StepReport(1, step, None, 0.0, 0.0, 0.0, 0.0, longest_s=longest_s, in_step=in_step)
+
+
+def training_clock(after_s: float | None = 20, **told: float) -> HangClock:
+    """Of a group that has done five steps at 100 s, and works."""
+    clock = HangClock(ContractHang(after_seconds=after_s), 0.0)
+    clock.group_started(0.0, 1, 0)
+    clock.stepped(100.0, report(5, **told))
+    clock.silence(100.0)
+    return clock
+
+
+def silence_at(clock: HangClock, now: float) -> Silence | None:
+    """As it is asked once a second until then."""
+    found = None
+    for second in range(100, int(now) + 1):
+        found = clock.silence(float(second))
+    return found
+
+
+def test_a_step_that_does_not_end_is_a_hang_though_a_rank_computes() -> None:
+    clock = training_clock()
+    for second in range(101, 121):
+        clock.stepped(second, report(5))
+        clock.quiet(second, 1, Quiet(work_s=0.0, traffic_s=60.0))
+    assert silence_at(clock, 119) == Silence(1, 19.0, 20)
+    found = silence_at(clock, 120)
+    assert found is not None
+    assert found.is_hang
+
+
+def test_between_steps_a_hang_is_what_uses_neither_cpu_nor_network() -> None:
+    clock = training_clock()
+    clock.stepped(101.0, report(5, in_step=False))
+    clock.quiet(190.0, 1, Quiet(work_s=0.0, traffic_s=90.0))  # an evaluation of 90 s
+    assert silence_at(clock, 200) == Silence(1, 10.0, 20)
+    clock.quiet(200.0, 1, Quiet(work_s=11.0, traffic_s=100.0))
+    found = silence_at(clock, 210)
+    assert found is not None
+    assert found.seconds == 20.0
+    assert found.is_hang
+
+
+def test_a_first_compilation_is_no_hang_and_neither_is_a_download_in_a_step() -> None:
+    compiling = HangClock(ContractHang(after_seconds=20), 0.0)
+    compiling.group_started(100.0, 1, 0)
+    compiling.stepped(100.0, report(2))
+    compiling.quiet(200.0, 1, Quiet(work_s=0.0, traffic_s=100.0))
+    assert silence_at(compiling, 200) == Silence(1, 0.0, 20)
+    downloading = training_clock()
+    downloading.quiet(200.0, 1, Quiet(work_s=0.0, traffic_s=1.0))
+    assert silence_at(downloading, 200) == Silence(1, 1.0, 20)
+
+
+def test_auto_is_ten_times_the_longest_step_and_at_least_five_minutes() -> None:
+    short, long = training_clock(None), training_clock(None, longest_s=90.0)
+    for clock, limit_s in ((short, 300.0), (long, 900.0)):
+        found = silence_at(clock, 110)
+        assert found is not None
+        assert found.limit_s == limit_s
+
+
+def test_what_another_group_tells_changes_nothing_and_without_a_group_there_is_no_hang() -> None:
+    clock = training_clock()
+    clock.group_started(101.0, 2, 5)
+    clock.stepped(110.0, report(9))
+    clock.quiet(110.0, 1, Quiet(0.0, 0.0))
+    assert silence_at(clock, 115) == Silence(2, 14.0, 20)
+    clock.group_ended()
+    assert silence_at(clock, 1000) is None
+
+
+def test_a_driver_that_was_stopped_itself_takes_nothing_for_a_hang() -> None:
+    clock = training_clock()
+    assert clock.silence(400.0) == Silence(1, 0.0, 20)
+    assert clock.silence(401.0) == Silence(1, 1.0, 20)
+
+
+def test_a_pause_that_was_allowed_is_no_hang_until_it_is_over() -> None:
+    now = [0.0]
+    hangs = Hangs(ContractHang(after_seconds=20), lambda: now[0])
+    hangs.begin(1, 0)
+    hangs.allow_pause(100.0)
+
+    def seconds_at(moment: int) -> float:
+        while now[0] < moment:
+            now[0] += 1.0
+            found = hangs.silence()
+        assert found is not None
+        return found.seconds
+
+    assert seconds_at(100) == 0.0
+    assert seconds_at(119) == 19.0
+
+
+def test_a_hang_is_of_the_group_that_was_ended_for_it_and_over_with_the_next() -> None:
+    hangs = Hangs(ContractHang(after_seconds=20))
+    hangs.begin(1, 0)
+    hangs.hung(1, Hang(time=1.0, seconds=20.0, message="…", under_way=True), ended=True)
+    assert hangs.hang_of(1) is not None
+    assert hangs.hang_of(2) is None
+    hangs.stuck(("pod-1",))
+    assert hangs.fields()["stuck_pods"] == ["pod-1"]
+    hangs.begin(2, 0)
+    found = hangs.fields()
+    assert found["stuck_pods"] == []
+    assert not found["hang"].under_way
+    hangs.hung(2, Hang(time=1.0, seconds=20.0, message="…", under_way=True), ended=False)
+    assert hangs.hang_of(2) is None, "it was reported alone"
+
+
+def test_a_rank_is_quiet_while_it_uses_no_cpu_and_its_pod_transfers_little() -> None:
+    meter = QuietMeter(0.0)
+    meter.add(1.0, 5.0, 0)
+    meter.add(2.0, 5.5, 10_000)
+    meter.add(3.0, 5.51, 500_000)
+    meter.add(4.0, 5.52, 510_000)
+    assert meter.quiet(4.0) == Quiet(work_s=2.0, traffic_s=1.0)
+    meter.add(5.0, 5.53, 520_000, accelerators=0.5)
+    assert meter.quiet(5.0).work_s == 0.0
+
+
+def test_traffic_is_that_of_all_devices_but_the_loopback(tmp_path: Path) -> None:
+    table = tmp_path / "dev"
+    table.write_text(
+        "Inter-|   Receive  |  Transmit\n face |bytes packets |bytes packets\n"
+        "    lo: 900 1 0 0 0 0 0 0 900 1 0 0 0 0 0 0\n"
+        "  eth0: 100 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0\n"
+    )
+    assert traffic_bytes(table) == 120
+    assert traffic_bytes(tmp_path / "none") == 0
+
+
+# Which rank is the cause.
+
+RUNTIME = "/venv/lib/python3.11/site-packages/trainingrun_runtime/worker/training_function.py"
+
+
+def stack(*calls: tuple[str, str, int], state: State = State.LIVES) -> RankStack:
+    return RankStack(state, tuple(Frame(*call) for call in calls))
+
+
+ALL_REDUCE = stack(
+    ("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 9),
+    ("train", "/code/train.py", 88),
+)
+READ = stack(("read", "/code/dataset.py", 41), ("train", "/code/train.py", 80))
+LOCK = stack(("train.<locals>.locked", "/code/train.py", 12), ("train", "/code/train.py", 80))
+STOPPED = stack(("train", "/code/train.py", 80), state=State.STOPPED)
+OWN_BACKWARD = stack(
+    ("Slow.backward", "/code/train.py", 5),
+    ("Tensor.backward", "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", 9),
+    ("train", "/code/train.py", 88),
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "hung"),
+    [
+        ({0: ALL_REDUCE, 1: READ, 2: ALL_REDUCE}, [1]),
+        ({0: ALL_REDUCE, 1: LOCK}, [1]),
+        ({0: ALL_REDUCE, 1: STOPPED}, [1]),
+        ({0: READ, 1: STOPPED}, [1]),
+        ({0: ALL_REDUCE, 1: None}, [1]),
+        ({0: ALL_REDUCE, 1: OWN_BACKWARD}, [1]),
+        ({0: ALL_REDUCE, 1: ALL_REDUCE}, []),
+        ({0: READ, 1: READ}, []),
+    ],
+)
+def test_the_rank_that_hangs_is_the_one_that_does_not_wait(
+    found: dict[int, RankStack | None], hung: list[int]
+) -> None:
+    assert verdict.hung_ranks(found) == hung
+
+
+def members(number: int) -> dict[int, Member]:
+    return {
+        rank: Member(
+            RankProcess(None, 1, 1.0), RankPlace(f"r{rank}", f"node-{rank}", f"pod-{rank}")
+        )
+        for rank in range(number)
+    }
+
+
+def test_the_sentence_says_where_each_rank_stands() -> None:
+    found = {0: ALL_REDUCE, 1: READ, 2: ALL_REDUCE, 3: ALL_REDUCE}
+    hang = verdict.hang_of(found, members(4), 7.0, 312.2, "s3://runs/x/stacks/1/now")
+    assert hang.message == (
+        "no step for 312 s: ranks 0, 2 and 3 wait in all_reduce (train.py:88); "
+        "rank 1 has been in read (dataset.py:41)"
+    )
+    assert [(row.rank, row.node, row.where, row.hangs) for row in hang.ranks[:2]] == [
+        (0, "node-0", "in all_reduce (train.py:88)", False),
+        (1, "node-1", "in read (dataset.py:41)", True),
+    ]
+
+
+def test_of_many_ranks_those_that_hang_are_kept_and_few_places_are_said() -> None:
+    found = {
+        rank: stack(
+            ("wait", "/venv/lib/site-packages/torch/distributed/c10d.py", 1),
+            ("train", "/code/train.py", rank),
+        )
+        for rank in range(40)
+    }
+    found[39] = READ
+    hang = verdict.hang_of(found, members(40), 7.0, 20.0, "s3://…")
+    assert len(hang.ranks) == 16
+    assert hang.ranks[-1].rank == 39
+    assert "others wait at 35 more places" in hang.message
+    assert hang.message.endswith("; rank 39 has been in read (dataset.py:41)")
+
+
+# Stacks of real processes.
+
+PROGRAM = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from training_function import call
+def train():
+    print("ready", flush=True)
+    {body}
+call(train)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path):
+    """Starts a process that runs `body`, called as the runtime calls a training function."""
+    folder = tmp_path / "trainingrun_runtime" / "worker"
+    folder.mkdir(parents=True)
+    (folder / "training_function.py").write_text("def call(function):\n    function()\n")
+    started: list[subprocess.Popen[str]] = []
+
+    def start(body: str) -> RankProcess:
+        script = tmp_path / "train.py"
+        script.write_text(textwrap.dedent(PROGRAM).format(folder=str(folder), body=body))
+        process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return RankProcess(None, process.pid, psutil.Process(process.pid).create_time())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_stack_of_an_endless_loop_and_of_a_stopped_process_is_read(program) -> None:
+    loop = program("while True: pass")
+    found = stack_of(loop)
+    assert verdict.where(found) == "in train (train.py:7)"
+    os.kill(loop.pid, signal.SIGSTOP)
+    wait_for(lambda: psutil.Process(loop.pid).status() == psutil.STATUS_STOPPED)
+    found = stack_of(loop)
+    assert found.state is State.STOPPED
+    assert verdict.where(found) == "stopped in train (train.py:7)"
+    assert "stopped" in found.text
+    assert "train.py" in found.text
+
+
+def test_a_stopped_process_is_ended_and_one_that_took_its_number_is_not(program) -> None:
+    stopped, other = program("time.sleep(300)"), program("time.sleep(300)")
+    os.kill(stopped.pid, signal.SIGSTOP)
+    took_over = other._replace(started=other.started - 60)
+    assert Attendant().end({0: stopped, 1: took_over}) == []
+    assert not psutil.pid_exists(stopped.pid) or (
+        psutil.Process(stopped.pid).status() == psutil.STATUS_ZOMBIE
+    )
+    assert psutil.Process(other.pid).status() != psutil.STATUS_ZOMBIE
+    assert stack_of(took_over).state is State.GONE
+
+
+def test_where_py_spy_cannot_read_a_process_it_says_why(
+    program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sleeping = program("time.sleep(300)")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    found = stack_of(sleeping)
+    assert found.state is State.LIVES
+    assert found.frames == ()
+    assert "py-spy cannot read it" in found.text
+
+
+def test_a_rank_tells_its_own_stack_without_py_spy() -> None:
+    assert "test_a_rank_tells_its_own_stack_without_py_spy" in own_stack().text
