@@ -1,6 +1,7 @@
 """`trainingrun submit` from this machine: pods train the folder's code, also after a loss."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from support.packages import wheel
 NAME = "submitted"
 STEPS = 150
 CODE = f"""
+import os
 import time
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from trainingrun_runtime import Session
 
 
 def main():
+    print("trains in pod", os.environ["POD_NAME"])
     session = Session(model=torch.nn.Linear(1, 1))
     for _ in session.steps({STEPS}):
         time.sleep(0.1)
@@ -46,14 +49,19 @@ def bucket_on_this_machine(kubectl: Kubectl) -> Iterator[str]:
             forwarding.kill()
 
 
-def submit(kubectl: Kubectl, folder: Path) -> str:
-    """What the command prints."""
+def command(kubectl: Kubectl, folder: Path, *arguments: str) -> str:
+    """What the command line prints, which reaches the bucket from this machine."""
     with bucket_on_this_machine(kubectl) as endpoint:
         return trainingrun(
-            kubectl, "submit", "run.yaml", "--code=.", "--requirements=requirements.txt",
-            "--no-watch", f"--endpoint={endpoint}",
+            kubectl, *arguments, f"--endpoint={endpoint}",
             folder=folder, AWS_REGION="us-east-1", **CREDENTIALS,
         )  # fmt: skip
+
+
+def submit(kubectl: Kubectl, folder: Path) -> str:
+    """What the command prints."""
+    options = ("--code=.", "--requirements=requirements.txt", "--no-watch")
+    return command(kubectl, folder, "submit", "run.yaml", *options)
 
 
 def a_project(folder: Path) -> Path:
@@ -89,7 +97,13 @@ def test_submitted_code_is_trained_and_goes_on_after_a_deleted_worker(
         instead=run.sentence,
         every=1,
     )
-    kubectl.delete("pod", sorted(run.workers())[0])
+    lost, other = sorted(run.workers())
+    # From the pods, by their kubelets: nothing of the bucket.
+    printed = command(kubectl, project, "logs", NAME)
+    for pod in (lost, other):
+        assert re.search(rf"^\[rank \d\] trains in pod {pod}$", printed, re.MULTILINE), printed
+    assert "[driver] " in printed
+    kubectl.delete("pod", lost)
     status = run.succeed()
 
     assert status["progress"]["step"] == STEPS
@@ -97,6 +111,9 @@ def test_submitted_code_is_trained_and_goes_on_after_a_deleted_worker(
     assert status["disruptions"]["preemptions"] == 1
     assert status["result"]["metrics"]["word"] == "of the folder"
     assert status["result"]["metrics"]["value"] == 42
+    run.wait_until_freed()
+    printed = command(kubectl, project, "logs", NAME, "--grep", "trains in pod")
+    assert f"trains in pod {lost}\n" in printed, "what only the lost pod has printed is kept"
     run.remove()
     assert "already" in submit(kubectl, project), "the same code is kept by its digest"
     run.remove()

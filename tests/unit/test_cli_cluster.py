@@ -19,7 +19,6 @@ from trainingrun.cli.kube import Kube
 from trainingrun.cli.main import app
 from trainingrun.local.terminal_text import plain_lines
 
-PODS = "/api/v1/namespaces/team-a/pods"
 ALL_RUNS = "/apis/trainingrun.dev/v1alpha1/trainingruns"
 HEADS = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
 
@@ -33,18 +32,6 @@ def a_run(phase: str, **status: Any) -> dict[str, Any]:
         },
         "status": {"phase": phase, "attempt": 1, **status},
     }
-
-
-def a_head(name: str, cluster: str | None, created: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
-    owner = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "name": "digits-1-x",
-        "uid": cluster,
-        "controller": True,
-    }
-    metadata = {"name": name, "creationTimestamp": created}
-    return {"metadata": {**metadata, "ownerReferences": [owner] if cluster else []}}
 
 
 @pytest.fixture
@@ -282,35 +269,6 @@ def test_watch_says_so_when_the_run_is_deleted(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running")), (404, {"message": "gone"})]
     code, _, errors = call("watch", "digits")
     assert (code, errors) == (1, "digits was deleted\n")
-
-
-def test_logs_without_a_head_pod_say_why_there_are_none(server: Server) -> None:
-    server.answers[f"{RUNS}/digits"] = [(200, a_run("Succeeded"))]
-    server.answers["/api/v1/namespaces/team-a/pods"] = [(200, {"items": []})]
-    code, _, errors = call("logs", "digits")
-    assert code == 1
-    assert errors.startswith("digits has no head pod now")
-
-
-def test_logs_of_a_head_that_runs_nothing_yet_are_the_pods_own(server: Server) -> None:
-    server.answers[f"{RUNS}/digits"] = [(200, a_run("Starting", seen={"rayCluster": "c1"}))]
-    server.answers[PODS] = [(200, {"items": [a_head("digits-1-head", "c1")]})]
-    server.answers[f"{PODS}/digits-1-head/log"] = [(200, "starting")]
-    code, output, _ = call("logs", "digits")
-    assert code == 0
-    assert "starting" in output
-
-
-def test_logs_are_never_of_a_pod_that_only_has_the_labels_of_the_runs_head(server: Server) -> None:
-    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", seen={"rayCluster": "c1"}))]
-    copy = a_head("copy", None, created="2026-01-02T00:00:00Z")
-    former = a_head("former", "c0", created="2026-01-03T00:00:00Z")
-    server.answers[PODS] = [(200, {"items": [a_head("digits-1-head", "c1"), copy, former]})]
-    for name in ("digits-1-head", "copy", "former"):
-        server.answers[f"{PODS}/{name}/log"] = [(200, f"log of {name}")]
-    assert "log of digits-1-head" in call("logs", "digits")[1]
-    server.answers[PODS] = [(200, {"items": [copy, former]})]
-    assert call("logs", "digits")[2].startswith("digits has no head pod now")
 
 
 def test_a_cluster_that_does_not_answer_is_named_as_such(

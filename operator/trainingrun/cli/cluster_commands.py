@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..local import LocalError
 from ..local.folder import latest_ranks, latest_sweep, root_of
-from ..local.terminal_text import cell, is_new, plain, plain_lines, terminal_width
+from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
 from . import manifest_files, retried_run, submitting, views, yaml_text
 from .common import (
@@ -59,7 +59,6 @@ def add_to(app: typer.Typer) -> None:
     app.command()(ranks)
     app.command()(top)
     app.command()(sweep)
-    app.command()(logs)
     app.command()(submit)
     app.command()(watch)
     app.command()(events)
@@ -197,31 +196,6 @@ def sweep(
         typer.echo(views.best_trial(found, best))
 
 
-def logs(
-    name: Name,
-    namespace: Namespace = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow the log until the pod ends.")
-    ] = False,
-    tail: Annotated[int, typer.Option(min=1, help="Lines from the end.")] = 1000,
-    context: Context = None,
-) -> None:
-    """Print the driver's log, which holds the training code's output too."""
-    from .kube import NoDriverLogError
-
-    with one_sentence():
-        kube = connect(context, namespace)
-        pod = kube.head_pod(kube.run(name))
-        try:
-            try:
-                _print_pieces(kube.driver_log(pod, tail, follow))
-            except NoDriverLogError as reason:
-                typer.echo(f"{plain(reason)}; this is the log of the container itself:", err=True)
-                _print_pieces(kube.pod_log(pod, tail, follow))
-        except KeyboardInterrupt:
-            raise typer.Exit(0) from None
-
-
 def submit(
     file: File,
     code: Annotated[
@@ -353,12 +327,6 @@ def retry(
             return
         kube.create(manifest)
     typer.echo(f"{new_name} created; it begins {retried_run.begins(manifest)}")
-
-
-def _print_pieces(pieces: Iterable[str]) -> None:
-    for piece in pieces:
-        # Into a file or a pipe the bytes go unchanged.
-        typer.echo(plain_lines(piece) if sys.stdout.isatty() else piece, nl=False)
 
 
 def _refuse_ended(kube: "Kube", name: str) -> None:

@@ -4,6 +4,7 @@ Each one fails with one sentence on stderr and an exit code.
 """
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,10 @@ ENDED = (Phase.SUCCEEDED, Phase.FAILED)
 """Phases after which nothing happens to a run any more."""
 
 
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
+
+
 class CliError(Exception):
     """A command fails; the text is one sentence."""
 
@@ -34,6 +39,18 @@ def print_error(sentence: str) -> None:
     """Print a sentence on stderr; never wrapped, so that it can be searched for."""
     sentence = plain_lines(sentence).replace("\r", " ")
     Console(stderr=True).print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def seconds(text: str) -> float:
+    """Seconds in `15s`, `2m`, `1.5h` or plain `15`; for an option.
+
+    Raises:
+        typer.BadParameter: It is none of these.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text} is no duration; write for example 15s, 2m or 1h")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 @contextlib.contextmanager

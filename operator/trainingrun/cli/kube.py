@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,9 +14,6 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import incluster_config
 from kubernetes.config.config_exception import ConfigException
-from kubernetes.stream import stream
-from kubernetes.stream.ws_client import WSClient
-from websocket import WebSocketBadStatusException
 
 from ..api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
 from ..cluster.bounded_json import loads, shallow
@@ -24,7 +22,6 @@ from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
 from .common import CliError
 
-_DRIVER_LOG = "/tmp/ray/session_latest/logs/job-driver-*.log"  # noqa: S108 - in the pod
 _TIMEOUT_S = 30
 _MOST_LOG_BYTES = 256 * 1024
 _RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}
@@ -50,8 +47,21 @@ class ForbiddenError(CliError):
     """The API server answers 401 or 403: what was asked for stays unknown."""
 
 
-class NoDriverLogError(CliError):
-    """The driver of a head pod has no log now."""
+class RefusedError(CliError):
+    """The API server answers with an error.
+
+    Args:
+        sentence: What it says.
+        status: The answer's HTTP status.
+    """
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class NoLogError(CliError):
+    """A container has no log yet."""
 
 
 class Kube:
@@ -239,14 +249,6 @@ class Kube:
         what = f"TrainingRun {name} in namespace {self.namespace}"
         return _one_sentence(what, after_conflict)
 
-    def head_pod(self, run: Mapping[str, Any]) -> str:
-        """Name of the newest head pod of a TrainingRun.
-
-        Raises:
-            NotFoundError: It has none now.
-        """
-        return pod_status.name(self.head(run))
-
     def head(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """The newest head pod of a TrainingRun.
 
@@ -308,59 +310,6 @@ class Kube:
         except (KeyError, ValueError):
             raise CliError(f"Secret {secret} holds no usable {key}") from None
 
-    def driver_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
-        """The driver's log in a head pod, in pieces.
-
-        Read by `kubectl exec`'s call and not by Ray's `JobSubmissionClient.tail_job_logs`: that
-        imports the whole of ray, needs the right to read the Secret with Ray's token, and sends
-        the log from its beginning where only the last lines are wanted.
-
-        Raises:
-            NoDriverLogError: There is none now; the pod's own log can still be read.
-            CliError: It may not be read.
-        """
-        tail = f"tail -n {lines} {'-F ' if follow else ''}{_DRIVER_LOG} 2>/dev/null"
-        received = False
-        try:
-            session: WSClient = stream(
-                self._core.connect_get_namespaced_pod_exec,
-                pod,
-                self.namespace,
-                container=names.HEAD_CONTAINER,
-                command=["sh", "-c", f"ls {_DRIVER_LOG} >/dev/null 2>&1 && {tail}"],
-                stdout=True,
-                stderr=False,
-                stdin=False,
-                _preload_content=False,
-            )
-        except ApiException as error:
-            raise self._no_log(pod, error) from None
-        while session.is_open():
-            session.update(timeout=1)
-            while session.peek_stdout():
-                received = True
-                yield session.read_stdout()
-        if not received:
-            raise NoDriverLogError(f"the driver in pod {pod} has written nothing yet")
-
-    def _no_log(self, pod: str, error: ApiException) -> CliError:
-        """Why a command cannot be run in a pod."""
-        # The client puts whatever happens into an exception of its own, without a status.
-        cause = error.__context__
-        if isinstance(cause, KeyboardInterrupt | SystemExit):
-            raise cause
-        if not isinstance(cause, WebSocketBadStatusException):
-            return UnreachableError(f"the cluster does not answer: {cause or error.reason}")
-        answer = ApiException(status=cause.status_code, reason="")
-        answer.body = cause.resp_body
-        if cause.status_code in (401, 403):
-            return CliError(
-                f"the driver's log cannot be read: {_message(answer)}; `logs` reads it in pod "
-                f"{pod}: ask for the verbs get and create of pods/exec in namespace "
-                f"{self.namespace}"
-            )
-        return NoDriverLogError(f"the driver's log cannot be read: {_message(answer)}")
-
     def log_tail(self, pod: str, container: str, lines: int, previous: bool) -> str:
         """The last lines of what a container prints, at most 256 KiB.
 
@@ -391,19 +340,54 @@ class Kube:
                     tail = tail[-_MOST_LOG_BYTES:].partition(b"\n")[2]
         return tail.decode(errors="replace")
 
-    def pod_log(self, pod: str, lines: int, follow: bool) -> Iterator[str]:
-        """What the container of a head pod itself prints, in pieces."""
-        with _one_sentence(f"pod {pod}"):
-            answer = self._core.read_namespaced_pod_log(
-                pod,
-                self.namespace,
-                container=names.HEAD_CONTAINER,
-                tail_lines=lines,
-                follow=follow,
-                _preload_content=False,
-            )
-            for piece in answer.stream():
-                yield piece.decode(errors="replace")
+    def pod_log(
+        self,
+        pod: Mapping[str, Any],
+        *,
+        since_s: float | None = None,
+        follow: bool = False,
+    ) -> Iterator[str]:
+        """What Ray's container of a pod prints: lines that begin with their time.
+
+        Args:
+            pod: Of a run.
+            since_s: Seconds; older lines are left out. None: all that the kubelet has.
+            follow: Whether to go on until the container ends.
+
+        Raises:
+            NotFoundError: The pod is gone.
+            NoLogError: Its container has not started.
+            CliError: The API server refuses it.
+        """
+        name, role = pod_status.name(pod), pod["metadata"]["labels"].get(names.ROLE_LABEL)
+        container = names.HEAD_CONTAINER if role == names.HEAD else names.WORKER_CONTAINER
+        since = {} if since_s is None else {"since_seconds": max(1, math.ceil(since_s))}
+        try:
+            with _one_sentence(f"the log of pod {name}"):
+                answer = self._core.read_namespaced_pod_log(
+                    name,
+                    self.namespace,
+                    container=container,
+                    timestamps=True,
+                    follow=follow,
+                    _preload_content=False,
+                    _request_timeout=None if follow else _TIMEOUT_S,
+                    **since,
+                )
+                rest = b""
+                for piece in answer.stream():
+                    *whole, rest = (rest + piece).split(b"\n")
+                    yield from (line.decode(errors="replace") for line in whole)
+                if rest:
+                    yield rest.decode(errors="replace")
+        except ForbiddenError as error:
+            raise CliError(
+                f"{error}; ask for the verb get of pods/log in namespace {self.namespace}"
+            ) from None
+        except RefusedError as error:
+            if error.status == 400:  # "container is waiting to start"
+                raise NoLogError(str(error)) from None
+            raise
 
 
 def _token_reference(head: Mapping[str, Any]) -> Mapping[str, str] | None:
@@ -457,7 +441,7 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
         if error.status in (401, 403):
             raise ForbiddenError(f"{what}: {_message(error)}") from None
         advice = after_conflict if error.status == 409 else ""
-        raise CliError(f"{what}: {_message(error)}{advice}") from None
+        raise RefusedError(f"{what}: {_message(error)}{advice}", error.status) from None
     except urllib3.exceptions.HTTPError as error:
         raise _unreachable(error) from None
 

@@ -1,6 +1,5 @@
 """`trainingrun …`, also `kubectl trainingrun …`."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +13,14 @@ from ..rendering import platforms
 from . import (
     cluster_commands,
     installation,
+    log_command,
     manifest_files,
     pod_commands,
     report_command,
     result_commands,
     yaml_text,
 )
-from .common import CliError, File, one_sentence, print_error, wide_console
+from .common import CliError, File, one_sentence, print_error, seconds, wide_console
 
 app = typer.Typer(
     name="trainingrun",
@@ -34,22 +34,11 @@ _DEFAULTS = rendering.RenderSettings()
 _SOME_UID = "00000000-0000-0000-0000-000000000000"
 """In place of the UID that the API server gives."""
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
-
 
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"trainingrun {installation.own_version()}")
         raise typer.Exit
-
-
-def _seconds(text: str) -> float:
-    """Seconds in `15s`, `2m`, `1.5h` or plain `15`."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text} is no duration; write for example 15s, 2m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def _platform_names(incomplete: str) -> list[str]:
@@ -85,7 +74,7 @@ def run(
     preempt_after: Annotated[
         float | None,
         typer.Option(
-            parser=_seconds,
+            parser=seconds,
             metavar="DURATION",
             help="Preempt a node so long after the first step, such as 15s.",
         ),
@@ -157,3 +146,4 @@ pod_commands.add_to(app)
 report_command.add_to(app)
 result_commands.add_to(app)
 installation.add_to(app)
+log_command.add_to(app)

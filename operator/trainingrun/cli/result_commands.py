@@ -50,7 +50,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where a run's folder is."""
 
     uri: str
@@ -67,9 +67,9 @@ class _Place:
     """Checkpoints from which other runs of the namespace begin: their folder and step."""
 
 
-def _in_cluster(
+def in_cluster(
     run: Mapping[str, Any], others: list[dict[str, Any]], endpoint: str | None, trial: int | None
-) -> _Place:
+) -> Place:
     """The folder of a TrainingRun; `others` are those of its namespace.
 
     Raises:
@@ -81,7 +81,7 @@ def _in_cluster(
             f"storage.uri is {storage['uri']}, a folder of the pods that this machine does not have"
         )
     uri = names.folder_of(run)
-    return _Place(
+    return Place(
         uri,
         endpoint or storage.get("endpoint"),
         storage.get("region"),
@@ -112,27 +112,17 @@ def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple
 
 
 @contextlib.contextmanager
-def _opened(place: _Place) -> Iterator["Bucket"]:
-    """The folder; whatever goes wrong meanwhile ends the command with a sentence.
-
-    Of a sweep it is that of a trial; which one that is is said where the command does not name it.
-    """
+def run_folder(place: Place) -> Iterator["Bucket"]:
+    """The folder of the run; whatever goes wrong meanwhile ends the command with a sentence."""
     with one_sentence(), bucket_access():
-        from trainingrun_runtime.results import NoRun, NoTrial, open_folder, open_trial
+        from trainingrun_runtime.results import NoRun, NoTrial, open_folder
 
         try:
             bucket = open_folder(place.uri, place.endpoint, place.region)
             folder = bucket.root.rpartition("/")[2]
             if place.name is not None and not folder.startswith(f"{place.name}-"):
                 raise CliError(f"the latest run in {place.uri} is {folder}, not {place.name}")
-            trial = open_trial(bucket, place.trial)
-            if trial is not None and place.trial is None:
-                typer.echo(
-                    f"Trial {trial.number} of the {len(trial.sweep.trials)} of this sweep, the "
-                    "best one so far; --trial names another one.",
-                    err=True,
-                )
-            yield trial.bucket if trial is not None else bucket
+            yield bucket
         except NoTrial as error:
             raise CliError(f"{error}{' with --trial' if place.trial is None else ''}") from None
         except NoRun as error:
@@ -143,6 +133,25 @@ def _opened(place: _Place) -> Iterator["Bucket"]:
             ) from None
 
 
+@contextlib.contextmanager
+def opened(place: Place) -> Iterator["Bucket"]:
+    """The same; of a sweep the folder of a trial.
+
+    Which one that is is said where the command does not name it.
+    """
+    with run_folder(place) as bucket:
+        from trainingrun_runtime.results import open_trial
+
+        trial = open_trial(bucket, place.trial)
+        if trial is not None and place.trial is None:
+            typer.echo(
+                f"Trial {trial.number} of the {len(trial.sweep.trials)} of this sweep, the "
+                "best one so far; --trial names another one.",
+                err=True,
+            )
+        yield trial.bucket if trial is not None else bucket
+
+
 def _place(
     name: NameOrUri,
     trial: Trial = None,
@@ -151,14 +160,14 @@ def _place(
     endpoint: Endpoint = None,
     namespace: Namespace = None,
     context: Context = None,
-) -> _Place:
+) -> Place:
     with one_sentence():
         if "://" in name:
-            return _Place(name, endpoint, trial=trial)
+            return Place(name, endpoint, trial=trial)
         if local or folder is not None:
-            return _Place(str(root_of(name, folder)), name=name, trial=trial)
+            return Place(str(root_of(name, folder)), name=name, trial=trial)
         kube = connect(context, namespace)
-        return _in_cluster(kube.run(name), kube.runs(everywhere=False), endpoint, trial)
+        return in_cluster(kube.run(name), kube.runs(everywhere=False), endpoint, trial)
 
 
 def _of_place(command: Callable[..., None]) -> Callable[..., None]:
@@ -181,12 +190,12 @@ def _of_place(command: Callable[..., None]) -> Callable[..., None]:
 
 @_of_place
 def metrics(
-    place: _Place,
+    place: Place,
     csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
     tail: Annotated[int, typer.Option(min=1, help="Rows from the end, without --csv.")] = 20,
 ) -> None:
     """Print what the training has reported, each step once."""
-    with _opened(place) as bucket:
+    with opened(place) as bucket:
         from trainingrun_runtime.store import metrics_table
 
         table = metrics_table.read(bucket)
@@ -256,10 +265,10 @@ def stacks(
 @checkpoints.command("list")
 @_of_place
 def list_checkpoints(
-    place: _Place,
+    place: Place,
 ) -> None:
     """List the checkpoints, the newest last."""
-    with _opened(place) as bucket:
+    with opened(place) as bucket:
         from trainingrun_runtime.store import retention
 
         committed = _committed(bucket)
@@ -274,14 +283,14 @@ def list_checkpoints(
 @checkpoints.command()
 @_of_place
 def verify(
-    place: _Place,
+    place: Place,
     step: Step = None,
 ) -> None:
     """Read all files of the checkpoints and compare them with what was committed.
 
     Exit code 1 if one of them is damaged.
     """
-    with _opened(place) as bucket:
+    with opened(place) as bucket:
         from trainingrun_runtime.store import manifest, verification
 
         unreadable = [found for found in manifest.read_all(bucket) if isinstance(found[1], str)]
@@ -300,7 +309,7 @@ def verify(
 @checkpoints.command()
 @_of_place
 def download(
-    place: _Place,
+    place: Place,
     step: Step = None,
     best: Annotated[bool, typer.Option("--best", help="The best one.")] = False,
     to: Annotated[
@@ -308,7 +317,7 @@ def download(
     ] = None,
 ) -> None:
     """Download a checkpoint, by default the newest intact one; each file is verified."""
-    with _opened(place) as bucket:
+    with opened(place) as bucket:
         from trainingrun_runtime.checkpoints import downloads
         from trainingrun_runtime.store.storage_errors import DamagedError
 
@@ -333,7 +342,7 @@ def download(
 @checkpoints.command()
 @_of_place
 def prune(
-    place: _Place,
+    place: Place,
     keep: Annotated[int, typer.Option(min=1, help="Newest checkpoints to keep.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -341,7 +350,7 @@ def prune(
 
     It names them and asks before it deletes.
     """
-    with _opened(place) as bucket:
+    with opened(place) as bucket:
         from trainingrun_runtime.store import retention
 
         try:

@@ -5,6 +5,7 @@ node and of no other. Nothing is shared with another Ray on the machine: the por
 the session folders private, and a token refuses other clients.
 """
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -38,6 +39,7 @@ NOTICE_SECONDS = 30
 """Grace period of a simulated preemption, in seconds; that of the generic platform."""
 
 
+_LAST_UPLOAD_S = 6.0
 _START_TRIES = 3
 _START_DEADLINE_S = 120.0
 _MAX_DEATHS = 20
@@ -91,6 +93,7 @@ class LocalRay:
         *,
         workers_per_node: int = 1,
         data_cpus: int | None = None,
+        uploads_output: bool = False,
     ) -> None:
         """Prepare a cluster; nothing runs yet.
 
@@ -102,10 +105,13 @@ class LocalRay:
             devices: The machine's NVIDIA GPUs, which the nodes share out.
             workers_per_node: So many times the resources are on each node.
             data_cpus: Ray CPUs of each node for Ray Data; None: as many as for its workers.
+            uploads_output: Whether what drivers and ranks print is kept in the run's folder too.
         """
         self._logs = logs
         self._resources = {name: count * workers_per_node for name, count in resources.items()}
         self._data_cpus = data_cpus
+        self._uploads_output = uploads_output
+        self._uploader: subprocess.Popen[bytes] | None = None
         self._free_devices = list(devices)
         # Short, and not below $TMPDIR: a socket's path may have no more than 104 characters.
         self._home = Path(tempfile.mkdtemp(prefix="tr-", dir="/tmp"))
@@ -178,6 +184,10 @@ class LocalRay:
             self.add_worker()
         self._wait((self._home / "head" / "ray_current_cluster").exists)
         self.address = (self._home / "head" / "ray_current_cluster").read_text().strip()
+        if self._uploads_output:  # one for all nodes
+            states = str(self._state_of("*"))
+            uploader = ["-m", "trainingrun_runtime.output.uploader", str(os.getpid()), states]
+            self._uploader = self.start_on_head(uploader, {}, Path(os.devnull))
 
     def add_worker(self) -> Node:
         """Start one more worker node; it joins within seconds, this does not wait for it."""
@@ -264,6 +274,11 @@ class LocalRay:
 
     def stop(self) -> None:
         """Kill every node; the cluster can be started again."""
+        if self._uploader is not None:
+            self._uploader.terminate()  # it uploads the end of what was printed
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._uploader.wait(_LAST_UPLOAD_S)
+            self._uploader = None
         processes.kill(*self._head_processes, *(node.process for node in self._nodes))
         self._head_processes = []
         for node in self._nodes:

@@ -92,6 +92,7 @@ def run_locally(
         devices,
         workers_per_node=workers.per_pod,
         data_cpus=workers.resources.data_cpus,
+        uploads_output=True,
     )
     with _terminable(), ray:
         with Display(console, run.metadata.name) as display:

@@ -21,6 +21,9 @@ RAY_TUNING = {
     # The preStop hook has waited for the checkpoint already; waiting again only costs time.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray Train's own print would write each line twice, to stdout and to a logger.
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_COLOR_PREFIX": "0",
 }
 """Ray's settings on head and workers. A user's own env of the same name wins."""
 

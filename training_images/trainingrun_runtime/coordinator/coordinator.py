@@ -140,6 +140,7 @@ class Coordinator:
     commits = _of(lambda self: self._checkpoints, Checkpoints.commits)
     processed = _of(lambda self: self._checkpoints, Checkpoints.processed)
 
+    next_group = _of(lambda self: self._progress, RunProgress.next_group)
     resumed_step = _of(lambda self: self._progress, RunProgress.resumed_step)
     session_began = _of(lambda self: self._progress, RunProgress.session_began)
     reports_nothing = _of(lambda self: self._progress, RunProgress.reports_nothing)

@@ -62,6 +62,11 @@ class RunProgress:
             self._resumed_step, self._has_session, self._has_reported = resumed_step, False, False
             return self._group
 
+    def next_group(self) -> int:
+        """A worker, before it has agreed with the others on a checkpoint: number of its group."""
+        with self._lock:
+            return self._group + 1
+
     def resumed_step(self) -> int:
         """Step of the checkpoint that the worker group began from; 0: from scratch."""
         with self._lock:

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import ray
@@ -13,6 +14,7 @@ from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, LE
 from trainingrun_protocol.progress import Failure
 
 from .. import stacks
+from ..output import announced
 from ..progress.document import Documents
 from ..store import manifest, restore_source, run_result
 from ..store.bucket import Bucket
@@ -51,6 +53,8 @@ def main(start_sweep: StartSweep) -> int:
     # Requirements may replace what is imported, so that it is not imported before them.
     imports = None if contract.requirements else start_imports()
     os.environ.update(contract.identity())
+    with suppress(OSError):
+        announced.announce(contract, announced.own_files())
     final = Documents(contract)
     attempt: Running | None = None
     try:

@@ -6,8 +6,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+import ray
 import ray.train
 
 from trainingrun_protocol.contract import RunContract
@@ -17,6 +19,7 @@ from ..checkpoints.background import behind_training
 from ..error_text import first_line
 from ..known_errors import remedies
 from ..known_errors.failure_causes import PeerLost, Preempted, Suspended, is_collective_error
+from ..output import announced
 from ..ray_internals import replaced_functions
 from ..store.bucket import Bucket, start_client
 from ..tracking import tracking
@@ -98,6 +101,10 @@ class TrainingFunction:
         stacks.allow_tracing()
         # In a local run the attempts share a node's environment.
         os.environ.update(self._contract.identity())
+        with suppress(OSError):
+            group = ray.get(self._coordinator.next_group.remote())
+            rank = ray.train.get_context().get_world_rank()
+            announced.announce(self._contract, announced.own_files(), group, rank)
         behind_training(start_client)  # it uploads beside training
         if self._contract.code is not None or self._contract.requirements:
             user_code.enter_on_rank()

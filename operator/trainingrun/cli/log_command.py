@@ -1,0 +1,396 @@
+"""`logs`: what the ranks and the driver of a run print, from its pods or from its folder.
+
+While pods of the run are there, their own logs are read, by the right that Kubernetes' `view` has.
+Later, and of former attempts, it is what the runtime has uploaded (`store.kept_output`).
+"""
+
+import queue
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from ..local.folder import root_of
+from ..local.terminal_text import plain, plain_lines
+from ..rendering import names
+from .common import (
+    ENDED,
+    CliError,
+    Context,
+    Endpoint,
+    Folder,
+    Local,
+    NameOrUri,
+    Namespace,
+    connect,
+    one_sentence,
+    seconds,
+)
+from .result_commands import Place, in_cluster, run_folder
+
+if TYPE_CHECKING:
+    from trainingrun_runtime.store.bucket import Bucket
+    from trainingrun_runtime.store.kept_output import Line, Part
+
+    from .kube import Kube
+
+SAME_WITHIN_S = 10.0
+"""Seconds within which the equal lines of ranks are printed as one."""
+_POLL_S = 2.0
+_BATCH_S = 0.5
+_LABELED = re.compile(r"\[(driver|(?:trial (\d{1,9}) )?rank (\d{1,9}))\] (.*)", re.DOTALL)
+
+
+class Printed(NamedTuple):
+    """A line of a rank or of the driver."""
+
+    time: float
+    """Unix time in seconds."""
+    rank: int | None
+    """None: the driver."""
+    text: str
+    """Without the end of the line."""
+
+
+@dataclass
+class _Folded:
+    """A line that one rank or more have printed."""
+
+    first: Printed
+    ranks: set[int] = field(default_factory=set)
+
+    @property
+    def label(self) -> str:
+        if not self.ranks:
+            return "driver"
+        return f"rank{'s' if len(self.ranks) > 1 else ''} {_ranges(self.ranks)}"
+
+
+def folded(lines: Iterable[Printed]) -> list[str]:
+    """The lines with who has printed them; those that ranks have in common once.
+
+    Args:
+        lines: By their time.
+    """
+    found: list[_Folded] = []
+    alike: dict[str, deque[_Folded]] = {}
+    for line in lines:
+        if line.rank is None:
+            found.append(_Folded(line))
+            continue
+        others = alike.setdefault(line.text, deque())
+        while others and line.time - others[0].first.time > SAME_WITHIN_S:
+            others.popleft()
+        one = next((each for each in others if line.rank not in each.ranks), None)
+        if one is None:
+            one = _Folded(line)
+            found.append(one)
+            others.append(one)
+        one.ranks.add(line.rank)
+    return [f"[{one.label}] {one.first.text}" for one in found]
+
+
+def _ranges(ranks: set[int]) -> str:
+    """As `0-3,5`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which lines are wanted."""
+
+    rank: int | None = None
+    driver: bool = False
+    trial: int | None = None
+    attempt: int | None = None
+    since_s: float | None = None
+    tail: int = 1000
+    grep: re.Pattern[str] | None = None
+
+    def takes(self, rank: int | None) -> bool:
+        """Whether lines of that rank, or of the driver, are wanted."""
+        if self.driver or self.rank is not None:
+            return rank == self.rank if self.rank is not None else rank is None
+        return True
+
+    def wants(self, text: str) -> bool:
+        """Whether a line is wanted that says this."""
+        return self.grep is None or self.grep.search(text) is not None
+
+    @property
+    def since(self) -> float:
+        """Unix time in seconds; older lines are not wanted."""
+        return time.time() - self.since_s if self.since_s is not None else 0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(logs)
+
+
+def logs(
+    name: NameOrUri,
+    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.")] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of the attempt.", show_default="the last one"),
+    ] = None,
+    driver: Annotated[bool, typer.Option("--driver", help="Of the driver alone.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is printed from now on.")
+    ] = False,
+    since: Annotated[
+        float | None,
+        typer.Option(parser=seconds, metavar="DURATION", help="Not older than 10m, 2h …"),
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Lines that contain this alone.")
+    ] = None,
+    tail: Annotated[
+        int, typer.Option(min=1, help="Lines from the end of each rank and of the driver.")
+    ] = 1000,
+    trial: Annotated[
+        int | None, typer.Option(min=1, help="Number of the trial of a sweep.")
+    ] = None,
+    local: Local = False,
+    folder: Folder = None,
+    endpoint: Endpoint = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Print what the ranks and the driver print or have printed, also once their pods are gone."""
+    with one_sentence():
+        if driver and rank is not None:
+            raise CliError("--driver and --rank exclude each other; leave one of them out")
+        try:
+            pattern = re.compile(grep) if grep is not None else None
+        except re.error as error:
+            raise CliError(f"--grep {grep} is no regular expression: {error}") from None
+        selection = Selection(rank, driver, trial, attempt, since, tail, pattern)
+        if "://" in name:
+            _of_folder(Place(name, endpoint, trial=trial), selection, follow)
+            return
+        if local or folder is not None:
+            place = Place(str(root_of(name, folder)), name=name, trial=trial)
+            _of_folder(place, selection, follow)
+            return
+        kube = connect(context, namespace)
+        run = kube.run(name)
+        status = run.get("status") or {}
+        newest = status.get("attempt") or 0
+        if not newest:
+            raise CliError(f"{name} has not begun to train, so it has printed nothing yet")
+        under_way = status.get("phase") not in ENDED and attempt in (None, newest)
+        if under_way and (pods := kube.pods(run)):
+            found = _PodLogs(kube, name, selection)
+            _print(sorted(found.now(pods), key=lambda line: line.time))
+            if follow:
+                found.follow()
+            elif found.empty:
+                typer.echo(
+                    f"The pods that {name} has now have printed nothing of this; what was printed "
+                    f"in former ones is in {names.folder_of(run)}, which `logs` takes as well.",
+                    err=True,
+                )
+            return
+        _of_folder(in_cluster(run, [], endpoint, trial), selection, follow)
+
+
+def _print(lines: Iterable[Printed]) -> None:
+    text = "".join(f"{line}\n" for line in folded(lines))
+    # Into a file or a pipe the characters go unchanged.
+    typer.echo(plain_lines(text) if sys.stdout.isatty() else text, nl=False)
+
+
+def _of_folder(place: Place, selection: Selection, follow: bool) -> None:
+    """Print what is in a run's folder; `follow` goes on until it is interrupted."""
+    with run_folder(place) as run:
+        from trainingrun_runtime.results import open_trial
+        from trainingrun_runtime.store import kept_output
+
+        bucket = run
+        if selection.trial is not None and (trial := open_trial(run, selection.trial)) is not None:
+            bucket = trial.bucket
+        parts = kept_output.parts(bucket, selection.attempt)
+        attempts = sorted({part.source.attempt for part in parts})
+        if selection.attempt is None and attempts:
+            parts = [part for part in parts if part.source.attempt == attempts[-1]]
+        lines = kept_output.read(
+            bucket,
+            [part for part in parts if selection.takes(part.source.rank)],
+            since=selection.since,
+            tail=selection.tail,
+            wanted=lambda line: selection.wants(line.text),
+        )
+        _print(map(_printed, lines))
+        if follow:
+            _follow_folder(bucket, parts, selection)
+        elif not lines:
+            of = f" of attempt {selection.attempt}" if selection.attempt is not None else ""
+            typer.echo(f"There is nothing of this{of} in {bucket.root}.", err=True)
+
+
+def _printed(line: "Line") -> Printed:
+    return Printed(line.time, line.source.rank, line.text)
+
+
+def _follow_folder(bucket: "Bucket", parts: "list[Part]", selection: Selection) -> None:
+    from trainingrun_runtime.store import kept_output
+
+    sizes = {part.key: part.size for part in parts}
+    shown = {
+        part.key: len(kept_output.read(bucket, [part]))
+        for part in _newest_of_each(parts)
+        if part.size
+    }
+    while True:
+        time.sleep(_POLL_S)
+        lines: list[Printed] = []
+        for part in kept_output.parts(bucket):
+            if part.size and sizes.get(part.key) != part.size and selection.takes(part.source.rank):
+                all_of_it = list(map(_printed, kept_output.read(bucket, [part])))
+                lines += all_of_it[shown.get(part.key, 0) :]
+                shown[part.key] = len(all_of_it)
+            sizes[part.key] = part.size
+        lines.sort(key=lambda line: line.time)
+        _print(line for line in lines if selection.wants(line.text))
+
+
+def _newest_of_each(parts: "list[Part]") -> "list[Part]":
+    return list({part.source: part for part in parts if part.size}.values())
+
+
+class _PodLogs:
+    """The logs of a run's pods."""
+
+    def __init__(self, kube: "Kube", name: str, selection: Selection) -> None:
+        self._kube, self._name, self._selection = kube, name, selection
+        self._read_up_to: dict[str, str] = {}  # by pod UID: the time of the last line
+        self._lines: queue.Queue[Printed] = queue.Queue()
+        self._errors: list[CliError] = []
+        self._followed: dict[str, threading.Thread] = {}
+        self.empty = True
+        """Whether no line was wanted so far."""
+
+    def now(self, pods: list[dict[str, Any]]) -> list[Printed]:
+        """What the pods have printed until now."""
+        found: list[Printed] = []
+        for pod in pods:
+            by_rank: dict[int | None, deque[Printed]] = {}
+            for line in self._read(pod, since_s=self._selection.since_s):
+                kept = by_rank.setdefault(line.rank, deque(maxlen=self._selection.tail))
+                kept.append(line)
+            for each in by_rank.values():
+                found += each
+        return found
+
+    def _read(self, pod: Mapping[str, Any], **how: Any) -> Iterator[Printed]:
+        """The wanted lines of a pod that were not read before."""
+        from .kube import NoLogError, NotFoundError
+
+        uid = pod["metadata"]["uid"]
+        try:
+            for text in self._kube.pod_log(pod, **how):
+                stamp, _, rest = text.partition(" ")
+                if stamp <= self._read_up_to.get(uid, ""):
+                    continue
+                self._read_up_to[uid] = stamp
+                if (line := self._wanted(stamp, rest)) is not None:
+                    self.empty = False
+                    yield line
+        except NotFoundError:
+            pass  # it is gone
+        except NoLogError as error:
+            if not how.get("follow"):
+                typer.echo(f"{plain(error)}.", err=True)
+
+    def _wanted(self, stamp: str, text: str) -> Printed | None:
+        labeled = _LABELED.fullmatch(text)
+        if labeled is None:
+            return None  # of Ray itself
+        rank = int(labeled[3]) if labeled[3] else None
+        trial = int(labeled[2]) if labeled[2] else None
+        if not self._selection.takes(rank) or self._selection.trial not in (None, trial):
+            return None
+        return Printed(_unix(stamp), rank, labeled[4]) if self._selection.wants(text) else None
+
+    def follow(self) -> None:
+        """Print what is printed from now on, until the run has ended.
+
+        Raises:
+            CliError: The API server refuses it.
+        """
+        from .kube import NotFoundError, UnreachableError
+
+        look_at, ended = 0.0, False
+        while True:
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + _POLL_S
+                try:
+                    run = self._kube.run(self._name)
+                    ended = (run.get("status") or {}).get("phase") in ENDED
+                    for pod in self._kube.pods(run):
+                        self._begin(pod)
+                except NotFoundError:
+                    ended = True
+                except UnreachableError:
+                    pass  # asked again
+            lines = list(self._waiting())
+            _print(sorted(lines, key=lambda line: line.time))
+            if self._errors:
+                raise self._errors[0]
+            alive = any(thread.is_alive() for thread in self._followed.values())
+            if ended and not alive and self._lines.empty():
+                return
+
+    def _begin(self, pod: Mapping[str, Any]) -> None:
+        uid = pod["metadata"]["uid"]
+        before = self._followed.get(uid)
+        has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        if before is not None and (before.is_alive() or has_ended):
+            return
+        thread = threading.Thread(target=self._follow_pod, args=(pod,), daemon=True)
+        self._followed[uid] = thread
+        thread.start()
+
+    def _follow_pod(self, pod: Mapping[str, Any]) -> None:
+        from .kube import UnreachableError
+
+        before = self._read_up_to.get(pod["metadata"]["uid"])
+        since_s = time.time() - _unix(before) + 1 if before else self._selection.since_s
+        try:
+            for line in self._read(pod, follow=True, since_s=since_s):
+                self._lines.put(line)
+        except UnreachableError:
+            pass  # the connection was closed; it is opened again
+        except CliError as error:
+            self._errors.append(error)
+
+    def _waiting(self) -> Iterator[Printed]:
+        until = time.monotonic() + _BATCH_S
+        while (left := until - time.monotonic()) > 0:
+            try:
+                yield self._lines.get(timeout=left)
+            except queue.Empty:
+                return
+
+
+def _unix(stamp: str) -> float:
+    """Unix time of a kubelet's stamp, which has nanoseconds."""
+    try:
+        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*", r"\1", stamp)).timestamp()
+    except ValueError:
+        return 0.0

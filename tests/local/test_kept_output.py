@@ -1,0 +1,322 @@
+"""What processes print is uploaded beside them, from real files and processes to real stores."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cli_server import call
+from support.processes import wait_for
+from support.s3 import CREDENTIALS, S3Server
+from trainingrun_protocol.contract import ContractStorage, RunContract
+from trainingrun_runtime.output import announced, uploader
+from trainingrun_runtime.output.masking import Masking
+from trainingrun_runtime.output.uploader import Uploader
+from trainingrun_runtime.store import kept_output
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.kept_output import Source
+from trainingrun_runtime.store.lease import Lease
+
+SECRET = "an-api-key/of-someone"
+
+
+class Node:
+    """A node whose processes print into files of its folder, with an uploader."""
+
+    def __init__(self, folder: Path, bucket: Bucket) -> None:
+        self.folder, self.bucket = folder, bucket
+        self.copied = b""
+        self.started: list[subprocess.Popen[bytes]] = []
+        masking = Masking({"WANDB_API_KEY": SECRET, "HOME": "/home/someone"})
+        self.uploader = Uploader(str(folder), str(folder), self._copy, masking)
+        self._thread = threading.Thread(target=self.uploader.run)
+
+    def _copy(self, lines: bytes) -> None:
+        self.copied += lines
+
+    def starts(self, code: str, job: str = "01") -> int:
+        """Start a process as Ray starts its workers; its id."""
+        waits = f"import os, sys, time\nsys.stdin.readline()\n{code}"
+        files = [self.folder / f"{job}.{end}" for end in ("out", "err")]
+        out, err = (os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND) for file in files)
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", waits], stdin=subprocess.PIPE, stdout=out, stderr=err
+        )
+        for descriptor, file in zip((out, err), files, strict=True):
+            os.close(descriptor)
+            file.rename(self._named(process.pid, job, file.suffix[1:]))
+        assert process.stdin is not None
+        process.stdin.close()  # its name has its process id
+        self.started.append(process)
+        return process.pid
+
+    def _named(self, pid: int, job: str, end: str) -> Path:
+        return self.folder / f"worker-0a-{job}-{pid}.{end}"
+
+    def says(self, pid: int, rank: int | None, group: int = 1, job: str = "01") -> None:
+        """Have a process say which rank it is."""
+        one = announced.Announced(
+            pid=pid,
+            files=[str(self._named(pid, job, end)) for end in ("out", "err")],
+            storage=ContractStorage(
+                uri=self.bucket.root, endpoint=self.bucket.endpoint, region=self.bucket.region
+            ),
+            attempt=1,
+            group=group,
+            rank=rank,
+        )
+        (self.folder / announced.FOLDER).mkdir(exist_ok=True)
+        (self.folder / announced.FOLDER / str(pid)).write_text(one.model_dump_json())
+
+    def runs(self) -> None:
+        """Start the uploader."""
+        self._thread.start()
+
+    def lines(self, rank: int | None = 0) -> list[str]:
+        """What is in the bucket of a rank."""
+        parts = [p for p in kept_output.parts(self.bucket) if p.source.rank == rank]
+        return [line.text for line in kept_output.read(self.bucket, parts)]
+
+    def has_ended(self, rank: int | None = 0) -> bool:
+        """Whether the bucket says that the process has ended."""
+        return any(p.last and p.source.rank == rank for p in kept_output.parts(self.bucket))
+
+    def end(self) -> None:
+        self.uploader.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        for process in self.started:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def node(tmp_path: Path, bucket: Bucket) -> Iterator[Node]:
+    (tmp_path / "node").mkdir()
+    found = Node(tmp_path / "node", bucket)
+    yield found
+    found.end()
+
+
+def test_what_a_killed_process_has_printed_is_kept_without_secrets(node: Node) -> None:
+    code = f"""
+print("begins with {SECRET} and https://me:word@index.org/simple")
+print("to stderr", file=sys.stderr)
+print("its last words", end="")
+os.kill(os.getpid(), {signal.SIGKILL})
+"""
+    node.runs()
+    node.says(node.starts(code), rank=0)
+    wait_for(node.has_ended)
+    said = ["begins with *** and https://***@index.org/simple", "its last words", "to stderr"]
+    assert sorted(node.lines()) == said
+    assert sorted(node.copied.decode().splitlines()) == [f"[rank 0] {line}" for line in said]
+    key = kept_output.parts(node.bucket)[0].key
+    assert key.startswith("logs/1/1/rank-0/")
+
+
+def test_a_line_is_in_the_bucket_within_five_seconds_while_the_process_runs(node: Node) -> None:
+    node.runs()
+    node.says(node.starts('print("first"); sys.stdout.flush(); time.sleep(600)'), rank=3)
+    wait_for(lambda: b"[rank 3] first" in node.copied)
+    seen = time.monotonic()
+    wait_for(lambda: node.lines(3) == ["first"])
+    assert time.monotonic() - seen < 5
+    assert not node.has_ended(3)
+
+
+def test_what_a_prestarted_process_prints_is_copied_and_later_its_ranks(node: Node) -> None:
+    code = 'print(":actor_name:RayTrainWorker"); print("imported"); time.sleep(600)'
+    pid = node.starts(code)
+    node.runs()
+    wait_for(lambda: node.copied == f"[pid {pid}] imported\n".encode())
+    assert kept_output.parts(node.bucket) == []
+    node.says(pid, rank=1, group=2)
+    wait_for(lambda: node.lines(1) == ["imported"])
+    assert kept_output.parts(node.bucket)[0].source == Source(1, 2, 1)
+
+
+def test_of_a_flood_the_beginning_and_the_end_are_kept(node: Node) -> None:
+    code = "print(*(f'line {n} ' + 80 * 'x' for n in range(200_000)), sep='\\n')"
+    pid = node.starts(code)
+    node.started[0].wait()
+    node.says(pid, rank=0)
+    node.runs()
+    wait_for(node.has_ended)
+    lines = node.lines()
+    assert lines[0].startswith("line 0 ")
+    assert lines[-1].startswith("line 199999 ")
+    assert any("bytes left out: more is printed than is kept" in line for line in lines)
+    assert sum(map(len, lines)) < uploader.MOST_PER_ROUND + uploader.KEPT_END
+    assert len(node.copied) < 2 * uploader.MOST_PER_ROUND
+
+
+def test_while_a_store_is_away_printing_goes_on_and_is_uploaded_later(
+    store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(uploader, "MOST_WAITING", 64 * 1024)
+    node = Node(tmp_path, Bucket.open("s3://runs/away/digits-1", store.url, "us-east-1"))
+    code = """
+for n in range(4000):
+    print(f"line {n} " + 50 * "x")
+    time.sleep(0.0005)
+time.sleep(600)
+"""
+    store.stop()
+    try:
+        node.runs()
+        node.says(node.starts(code), rank=0)
+        wait_for(lambda: b"line 3999 " in node.copied)
+        (stream,) = node.uploader._streams.values()
+        assert len(stream._part) < 2 * uploader.MOST_WAITING
+    finally:
+        store.start()
+    wait_for(lambda: node.lines() and node.lines()[-1].startswith("line 3999 "))
+    assert node.lines()[0].startswith("line 0 ")
+    assert any("could not be uploaded in time" in line for line in node.lines())
+    node.end()
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Callable[[bytes], list[bytes]]:
+    """What is read of a file to which something is appended."""
+    file = tmp_path / "worker.out"
+    file.touch()
+    followed = uploader.Followed(str(file), Masking({"SOME_TOKEN": SECRET}))
+
+    def append(content: bytes) -> list[bytes]:
+        with file.open("ab") as opened:
+            opened.write(content)
+        return followed.read(followed.waiting())[1]
+
+    return append
+
+
+def test_a_progress_bar_is_its_last_state(follow: Callable[[bytes], list[bytes]]) -> None:
+    assert follow(b"\r 10%\r 50%") == []
+    assert follow(b"\r100%\r\nnext\n\n") == [b"100%", b"next"]
+
+
+def test_a_secret_that_is_read_in_two_pieces_is_masked(
+    follow: Callable[[bytes], list[bytes]],
+) -> None:
+    begin, rest = SECRET.encode()[:8], SECRET.encode()[8:]
+    assert follow(b"key: " + begin) == []
+    assert follow(rest + b"\n") == [b"key: ***"]
+    long = b"x" * uploader.LONGEST_LINE
+    assert SECRET.encode()[:8] not in b"".join(follow(long + begin))
+    assert b"".join(follow(rest + b"\n")).endswith(b"***")
+
+
+def test_a_file_that_is_truncated_is_read_from_its_beginning(tmp_path: Path) -> None:
+    file = tmp_path / "worker.out"
+    file.write_text("a long first line\n")
+    followed = uploader.Followed(str(file), Masking({}))
+    assert followed.read(followed.waiting())[1] == [b"a long first line"]
+    file.write_text("short\n")
+    assert followed.read(followed.waiting())[1] == [b"short"]
+
+
+def a_contract(bucket: Bucket) -> RunContract:
+    storage = ContractStorage(uri=bucket.root, endpoint=bucket.endpoint, region=bucket.region)
+    return RunContract(name="digits", namespace="a", uid="1", attempt=2, storage=storage)
+
+
+def test_a_process_says_who_it_is_by_a_file_of_its_node(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAININGRUN_STATE_DIRECTORY", str(tmp_path))
+    announced.announce(a_contract(bucket), ["/tmp/a.out"], 3, 1)
+    content = (tmp_path / announced.FOLDER / str(os.getpid())).read_bytes()
+    found = announced.Announced.model_validate_json(content)
+    assert found.source == Source(2, 3, 1)
+    assert (found.label, found.files, found.pid) == ("rank 1", ["/tmp/a.out"], os.getpid())
+
+
+def put(bucket: Bucket, source: Source, began: float, *texts: str) -> None:
+    content = "".join(kept_output.written(began + n, text) for n, text in enumerate(texts))
+    bucket.put(kept_output.key(source, began), content.encode())
+
+
+NOW = 1_795_000_000.0
+
+
+@pytest.fixture
+def kept(bucket: Bucket) -> Bucket:
+    """Two attempts of two ranks, of which the second attempt lost a worker group."""
+    Lease.take(bucket, 1, "pod", NOW)
+    put(bucket, Source(1), NOW, "the driver of attempt 1")
+    put(bucket, Source(1, 1, 0), NOW + 1, "rank 0 of attempt 1")
+    for rank in (0, 1):
+        put(bucket, Source(2, 1, rank), NOW + 100, "epoch 1", f"loss of rank {rank}")
+        put(bucket, Source(2, 2, rank), NOW + 200, "epoch 1", "epoch 2", "epoch 2")
+    put(bucket, Source(2, 1, 1), NOW + 110, "only the lost pod has printed this")
+    bucket.put(kept_output.key(Source(2, 1, 1), NOW + 111, last=True), b"")
+    bucket.put("logs/2/driver/notes.txt", b"of somebody else")
+    bucket.put(kept_output.key(Source(2, 3, 0), NOW + 300), b"\xff no time\n")
+    put(bucket, Source(2), NOW + 90, "\x1b[31mof the driver")
+    return bucket
+
+
+def logs(bucket: Bucket, *arguments: str) -> tuple[int, list[str], str]:
+    endpoint = ["--endpoint", bucket.endpoint] if bucket.endpoint else []
+    code, output, errors = call("logs", bucket.root, *endpoint, *arguments)
+    return code, output.splitlines(), errors
+
+
+def test_the_last_attempt_is_shown_and_equal_lines_of_ranks_are_one(kept: Bucket) -> None:
+    assert logs(kept) == (
+        0,
+        [
+            "[driver] of the driver",
+            "[ranks 0-1] epoch 1",
+            "[rank 0] loss of rank 0",
+            "[rank 1] loss of rank 1",
+            "[rank 1] only the lost pod has printed this",
+            "[ranks 0-1] epoch 1",
+            "[ranks 0-1] epoch 2",
+            "[ranks 0-1] epoch 2",
+            "[rank 0] \N{REPLACEMENT CHARACTER} no time",
+        ],
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--rank", "1", "--tail", "2"], ["[rank 1] epoch 2", "[rank 1] epoch 2"]),
+        (["--driver"], ["[driver] of the driver"]),
+        (
+            ["--attempt", "1"],
+            ["[driver] the driver of attempt 1", "[rank 0] rank 0 of attempt 1"],
+        ),
+        (["--grep", "lost p.d"], ["[rank 1] only the lost pod has printed this"]),
+    ],
+)
+def test_options_choose_lines(kept: Bucket, arguments: list[str], expected: list[str]) -> None:
+    assert logs(kept, *arguments) == (0, expected, "")
+
+
+def test_lines_are_chosen_by_their_age(bucket: Bucket) -> None:
+    Lease.take(bucket, 1, "pod", NOW)
+    put(bucket, Source(1, 1, 0), time.time() - 1000, "old")
+    put(bucket, Source(1, 1, 0), time.time() - 100, "new", "newer")
+    assert logs(bucket, "--since", "10m")[1] == ["[rank 0] new", "[rank 0] newer"]
+
+
+def test_what_is_not_there_is_said(kept: Bucket) -> None:
+    code, output, errors = logs(kept, "--rank", "7")
+    assert (code, output) == (0, [])
+    assert errors == f"There is nothing of this in {kept.root}.\n"
+    code, output, errors = logs(kept, "--attempt", "9")
+    assert (code, output) == (0, [])
+    assert errors == f"There is nothing of this of attempt 9 in {kept.root}.\n"

@@ -1,0 +1,370 @@
+"""`python -m trainingrun_runtime.output.uploader PARENT STATES [LOGS]`: keeps what is printed.
+
+A process of its own on each node, since it has to outlive the ranks: what a killed one has printed
+is uploaded by it. It follows the files that Ray makes of the output of its processes, copies each
+line to its own stdout, which is the container's, and uploads it in parts (`store.kept_output`).
+Which file is which rank's, the rank says (`output.announced`).
+
+It takes a bounded amount of CPU, memory and network whatever is printed: of a process that prints
+faster, the beginning and the end of every few seconds is kept. It runs behind training, and what
+goes wrong in it ends nothing.
+"""
+
+import glob
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..store import kept_output
+from .announced import FOLDER, Announced
+from .masking import Masking
+
+if TYPE_CHECKING:
+    from ..store.bucket import Bucket
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+ROUND_S = 3.0
+"""Between two uploads of a process's output."""
+LAST_UPLOAD_S = 5.0
+"""For the last upload, once it is asked to end."""
+NICENESS = 10
+MOST_PER_ROUND = 512 * 1024
+"""Bytes of a process that are kept in each round; what is beyond is left out."""
+KEPT_END = 32 * 1024
+"""Bytes from the end of a round that are kept then."""
+FULL_PART = 64 * 1024
+"""Bytes after which the next part begins: a part is uploaded as a whole each time."""
+MOST_WAITING = 1024 * 1024
+"""Bytes that wait for the bucket, or for a process to say which rank it is."""
+LONGEST_LINE = 16 * 1024
+"""Bytes; a longer line is divided."""
+UPLOADS_AT_ONCE = 4
+
+_OF_RAY = (b":actor_name:", b":task_name:", b":job_id:")
+"""Lines that Ray writes for its own log monitor begin so."""
+_WORKER = re.compile(r"worker-[0-9a-f]+-[0-9a-f]+-(\d+)\.out")
+
+
+class Followed:
+    """A file of which the new lines are read."""
+
+    def __init__(self, path: str, masking: Masking) -> None:
+        self._file = os.open(path, os.O_RDONLY)  # it stays readable when it is moved
+        self._masking, self._position, self._begun = masking, 0, b""
+
+    def waiting(self) -> int:
+        """Bytes that are there to be read."""
+        size = os.fstat(self._file).st_size
+        if size < self._position:  # it was truncated
+            self._position, self._begun = 0, b""
+        return size - self._position
+
+    def read(self, most: int, all_of_it: bool = False) -> tuple[int, list[bytes]]:
+        """Bytes read, and the lines that are whole; the last one too if `all_of_it`."""
+        content = os.pread(self._file, most, self._position)
+        self._position += len(content)
+        text = self._masking(self._begun + content)
+        whole, newline, self._begun = text.rpartition(b"\n")
+        if all_of_it and self._begun:
+            whole, newline, self._begun = whole + newline + self._begun, b"\n", b""
+        elif len(self._begun) > LONGEST_LINE:
+            # What may be the beginning of a secret waits for the rest.
+            cut = len(self._begun) - self._masking.longest
+            whole, newline = whole + newline + self._begun[:cut], b"\n"
+            self._begun = self._begun[cut:]
+        return len(content), [line for line in _lines(whole) if line] if newline else []
+
+    def skip(self, keep: int) -> int:
+        """Leave out what is there but for about its last `keep` bytes; bytes left out."""
+        skipped = self.waiting() - keep
+        if skipped <= 0:
+            return 0
+        self._position += skipped
+        ahead = os.pread(self._file, keep, self._position)
+        to_next_line = ahead.find(b"\n") + 1
+        self._position += to_next_line
+        skipped += to_next_line + len(self._begun)
+        self._begun = b""
+        return skipped
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        os.close(self._file)
+
+
+def _lines(text: bytes) -> list[bytes]:
+    """Its lines; of one that a progress bar has written over, what is seen last."""
+    found: list[bytes] = []
+    for line in text.split(b"\n"):
+        seen = line.rstrip(b"\r").rpartition(b"\r")[2].rstrip()
+        if not seen.startswith(_OF_RAY):
+            found += [seen[at : at + LONGEST_LINE] for at in range(0, len(seen), LONGEST_LINE)]
+    return found
+
+
+class Stream:
+    """The output of one process."""
+
+    def __init__(self, pid: int, files: list[str], masking: Masking) -> None:
+        self.pid = pid
+        self.announced: Announced | None = None
+        """Who it is; None: it has not said so."""
+        self.done = False
+        """Whether it has ended, and all is uploaded."""
+        self._files = [Followed(path, masking) for path in files]
+        self._lock = threading.Lock()
+        self._part, self._key, self._put = bytearray(), "", 0
+        self._left_out, self._budget, self._round = 0, MOST_PER_ROUND, 0.0
+        self._ended = False
+
+    @property
+    def label(self) -> str:
+        """What stands before its lines."""
+        return self.announced.label if self.announced else f"pid {self.pid}"
+
+    def read(self, now: float, copy: Callable[[bytes], object]) -> None:
+        """Read what is new.
+
+        Args:
+            now: Unix time in seconds.
+            copy: Gets the new lines with their label.
+        """
+        if self._ended:
+            return
+        gone = not _is_alive(self.pid)
+        due = gone or now - self._round >= ROUND_S
+        lines: list[bytes] = []
+        for file in self._files:
+            count, found = file.read(min(file.waiting(), self._budget))
+            self._budget -= count
+            lines += found
+            if due:
+                if skipped := file.skip(KEPT_END):
+                    said = f"... {skipped:,} bytes left out: more is printed than is kept"
+                    lines.append(said.encode())
+                lines += file.read(KEPT_END, gone)[1]
+        if due:
+            self._budget, self._round = MOST_PER_ROUND, now
+        if lines:
+            mark = f"[{self.label}] ".encode()
+            copy(b"".join(mark + line + b"\n" for line in lines))
+            with self._lock:
+                self._keep(lines, now)
+        if gone:
+            self._ended = True
+            for file in self._files:
+                file.close()
+
+    def give_up(self) -> None:
+        """It has ended, and was no rank: nothing of it is uploaded."""
+        self._part.clear()
+        self.done = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process has ended, and its output is read."""
+        return self._ended
+
+    def _keep(self, lines: list[bytes], now: float) -> None:
+        if not self._part:
+            source = self.announced.source if self.announced else None
+            self._key = kept_output.key(source, now) if source else ""
+        for line in lines:
+            self._part += kept_output.written(now, line.decode(errors="replace")).encode()
+        if len(self._part) > MOST_WAITING:
+            # The bucket is away, or nobody says who this is: the beginning and the end are kept.
+            half = MOST_WAITING // 4
+            begin = self._part.rfind(b"\n", 0, half) + 1
+            end = self._part.find(b"\n", len(self._part) - half) + 1
+            said = f"... {end - begin:,} bytes left out: they could not be uploaded in time"
+            self._part[begin:end] = kept_output.written(now, said).encode()
+            self._put = min(self._put, begin)
+
+    def upload(self, bucket: "Bucket", announced: Announced) -> None:
+        """Upload what is new.
+
+        Raises:
+            StorageError: The store did not take it; it is uploaded the next time.
+        """
+        ended = self._ended  # before the content, so that the last of it is uploaded
+        with self._lock:
+            content, before = bytes(self._part), self._put
+            self._key = self._key or kept_output.key(announced.source, time.time())
+            key = self._key
+        if len(content) > before:
+            bucket.put(key, content)
+            with self._lock:
+                unchanged = self._part.startswith(content)  # nothing of it was left out meanwhile
+                self._put = len(content) if unchanged else 0
+                if unchanged and len(content) >= FULL_PART:
+                    del self._part[: len(content)]
+                    self._put = 0
+                    self._key = kept_output.key(announced.source, time.time()) if self._part else ""
+        if ended:
+            bucket.put(kept_output.key(announced.source, time.time(), last=True), b"")
+            self.done = True
+
+
+class Uploader:
+    """Follows the processes of one or more nodes of this machine.
+
+    Args:
+        states: Pattern of the nodes' state directories.
+        logs: Folder with the files of Ray's workers, whose lines are copied whether they are ranks
+            or not; None: those of ranks alone.
+        copy: Gets the lines, each with its label.
+        masking: Takes secrets out.
+    """
+
+    def __init__(
+        self, states: str, logs: str | None, copy: Callable[[bytes], object], masking: Masking
+    ) -> None:
+        self._states, self._logs, self._copy, self._masking = states, logs, copy, masking
+        self._streams: dict[str, Stream] = {}  # by the first of its files
+        self._seen: dict[str, int] = {}  # announcements: file -> its time of change
+        self._buckets: dict[str, Bucket] = {}
+        self._stopped, self._wake = threading.Event(), threading.Event()
+        self._all_read = threading.Event()
+        self._failing = False
+        self._next_look = 0.0
+
+    def stop(self) -> None:
+        """Read and upload what is there, and end `run`."""
+        self._stopped.set()
+
+    def run(self, ends: Callable[[], bool] = lambda: False) -> None:
+        """Follow and upload until `stop`, or until `ends`."""
+        uploads = threading.Thread(target=self._keep_uploading, name="uploads", daemon=True)
+        uploads.start()
+        while not self._stopped.wait(POLL_S) and not ends():
+            try:
+                self.poll(time.time())
+            except Exception:
+                log.exception("what is printed is not followed at this moment")
+        self.poll(time.time())
+        self._all_read.set()
+        self._wake.set()
+        uploads.join(LAST_UPLOAD_S)
+
+    def poll(self, now: float) -> None:
+        """Look for new processes, and read what all have printed; `now` is Unix time in seconds."""
+        for path in glob.glob(f"{self._states}/{FOLDER}/[0-9]*"):
+            with suppress(OSError):
+                changed = os.stat(path).st_mtime_ns
+                if self._seen.get(path) != changed:
+                    self._seen[path] = changed
+                    self._meet(Path(path))
+        if self._logs is not None and now >= self._next_look:
+            self._next_look = now + 1
+            for path in glob.glob(f"{self._logs}/worker-*.out"):
+                named = _WORKER.fullmatch(os.path.basename(path))
+                out = os.path.realpath(path)
+                if named is not None and out not in self._streams:
+                    self._follow(int(named[1]), [out, f"{out.removesuffix('.out')}.err"])
+        for stream in list(self._streams.values()):
+            was_under_way = not stream.ended
+            stream.read(now, self._copy)
+            if stream.ended and was_under_way:
+                if stream.announced is None:
+                    stream.give_up()
+                self._wake.set()
+
+    def _meet(self, path: Path) -> None:
+        try:
+            announced = Announced.model_validate_json(path.read_bytes())
+        except ValueError:
+            return
+        files = [os.path.realpath(file) for file in announced.files]
+        stream = self._streams.get(files[0]) or self._follow(announced.pid, files)
+        if stream is not None:
+            stream.announced = announced
+
+    def _follow(self, pid: int, files: list[str]) -> Stream | None:
+        try:
+            stream = Stream(pid, files, self._masking)
+        except OSError:
+            return None
+        self._streams[files[0]] = stream
+        return stream
+
+    def _keep_uploading(self) -> None:
+        with ThreadPoolExecutor(UPLOADS_AT_ONCE, "upload") as pool:
+            last = False
+            while not last:
+                last = self._all_read.is_set()
+                self._wake.clear()
+                known = [stream for stream in self._streams.copy().values() if not stream.done]
+                list(pool.map(self._upload, known))
+                if not last:
+                    self._wake.wait(ROUND_S)
+
+    def _upload(self, stream: Stream) -> None:
+        announced = stream.announced
+        if announced is None:
+            return
+        try:
+            stream.upload(self._bucket(announced), announced)
+            self._failing = False
+        except Exception as error:
+            if not self._failing:  # once for each outage
+                log.warning("what is printed waits for the store: %s", error)
+            self._failing = True
+
+    def _bucket(self, announced: Announced) -> "Bucket":
+        from ..store.bucket import Bucket  # takes a moment to load, in which the node starts
+
+        place = announced.storage
+        found = self._buckets.get(place.uri)
+        if found is None:
+            found = Bucket.open(place.uri, place.endpoint, place.region)
+            self._buckets[place.uri] = found
+        return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        # A process that has ended, and for which nobody has waited yet, is still there.
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except (OSError, IndexError):
+        return False
+
+
+def main(parent: str, states: str, logs: str | None = None) -> None:
+    """Follow and upload until SIGTERM, or the end of the process that has started this one.
+
+    Args:
+        parent: Its process id.
+        states: Of `Uploader`.
+        logs: Of `Uploader`.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    with suppress(OSError):
+        os.nice(NICENESS)
+
+    def copy(lines: bytes) -> None:
+        with suppress(OSError):  # nobody reads them
+            sys.stdout.buffer.write(lines)
+            sys.stdout.buffer.flush()
+
+    uploader = Uploader(states, logs, copy, Masking(os.environ))
+
+    def stop(_number: int, _frame: Any) -> None:
+        uploader.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    uploader.run(lambda: os.getppid() != int(parent))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
