@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.constraints import Row
+from support.constraints import MISSING, Row
 from support.row_makers import by_rule, in_range, max_length, max_quantity_length, one_of, required
 from support.sweep_constraint_rows import SWEEP_ROWS
 
@@ -32,6 +32,13 @@ _TPU = {"accelerator": {"kind": "tpu"}}
 
 def _env(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
     return Row(path, keyword, good, bad, says, "spec.training.env")
+
+
+def _budget(field: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
+    of_good, of_bad = ({"amount": 1, field: value} for value in (good, bad))
+    if bad is MISSING:
+        of_bad = {"action": "Warn"}
+    return Row(f"spec.budget.{field}", keyword, of_good, of_bad, says, "spec.budget")
 
 
 def _kept_best(keyword: str, good: int, bad: int, says: str) -> Row:
@@ -613,5 +620,12 @@ ROWS: list[Row] = [
         for row in _of_pod_template(path)
     ],
     *in_range("spec.activeDeadlineSeconds", 1, 31536000),
+    _budget("amount", "minimum", 0.01, 0, "should be greater than or equal to 0.01"),
+    _budget("amount", "maximum", 1e9, 2e9, "should be less than or equal to 1e+09"),
+    _budget("amount", "required", 1, MISSING, "Required value"),
+    *(
+        _budget("action", "enum", action, "Stop", 'supported values: "Suspend", "Warn"')
+        for action in ("Suspend", "Warn")
+    ),
     *in_range("spec.ttlSecondsAfterFinished", 0, 31536000),
 ]

@@ -21,10 +21,10 @@ from support.builders import (
     pods,
     unix,
 )
-from support.reconciled import as_kept
+from support.reconciled import as_kept, begins, condition
 from trainingrun.api.status import Cost, RunStatus
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
-from trainingrun.reconciling.model import NodePrice
+from trainingrun.reconciling.model import NodePrice, RequestSuspend
 from trainingrun.rendering import RenderSettings
 
 INSTANCE = "node.kubernetes.io/instance-type"
@@ -171,6 +171,93 @@ def test_nothing_is_counted_while_the_watches_are_out_of_date_and_all_of_it_afte
     stale = replace(begun, stale={"Pod": "403"}, progress=trained(100, 50))
     assert priced(stale, 101).status.cost == begun.run.status.cost
     assert cost(replace(stale, stale={}), 101).total_seconds == 2 * 90
+
+
+BUDGET = {"amount": 2.0}
+"""What the two workers and the head cost in about 98 s."""
+
+
+def over_budget(**budget: Any) -> Observed:
+    """A run that trains, and has just cost its budget."""
+    begun = on_priced_nodes(budget={**BUDGET, **budget})
+    trains = later(replace(begun, progress=trained(70, 30)), 71)
+    spent = later(trains, 130)
+    assert spent.run.status.cost
+    assert spent.run.status.cost.amount == pytest.approx(2.46)
+    return spent
+
+
+def test_a_run_is_looked_at_again_when_its_budget_will_be_spent() -> None:
+    begun = on_priced_nodes(budget=BUDGET)
+    planned = priced(replace(begun, progress=trained(70, 30)), 71)
+    assert planned.requeue_after_s == pytest.approx(2 / 73.8 * 3600 - 61 + 1, abs=0.1)
+    assert not [event for event in planned.events if event.reason == "BudgetSpent"]
+
+
+def test_a_spent_budget_suspends_the_run_as_its_spec_would() -> None:
+    begun = on_priced_nodes(budget=BUDGET)
+    trains = later(replace(begun, progress=trained(70, 30)), 71)
+    reached = priced(trains, 130)
+    assert [event.reason for event in reached.events] == ["BudgetSpent"]
+    assert reached.requeue_after_s == 0
+    spent = later(trains, 130)
+    asked = priced(spent, 130)
+    assert RequestSuspend(1) in asked.actions
+    assert [event.reason for event in asked.events] == ["Suspending"], "it is said once"
+    assert "spec.budget.amount is 2.00 USD" in condition(asked, "Suspended").message
+    saved = replace(later(spent, 130), progress=a_progress(state="Suspended"))
+    ended = later(saved, 135)
+    assert ended.run.status.attempts[-1].outcome == "Suspended"
+    gone = replace(ended, pods=(), ray_jobs=(), ray_clusters=(), nodes={}, confirmed=True)
+    waits = priced(later(gone, 140), 141)
+    suspended = condition(waits, "Suspended")
+    assert (waits.status.phase, suspended.status, suspended.reason) == (
+        "Suspended", "True", "BudgetSpent",
+    )  # fmt: skip
+    assert suspended.message == (
+        "Every pod is gone; the run has cost its budget, and spec.budget.amount is 2.00 USD: "
+        "a larger amount continues"
+    )
+    assert begins(waits) is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "begun"),
+    [({"amount": 2.5}, None), ({"amount": 100.0}, 2), ({"amount": 2.0, "action": "Warn"}, 2)],
+)
+def test_a_run_continues_once_its_budget_is_larger_than_what_it_has_cost(
+    budget: dict[str, Any], begun: int | None
+) -> None:
+    spent = over_budget()
+    saved = replace(later(spent, 130), progress=a_progress(state="Suspended"))
+    gone = replace(
+        later(saved, 135), pods=(), ray_jobs=(), ray_clusters=(), nodes={}, confirmed=True
+    )
+    suspended = later(gone, 140)
+    edited = replace(suspended, run=a_run(status=suspended.run.status, budget=budget))
+    assert begins(priced(later(edited, 200), 201)) == begun
+
+
+def test_a_spent_budget_that_only_warns_lets_the_run_continue() -> None:
+    planned = priced(over_budget(action="Warn"), 131)
+    waiting = condition(planned, "Waiting")
+    assert (waiting.status, waiting.reason) == ("True", "BudgetSpent")
+    assert waiting.message == (
+        "The run has cost 2.46 USD, and spec.budget.amount is 2.00 USD; the training continues, "
+        "since spec.budget.action is Warn"
+    )
+    assert not planned.actions
+    assert condition(planned, "Suspended").status == "False"
+
+
+@pytest.mark.parametrize(
+    ("prices", "what"), [((), "all that the run has used"), (PRICES[:2], "node base-1")]
+)
+def test_a_budget_that_cannot_be_checked_is_said(prices: tuple[NodePrice, ...], what: str) -> None:
+    begun = on_priced_nodes(prices, budget=BUDGET)
+    waiting = condition(priced(begun, 20, prices), "Waiting")
+    assert (waiting.status, waiting.reason) == ("True", "BudgetUnknown")
+    assert waiting.message.startswith(f"The operator has no price for {what}, so that spec.budget")
 
 
 TIMES = st.floats(0, 40, allow_nan=False)

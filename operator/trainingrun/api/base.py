@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, ConfigDict, PlainValidator, Strict, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, Strict, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 from pydantic.json_schema import WithJsonSchema
@@ -85,6 +85,9 @@ class Model(Wire):
 
 Whole = Annotated[int, Strict()]
 """A whole number; "4" and true are none, as for the API server."""
+
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+"""A number; "4" and true are none, as for the API server."""
 
 Switch = Annotated[bool, Strict()]
 """true or false; "yes" and 1 are neither."""

@@ -47,6 +47,8 @@ class ConditionReason(StrEnum):
     INTERNAL_ERROR = "InternalError"
     PODS_REFUSED = "PodsRefused"
     PODS_CRASH = "PodsCrash"
+    BUDGET_SPENT = "BudgetSpent"
+    BUDGET_UNKNOWN = "BudgetUnknown"
     UNSCHEDULABLE = "Unschedulable"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     RANKS_WAIT = "RanksWait"
@@ -77,6 +79,7 @@ class EventReason(StrEnum):
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
+    BUDGET_SPENT = "BudgetSpent"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     PREEMPTED = "Preempted"
@@ -187,13 +190,20 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "`suspend` is true and every pod is gone.",
             "Set `suspend: false` to continue from the last checkpoint.",
         ),
+        (
+            ConditionReason.BUDGET_SPENT,
+            "The run has cost `budget.amount`, and every pod is gone.",
+            "Raise `budget.amount` above what the run has cost, or take `budget` out, to continue "
+            "from the last checkpoint.",
+        ),
     ),
     *_rows(
         ConditionType.SUSPENDED,
         "False",
         (
             ConditionReason.SUSPENDING,
-            "`suspend` is true; the runtime makes a checkpoint and the pods are deleted.",
+            "`suspend` is true, or the run has cost `budget.amount`; the runtime makes a "
+            "checkpoint and the pods are deleted.",
         ),
         (ConditionReason.NOT_ASKED, "`suspend` is false."),
         (ConditionReason.ENDED, "The run has ended."),
@@ -237,6 +247,17 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "Create it, or create this run again with the right name or with `restoreFrom.uri`.",
         ),
         (ConditionReason.QUOTA_EXCEEDED, _QUOTA, "Raise the quota, or request less."),
+        (
+            ConditionReason.BUDGET_SPENT,
+            "The run has cost `budget.amount`, and `budget.action` is Warn. It continues.",
+            "Suspend it, or raise `budget.amount`.",
+        ),
+        (
+            ConditionReason.BUDGET_UNKNOWN,
+            "The operator has no price for a node of the run, so that `budget` counts only the "
+            "others. The run continues.",
+            "Add the node's labels to the chart's `prices.nodes`.",
+        ),
         (
             ConditionReason.UNSCHEDULABLE,
             "The scheduler finds no node for a pod.",
@@ -454,7 +475,8 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Warning", EventReason.ATTEMPT_LOST, "An attempt ended by loss of infrastructure."),
     EventRow("Normal", EventReason.SUSPENDING, "A checkpoint and the attempt's end are requested."),
     EventRow("Normal", EventReason.SUSPENDED, "Every pod of the suspended run is gone."),
-    EventRow("Normal", EventReason.RESUMED, "`suspend` is false again."),
+    EventRow("Normal", EventReason.RESUMED, "The run is no longer suspended."),
+    EventRow("Warning", EventReason.BUDGET_SPENT, "The run has cost `budget.amount`."),
     EventRow("Normal", EventReason.SUCCEEDED, "The training is complete."),
     EventRow("Warning", EventReason.FAILED, "The run has failed; condition Failed says why."),
     EventRow("Warning", EventReason.PREEMPTED, "A worker pod was deleted or drained with notice."),

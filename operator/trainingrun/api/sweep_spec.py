@@ -3,17 +3,14 @@
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, Strict
+from pydantic import Field
 from pydantic.json_schema import WithJsonSchema
 
 from trainingrun_protocol.progress import MOST_TRIALS
 
-from .base import Model, Rule, Whole, list_by
+from .base import Model, Number, Rule, Whole, list_by
 
 _LONGEST_TEXT = 200
-
-Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-"""A number; "4" and true are none, as for the API server."""
 
 _SCALAR_SCHEMA = {"x-kubernetes-preserve-unknown-fields": True, "maxProperties": 0, "maxItems": 0}
 """Any JSON, but nothing in an object or a list: structural schemas have no type for scalars."""

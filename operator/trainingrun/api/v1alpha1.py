@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from .base import Model, Rule, Switch, Whole, matching
+from .budget_spec import RunBudget
 from .checkpoints_spec import Checkpoints
 from .failures_spec import Failures
 from .pods_spec import Head, PodTemplate, Workers
@@ -73,7 +74,7 @@ def _immutable(field: str, annotation: Any = None) -> Rule:
 
 
 class RunSpec(Model):
-    """What the user wants. After creation only suspend, failures, checkpoints,
+    """What the user wants. After creation only suspend, budget, failures, checkpoints,
     activeDeadlineSeconds and ttlSecondsAfterFinished may change.
     """
 
@@ -104,6 +105,8 @@ class RunSpec(Model):
     """How the pods are admitted and ordered."""
     suspend: Switch = False
     """True: checkpoint, then free every pod; false again: continue from that step."""
+    budget: RunBudget | None = None
+    """What the run may cost, by the operator's prices. Default: any amount."""
     active_deadline_seconds: Whole | None = Field(default=None, ge=1, le=31536000)
     """Seconds from acceptance after which the run fails. The time in which it is suspended, or
     waits for Kueue to admit it, does not count."""

@@ -73,8 +73,8 @@ class Held(Model):
     """Money for an hour, of what has a price."""
     saves_per_hour: float = 0
     """What it would cost more on on-demand nodes."""
-    unpriced: bool = False
-    """Whether something of it has no price."""
+    unpriced: str | None = None
+    """One of the nodes that have no price."""
     uncompared: bool = False
     """Whether the on-demand price of some spot node is not known."""
 

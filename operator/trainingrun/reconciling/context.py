@@ -21,6 +21,7 @@ from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
 from ..rendering.platforms import RenderSettings
 from . import pod_status
+from .bookkeeping import Bookkeeping
 from .findings import Draft
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_status import Controller, controller, controller_uid
@@ -148,6 +149,21 @@ class ReconcileContext:
     def can_be_empty(self) -> bool:
         """Whether an empty observation would mean that nothing is left of any attempt."""
         return not self.unknown(*OWNED_KINDS)
+
+    @cached_property
+    def budget_is_spent(self) -> bool:
+        """Whether the run had cost spec.budget.amount when its status was last written."""
+        budget = self.run.spec.budget
+        if budget is None:
+            return False
+        return Bookkeeping.read(self.run.status.seen).meter.spent >= budget.amount
+
+    @property
+    def suspends(self) -> bool:
+        """Whether the run is to have no pods: by spec.suspend, or by its budget."""
+        budget = self.run.spec.budget
+        by_budget = budget is not None and budget.action == "Suspend" and self.budget_is_spent
+        return self.run.spec.suspend or by_budget
 
     @cached_property
     def own_jobs(self) -> dict[int, Object]:

@@ -66,6 +66,7 @@ def _plan(context: ReconcileContext) -> Plan:
         builder.add(lifetime.fail(context, builder.draft, builder.run_failure))
         builder.add(history.close(builder.draft, f"the run failed: {builder.run_failure.message}"))
     builder.add(cost.record(context, builder.draft))
+    builder.add(cost.check_budget(context, builder.draft))
     builder.add(
         conditions.of_run(
             context,
@@ -154,7 +155,7 @@ def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
     misplaced = blockers.of_namespace(context)
     if misplaced:
         builder.add(Findings(refused=misplaced))
-    elif context.run.spec.suspend:
+    elif context.suspends:
         builder.add(lifetime.begin_suspension(context, builder.draft))
     elif not context.observed.invalid and not context.unknown(KIND):
         builder.add(lifetime.end_suspension(context, builder.draft))
@@ -240,7 +241,7 @@ def _ages(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Iterator
     """For how many seconds each thing lasts that may soon be decided on; none: nothing is."""
     progress, index = context.live_progress(attempt.number), context.index(attempt.number)
     if (
-        context.run.spec.suspend
+        context.suspends
         or draft.bookkeeping.suspend_asked
         or draft.bookkeeping.end_seen
         or draft.bookkeeping.given_up

@@ -89,11 +89,7 @@ def ended(
 def _by_final_progress(context: ReconcileContext, draft: Draft, progress: Progress) -> AttemptEnd:
     if progress.state is RunState.SUCCEEDED:
         return AttemptEnd("Succeeded", None, "The training is done")
-    if (
-        progress.state is RunState.SUSPENDED
-        and draft.bookkeeping.given_up
-        and not context.run.spec.suspend
-    ):
+    if progress.state is RunState.SUSPENDED and draft.bookkeeping.given_up and not context.suspends:
         return AttemptEnd(
             "Lost",
             LossReason.INFRASTRUCTURE_ERROR,
@@ -190,7 +186,7 @@ def _unexplained(
     message = reported or f"RayJob {attempt.ray_job} failed"
     exit_code = _EXIT_CODE.search(reported)
     code = int(exit_code.group(1)) if exit_code else None
-    if code == SUSPEND_EXIT_CODE or (context.run.spec.suspend and draft.bookkeeping.suspend_asked):
+    if code == SUSPEND_EXIT_CODE or (context.suspends and draft.bookkeeping.suspend_asked):
         return AttemptEnd(
             "Suspended", LossReason.SUSPENDED, "Suspended; the final progress was not read"
         )

@@ -13,7 +13,7 @@ from .. import pod_status
 from ..context import OWNED_KINDS, ReconcileContext
 from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
 from ..model import Delete, Ref, RequestSuspend, RunEvent
-from ..status import goodput, progress_status
+from ..status import cost, goodput, progress_status
 from ..texts import seconds_since, written
 
 
@@ -56,7 +56,7 @@ def deadline(context: ReconcileContext, draft: Draft) -> Findings:
 
 def request_suspension(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
     """Request the runtime to checkpoint and end; the end itself where there is nothing to save."""
-    if not context.run.spec.suspend:
+    if not context.suspends:
         # Suspend was set to false again; a driver that ends all the same gets a next attempt.
         return Findings(
             bookkeeping={"suspend_asked": None} if draft.bookkeeping.suspend_asked else {}
@@ -89,7 +89,8 @@ def begin_suspension(context: ReconcileContext, draft: Draft) -> Findings:
     """Every pod is gone: suspended time begins, once."""
     if draft.bookkeeping.suspended_since is not None:
         return Findings()
-    event = RunEvent("Normal", EventReason.SUSPENDED, "Every pod is gone; suspend: false continues")
+    message = f"Every pod is gone; {cost.how_to_continue(context)}"
+    event = RunEvent("Normal", EventReason.SUSPENDED, message)
     return Findings(bookkeeping={"suspended_since": written(context.now)}, events=(event,))
 
 

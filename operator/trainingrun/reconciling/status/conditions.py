@@ -17,6 +17,7 @@ from .. import pod_status
 from ..context import ReconcileContext, job_status, trains
 from ..findings import Blocker, Draft, Findings, RunFailure
 from ..texts import short, written
+from . import cost
 
 ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 """Phases of an attempt that has its pods."""
@@ -209,7 +210,7 @@ def _ready(
         return NewCondition(kind, "False", ConditionReason.FAILED)
     if draft.status.has_ended:
         return NewCondition(kind, "True", ConditionReason.SUCCEEDED)
-    if context.run.spec.suspend and draft.bookkeeping.suspended_since is not None:
+    if context.suspends and draft.bookkeeping.suspended_since is not None:
         return NewCondition(kind, "True", ConditionReason.SUSPENDED)
     until = draft.status.next_attempt_time
     waits = draft.status.running_attempt is None and draft.bookkeeping.suspended_since is None
@@ -222,10 +223,14 @@ def _suspended(context: ReconcileContext, draft: Draft) -> NewCondition:
     if draft.status.has_ended:
         return NewCondition(kind, "False", ConditionReason.ENDED)
     if draft.bookkeeping.suspended_since is not None:
-        message = "Every pod is gone; suspend: false continues"
-        return NewCondition(kind, "True", ConditionReason.SUSPENDED, message)
-    if context.run.spec.suspend:
+        by_budget = context.suspends and not context.run.spec.suspend
+        reason = ConditionReason.BUDGET_SPENT if by_budget else ConditionReason.SUSPENDED
+        message = f"Every pod is gone; {cost.how_to_continue(context)}"
+        return NewCondition(kind, "True", reason, message)
+    if context.suspends:
         message = "A checkpoint is made and pods are freed"
+        if not context.run.spec.suspend:
+            message += f": {cost.how_to_continue(context)}"
         return NewCondition(kind, "False", ConditionReason.SUSPENDING, message)
     return NewCondition(kind, "False", ConditionReason.NOT_ASKED)
 
@@ -280,7 +285,7 @@ def _between_attempts(context: ReconcileContext, draft: Draft) -> Phase:
     last = draft.status.last_attempt
     if last is None:
         return Phase.PENDING
-    if last.outcome == "Suspended" and context.run.spec.suspend:
+    if last.outcome == "Suspended" and context.suspends:
         return draft.status.phase or Phase.RUNNING
     return Phase.RECOVERING
 

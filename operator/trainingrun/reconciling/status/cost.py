@@ -8,13 +8,14 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+from ...api.reasons import ConditionReason, EventReason
 from ...api.status import AcceleratorSeconds, Cost
 from ...api.v1alpha1 import TrainingRun
 from ...rendering import platforms
 from ..bookkeeping import Bookkeeping, Held, Meter
 from ..context import ReconcileContext
-from ..findings import Draft, Findings
-from ..model import NodeState
+from ..findings import Blocker, Draft, Findings
+from ..model import NodeState, RunEvent
 from ..texts import from_unix, seconds_since, written
 from .goodput import tenths, total
 
@@ -29,13 +30,62 @@ def record(context: ReconcileContext, draft: Draft) -> Findings:
     if draft.status.has_ended:
         held = Held()
     changed = held != meter.held or draft.status.has_ended
+    budget, wait_s = context.run.spec.budget, None
+    if budget is not None and meter.spent < budget.amount:
+        # Money is spent with the clock alone, which else writes nothing.
+        now = counted_until(meter, context.now).spent
+        changed = changed or now >= budget.amount
+        if held.per_hour:
+            # A second more, since whole ones are counted.
+            wait_s = max((budget.amount - now) / held.per_hour * HOUR_S, 0.0) + 1.0
     if meter.time is None and not held.devices and not held.per_hour and not held.unpriced:
         return Findings()
     if not changed and draft.status.goodput == context.run.status.goodput:
-        return Findings()
+        return Findings(requeue_within_s=wait_s)
     until = context.now if changed else _last_step(context, draft)
     counted = counted_until(meter, until).model_copy(update={"held": held})
-    return _found(context, draft, counted)
+    return _found(context, draft, counted)._replace(requeue_within_s=wait_s)
+
+
+def check_budget(context: ReconcileContext, draft: Draft) -> Findings:
+    """What the status says of spec.budget, and the event when the run has just cost so much."""
+    budget, meter = context.run.spec.budget, draft.bookkeeping.meter
+    if budget is None or draft.status.has_ended:
+        return Findings()
+    spent, currency = meter.spent >= budget.amount, context.settings.currency
+    if spent:
+        message = f"The run has cost {_amount(meter.spent)} {currency}, and {_budget_text(context)}"
+        event = RunEvent("Warning", EventReason.BUDGET_SPENT, message)
+        events = () if context.budget_is_spent else (event,)
+        if budget.action == "Suspend":
+            return Findings(events=events, requeue_within_s=None if context.suspends else 0)
+        message += "; the training continues, since spec.budget.action is Warn"
+        return Findings(blocker=Blocker(ConditionReason.BUDGET_SPENT, message), events=events)
+    if context.settings.prices and not (meter.unpriced or meter.held.unpriced):
+        return Findings()
+    what = f"node {meter.held.unpriced}" if meter.held.unpriced else "all that the run has used"
+    message = (
+        f"The operator has no price for {what}, so that spec.budget does not count it; add labels "
+        "of the node to prices.nodes of the operator's chart"
+    )
+    return Findings(blocker=Blocker(ConditionReason.BUDGET_UNKNOWN, message))
+
+
+def how_to_continue(context: ReconcileContext) -> str:
+    """What lets a run continue that is suspended, in a phrase."""
+    if context.run.spec.suspend or not context.suspends:
+        return "suspend: false continues"
+    return f"the run has cost its budget, and {_budget_text(context)}: a larger amount continues"
+
+
+def _budget_text(context: ReconcileContext) -> str:
+    budget = context.run.spec.budget
+    amount = _amount(budget.amount) if budget else ""
+    return f"spec.budget.amount is {amount} {context.settings.currency}"
+
+
+def _amount(money: float) -> str:
+    return f"{money:.2f}" if money >= 1 else f"{money:.4g}"
 
 
 def counted_until(meter: Meter, time: datetime) -> Meter:
@@ -52,7 +102,7 @@ def counted_until(meter: Meter, time: datetime) -> Meter:
             "waiting": meter.waiting + used * held.waits,
             "spent": round(meter.spent + held.per_hour * passed / HOUR_S, 6),
             "saved": round(meter.saved + held.saves_per_hour * passed / HOUR_S, 6),
-            "unpriced": meter.unpriced or (held.unpriced and passed > 0),
+            "unpriced": meter.unpriced or (held.unpriced is not None and passed > 0),
             "uncompared": meter.uncompared or (held.uncompared and passed > 0),
         }
     )
@@ -74,7 +124,7 @@ def _last_step(context: ReconcileContext, draft: Draft) -> datetime:
 def _held(context: ReconcileContext, draft: Draft) -> Held:
     prices, workers, pods = context.settings.prices, 0, 0
     per_hour = saved = 0.0
-    unpriced = uncompared = False
+    unpriced, uncompared = set[str](), False
     gone = {name for name, node in context.observed.nodes.items() if not node.exists}
 
     @cache
@@ -90,7 +140,7 @@ def _held(context: ReconcileContext, draft: Draft) -> Held:
                 continue
             price = priced(node, requests)
             if price is None:
-                unpriced = True
+                unpriced.add(node or "")
                 continue
             per_hour += price[0]
             saved += price[1] or 0.0
@@ -101,7 +151,7 @@ def _held(context: ReconcileContext, draft: Draft) -> Held:
         waits=draft.status.running_attempt is not None and pods < context.wanted_pods(draft),
         per_hour=round(per_hour, 6),
         saves_per_hour=round(saved, 6),
-        unpriced=unpriced,
+        unpriced=min(unpriced, default=None),
         uncompared=uncompared,
     )
 
