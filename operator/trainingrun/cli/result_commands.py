@@ -227,7 +227,7 @@ def _csv(table: Any) -> str:
 
 @_of_place
 def stacks(
-    place: _Place,
+    place: Place,
     rank: Annotated[
         int | None, typer.Option(min=0, help="Of this rank.", show_default="all")
     ] = None,
@@ -238,7 +238,7 @@ def stacks(
     show: Annotated[bool, typer.Option("--list", help="Show which stacks were kept.")] = False,
 ) -> None:
     """Print where each rank stood when the training hung: the stacks that were kept."""
-    with _opened(place) as bucket:
+    with opened(place) as bucket:
         from trainingrun_runtime.store import kept_stacks
 
         found = kept_stacks.kept(bucket)
