@@ -3,8 +3,9 @@
 # make test      everything that needs no cluster
 # make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default)
 # make test-slow the tests on a real Ray that make test leaves out
+# make test-browser  the page of a run in a real Chromium
 # make test-frameworks  other frameworks on a real Ray: each killed, each preempted
-# make test-all  make test, test-slow, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes
+# make test-all  make test, test-slow, test-browser, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
 # make e2e-full  make e2e, further losses and outages, a sweep, other frameworks, what newcomers meet: an hour more
 # make bench     training beside torchrun and Ray Train alone (ONLY=stall: one part); writes docs/benchmarks.md
@@ -34,7 +35,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-ray test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full bench lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full bench lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -59,12 +60,17 @@ cluster: venv
 # Tests that start Ray run in one of them; see tests/conftest.py.
 TEST_PROCESSES ?= 2
 test: lint verify
-	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/frameworks \
+	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/browser \
+	  --ignore=tests/frameworks \
 	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadgroup
 
 # Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
 test-slow: venv
 	$(BIN)/python -m pytest tests/local -m slow -n $(TEST_PROCESSES) --dist loadfile
+
+# A browser of the machine is needed: $CHROMIUM, or chromium on PATH (Debian: apt install chromium).
+test-browser: venv
+	$(BIN)/python -m pytest tests/browser
 
 test-unit: venv
 	$(BIN)/python -m pytest tests/unit tests/image
@@ -93,7 +99,7 @@ $(FRAMEWORKS_VENV)/.installed: $(VENV)/.installed .ci/frameworks_venv.py .ci/ray
 
 # Fifty times the sequences of `make test`, and other ones at each run: a failure prints its sequence. Then
 # an outage of ten minutes at each place where one can hurt, several at a time.
-test-all: test test-slow test-ray test-frameworks
+test-all: test test-slow test-browser test-ray test-frameworks
 	TRAININGRUN_FUZZ_STORIES=5000 TRAININGRUN_FUZZ_RANDOM=1 \
 	  $(BIN)/python -m pytest tests/unit/test_fuzz_reconciling.py tests/apiserver/test_untrusted.py
 	TEST_OUTAGE_SECONDS=600 $(BIN)/python -m pytest tests/local/test_storage_outages.py -n 3

@@ -372,3 +372,5 @@ class Progress(Wire):
     """In state Succeeded."""
     sweep: SweepTable | None = None
     """Of a sweep all trials. Steps and checkpoint are then sums over the trials."""
+    report_uri: Uri | None = None
+    """Where this driver has written the page of the run; none: it has not."""

@@ -137,6 +137,11 @@ def test_a_run_that_loses_a_node_ends_with_the_same_weights(folder: Path) -> Non
     assert {row["node"] for row in shown} == {"local-1", "local-2"}
     assert preempted.result()["interruptions"] == "1"
     assert preempted.result()["weights_sha256"] == undisturbed.result()["weights_sha256"]
+    (page,) = (folder / "preempted" / "trainingrun-local" / "tiny").glob("tiny-*/report.html")
+    written = page.read_text()
+    assert '<span class="state good">Succeeded</span>' in written
+    assert ">Preempted</span>" in written
+    assert "<h3>loss</h3>" in written
 
 
 @pytest.mark.slow
@@ -157,6 +162,11 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
     assert "ValueError: no such file (broken.py:3)" in sentence
     assert "the same error ended two attempts in a row before their first step" in sentence
     assert "no such file" in Path(log.removeprefix("log: ")).read_text()
+    (page,) = (folder / "trainingrun-local" / "tiny").glob("tiny-*/report.html")
+    written = page.read_text()
+    assert '<span class="state bad">Failed</span>' in written
+    assert "ValueError: no such file (broken.py:3)" in written
+    assert written.count('data-head="Attempt">') >= 2, "both attempts"
 
 
 @pytest.mark.slow

@@ -28,6 +28,14 @@ def test_progress_is_the_driver_s(training: Observed) -> None:
     }
 
 
+def test_the_page_that_a_driver_has_written_stays_named(training: Observed) -> None:
+    uri = "s3://runs/demo-1a2b3c4d/report.html"
+    assert reconcile(training).status.report_uri is None
+    ended = replace(training, progress=a_progress(report_uri=uri))
+    assert reconcile(ended).status.report_uri == uri
+    assert reconcile(then(ended, progress=a_progress())).status.report_uri == uri
+
+
 def test_the_interval_between_checkpoints_is_shown_in_whole_seconds(training: Observed) -> None:
     reported = replace(training, progress=a_progress(checkpoint_interval_seconds=415.7))
     progress = reconcile(reported).status.progress

@@ -430,6 +430,9 @@ class RunStatus(Wire):
     """The trials of spec.sweep. Steps in status are then sums over all trials."""
     result: RunResult | None = None
     """What a successful run leaves."""
+    report_uri: str | None = None
+    """The page of the run that the last driver to end has written, `report.html` in the run's
+    folder; none: none has ended and written one. A head that is lost writes none."""
     seen: dict[str, Any] = Field(default_factory=dict)
     """Evidence already counted (pod UIDs, the runtime's record numbers), so that an event seen
     twice, or by an operator that was restarted, is counted once."""

@@ -8,8 +8,20 @@ from typing import Annotated
 
 import typer
 
-from . import support_archive
-from .common import CliError, Context, Name, Namespace, connect, one_sentence
+from . import run_page, support_archive
+from .common import (
+    CliError,
+    Context,
+    Endpoint,
+    Folder,
+    Local,
+    NameOrUri,
+    Namespace,
+    Trial,
+    connect,
+    one_sentence,
+)
+from .result_commands import place_of
 
 
 def add_to(app: typer.Typer) -> None:
@@ -18,16 +30,37 @@ def add_to(app: typer.Typer) -> None:
 
 
 def report(
-    name: Name,
+    name: NameOrUri,
+    html: Annotated[
+        bool,
+        typer.Option("--html", help="Write one page for a browser, also without the cluster."),
+    ] = False,
     to: Annotated[
-        Path | None, typer.Option(help="File to write.", show_default="NAME-<time>.tar.gz")
+        Path | None,
+        typer.Option(help="File to write.", show_default="NAME-<time>.tar.gz or .html"),
     ] = None,
+    trial: Trial = None,
+    local: Local = False,
+    folder: Folder = None,
+    endpoint: Endpoint = None,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
-    """Write one archive about a TrainingRun for a bug report, without secrets."""
+    """Write one archive about a TrainingRun for a bug report, without secrets, or one page."""
+    now = datetime.now(UTC)
     with one_sentence():
-        kube, now = connect(context, namespace), datetime.now(UTC)
+        if html:
+            place = place_of(name, trial, local, folder, endpoint, namespace, context)
+            own_name, text = run_page.of(place)
+            target = to or Path(f"{own_name}-{now:%Y%m%dT%H%M%SZ}.html")
+            _write(target, text.encode())
+            typer.echo(f"{target} written")
+            return
+        if "://" in name or local or folder or endpoint or trial:
+            raise CliError(
+                "an archive is of a run in the cluster; --html writes a page of a folder"
+            )
+        kube = connect(context, namespace)
         content, not_read = support_archive.collect(kube, kube.run(name), now)
         target = to or Path(f"{name}-{now:%Y%m%dT%H%M%SZ}.tar.gz")
         _write(target, content)

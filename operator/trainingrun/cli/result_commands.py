@@ -65,6 +65,8 @@ class Place:
     """Number of the trial, of a sweep; none: the best one."""
     needed: frozenset[tuple[str, int]] = frozenset()
     """Checkpoints from which other runs of the namespace begin: their folder and step."""
+    run: Mapping[str, Any] | None = None
+    """The TrainingRun, of a run in the cluster."""
 
 
 def in_cluster(
@@ -88,6 +90,7 @@ def in_cluster(
         metadata["name"],
         trial,
         frozenset(_needed(uri, metadata["name"], others)),
+        run,
     )
 
 
@@ -114,7 +117,18 @@ def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple
 @contextlib.contextmanager
 def run_folder(place: Place) -> Iterator["Bucket"]:
     """The folder of the run; whatever goes wrong meanwhile ends the command with a sentence."""
-    with one_sentence(), bucket_access():
+    with one_sentence(), folder_of(place) as bucket:
+        yield bucket
+
+
+@contextlib.contextmanager
+def folder_of(place: Place) -> Iterator["Bucket"]:
+    """The folder of the run.
+
+    Raises:
+        CliError: There is none, or the bucket cannot be read.
+    """
+    with bucket_access():
         from trainingrun_runtime.results import NoRun, NoTrial, open_folder
 
         try:
@@ -152,7 +166,7 @@ def opened(place: Place) -> Iterator["Bucket"]:
         yield trial.bucket if trial is not None else bucket
 
 
-def _place(
+def place_of(
     name: NameOrUri,
     trial: Trial = None,
     local: Local = False,
@@ -161,6 +175,7 @@ def _place(
     namespace: Namespace = None,
     context: Context = None,
 ) -> Place:
+    """The place that a command names; what goes wrong ends the command with a sentence."""
     with one_sentence():
         if "://" in name:
             return Place(name, endpoint, trial=trial)
@@ -171,14 +186,14 @@ def _place(
 
 
 def _of_place(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the parameters of `_place` instead of its first one, a place."""
-    wanted = inspect.signature(_place).parameters
+    """The command with the parameters of `place_of` instead of its first one, a place."""
+    wanted = inspect.signature(place_of).parameters
     _, *own = inspect.signature(command).parameters.values()
     name, *others = wanted.values()
 
     @functools.wraps(command)
     def with_place(**given: Any) -> None:
-        place = _place(**{each: given.pop(each) for each in wanted})
+        place = place_of(**{each: given.pop(each) for each in wanted})
         command(place, **given)
 
     parameters = [name, *own, *others]

@@ -85,6 +85,7 @@ def details(run: Run, width: int | None) -> str:
     checkpoint = status.get("checkpoint") or {}
     if checkpoint:
         row("checkpoint", f"step {checkpoint['step']}, {checkpoint['uri']}")
+    row("report", status.get("reportUri"))
     restored = status.get("restoredFrom") or {}
     if restored.get("step") is not None:
         row("restored from", f"step {restored['step']}, {restored['uri']}")

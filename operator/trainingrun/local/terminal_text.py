@@ -1,8 +1,6 @@
-"""Text for a terminal: untrusted text made safe, and tables in which no name or number is cut.
+"""Text for a terminal: tables in which no name or number is cut.
 
-Messages of a run come from training code, from the API server and from whoever may write a status.
-Control sequences (colors, titles, the clipboard, the cursor, the direction of writing) and what
-rich takes for markup are removed before it is printed.
+Untrusted text is made safe before it is printed; see `trainingrun_protocol.plain_text`.
 
 Where a terminal is too narrow for all columns of a table, those that do not fit follow below as a
 further table. A line that is wider than the terminal all the same is left to the terminal to wrap.
@@ -11,35 +9,15 @@ further table. A line that is wider than the terminal all the same is left to th
 import re
 import shutil
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
 
-_SEQUENCE = re.compile(
-    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # a title, a link, the clipboard
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?"  # other strings
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colors and the cursor
-    r"|\x1b[ -/]*[0-~]?"
-)
+from trainingrun_protocol.plain_text import plain as plain
+from trainingrun_protocol.plain_text import plain_lines as plain_lines
+
 _FRACTION = re.compile(r"\d+\.\d+")
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's controls, formatting such as the direction of writing, and line separators."""
-
-
-def plain(value: object) -> str:
-    """On one line, without control sequences."""
-    text = _SEQUENCE.sub("", str(value))
-    return "".join(_visible(character) for character in " ".join(text.split()))
-
-
-def plain_lines(text: str) -> str:
-    """The same for a log: its lines, tabs and carriage returns stay."""
-    return "".join(
-        character if character in "\n\r\t" else _visible(character)
-        for character in _SEQUENCE.sub("", text)
-    )
 
 
 def cell(value: object) -> Text:
@@ -90,12 +68,6 @@ def is_new(sentence: str, said: set[str]) -> bool:
     new = kind not in said
     said.add(kind)
     return new
-
-
-def _visible(character: str) -> str:
-    if character.isascii() and character.isprintable():
-        return character
-    return "" if unicodedata.category(character) in _INVISIBLE else character
 
 
 _GAP = 2

@@ -113,6 +113,7 @@ class Coordinator:
         self._rating = TrialRating(contract.trial.metric if contract.trial else None)
         self._needed = contract.needed_metrics
         self._last_report = b""
+        self._report_uri: str | None = None
         self._path, self._writing = document, threading.Lock()
         self._closed = threading.Event()
         threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
@@ -274,6 +275,10 @@ class Coordinator:
 
     # How the driver ends, and the progress document.
 
+    def page_written(self, uri: str) -> None:
+        """The driver: the page of the run is in the bucket."""
+        self._report_uri = uri
+
     def failed(self, failure: Failure) -> None:
         """The driver ends the attempt; the first reason is kept."""
         self._hangs.group_ended()
@@ -299,6 +304,7 @@ class Coordinator:
         update = self._ranks.findings(document.time, training)
         update["warnings"] = [*document.warnings, *update.get("warnings", ())]
         update |= self._rating.fields(document.metrics) | self._hangs.fields()
+        update["report_uri"] = self._report_uri
         if document.state is not RunState.SUCCEEDED:
             update |= self._store.fields()
         return document.model_copy(update=update)

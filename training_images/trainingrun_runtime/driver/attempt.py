@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,16 +12,23 @@ import ray
 
 from trainingrun_protocol.contract import RunContract
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, SUSPEND_EXIT_CODE
-from trainingrun_protocol.progress import Failure, LastCheckpoint, ProgressResult
+from trainingrun_protocol.progress import (
+    Failure,
+    LastCheckpoint,
+    Progress,
+    ProgressResult,
+    RunState,
+)
 
 from .. import stacks
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import start_coordinator
+from ..error_text import first_line
 from ..hangs.hang_watch import HangWatch
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..progress.document import Documents
-from ..store import manifest, retention, run_result
+from ..store import last_progress, manifest, retention, run_result
 from ..store.lease import Lease
 from ..store.manifest import Manifest
 from ..store.metrics_writer import ReportWriter
@@ -31,7 +39,7 @@ from ..store.storage_retry import StorageRetry, report_to
 from ..worker import prestarted_worker, user_code
 from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from . import script
-from .background import Background, keep_lease, watch_suspend_request
+from .background import Background, keep_lease, keep_progress, watch_suspend_request
 from .committer import Committer
 from .loss_writer import LossWriter
 
@@ -40,6 +48,8 @@ log = logging.getLogger(__name__)
 COMMITS_AFTER_FAILURE_S = 60.0
 """Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
 COORDINATOR_TIMEOUT_S = 30.0
+PAGE_TIMEOUT_S = 20.0
+"""Seconds for which the end of an attempt waits for the page of the run."""
 
 
 def start_imports() -> BackgroundImports:
@@ -116,6 +126,7 @@ class Attempt:
             committer=self._committer.run,
             losses=self._loss_writer.run,
             hangs=self._hangs.run,
+            progress=partial(keep_progress, self._keep_progress),
         )
         if self._contract.trial is None:
             self._background.start(
@@ -133,6 +144,8 @@ class Attempt:
 
     def fail(self, failure: Failure) -> None:
         """Report that the attempt failed; a reason that was reported before is kept."""
+        if failure.kind != "Storage":
+            self._write_page(RunState.FAILED, failure=failure)
         self._write_final(
             self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
         )
@@ -151,6 +164,50 @@ class Attempt:
         except Exception:
             log.exception("the coordinator did not write the final document")
             otherwise()
+
+    def _progress(self) -> Progress:
+        document = self._coordinator.document.remote()
+        found: Progress = ray.get(document, timeout=COORDINATOR_TIMEOUT_S)
+        return found
+
+    def _keep_progress(self) -> None:
+        last_progress.write(self._bucket, self._progress())
+
+    def _write_page(self, state: RunState, **outcome: Any) -> None:
+        """Write the page of the run, before the document that says that this driver has ended.
+
+        It is for people: whatever keeps it from being written changes nothing else.
+        """
+        uris: list[str] = []
+
+        def write(progress: Progress) -> None:
+            try:
+                from ..report_page import writing  # pyarrow, which a start does not wait for
+
+                uris.append(writing.write(self._lease, self._page_name, progress))
+            except Exception as error:
+                log.warning("the page of the run was not written: %s", first_line(error))
+
+        try:
+            progress = self._progress()
+            # The reason that was reported first is kept.
+            update = {"state": state, **outcome}
+            update |= {"failure": progress.failure} if progress.failure is not None else {}
+            ended = progress.model_copy(update=update)
+            # Without a call to Ray, which may be shut down before a slow store has answered.
+            thread = threading.Thread(target=write, args=(ended,), name="page", daemon=True)
+            thread.start()
+            thread.join(PAGE_TIMEOUT_S)
+            for uri in uris:
+                written = self._coordinator.page_written.remote(uri)
+                ray.get(written, timeout=COORDINATOR_TIMEOUT_S)
+        except Exception as error:
+            log.warning("the page of the run was not written: %s", first_line(error))
+
+    @property
+    def _page_name(self) -> str:
+        trial = self._contract.trial
+        return f"{self._contract.name}, trial {trial.number}" if trial else self._contract.name
 
     def _train(self) -> BaseException | None:
         """Run the function or the script; returns the error of its `fit()`, None: it succeeded.
@@ -196,6 +253,7 @@ class Attempt:
             result, step = self._result()
             final = ray.get(coordinator.complete.remote(result, step))
             written = self._retry(lambda: run_result.write(self._lease, final))
+            self._write_page(RunState.SUCCEEDED, result=written)
             self._write_final(
                 coordinator.succeeded.remote(written), lambda: self._documents.succeeded(written)
             )
@@ -211,6 +269,7 @@ class Attempt:
             self._commit_all()
             self._retry(self._lease.require)
             self._retry(self._renew_lease)  # no step is lost: the next driver counts no loss
+            self._write_page(RunState.SUSPENDED)
             self._write_final(coordinator.suspended.remote(), self._documents.suspended)
             return SUSPEND_EXIT_CODE
         log.error("training failed", exc_info=error)

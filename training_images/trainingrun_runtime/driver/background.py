@@ -20,6 +20,7 @@ JOIN_S = 60.0
 """More than the longest request to the store."""
 _CHECK_S = 3.0
 _RENEW_S = 10.0
+_PROGRESS_S = 30.0
 _SUSPEND_POLL_S = 0.25
 
 
@@ -78,6 +79,18 @@ def keep_lease(
             problem = str(error)
         if not ended.is_set():
             report(problem)
+
+
+def keep_progress(write: Callable[[], None], ended: threading.Event) -> None:
+    """Write where the driver stands to the bucket every 30 s, until `ended`.
+
+    What fails is written by the next call: nothing is decided by it.
+    """
+    while not ended.wait(_PROGRESS_S):
+        try:
+            write()
+        except Exception as error:
+            log.warning("the progress is not in the bucket: %s", error)
 
 
 def suspend_requested() -> bool:

@@ -154,11 +154,24 @@ class Bucket:
         """Write an object, over an existing one too."""
         self._ask(lambda: obstore.put(self.store, key, content, use_multipart=False))
 
-    def upload(self, key: str, content: bytes | Path) -> None:
-        """Write an object, or a file, that may take longer than `timeout`: in parts."""
+    def upload(self, key: str, content: bytes | Path, content_type: str | None = None) -> None:
+        """Write an object, or a file, that may take longer than `timeout`: in parts.
+
+        Args:
+            key: Of the object.
+            content: Its bytes, or a file with them.
+            content_type: What a browser takes it for; on this machine the name says it.
+        """
+        local = isinstance(self.store, LocalStore)
+        attributes = {"Content-Type": content_type} if content_type and not local else None
         self._ask(
             lambda: obstore.put(
-                self.store, key, content, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
+                self.store,
+                key,
+                content,
+                attributes=attributes,
+                chunk_size=_PART,
+                max_concurrency=_PARTS_AT_ONCE,
             )
         )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainingrun_protocol.wire import Count, Duration, UnixTime, Wire
+from trainingrun_protocol.wire import LATEST, Count, Duration, UnixTime, Wire
 
 from .bucket import Bucket, StorageError
 
@@ -96,7 +96,7 @@ class LostDriver:
         if history.ended or history.step_time is None:
             return None
         holder = str(document.get("holder") or "")
-        return cls(_attempt_of(document), history.step, history.step_time, holder)
+        return cls(attempt_of(document), history.step, history.step_time, holder)
 
 
 @dataclass
@@ -136,8 +136,8 @@ class Lease:
         """
         for _ in range(_TRIES):
             newest = newest_fencing_token(bucket)
-            former = _document(bucket, newest)
-            holding = _attempt_of(former)
+            former = document(bucket, newest)
+            holding = attempt_of(former)
             if holding > attempt:
                 raise Superseded(f"attempt {holding} holds the run; this is attempt {attempt}")
             history = LossHistory.of_next_driver(former.get("history"))
@@ -206,17 +206,20 @@ def newest_fencing_token(bucket: Bucket) -> int:
     return max(fencing_tokens(bucket, FOLDER), default=0)
 
 
-def _document(bucket: Bucket, fencing_token: int) -> dict[str, Any]:
+def document(bucket: Bucket, fencing_token: int) -> dict[str, Any]:
     """The lease with a fencing token; empty if it is free, or its object is unreadable.
 
     An unreadable lease does not block the run: the next driver takes a higher token.
+
+    Raises:
+        StorageError: The store did not answer.
     """
     content = bucket.get(document_key(FOLDER, fencing_token)) if fencing_token else None
     try:
-        document: Any = json.loads(content or b"{}")
+        found: Any = json.loads(content or b"{}")
     except ValueError:
         return {}
-    return document if isinstance(document, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def newest_document(bucket: Bucket) -> dict[str, Any]:
@@ -225,12 +228,21 @@ def newest_document(bucket: Bucket) -> dict[str, Any]:
     Raises:
         StorageError: The store did not answer.
     """
-    return _document(bucket, newest_fencing_token(bucket))
+    return document(bucket, newest_fencing_token(bucket))
 
 
-def _attempt_of(document: dict[str, Any]) -> int:
+def attempt_of(document: dict[str, Any]) -> int:
     """The attempt that holds a lease; 0 if it names none."""
     try:
         return int(document.get("attempt", 0))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0
+
+
+def time_of(document: dict[str, Any], field: str) -> float:
+    """A Unix time of a lease, `taken` or `renewed`; 0 if it has none."""
+    try:
+        found = float(document.get(field, 0))
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return found if 0 <= found <= LATEST else 0.0

@@ -71,6 +71,8 @@ def record_progress(context: ReconcileContext, draft: Draft, attempt: Attempt) -
             step=progress.checkpoint.step,
             time=written(from_unix(progress.checkpoint.time)),
         )
+    if progress.report_uri is not None:
+        changes["report_uri"] = _uri(progress.report_uri)
     if draft.status.restored_from is not None and progress.restored_from is not None:
         changes["restored_from"] = draft.status.restored_from.model_copy(
             update={"step": progress.resumed_from_step}

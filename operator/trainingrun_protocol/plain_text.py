@@ -1,0 +1,38 @@
+"""Untrusted text made safe to show, in a terminal and on a page.
+
+Messages of a run come from training code, from the API server and from whoever may write a status.
+Control sequences (colors, titles, the clipboard, the cursor) and characters that cannot be seen,
+such as those that change the direction of writing, are removed.
+"""
+
+import re
+import unicodedata
+
+_SEQUENCE = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # a title, a link, the clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?"  # other strings
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colors and the cursor
+    r"|\x1b[ -/]*[0-~]?"
+)
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's controls, formatting such as the direction of writing, and line separators."""
+
+
+def plain(value: object) -> str:
+    """On one line, without control sequences."""
+    text = _SEQUENCE.sub("", str(value))
+    return "".join(_visible(character) for character in " ".join(text.split()))
+
+
+def plain_lines(text: str) -> str:
+    """The same for a log: its lines, tabs and carriage returns stay."""
+    return "".join(
+        character if character in "\n\r\t" else _visible(character)
+        for character in _SEQUENCE.sub("", text)
+    )
+
+
+def _visible(character: str) -> str:
+    if character.isascii() and character.isprintable():
+        return character
+    return "" if unicodedata.category(character) in _INVISIBLE else character

@@ -1,0 +1,267 @@
+"""What the page of a run says: from a folder, from a status, from both, and from very little."""
+
+import html as entities
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.report_runs import BEGAN, FAILURE, failed_run
+from trainingrun_protocol.progress import Progress, RunState, Seconds, SweepTable, TrialRow
+from trainingrun_runtime.report_page import charts, contents, folder, page
+from trainingrun_runtime.report_page.contents import Contents
+from trainingrun_runtime.report_page.folder import RunFolder, Series
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.last_progress import Driver
+from trainingrun_runtime.store.lease import Lease
+
+NOW = BEGAN + 3600
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> RunFolder:
+    bucket = Bucket.open((tmp_path / "demo-1a2b3c4d").as_uri())
+    failed_run(bucket)
+    return folder.read(bucket)
+
+
+def shown(found: RunFolder, run: dict[str, Any] | None = None) -> Contents:
+    return contents.of("demo", found, run, NOW, "From a test.")
+
+
+def text(found: Contents) -> str:
+    """What a reader of the page sees, about."""
+    body = page.html(found).partition("<body>")[2]
+    return " ".join(entities.unescape(re.sub("<[^>]*>", " ", body)).split())
+
+
+def test_of_a_failed_run_the_cause_and_the_remedy_come_first(failed: RunFolder) -> None:
+    found = shown(failed)
+    assert (found.state, found.tone, found.message) == ("Failed", "bad", f"{FAILURE}.")
+    assert text(found).startswith(f"demo Failed {FAILURE}.")
+    assert "line 88, in train" in found.traceback
+    assert [each.value for each in found.figures][:1] == ["331"]
+
+
+def test_each_attempt_has_a_row_also_one_whose_head_has_left_nothing(failed: RunFolder) -> None:
+    rows = shown(failed).attempts
+    assert [(one.number, one.outcome) for one in rows] == [
+        (1, "Lost"),
+        (2, "No record"),
+        (3, "Failed"),
+    ]
+    assert rows[0].message.startswith("Last heard of at 2026-")
+    assert (rows[2].resumed_from, rows[2].last_step) == (200, 331)
+
+
+def test_seconds_of_steps_that_were_done_again_are_lost_work(failed: RunFolder) -> None:
+    found = shown(failed)
+    seconds = {cause.kind: cause.seconds for cause in found.causes}
+    # Attempt 3 continues at step 200 of the 240 that attempt 1 has done in 270 s.
+    assert seconds["lost"] == pytest.approx(270 * 40 / 240)
+    assert seconds["training"] == pytest.approx(270 * 200 / 240 + 140)
+    assert sum(cause.percent for cause in found.causes) == pytest.approx(100)
+
+
+def test_the_slow_rank_is_marked_and_a_rank_that_is_like_the_others_is_not(
+    failed: RunFolder,
+) -> None:
+    assert shown(failed).slow_rank == 2
+    assert page.html(shown(failed)).count('class="marked"') == 1
+    newest = failed.drivers[-1]
+    assert newest.progress is not None
+    assert newest.progress.slowest_rank is not None
+    even = newest.progress.slowest_rank.model_copy(update={"own_seconds": 0.44})
+    document = newest.progress.model_copy(update={"slowest_rank": even})
+    drivers = [*failed.drivers[:-1], replace(newest, progress=document)]
+    assert shown(replace(failed, drivers=drivers)).slow_rank is None
+
+
+def test_the_status_says_what_the_bucket_does_not_know(failed: RunFolder) -> None:
+    status = {
+        "phase": "Recovering",
+        "conditions": [
+            {"type": "Ready", "status": "False", "message": "not this"},
+            {"type": "Waiting", "status": "True", "message": "No node has 8 GPUs."},
+        ],
+        "attempts": [
+            {
+                "number": 2,
+                "outcome": "Lost",
+                "reason": "NodeLost",
+                "capacity": "spot",
+                "startTime": "2026-11-26T13:40:00Z",
+                "endTime": "2026-11-26T13:41:00Z",
+                "message": "node spot-7 is gone",
+            }
+        ],
+        "goodput": {
+            "percent": 61,
+            "productiveSeconds": 610.0,
+            "lostSeconds": {"queue": 90.0, "startup": 100.0, "recovery": 200.0},
+        },
+    }
+    found = shown(failed, {"status": status})
+    assert (found.state, found.tone, found.message) == (
+        "Recovering",
+        "busy",
+        "No node has 8 GPUs.",
+    )
+    assert [(one.number, one.outcome, one.reason) for one in found.attempts][1] == (
+        2,
+        "Lost",
+        "NodeLost",
+    )
+    assert (found.goodput, [cause.percent for cause in found.causes]) == (61, [61, 9, 10, 20])
+    assert "Waiting for admission or capacity" in text(found)
+
+
+def test_a_page_of_the_status_alone_has_what_it_has_and_leaves_out_the_rest() -> None:
+    found = shown(RunFolder("s3://runs/demo-1", notes=["The bucket was away."]), {"status": {}})
+    words = text(found)
+    assert "The bucket was away." in words
+    for section in ("Time line", "Metrics over steps", "Ranks", "Checkpoints", "Attempts"):
+        assert section not in words
+    assert found.state == "Unknown"
+
+
+def test_a_run_that_trains_says_when_it_was_last_heard_of() -> None:
+    progress = Progress(
+        attempt=1, fencing_token=1, state=RunState.TRAINING, time=NOW - 30, step=7, total_steps=9
+    )
+    driver = Driver(1, 1, BEGAN, NOW - 30, progress)
+    found = shown(RunFolder("s3://runs/demo-1", drivers=[driver]))
+    assert (found.state, found.tone) == ("Training", "busy")
+    assert found.message.endswith(f"{contents.clock(NOW - 30)}, at step 7.")
+
+
+def test_pages_of_a_suspended_run_do_not_count_the_time_of_its_suspension() -> None:
+    def driver(token: int, state: RunState, began: float) -> Driver:
+        progress = Progress(
+            attempt=token,
+            fencing_token=token,
+            state=state,
+            time=began + 100,
+            resumed_from_step=10 * (token - 1),
+            step=10 * token,
+            seconds=Seconds(startup=10, productive=90),
+        )
+        return Driver(token, token, began, began + 100, progress)
+
+    drivers = [
+        driver(1, RunState.SUSPENDED, BEGAN),
+        driver(2, RunState.TRAINING, BEGAN + 9_000),
+    ]
+    causes = shown(RunFolder("s3://runs/demo-1", drivers=drivers)).causes
+    assert {cause.kind: cause.seconds for cause in causes} == {
+        "training": 180,
+        "starting": 10,
+        "paused": 10,
+    }
+
+
+def test_trials_of_a_sweep_are_listed_with_the_best_one() -> None:
+    rows = [
+        TrialRow.model_validate({"number": 1, "state": "Failed", "message": "out of memory"}),
+        TrialRow.model_validate(
+            {"number": 2, "state": "Succeeded", "config": {"lr": 0.1}, "value": 0.25}
+        ),
+    ]
+    sweep = SweepTable(metric="loss", best=2, trials=rows)
+    words = text(shown(RunFolder("s3://runs/demo-1", sweep=sweep)))
+    assert "out of memory" in words
+    assert "Succeeded , the best one" in words
+    assert "lr 0.1" in words
+
+
+def test_text_of_a_run_becomes_neither_markup_nor_control_characters(tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    failed_run(bucket, "</td><script>alert(1)</script>\"'\x1b]0;x\x07\x1b[31m\u202e\x00&")
+    written = page.html(shown(folder.read(bucket)))
+    assert written.count("&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;") > 10
+    for forbidden in ("<script", "\x1b", "\u202e", "\x00", 'href="http', "src="):
+        assert forbidden not in written
+
+
+def test_what_is_damaged_in_the_bucket_is_left_out_and_named(tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    failed_run(bucket)
+    bucket.put("progress/000003.json", b"\xff")
+    bucket.put("lease/000002.json", json.dumps({"attempt": 1e400, "taken": "x"}).encode())
+    bucket.put("manifests/000009-000001.json", b"{}")
+    bucket.put("result/000003.json", b"[]")
+    found = shown(folder.read(bucket))
+    assert [one.outcome for one in found.attempts] == ["No record", "Lost", "No record"]
+    words = text(found)
+    assert "manifests/000009-000001.json cannot be read" in words
+    assert "result/000003.json is not a result; remove it" in words
+
+
+def test_a_table_that_is_too_large_for_a_head_is_named_instead_of_read(
+    tmp_path: Path,
+) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    failed_run(bucket)
+    found = folder.read(bucket, largest_table=100)
+    assert (found.curves, len(found.notes)) == ([], 1)
+    assert "`trainingrun report --html` draws it" in found.notes[0]
+
+
+def test_metrics_that_are_numbers_are_drawn_losses_first(failed: RunFolder) -> None:
+    assert [each.name for each in failed.curves] == [
+        "loss",
+        "learning_rate",
+        "samples_per_second",
+        "gradient_norm",
+        "accuracy",
+    ]
+    drawn = shown(failed).curves
+    assert [line.attempt for line in drawn[0].lines] == [1, 3]
+    assert (drawn[3].left_out, drawn[1].logarithmic, drawn[0].logarithmic) == (1, True, False)
+    assert drawn[0].marks == pytest.approx([(103 - 1) / 330 * 100, 100])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.0] * 5,
+        [1e308, -1e308],
+        [5e-324, 1e308, 1.0],
+        [1.0, 1.0 + 2e-16],
+        [2.0**60, 2.0**60 + 1024],
+        [-1.0, 1.0],
+    ],
+    ids=str,
+)
+def test_every_curve_stays_inside_its_chart(values: list[float]) -> None:
+    points = [(step, value, 1) for step, value in enumerate(values)]
+    found = charts.curve(Series("loss", points, 0), [0, 10**9])
+    numbers = [float(each) for each in re.findall(r"-?[\d.]+(?:e-?\d+)?", found.lines[0].path)]
+    assert all(-0.01 <= each <= 100.01 for each in numbers)
+    assert 1 <= len(found.y_labels) <= 12
+    assert all(-0.01 <= label.at <= 100.01 for label in found.x_labels + found.y_labels)
+
+
+def test_a_long_curve_is_drawn_by_its_extremes() -> None:
+    points = [(step, 5.0 if step == 77_777 else 1.0, 1) for step in range(200_000)]
+    found = charts.curve(Series("loss", points, 0), [])
+    assert len(found.lines[0].path) < 20_000
+    assert found.lines[0].path.count(" 0.00") == 1, "the one value that stands out is there"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(0.04, "0.0 s"), (9.96, "10.0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (7260, "2 h 1 min")],
+)
+def test_durations(seconds: float, written: str) -> None:
+    assert contents.duration(seconds) == written
+
+
+def test_the_time_of_a_lease_is_the_begin_of_its_driver(tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    Lease.take(bucket, 4, "pod", 1000).renew(1060)
+    (driver,) = folder.read(bucket).drivers
+    assert (driver.attempt, driver.began, driver.seen) == (4, 1000, 1060)

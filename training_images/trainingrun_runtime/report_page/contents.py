@@ -1,0 +1,598 @@
+"""What the page says of a run, from its folder and, where there is one, its status. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from trainingrun_protocol.progress import (
+    Progress,
+    RankRow,
+    RecordKind,
+    RunState,
+    SlowestRank,
+    SweepTable,
+)
+
+from ..store.last_progress import Driver
+from ..store.manifest import Manifest
+from . import charts
+from .charts import Label, Mark, Span
+from .folder import RunFolder
+
+MOST_ROWS = 100
+"""Rows of a table: of more, the newest are shown."""
+_LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.APPLICATION_ERROR)
+_METRICS = 6
+"""Metrics of a checkpoint."""
+_SLOW = 1.2
+"""A rank whose own time is so many times the others' is marked."""
+
+_CAUSES = (
+    ("productive", "training", "Steps that counted"),
+    ("queue", "queue", "Waiting for admission or capacity"),
+    ("startup", "starting", "From pods to the first step"),
+    ("lostWork", "lost", "Steps that were done again"),
+    ("recovery", "paused", "From the last step before a loss to the next one"),
+    ("checkpoint", "saving", "Training stopped for checkpoints"),
+)
+"""Fields of the status' goodput, the color of each, and what it is."""
+
+_CONDITIONS = ("Failed", "Succeeded", "Stalled", "Waiting", "Suspended", "Ready")
+"""Of those that are true the first one says where a run stands."""
+
+
+class Figure(NamedTuple):
+    """A number at the head of the page."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+class Cause(NamedTuple):
+    """Where time went."""
+
+    kind: str
+    label: str
+    seconds: float
+    percent: float
+
+
+class AttemptRow(NamedTuple):
+    """One attempt."""
+
+    number: int
+    outcome: str
+    reason: str
+    start: float | None
+    end: float | None
+    resumed_from: int | None
+    last_step: int | None
+    capacity: str
+    message: str
+
+
+class Event(NamedTuple):
+    """Something that happened."""
+
+    time: float
+    attempt: int
+    kind: str
+    lost: bool
+    step: int | None
+    place: str
+    message: str
+
+
+class CheckpointRow(NamedTuple):
+    """A committed checkpoint."""
+
+    step: int
+    time: float
+    size: int
+    workers: int
+    attempt: int
+    note: str
+    metrics: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All that is on the page. What is empty is left out."""
+
+    name: str
+    folder: str
+    state: str
+    """One word."""
+    tone: str
+    """`good`, `bad` or `busy`: the color of the state."""
+    message: str
+    """Why it is so and, where something is wrong, what to do."""
+    written: float
+    """Unix time at which this was put together, in seconds."""
+    source: str
+    """Where this is from, in a sentence."""
+    figures: list[Figure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    curves: list[charts.Curve] = field(default_factory=list)
+    curves_left_out: int = 0
+    spans: list[Span] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    times: list[Label] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
+    goodput: int | None = None
+    attempts: list[AttemptRow] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    events_left_out: int = 0
+    ranks: list[RankRow] = field(default_factory=list)
+    ranks_time: float | None = None
+    slow_rank: int | None = None
+    slow_sentence: str = ""
+    checkpoints: list[CheckpointRow] = field(default_factory=list)
+    checkpoints_left_out: int = 0
+    sweep: SweepTable | None = None
+    result: list[tuple[str, str]] = field(default_factory=list)
+    traceback: str = ""
+
+
+def of(
+    name: str,
+    folder: RunFolder,
+    run: Mapping[str, Any] | None,
+    now: float,
+    source: str,
+) -> Contents:
+    """Put together what the page says.
+
+    Args:
+        name: Of the run.
+        folder: What the run has left; empty where it was not read.
+        run: The TrainingRun as the API server gives it; none: it is not there, or was not asked.
+        now: Unix time in seconds.
+        source: Where this is from, in a sentence.
+    """
+    status: Mapping[str, Any] = (run or {}).get("status") or {}
+    drivers = folder.drivers
+    newest = drivers[-1].progress if drivers else None
+    state, tone, message = _standing(status, drivers, folder)
+    attempts = _attempts(status, drivers)
+    events = _events(drivers)
+    goodput, causes = _causes(status, drivers)
+    ranks, slowest, ranks_time = _ranks(status, newest)
+    step, total = _steps(status, newest)
+    spans, marks, times = _timeline(attempts, drivers, folder.checkpoints, now)
+    lost_at = [e.step for e in events if e.lost and e.step is not None]
+    progress = status.get("progress") or {}
+    warnings = progress.get("warnings") or (newest.warnings if newest else [])
+    return Contents(
+        name=name,
+        folder=folder.root,
+        state=state,
+        tone=tone,
+        message=message,
+        written=now,
+        source=source,
+        figures=_figures(step, total, goodput, attempts, events, folder, now),
+        warnings=list(warnings),
+        notes=folder.notes,
+        curves=[charts.curve(each, lost_at) for each in folder.curves],
+        curves_left_out=folder.curves_left_out,
+        spans=spans,
+        marks=marks,
+        times=times,
+        causes=causes,
+        goodput=goodput,
+        attempts=attempts[-MOST_ROWS:],
+        events=events[-MOST_ROWS:],
+        events_left_out=len(events[:-MOST_ROWS]),
+        ranks=ranks,
+        ranks_time=ranks_time,
+        slow_rank=slowest.rank if slowest is not None and _is_slow(slowest) else None,
+        slow_sentence=_slow_sentence(slowest),
+        checkpoints=_checkpoints(folder),
+        checkpoints_left_out=len(folder.checkpoints[:-MOST_ROWS]),
+        sweep=folder.sweep,
+        result=_result(status, folder),
+        traceback=newest.failure.traceback if newest and newest.failure else "",
+    )
+
+
+def _standing(
+    status: Mapping[str, Any], drivers: Sequence[Driver], folder: RunFolder
+) -> tuple[str, str, str]:
+    """One word, its color, and a sentence."""
+    if phase := status.get("phase"):
+        true = {
+            one.get("type"): one
+            for one in status.get("conditions") or []
+            if one.get("status") == "True"
+        }
+        condition: Mapping[str, Any] = next(
+            (true[each] for each in _CONDITIONS if each in true), {}
+        )
+        tone = {"Succeeded": "good", "Failed": "bad"}.get(phase, "busy")
+        if phase not in ("Succeeded", "Failed") and "Stalled" in true:
+            tone = "bad"
+        return phase, tone, condition.get("message", "")
+    if folder.result is not None:
+        return "Succeeded", "good", ""
+    if not drivers:
+        return "Unknown", "busy", "No driver of this run has begun to train."
+    last = drivers[-1]
+    if last.progress is None:
+        return (
+            "Unknown",
+            "busy",
+            f"Attempt {last.attempt} has left no record of what it did; it was last heard of at "
+            f"{clock(last.seen)}.",
+        )
+    found = last.progress
+    if found.failure is not None:
+        return "Failed", "bad", _sentence(found.failure.message)
+    if found.state.final:
+        return found.state.value, "good" if found.state is RunState.SUCCEEDED else "busy", ""
+    return (
+        found.state.value,
+        "busy",
+        f"Attempt {found.attempt} was last heard of at {clock(last.seen)}, at step {found.step:,}.",
+    )
+
+
+def _attempts(status: Mapping[str, Any], drivers: Sequence[Driver]) -> list[AttemptRow]:
+    """From the status, and from the bucket those that the status does not have."""
+    newest = drivers[-1].attempt if drivers else 0
+    found = {
+        number: _of_drivers(number, members, number < newest)
+        for number, members in _by_attempt(drivers)
+    }
+    for one in status.get("attempts") or []:
+        number = int(one.get("number", 0))
+        own = found.get(number)
+        found[number] = AttemptRow(
+            number,
+            one.get("outcome", ""),
+            one.get("reason") or "",
+            _unix(one.get("startTime")) or (own.start if own else None),
+            _unix(one.get("endTime")),
+            one.get("resumedFromStep"),
+            one.get("lastStep"),
+            one.get("capacity", ""),
+            one.get("message") or (own.message if own else ""),
+        )
+    return [found[number] for number in sorted(found)]
+
+
+def _by_attempt(drivers: Iterable[Driver]) -> list[tuple[int, list[Driver]]]:
+    groups: dict[int, list[Driver]] = {}
+    for driver in drivers:
+        groups.setdefault(driver.attempt, []).append(driver)
+    return list(groups.items())
+
+
+def _of_drivers(number: int, members: Sequence[Driver], over: bool) -> AttemptRow:
+    documents = [one.progress for one in members if one.progress is not None]
+    last = documents[-1] if documents else None
+    outcome, message = "No record", "Its driver has left no record of what it did."
+    if last is not None:
+        outcome = last.state.value
+        message = last.failure.message if last.failure is not None else ""
+        if not (last.state.final and members[-1].progress is last):
+            outcome = "Lost" if over else outcome
+            message = f"Last heard of at {clock(members[-1].seen)}."
+    return AttemptRow(
+        number,
+        outcome,
+        last.failure.kind if last and last.failure else "",
+        members[0].began or None,
+        members[-1].seen or None,
+        documents[0].resumed_from_step if documents else None,
+        max((one.step for one in documents), default=None),
+        "",
+        message,
+    )
+
+
+def _events(drivers: Iterable[Driver]) -> list[Event]:
+    found = [
+        Event(
+            record.time,
+            driver.attempt,
+            record.kind.value,
+            record.kind in _LOSSES,
+            record.step,
+            ", ".join(each for each in (record.pod, record.node) if each),
+            record.message,
+        )
+        for driver in drivers
+        if driver.progress is not None
+        for record in driver.progress.records
+    ]
+    return sorted(found)
+
+
+def _causes(status: Mapping[str, Any], drivers: Sequence[Driver]) -> tuple[int | None, list[Cause]]:
+    """Goodput in percent, and where the time went; without a status from the drivers' own sums."""
+    if goodput := status.get("goodput"):
+        lost = goodput.get("lostSeconds") or {}
+        spent = {"productive": goodput.get("productiveSeconds", 0.0), **lost}
+        percent = goodput.get("percent", 0)
+    else:
+        spent = _spent(drivers)
+        whole = sum(spent.values())
+        percent = round(spent["productive"] * 100 / whole) if whole > 0 else None
+    whole = sum(spent.get(name, 0.0) for name, _, _ in _CAUSES)
+    if whole <= 0:
+        return None, []
+    return percent, [
+        Cause(kind, label, spent.get(name, 0.0), spent.get(name, 0.0) / whole * 100)
+        for name, kind, label in _CAUSES
+        if spent.get(name, 0.0) > 0
+    ]
+
+
+def _spent(drivers: Sequence[Driver]) -> dict[str, float]:
+    """Seconds by cause. What a later driver did again, by its share of its driver's steps."""
+    spent = {name: 0.0 for name, _, _ in _CAUSES}
+    known = [each for each in drivers if each.progress is not None]
+    for index, driver in enumerate(known):
+        own = driver.progress
+        if own is None:
+            continue
+        later = known[index + 1].progress if index + 1 < len(known) else None
+        resumed = own.step if later is None else later.resumed_from_step
+        done = own.step - (own.resumed_from_step or 0)
+        again = min(max(own.step - (own.step if resumed is None else resumed), 0), max(done, 0))
+        lost = own.seconds.productive * again / done if done > 0 else 0.0
+        spent["productive"] += own.seconds.productive - lost
+        spent["lostWork"] += own.seconds.lost_work + lost
+        spent["checkpoint"] += own.seconds.checkpoint
+        spent["recovery"] += own.seconds.recovery
+        spent["startup" if index == 0 else "recovery"] += own.seconds.startup
+        if later is not None and own.state is not RunState.SUSPENDED:
+            spent["recovery"] += max(known[index + 1].began - driver.seen, 0.0)
+    return spent
+
+
+def _ranks(
+    status: Mapping[str, Any], newest: Progress | None
+) -> tuple[list[RankRow], SlowestRank | None, float | None]:
+    """As they last reported; the status has them only while they train."""
+    progress = status.get("progress") or {}
+    if progress.get("ranks"):
+        try:
+            slowest = progress.get("slowestRank")
+            return (
+                [RankRow.model_validate(each) for each in progress["ranks"]],
+                SlowestRank.model_validate(slowest) if slowest else None,
+                _unix(progress.get("updateTime")),
+            )
+        except ValidationError:
+            pass  # of an older operator; the driver's own document has them
+    if newest is None:
+        return [], None, None
+    return newest.ranks, newest.slowest_rank, newest.time or None
+
+
+def _is_slow(found: SlowestRank) -> bool:
+    return found.own_seconds > found.median_seconds * _SLOW
+
+
+def _slow_sentence(found: SlowestRank | None) -> str:
+    if found is None or not _is_slow(found):
+        return ""
+    on = f" on {found.node}" if found.node else ""
+    return (
+        f"Rank {found.rank}{on} takes {found.own_seconds:.3g} s of its own for a step; the median "
+        f"of the others is {found.median_seconds:.3g} s."
+    )
+
+
+def _steps(status: Mapping[str, Any], newest: Progress | None) -> tuple[int | None, int | None]:
+    progress = status.get("progress") or {}
+    if "step" in progress:
+        return progress["step"], progress.get("totalSteps")
+    return (newest.step, newest.total_steps) if newest is not None else (None, None)
+
+
+def _figures(
+    step: int | None,
+    total: int | None,
+    goodput: int | None,
+    attempts: Sequence[AttemptRow],
+    events: Sequence[Event],
+    folder: RunFolder,
+    now: float,
+) -> list[Figure]:
+    figures = []
+    if step is not None:
+        of_all = f"of {total:,}" if total else ""
+        figures.append(Figure("Steps", f"{step:,}", of_all))
+    if goodput is not None:
+        figures.append(Figure("Goodput", f"{goodput} %", "of the time in steps that counted"))
+    begun = [one.start for one in attempts if one.start]
+    if begun:
+        running = attempts[-1].outcome == "Running" or attempts[-1].end is None
+        end = now if running else max(one.end or 0.0 for one in attempts)
+        figures.append(Figure("Time", duration(end - min(begun)), f"since {clock(min(begun))}"))
+    if attempts:
+        figures.append(Figure("Attempts", f"{len(attempts)}"))
+    losses = sum(event.lost for event in events)
+    figures.append(Figure("Losses", f"{losses}", "inside attempts"))
+    if folder.checkpoints:
+        newest = folder.checkpoints[-1]
+        figures.append(
+            Figure("Checkpoints", f"{len(folder.checkpoints)}", f"newest of step {newest.step:,}")
+        )
+    return figures
+
+
+def _checkpoints(folder: RunFolder) -> list[CheckpointRow]:
+    rows = []
+    for one in folder.checkpoints[-MOST_ROWS:]:
+        notes = ["newest"] if one is folder.checkpoints[-1] else []
+        notes += ["best"] if folder.best is not None and one.key == folder.best.key else []
+        metrics = list(one.metrics.items())[:_METRICS]
+        rows.append(
+            CheckpointRow(
+                one.step,
+                one.time,
+                sum(file.size for file in one.files.values()),
+                one.world_size,
+                one.attempt,
+                ", ".join(notes),
+                ", ".join(f"{key} {value_text(value)}" for key, value in metrics),
+            )
+        )
+    return rows
+
+
+def _result(status: Mapping[str, Any], folder: RunFolder) -> list[tuple[str, str]]:
+    metrics = (status.get("result") or {}).get("metrics")
+    if not metrics and folder.result is not None:
+        metrics = folder.result.metrics
+    return [(str(name), value_text(value)) for name, value in (metrics or {}).items()]
+
+
+def _timeline(
+    attempts: Sequence[AttemptRow],
+    drivers: Sequence[Driver],
+    checkpoints: Sequence[Manifest],
+    now: float,
+) -> tuple[list[Span], list[Mark], list[Label]]:
+    """What ran when; the inside of an attempt as its drivers have left it."""
+    begun = [one.start for one in attempts if one.start]
+    if not begun:
+        return [], [], []
+    first = min(begun)
+    ends = [one.end or now for one in attempts if one.start]
+    last = max([*ends, *(driver.seen for driver in drivers), first + 1])
+
+    def at(time: float) -> float:
+        return min(max((time - first) / (last - first) * 100, 0.0), 100.0)
+
+    def span(begin: float, end: float, kind: str, what: str) -> Span:
+        return Span(at(begin), max(at(end) - at(begin), 0.0), kind, what)
+
+    spans = []
+    for one in attempts:
+        if one.start:
+            title = f"Attempt {one.number}: {one.outcome}"
+            spans.append(span(one.start, one.end or now, "starting", title))
+    for driver in drivers:
+        for begin, end, kind in _phases(driver):
+            what = f"Attempt {driver.attempt}: {kind} for {duration(end - begin)}"
+            spans.append(span(begin, end, kind, what))
+    marks = [
+        Mark(at(found.time), "saved", f"Checkpoint of step {found.step:,}, {clock(found.time)}")
+        for found in checkpoints
+        if first <= found.time <= last
+    ]
+    marks += [
+        Mark(at(event.time), "lost", f"{event.kind}, {clock(event.time)}: {event.message}")
+        for event in _events(drivers)
+        if event.lost and first <= event.time <= last
+    ]
+    return spans, marks, _times(first, last)
+
+
+def _phases(driver: Driver) -> list[tuple[float, float, str]]:
+    """When a driver trained, and when it was stopped by losses."""
+    if driver.progress is None or not driver.began:
+        return []
+    found = driver.progress
+    if found.resumed_from_step is None:
+        return []
+    begin = min(driver.began + found.seconds.startup, driver.seen)
+    end = min(found.step_time or driver.seen, driver.seen)
+    phases, paused = [], None
+    for record in found.records:
+        if record.kind in _LOSSES and paused is None and record.time > begin:
+            phases.append((begin, record.time, "training"))
+            paused = record.time
+        elif record.kind is RecordKind.RESTORED and paused is not None:
+            phases.append((paused, record.time, "paused"))
+            begin, paused = record.time, None
+    if paused is not None:
+        phases.append((paused, driver.seen, "paused"))
+    elif end > begin:
+        phases.append((begin, end, "training"))
+    return phases
+
+
+def _times(first: float, last: float) -> list[Label]:
+    """Times at the ends and between them, as precise as they have to be."""
+    count = 3
+    same_day = _date(first) == _date(last)
+    form = ("%H:%M:%S" if last - first < 600 else "%H:%M") if same_day else "%d %b %H:%M"
+    return [
+        Label(
+            index / (count - 1) * 100,
+            datetime.fromtimestamp(first + (last - first) * index / (count - 1), UTC).strftime(
+                form
+            ),
+        )
+        for index in range(count)
+    ]
+
+
+def _date(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
+
+
+def _unix(text: Any) -> float | None:
+    """Of a time of the Kubernetes API; none where it has none."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp() if text else None
+    except ValueError:
+        return None
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if not text or text[-1] in ".!?" else f"{text}."
+
+
+def clock(time: float | None) -> str:
+    """A time for people, in UTC."""
+    try:
+        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC" if time else ""
+    except (ValueError, OverflowError, OSError):  # of an object that says the year 30,000
+        return ""
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units."""
+    seconds = max(seconds, 0.0)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
+    return f"{whole} s"
+
+
+def size(number_of_bytes: float) -> str:
+    """Bytes, in a unit that fits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number_of_bytes < 1000:
+            return f"{number_of_bytes:.{0 if unit == 'B' else 1}f} {unit}"
+        number_of_bytes /= 1000
+    return f"{number_of_bytes:.1f} TB"
+
+
+def value_text(value: Any) -> str:
+    """A metric."""
+    if isinstance(value, float) and math.isfinite(value):
+        return charts.number(value)
+    return str(value)
