@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .cluster import ROOT
+from .cluster import CREDENTIALS, ROOT, forwarded
 from .kube import CommandError, Kubectl
 
 _ENTRY = "from trainingrun.cli.main import app; app()"
@@ -45,3 +45,12 @@ def trainingrun(
     if process.returncode:
         raise CommandError(f"trainingrun {' '.join(words)}: {errors[-2000:]}")
     return output
+
+
+def with_bucket(kubectl: Kubectl, folder: Path, *words: str) -> str:
+    """The same, where the command reaches the cluster's S3 server from this machine."""
+    with forwarded(kubectl.within("storage"), "service/s3", 7070) as address:
+        return trainingrun(
+            kubectl, *words, f"--endpoint=http://{address}",
+            folder=folder, AWS_REGION="us-east-1", **CREDENTIALS,
+        )  # fmt: skip

@@ -2,14 +2,11 @@
 
 import json
 import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from e2e import live_source
-from e2e.cluster import CREDENTIALS, LIVE_SOURCE, TestCluster
-from e2e.command_line import trainingrun
+from e2e.cluster import LIVE_SOURCE, TestCluster
+from e2e.command_line import with_bucket
 from e2e.kube import Kubectl, wait_for
 from e2e.runs import Run, specification
 from support.packages import wheel
@@ -35,33 +32,10 @@ def main():
 """
 
 
-@contextmanager
-def bucket_on_this_machine(kubectl: Kubectl) -> Iterator[str]:
-    """URL at which this machine reaches the cluster's S3 server."""
-    command = ["kubectl", f"--kubeconfig={kubectl.kubeconfig}", "--namespace=storage"]
-    command += ["port-forward", "service/s3", ":7070"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
-        try:
-            assert forwarding.stdout is not None
-            said = forwarding.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 7070
-            yield f"http://{said.split()[2]}"
-        finally:
-            forwarding.kill()
-
-
-def command(kubectl: Kubectl, folder: Path, *arguments: str) -> str:
-    """What the command line prints, which reaches the bucket from this machine."""
-    with bucket_on_this_machine(kubectl) as endpoint:
-        return trainingrun(
-            kubectl, *arguments, f"--endpoint={endpoint}",
-            folder=folder, AWS_REGION="us-east-1", **CREDENTIALS,
-        )  # fmt: skip
-
-
 def submit(kubectl: Kubectl, folder: Path) -> str:
     """What the command prints."""
     options = ("--code=.", "--requirements=requirements.txt", "--no-watch")
-    return command(kubectl, folder, "submit", "run.yaml", *options)
+    return with_bucket(kubectl, folder, "submit", "run.yaml", *options)
 
 
 def a_project(folder: Path) -> Path:
@@ -99,7 +73,7 @@ def test_submitted_code_is_trained_and_goes_on_after_a_deleted_worker(
     )
     lost, other = sorted(run.workers())
     # From the pods, by their kubelets: nothing of the bucket.
-    printed = command(kubectl, project, "logs", NAME)
+    printed = with_bucket(kubectl, project, "logs", NAME)
     for pod in (lost, other):
         assert re.search(rf"^\[rank \d\] trains in pod {pod}$", printed, re.MULTILINE), printed
     assert "[driver] " in printed
@@ -112,7 +86,7 @@ def test_submitted_code_is_trained_and_goes_on_after_a_deleted_worker(
     assert status["result"]["metrics"]["word"] == "of the folder"
     assert status["result"]["metrics"]["value"] == 42
     run.wait_until_freed()
-    printed = command(kubectl, project, "logs", NAME, "--grep", "trains in pod")
+    printed = with_bucket(kubectl, project, "logs", NAME, "--grep", "trains in pod")
     assert f"trains in pod {lost}\n" in printed, "what only the lost pod has printed is kept"
     run.remove()
     assert "already" in submit(kubectl, project), "the same code is kept by its digest"
