@@ -144,7 +144,8 @@ def test_spot_node_killed(scenario: Scenario):
     scenario.spec["workers"]["capacity"] = {"type": "PreferSpot"}
     scenario.spec["podTemplate"] = {"spec": {"topologySpreadConstraints": [ONE_WORKER_PER_NODE]}}
     scenario.start_and_reach(WELL_UNDER_WAY)
-    assert set(run.workers().values()) == {nodes.spot_node, nodes.on_demand_node}
+    workers = run.workers()
+    assert set(workers.values()) == {nodes.spot_node, nodes.on_demand_node}
     since = scenario.disturb(nodes.kill_node, nodes.spot_node)
     try:
         status = run.succeed()
@@ -154,6 +155,20 @@ def test_spot_node_killed(scenario: Scenario):
     pause = seconds_without_training(run.steps(), since)
     scenario.went_on(pause, "(e) spot node docker kill", target=45, lost_at_most=0)
     assert status["disruptions"]["nodeLosses"] == 1
+    history = status["disruptions"]["history"]
+    (loss,) = [loss for loss in history if loss["reason"] == "NodeLost"]
+    assert (loss["reason"], loss["node"], loss["capacity"]) == (
+        "NodeLost",
+        nodes.spot_node,
+        "Spot",
+    )
+    assert set(loss["pods"]) == {pod for pod, node in workers.items() if node == nodes.spot_node}
+    assert loss["lostSteps"] == 0
+    assert 0 < loss["lostSeconds"] <= 60
+    assert loss["action"].endswith(", in attempt 1")
+    causes = status["cost"]["seconds"]
+    assert abs(sum(causes.values()) - status["cost"]["totalSeconds"]) < 0.1
+    assert causes["training"] > 0
 
 
 def test_nothing_is_left_when_runs_are_deleted(scenario: Scenario):

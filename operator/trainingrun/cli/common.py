@@ -27,8 +27,8 @@ ENDED = (Phase.SUCCEEDED, Phase.FAILED)
 """Phases after which nothing happens to a run any more."""
 
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|)")
 
 
 class CliError(Exception):
@@ -49,7 +49,7 @@ def seconds(text: str) -> float:
     """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text} is no duration; write for example 15s, 2m or 1h")
+        raise typer.BadParameter(f"{text} is no duration; write for example 15s, 2m, 1h or 7d")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -111,7 +111,7 @@ def bucket_access(failed: str = "") -> Iterator[None]:
         raise CliError(f"{error.name} is not installed here; install trainingrun[cli]") from None
 
 
-def _run_names(ctx: typer.Context, incomplete: str) -> list[str]:
+def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """TrainingRuns of the namespace that the line names so far, or with --local of this folder.
 
     None where the cluster does not answer soon: the shell waits for this at the key that is typed.
@@ -137,12 +137,12 @@ def _run_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 File = Annotated[Path, typer.Argument(help="YAML file with one TrainingRun; - is stdin.")]
-Name = Annotated[str, typer.Argument(help="Name of the TrainingRun.", autocompletion=_run_names)]
+Name = Annotated[str, typer.Argument(help="Name of the TrainingRun.", autocompletion=run_names)]
 NameOrUri = Annotated[
     str,
     typer.Argument(
         help="Name of the TrainingRun, or URI of its folder in the bucket.",
-        autocompletion=_run_names,
+        autocompletion=run_names,
     ),
 ]
 Namespace = Annotated[

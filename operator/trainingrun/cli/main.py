@@ -12,6 +12,7 @@ from ..local import LocalError, Options, run_locally
 from ..rendering import platforms
 from . import (
     cluster_commands,
+    cost_command,
     installation,
     log_command,
     manifest_files,
@@ -142,6 +143,7 @@ def render(
 
 
 cluster_commands.add_to(app)
+cost_command.add_to(app)
 pod_commands.add_to(app)
 report_command.add_to(app)
 result_commands.add_to(app)

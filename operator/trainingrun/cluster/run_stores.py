@@ -46,6 +46,13 @@ class RunSummary(NamedTuple):
     ended: bool
     disruptions: tuple[tuple[str, int], ...]
     """Losses by kind, such as ("preemptions", 2)."""
+    unit: str = ""
+    """What `seconds` counts: accelerators or workers."""
+    seconds: tuple[tuple[str, float], ...] = ()
+    """Accelerator seconds by cause."""
+    currency: str = ""
+    money: tuple[tuple[str, float], ...] = ()
+    """Amounts that are known, by kind."""
 
 
 class Stores:
@@ -147,6 +154,8 @@ class Stores:
 def summary_of(run: Object) -> RunSummary:
     """The summary of a TrainingRun."""
     status: Mapping[str, Any] = run.get("status") or {}
+    cost = status.get("cost") or {}
+    amounts = {"spent": "atLeast", "wasted": "wasted", "saved_by_spot": "savedBySpot"}
     return RunSummary(
         run["metadata"]["namespace"],
         status.get("phase") or "Pending",
@@ -156,6 +165,10 @@ def summary_of(run: Object) -> RunSummary:
             for kind, number in sorted((status.get("disruptions") or {}).items())
             if isinstance(number, int)
         ),
+        cost.get("unit", ""),
+        tuple(sorted((cost.get("seconds") or {}).items())),
+        cost.get("currency", ""),
+        tuple((kind, cost[field]) for kind, field in amounts.items() if field in cost),
     )
 
 

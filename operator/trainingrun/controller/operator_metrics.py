@@ -1,6 +1,7 @@
 """The operator's Prometheus metrics. Numbers about training are served by the runs' heads."""
 
 from collections import Counter as Count
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -94,10 +95,16 @@ class _Gauges(Collector):
         )
         phases: Count[tuple[str, ...]] = Count()
         losses: Count[tuple[str, ...]] = Count()
+        used: dict[tuple[str, ...], float] = defaultdict(float)
+        money: dict[tuple[str, ...], float] = defaultdict(float)
         for summary, count in self.runs().items():
             phases[summary.namespace, summary.phase] += count
             for kind, number in summary.disruptions:
                 losses[summary.namespace, kind] += number * count
+            for cause, seconds in summary.seconds:
+                used[summary.namespace, summary.unit, cause] += seconds * count
+            for kind, amount in summary.money:
+                money[summary.namespace, summary.currency, kind] += amount * count
         yield _gauge("trainingrun_runs", "TrainingRuns, by phase.", phases, "namespace", "phase")
         yield _gauge(
             "trainingrun_disruptions",
@@ -106,10 +113,28 @@ class _Gauges(Collector):
             "namespace",
             "kind",
         )
+        yield _gauge(
+            "trainingrun_accelerator_seconds",
+            "Seconds for which the existing TrainingRuns have held accelerators (or, without any, "
+            "workers), by cause: training, saving, lost, starting, waiting.",
+            used,
+            "namespace",
+            "unit",
+            "cause",
+        )
+        yield _gauge(
+            "trainingrun_cost",
+            "Money of the existing TrainingRuns by the operator's prices: spent, as far as nodes "
+            "have a price; wasted and saved_by_spot of those runs where it is known.",
+            money,
+            "namespace",
+            "currency",
+            "kind",
+        )
 
 
 def _gauge(
-    name: str, text: str, values: Mapping[tuple[str, ...], int], *labels: str
+    name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str
 ) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, text, labels=labels)
     for key, value in sorted(values.items()):
