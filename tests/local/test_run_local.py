@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -115,6 +116,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert left == []
 
 
+def losses_in(folder: Path) -> list[dict[str, Any]]:
+    """The documents of the run's losses, as its drivers have written them to the bucket."""
+    found = sorted((folder / "trainingrun-local").rglob("history/*.json"))
+    return [json.loads(document.read_text()) for document in found]
+
+
 def test_a_run_that_loses_a_node_goes_on_where_it_was(folder: Path) -> None:
     manifest = a_run("trainingrun_runtime.examples.digits:train", steps=60, step_seconds=0.05)
     command = start(folder, manifest, "--preempt-after", "1s")
@@ -122,6 +129,12 @@ def test_a_run_that_loses_a_node_goes_on_where_it_was(folder: Path) -> None:
     assert "node local-2 preempted at step" in command.output
     assert command.result()["interruptions"] == "1"
     assert int(command.result()["steps lost"]) <= 1
+    (loss,) = losses_in(folder)
+    assert (loss["reason"], loss["node"], loss["attempt"]) == ("Preempted", "local-2", 1)
+    assert loss["lostSteps"] == int(command.result()["steps lost"])
+    assert loss["restoredStep"] == loss["step"] - loss["lostSteps"]
+    assert loss["recoverySeconds"] > 0
+    assert loss["action"].startswith(f"resumed from step {loss['restoredStep']}")
 
 
 @pytest.mark.slow
@@ -167,6 +180,12 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
     assert '<span class="state bad">Failed</span>' in written
     assert "ValueError: no such file (broken.py:3)" in written
     assert written.count('data-head="Attempt">') >= 2, "both attempts"
+    losses = losses_in(folder)
+    assert [(loss["attempt"], loss["reason"]) for loss in losses] == [
+        (1, "ApplicationError"),
+        (2, "ApplicationError"),
+    ]
+    assert "ValueError: no such file (broken.py:3)" in losses[0]["message"]
 
 
 @pytest.mark.slow
