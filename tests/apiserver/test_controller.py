@@ -3,6 +3,7 @@
 import asyncio
 import base64
 
+from support.apiserver import MERGE
 from support.operators import (
     OPERATOR_NAMESPACE,
     RAY_API,
@@ -68,6 +69,34 @@ async def test_progress_is_read_with_the_token_and_shown_in_the_status(
     token = apiserver.get("v1", "Secret", token_secret(run), namespace)["data"]["token"]
     assert head.tokens == {"Bearer " + base64.b64decode(token).decode()}
     assert status()["progress"]["step"] == 10
+
+
+async def test_pods_of_a_failed_run_are_kept_by_one_operator_after_another(
+    apiserver, namespace, kuberay, head, new_operator, status
+):
+    def waiting() -> str:
+        return next(c["reason"] for c in status()["conditions"] if c["type"] == "Waiting")
+
+    failures = {"maxRestarts": 0, "keepFailedPodsSeconds": 3600}
+    async with running(await new_operator()):
+        run = apiserver.create(a_run(namespace, failures=failures))
+        await eventually(lambda: status().get("attempt") == 1)
+        assert kuberay.job("digits-1")["spec"]["ttlSecondsAfterFinished"] == 4200
+        kuberay.starts(run)
+        failure = {"kind": "Application", "message": "ValueError: no"}
+        head.document = document(state="Failed", failure=failure)
+        await eventually(lambda: status().get("phase") == "Failed")
+        kuberay.says("digits-1", "FAILED", "Failed")
+        await eventually(lambda: waiting() == "PodsKept")
+    async with running(await new_operator()) as operator:
+        await settled(operator, (namespace, "digits"))
+        assert (kuberay.jobs(), waiting()) == (["digits-1"], "PodsKept")
+        path = apiserver.path(run)
+        freed = {"spec": {"failures": {"keepFailedPodsSeconds": 0}}}
+        apiserver.request("PATCH", path, freed, MERGE)
+        await eventually(lambda: kuberay.jobs() == [])
+        kuberay.takes_the_pods_away(run)
+        await eventually(lambda: waiting() == "NothingIsMissing")
 
 
 async def test_the_final_progress_is_fetched_as_soon_as_the_job_has_ended(

@@ -597,6 +597,7 @@ ROWS: list[Row] = [
         "spec.failures.backoff",
     ),
     *in_range("spec.failures.maxAttemptsWithoutProgress", 1, 1000),
+    *in_range("spec.failures.keepFailedPodsSeconds", 0, 604800),
     *by_rule("spec.scheduling.priorityClassName", OBJECT_NAME, ["high"], ["High", "", "a..b"]),
     *by_rule(
         "spec.scheduling.priorityClassName",

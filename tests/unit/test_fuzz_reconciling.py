@@ -49,6 +49,7 @@ RUNS = st.fixed_dictionaries(
             {
                 "maxRestarts": st.sampled_from([1000, 3, 0]),
                 "maxAttemptsWithoutProgress": st.sampled_from([1000, 3]),
+                "keepFailedPodsSeconds": st.sampled_from([0, 900]),
             }
         ),
         "ttl": st.sampled_from([None, 3600, 0]),

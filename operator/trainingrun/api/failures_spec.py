@@ -80,3 +80,8 @@ class Failures(Model):
     """The wait before the next attempt. A wait that has begun stays as long as it is."""
     max_attempts_without_progress: Whole = Field(default=3, ge=1, le=1000)
     """Attempts in a row that may end without a newer checkpoint, whatever ended them."""
+    keep_failed_pods_seconds: Whole = Field(default=0, ge=0, le=604800)
+    """Seconds for which the pods of a failed attempt stay after its driver has ended. Their GPUs
+    stay in use for as long. The next attempt, suspend and ttlSecondsAfterFinished free them
+    earlier. More seconds than an attempt began with keep its pods for ten minutes longer at
+    most."""

@@ -53,6 +53,7 @@ class ConditionReason(StrEnum):
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     RANKS_WAIT = "RanksWait"
     HANG = "Hang"
+    PODS_KEPT = "PodsKept"
     DRIVER_SILENT = "DriverSilent"
     POD_TERMINATING = "PodTerminating"
     DELETION_HANGS = "DeletionHangs"
@@ -283,6 +284,12 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "step; with `Report` nothing is ended.",
             "Read the stacks with `trainingrun stacks`, and correct what one rank waits for. Call "
             "`session.allow_pause(seconds)` before what may take that long.",
+        ),
+        (
+            ConditionReason.PODS_KEPT,
+            "The pods of a failed attempt are kept, and hold what they request, because of "
+            "`failures.keepFailedPodsSeconds`. The message says until when.",
+            "Set it to 0 to free them.",
         ),
         (
             ConditionReason.DRIVER_SILENT,

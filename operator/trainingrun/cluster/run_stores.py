@@ -226,7 +226,7 @@ FIELDS: Mapping[str, Fields] = {
     "RayJob": {
         **_OBJECT,
         "metadata": _METADATA,
-        "spec": _whole("suspend"),
+        "spec": _whole("suspend", "ttlSecondsAfterFinished"),
         "status": _whole("jobStatus", "jobDeploymentStatus", "message", "reason"),
     },
     "RayCluster": {

@@ -12,7 +12,7 @@ from trainingrun_protocol.progress import RunState
 from ..api.status import Attempt, LossReason
 from ..api.v1alpha1 import KIND
 from ..rendering.platforms import RenderSettings
-from .attempts import ending, lifetime, starting
+from .attempts import ending, keeping, lifetime, starting
 from .context import ReconcileContext, UnconfirmedAbsence
 from .diagnosis import blockers, failing_actions, stuck
 from .findings import AttemptEnd, Draft, Findings, PlanBuilder
@@ -144,10 +144,15 @@ def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEn
 
 
 def _between_attempts(context: ReconcileContext, builder: PlanBuilder) -> None:
-    """No attempt runs: fail, clean up, stay suspended, wait, or begin the next attempt."""
+    """No attempt runs: fail, keep or clean up what is left, stay suspended, wait, or begin the next
+    attempt.
+    """
     builder.add(lifetime.record_queue_wait(context, builder.draft, None))
     builder.add(lifetime.deadline(context, builder.draft))
     if builder.run_failure:
+        return
+    if kept := keeping.keep_pods(context, builder.draft):
+        builder.add(kept)
         return
     if not ending.nothing_left(context):
         _clean_up(context, builder)
@@ -178,11 +183,14 @@ def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
 
 
 def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
-    """Delete what is left, and at last the run itself.
+    """Delete what is left once it is no longer to be kept, and at last the run itself.
 
     This comes only after the end was written: deleting first and crashing would leave a run that
     begins a new attempt. It is repeated until everything is gone.
     """
+    if kept := keeping.keep_pods(context, builder.draft):
+        builder.add(kept)
+        return
     _clean_up(context, builder)
     gone = ending.nothing_left(context)
     builder.add(lifetime.delete_after_ttl(context, builder.draft, gone))

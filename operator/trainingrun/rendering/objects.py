@@ -29,6 +29,9 @@ _KUBERNETES_GRACE_S = 30
 _LOST_NODE_TOLERATION_S = 30
 """How long pods stay on a node that is not ready or unreachable; Kubernetes' own default is 300."""
 
+_LEFT_TO_KUBERAY_S = 600
+"""After these seconds KubeRay frees the pods of an ended attempt, if no operator has."""
+
 _MINIMUM_OBJECT_STORE = 80 * 2**20
 """Bytes; Ray refuses to start with less than 75 MiB."""
 
@@ -52,6 +55,7 @@ def attempt(
         owner=names.owner(run),
         ray_version=settings.ray_version,
         ray_auth=settings.ray_auth,
+        ttl_seconds=_LEFT_TO_KUBERAY_S + run.spec.failures.keep_failed_pods_seconds,
         head_start=_head_start(run),
         worker_group=names.WORKER_GROUP,
         worker_pods=run.spec.worker_pods,
