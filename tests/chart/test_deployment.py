@@ -112,6 +112,8 @@ def test_values_arrive_as_settings(render, read):
             'kuberayNamespaces=["ray-system"]',
             'training.rayAuth="disabled"',
             'training.metricsFrom=[{"podSelector": {"matchLabels": {"app": "prometheus"}}}]',
+            'prices.currency="EUR"',
+            'prices.nodes=[{"labels": {"a/b": "c"}, "perHour": 2.5, "onDemandPerHour": 5}]',
         )
     )
     arrived = read(found)
@@ -121,6 +123,9 @@ def test_values_arrive_as_settings(render, read):
     assert arrived.render.ray_auth == "disabled"
     assert arrived.render.metrics_from == ({"podSelector": {"matchLabels": {"app": "prometheus"}}},)
     assert arrived.reconcile.poll_s == 0.5
+    assert arrived.reconcile.currency == "EUR"
+    (price,) = arrived.reconcile.prices
+    assert (price.labels, price.per_hour, price.on_demand_per_hour) == ({"a/b": "c"}, 2.5, 5)
     changed = dataclasses.replace(
         settings.OperatorSettings(),
         namespaces=("team-a", "team-b"),

@@ -56,6 +56,13 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
             'training.metricsFrom=[{"app": "prometheus"}]', "/training/metricsFrom/0", id="no peer"
         ),
         pytest.param("training.metricsFrom=[{}]", "/training/metricsFrom/0", id="an empty peer"),
+        pytest.param('prices.nodes=[{"perHour": 1}]', "/prices/nodes/0.*labels", id="any node"),
+        pytest.param(
+            'prices.nodes=[{"labels": {"a": "b"}, "perHour": -1}]',
+            "/prices/nodes/0/perHour",
+            id="negative price",
+        ),
+        pytest.param('prices.currency="dollars"', "/prices/currency", id="no currency"),
         pytest.param("replicas=0", "/replicas.*1", id="no replica"),
         pytest.param(
             "serviceAccount.create=false",

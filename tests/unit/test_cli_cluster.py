@@ -201,6 +201,14 @@ def test_what_suspend_and_resume_would_not_change_is_said_and_left(
     assert errors.startswith(f"TrainingRun digits in namespace team-a {sentence}")
 
 
+def test_resume_says_that_a_budget_keeps_the_run_suspended(server: Server) -> None:
+    found = {"type": "Suspended", "status": "True", "reason": "BudgetSpent"}
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Suspended", conditions=[found]))]
+    code, _, errors = call("resume", "digits")
+    assert (code, server.applied) == (1, [])
+    assert errors.endswith("is suspended by its budget; raise spec.budget.amount to continue\n")
+
+
 def test_delete_says_where_the_checkpoints_are_kept(server: Server) -> None:
     run = {**a_run("Running"), "spec": {"storage": {"uri": "s3://runs/ml/"}}}
     run["metadata"] = {**run["metadata"], "uid": "feedbeef-0000"}

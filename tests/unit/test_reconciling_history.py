@@ -127,6 +127,22 @@ def test_a_run_that_fails_says_so_of_its_last_loss() -> None:
     assert (entry.lost_steps, entry.lost_seconds) == (None, None)
 
 
+def test_in_a_sweep_the_cost_of_a_loss_is_not_known(training: Observed) -> None:
+    dead = replace(training, pods=(HEAD, a_pod("worker-1", exit_code=137), TWO))
+    restored = {"number": 2, "kind": "Restored", "time": unix(80), "message": "trial 3: resumed"}
+    sweep = a_progress(records=[BEGUN, restored], step=20, step_time=unix(90))
+    (entry,) = history(replace(then(dead, 66), progress=sweep), 92)
+    assert (entry.lost_steps, entry.lost_seconds) == (None, None)
+    assert entry.action == "trial 3: resumed, in attempt 1"
+
+
+def test_numbers_go_on_where_the_bookkeeping_was_lost(training: Observed) -> None:
+    dead = replace(training, pods=(HEAD, a_pod("worker-1", exit_code=137), TWO))
+    status = then(dead, 66).run.status.model_copy(update={"seen": {"fencingToken": "no number"}})
+    lost = replace(dead, run=dead.run.model_copy(update={"status": status}))
+    assert [entry.number for entry in history(lost, 68)] == [1, 2]
+
+
 def test_the_newest_losses_are_kept(training: Observed) -> None:
     reported = [
         a_record(n, "WorkerLost", 61, 10, pod=f"gone-{n}", message="it died") for n in range(2, 92)

@@ -276,9 +276,16 @@ def _set_suspend(kube: "Kube", name: str, wanted: bool) -> None:
             "a run from its checkpoint"
         )
     if run["spec"].get("suspend", False) is wanted:
-        said = "asked to suspend already" if wanted else "not suspended"
+        said = "asked to suspend already" if wanted else _why_not_resumed(run)
         raise CliError(f"TrainingRun {name} in namespace {kube.namespace} is {said}")
     kube.set_suspend(name, wanted)
+
+
+def _why_not_resumed(run: dict[str, Any]) -> str:
+    for condition in (run.get("status") or {}).get("conditions") or []:
+        if condition["type"] == "Suspended" and condition["reason"] == "BudgetSpent":
+            return "suspended by its budget; raise spec.budget.amount to continue"
+    return "not suspended"
 
 
 def delete(name: Name, namespace: Namespace = None, context: Context = None) -> None:

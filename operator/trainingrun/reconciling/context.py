@@ -151,12 +151,15 @@ class ReconcileContext:
         return not self.unknown(*OWNED_KINDS)
 
     @cached_property
+    def written(self) -> Bookkeeping:
+        """The bookkeeping as it was last written."""
+        return Bookkeeping.read(self.run.status.seen)
+
+    @cached_property
     def budget_is_spent(self) -> bool:
         """Whether the run had cost spec.budget.amount when its status was last written."""
         budget = self.run.spec.budget
-        if budget is None:
-            return False
-        return Bookkeeping.read(self.run.status.seen).meter.spent >= budget.amount
+        return budget is not None and self.written.meter.spent >= budget.amount
 
     @property
     def suspends(self) -> bool:

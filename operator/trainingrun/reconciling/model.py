@@ -241,9 +241,9 @@ class NodePrice(Model):
 
     labels: dict[str, str] = Field(min_length=1)
     """All of these, such as node.kubernetes.io/instance-type: p5.48xlarge."""
-    per_hour: float = Field(ge=0, allow_inf_nan=False)
+    per_hour: float = Field(ge=0, le=1e9, allow_inf_nan=False)
     """Price of one such node for an hour."""
-    on_demand_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    on_demand_per_hour: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
     """Of spot nodes: what the same node costs as an on-demand one. Default: not known."""
 
     def applies_to(self, labels: Mapping[str, str]) -> bool:

@@ -43,7 +43,8 @@ class History:
         self._entries: dict[int, Loss | dict[str, Any]] = {
             loss.number: loss for loss in draft.status.disruptions.history
         }
-        self._losses = draft.bookkeeping.losses
+        # The bookkeeping may be lost, and the entries not.
+        self._losses = max(draft.bookkeeping.losses, *self._entries, 0)
         self._first: int | None = None
         self._changed = False
 
@@ -100,7 +101,7 @@ class History:
         if not self._changed:
             return {}
         # Of what was written: this reconcile may have read of steps after the loss.
-        step = self._context.run.status.seen.get("lastStep", 0)
+        step = self._context.written.last_step
         attempt = self._draft.status.attempt
         return {
             "history": [
@@ -115,12 +116,12 @@ class History:
         """Fields of the bookkeeping to change."""
         changes: dict[str, Any] = {"losses": self._losses} if self._changed else {}
         if self._first is not None and self._draft.bookkeeping.interruption is None:
-            seen = self._context.run.status.seen
+            written = self._context.written
             changes["interruption"] = Interruption(
                 first=self._first,
-                fencing_token=seen.get("fencingToken", 0),
-                record=seen.get("records", 0),
-                step=seen.get("lastStep", 0),
+                fencing_token=written.fencing_token,
+                record=written.records,
+                step=written.last_step,
                 lost_seconds=lost_seconds(self._context.run.status.goodput),
             )
         return changes
@@ -162,11 +163,12 @@ def settle(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
         elif record.kind in _LOST:
             at = max(at, record.step)
     seconds = lost_seconds(draft.status.goodput) - open_losses.lost_seconds
+    is_sweep = any(record.step is None for record in restored)  # whose trials have steps each
     return _settled(
         draft,
-        step=step,
-        lost_steps=again,
-        lost_seconds=round(max(seconds, 0.0), 1) if open_losses.step else None,
+        step=None if is_sweep else step,
+        lost_steps=None if is_sweep else again,
+        lost_seconds=round(max(seconds, 0.0), 1) if open_losses.step and not is_sweep else None,
         action=f"{restored[-1].message}, in attempt {attempt}",
     )
 
