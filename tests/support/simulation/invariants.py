@@ -203,6 +203,10 @@ def _adds_up(after: dict[str, Any]) -> None:
         total = goodput["productiveSeconds"] + sum(goodput["lostSeconds"].values())
         assert abs(total - goodput["seconds"]) < 0.01, goodput
         assert min(goodput["productiveSeconds"], *goodput["lostSeconds"].values()) >= 0, goodput
+    cost = after.get("cost")
+    if cost is not None:
+        assert abs(sum(cost["seconds"].values()) - cost["totalSeconds"]) < 0.01, cost
+        assert min(cost["seconds"].values()) >= 0, cost
 
 
 def _small(after: dict[str, Any]) -> None:
