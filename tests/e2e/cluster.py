@@ -80,8 +80,13 @@ class TestCluster:
         """Turn a machine off: nothing on it gets a signal."""
         run("docker", "kill", node)
 
+    def pause_node(self, node: str) -> None:
+        """Stop every process on a machine: it answers nothing, and its connections stay open."""
+        run("docker", "pause", node)
+
     def start_node(self, node: str) -> None:
-        """Start a machine that was killed, and wait until it is fit for pods."""
+        """Start a machine that was killed or paused, and wait until it is fit for pods."""
+        run("docker", "unpause", node, check=False)
         if not self.is_up(node):
             run("docker", "start", node)
         wait_for(

@@ -216,19 +216,25 @@ def is_true(conditions: Mapping[str, dict[str, Any]], condition: str) -> bool:
     return conditions.get(condition, {}).get("status") == "True"
 
 
-KILL_TRAINER = r"""
+SIGNAL_TRAINER = r"""
 for entry in /proc/[0-9]*; do
   read -r -d '' title 2>/dev/null < "$entry/cmdline"
   case ${title%% *} in
-    ray::*TrainWorker*) kill -9 "${entry#/proc/}" && killed=yes ;;
+    ray::*TrainWorker*) kill -SIGNAL "${entry#/proc/}" && killed=yes ;;
   esac
 done
 [ -n "$killed" ]
 """
-"""Ends Ray Train's worker process in its container; it has no ps. It starts no process: a few dozen
-would use up the container's share of the CPUs, and the worker would stand still before it ends."""
+"""Signals Ray Train's worker process in its container; it has no ps. It starts no process: a few
+dozen would use up the container's share of the CPUs, and the worker would stand still before it
+ends."""
 
 
 def kill_trainer(kubectl: Kubectl, pod: str) -> None:
     """`kill -9` of the process that trains, inside its container: the pod itself stays."""
-    kubectl.execute(pod, "ray-worker", ["bash", "-c", KILL_TRAINER])
+    signal_trainer(kubectl, pod, "KILL")
+
+
+def signal_trainer(kubectl: Kubectl, pod: str, signal: str) -> None:
+    """Send a signal, such as STOP, to the process that trains."""
+    kubectl.execute(pod, "ray-worker", ["bash", "-c", SIGNAL_TRAINER.replace("SIGNAL", signal)])

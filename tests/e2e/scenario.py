@@ -23,6 +23,16 @@ SINCE_CHECKPOINT = int(2 * CHECKPOINT_SECONDS / STEP_SECONDS)
 """Steps that a crash may cost: one interval, and another one while its checkpoint is uploaded."""
 
 
+ONE_WORKER_PER_NODE = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "nodeTaintsPolicy": "Honor",
+    "labelSelector": {"matchLabels": {"trainingrun.dev/role": "worker"}},
+}
+"""One is left to save the last step; on the nodes that are left they share one."""
+
+
 @dataclass
 class Scenario:
     """A run that is disturbed, and what is measured of it."""

@@ -9,8 +9,9 @@ import time
 from e2e.cluster import SYSTEM
 from e2e.kube import wait_for
 from e2e.report import Row, gaps_in_numbers, seconds_without_training, steps_lost
-from e2e.runs import TOTAL_STEPS, kill_trainer
+from e2e.runs import TOTAL_STEPS, kill_trainer, signal_trainer
 from e2e.scenario import (
+    ONE_WORKER_PER_NODE,
     PATIENCE,
     SINCE_CHECKPOINT,
     TO_FIRST_STEP,
@@ -80,6 +81,24 @@ def test_training_process_killed(scenario: Scenario):
     assert status["disruptions"]["workerFailures"] == 1
 
 
+def test_training_process_stopped(scenario: Scenario):
+    run = scenario.run
+    scenario.spec["failures"] = {"hang": {"afterSeconds": 20}}
+    scenario.start_and_reach(WELL_UNDER_WAY)
+    since = scenario.disturb(signal_trainer, run.kubectl, run.trainer(), "STOP")
+    status = run.succeed()
+
+    pause = seconds_without_training(run.steps(), since)
+    scenario.went_on(pause, "(c) training process stopped", target=35, lost_at_most=0)
+    assert status["attempt"] == 1
+    losses = {name: found for name, found in status["disruptions"].items() if name != "history"}
+    assert losses == {"hangs": 1}
+    assert [rank["where"].startswith("stopped in ") for rank in status["hang"]["ranks"]] == [
+        rank.get("hangs", False) for rank in status["hang"]["ranks"]
+    ]
+    assert status["hang"]["stacks"].startswith(f"s3://runs/e2e/{run.folder()}/stacks/1/")
+
+
 def test_head_force_deleted(scenario: Scenario):
     run = scenario.run
     scenario.start_and_reach(WELL_UNDER_WAY)
@@ -126,16 +145,6 @@ def test_suspended_and_resumed(scenario: Scenario):
 
     pause = next(step.time for step in run.steps() if step.time > resumed) - resumed
     scenario.went_on(pause, "(g) suspended, resumed", target=TO_FIRST_STEP, lost_at_most=0)
-
-
-ONE_WORKER_PER_NODE = {
-    "maxSkew": 1,
-    "topologyKey": "kubernetes.io/hostname",
-    "whenUnsatisfiable": "DoNotSchedule",
-    "nodeTaintsPolicy": "Honor",
-    "labelSelector": {"matchLabels": {"trainingrun.dev/role": "worker"}},
-}
-"""One is left to save the last step; on the nodes that are left they share one."""
 
 
 def test_spot_node_killed(scenario: Scenario):

@@ -4,11 +4,15 @@ import os
 import signal
 from pathlib import Path
 
-from support.local_runs import Run
+import pytest
+
+from support.local_runs import Run, two_workers
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import ContractHang
 from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.store import kept_stacks
+
+PACE = {"steps": 120, "step_seconds": 0.1}
 
 
 def hanging_run(ray: LocalRay, folder: Path, function: str, config: dict[str, object]) -> Run:
@@ -19,8 +23,7 @@ def hanging_run(ray: LocalRay, folder: Path, function: str, config: dict[str, ob
 
 def test_a_stopped_rank_is_replaced_and_no_step_is_lost(ray: LocalRay, tmp_path: Path) -> None:
     function = "trainingrun_runtime.examples.linear:train"
-    config = {"steps": 120, "step_seconds": 0.1}
-    run = hanging_run(ray, tmp_path, function, config)
+    run = hanging_run(ray, tmp_path, function, PACE)
     run.start()
     run.wait_until(lambda progress: progress.step > 20)
     os.kill(run.training_process(), signal.SIGSTOP)
@@ -37,3 +40,75 @@ def test_a_stopped_rank_is_replaced_and_no_step_is_lost(ray: LocalRay, tmp_path:
     assert hang.stacks == run.bucket.uri(kept.folder)
     texts = {rank: run.bucket.get(key) or b"" for rank, key in kept.ranks.items()}
     assert all(b"training_function.py" in text for text in texts.values())
+
+
+@pytest.mark.slow
+def test_loops_locks_and_stops_each_cost_no_step_and_change_no_weight(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    whole = Run(ray, tmp_path / "whole", "trainingrun_runtime.examples.linear:train", PACE)
+    assert whole.drive() == 0, whole.log()
+    markers = tmp_path / "markers"
+    markers.mkdir()
+    config = {**PACE, "markers": str(markers)}
+    run = hanging_run(ray, tmp_path, "support.hangs_once:train", config)
+    run.start()
+    run.wait_until(lambda progress: progress.step > 20)
+    os.kill(run.training_process(), signal.SIGSTOP)
+    assert run.wait() == 0, run.log()
+    progress = run.progress()
+    hangs = [one.message for one in progress.records if one.kind is RecordKind.HANG]
+    assert len(hangs) == 3, hangs
+    assert "has been stopped in" in hangs[0]
+    assert "rank 1 has been in loop (hangs_once.py:" in hangs[1]
+    assert "rank 0 has been in lock (hangs_once.py:" in hangs[2]
+    lost = {one.kind for one in progress.records} - {RecordKind.RESTORED, RecordKind.HANG}
+    assert not lost
+    assert progress.seconds.lost_work == 0
+    assert run.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
+
+
+@pytest.mark.slow
+def test_a_hang_that_is_only_reported_ends_nothing(ray: LocalRay, tmp_path: Path) -> None:
+    run = hanging_run(ray, tmp_path, "trainingrun_runtime.examples.linear:train", PACE)
+    hang = run.contract.hang.model_copy(update={"action": "Report"})
+    run.contract = run.contract.model_copy(update={"hang": hang})
+    run.start()
+    run.wait_until(lambda progress: progress.step > 20)
+    stopped = run.training_process()
+    os.kill(stopped, signal.SIGSTOP)
+    found = run.wait_until(lambda progress: progress.hang is not None)
+    assert found.hang is not None
+    assert found.hang.under_way
+    os.kill(stopped, signal.SIGCONT)
+    assert run.wait() == 0, run.log()
+    progress = run.progress()
+    assert [one.kind for one in progress.records] == [RecordKind.RESTORED]
+    assert progress.hang is not None
+    assert not progress.hang.under_way
+
+
+@pytest.mark.slow
+def test_what_ray_s_detector_of_nccl_finds_is_a_hang(tmp_path: Path) -> None:
+    """With a stand-in for `ncclras`, which needs GPUs."""
+    programs, hangs = Path(__file__).parents[1] / "support", tmp_path / "hangs"
+    hangs.touch()
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    with two_workers(tmp_path / "ray", PATH=path, NCCL_HANGS=str(hangs)) as ray:
+        run = Run(ray, tmp_path, "trainingrun_runtime.examples.linear:train", PACE)
+        run.start(
+            RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR="1",
+            RAY_TRAIN_NCCL_RAS_ACTION="fail",
+            RAY_TRAIN_NCCL_RAS_MIN_POLL_INTERVAL_S="1",
+            RAY_TRAIN_NCCL_RAS_CONFIRM_DURATION_S="3",
+        )
+        kinds = {RecordKind.HANG}
+        run.wait_until(lambda progress: kinds & {one.kind for one in progress.records})
+        hangs.unlink()
+        assert run.wait() == 0, run.log()
+        progress = run.progress()
+    (found,) = [one for one in progress.records if one.kind is RecordKind.HANG]
+    assert found.message.startswith("NCCL hangs: 1 of 1 communicators have a collective mismatch")
+    kept = {Path(one.key).name for one in run.bucket.list() if "/hang_detector/" in one.key}
+    assert {"rank_0.log", "rank_1.log"} <= kept
+    assert any(name.startswith("ncclras_") for name in kept)

@@ -382,6 +382,24 @@ def test_a_users_variable_wins_over_the_tuning():
     assert found == env
 
 
+def test_ray_s_detector_of_hangs_is_used_on_nvidia_gpus():
+    def variables(**spec: Any) -> dict[str, Any]:
+        env = head(**spec)["containers"][0]["env"]
+        return {one["name"]: one.get("value") for one in env if "NCCL" in one["name"]}
+
+    assert variables() == {}
+    assert variables(workers={"accelerator": {"kind": "amd"}}) == {}
+    gpus = {"accelerator": {"kind": "nvidia"}}
+    assert variables(workers=gpus) == {
+        "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "1",
+        "RAY_TRAIN_NCCL_RAS_ACTION": "fail",
+        "RAY_TRAIN_NCCL_RAS_CONFIRM_DURATION_S": "300",
+    }
+    found = variables(workers=gpus, failures={"hang": {"afterSeconds": 60, "action": "Report"}})
+    assert found["RAY_TRAIN_NCCL_RAS_ACTION"] == "observe"
+    assert found["RAY_TRAIN_NCCL_RAS_CONFIRM_DURATION_S"] == "60"
+
+
 def test_shared_memory_is_a_quarter_of_memory_unless_said():
     def size(**resources: str) -> str:
         volume = worker(resources=resources)["volumes"][0]

@@ -11,6 +11,7 @@ from contextlib import closing
 from http.client import HTTPConnection
 
 import pytest
+import ray.train
 from ray.exceptions import ActorDiedError, RayActorError
 from ray.train import ControllerError, PreemptionError, WorkerGroupError
 from ray.train.v2.api.preemption import PreemptionInfo
@@ -308,3 +309,8 @@ def test_a_lost_peer_that_says_what_to_do_is_remedied():
     error = RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:94, unhandled system error")
     assert classify(WorkerGroupError("failed", {0: PeerLost(explained(error))})).remedied
     assert not classify(WorkerGroupError("failed", {0: PEER})).remedied
+
+
+def test_what_ray_s_detector_of_nccl_raises_is_a_hang():
+    found = classify(ray.train.NCCLHangError("1 of 2 communicators\nTo debug:", {}))
+    assert (found.cause, found.message) == (FailureCause.HANG, "NCCL hangs: 1 of 2 communicators")

@@ -33,6 +33,9 @@ SHORTEST_HANG_S = 10
 LONGEST_HANG_S = 86400
 """Bounds of failures.hang.afterSeconds."""
 
+SHORTEST_AUTO_S = 300
+"""Least seconds of `afterSeconds: auto`."""
+
 
 class Hang(Model):
     """What counts as a hang, and what follows."""

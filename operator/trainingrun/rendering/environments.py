@@ -5,6 +5,7 @@ from typing import Any
 
 from trainingrun_protocol.contract import CONFIG_ENV, CONTRACT_ENV, identity
 
+from ..api.failures_spec import SHORTEST_AUTO_S
 from ..api.v1alpha1 import TrainingRun
 from .contracts import contract
 from .platforms import RenderSettings
@@ -40,7 +41,22 @@ def head(run: TrainingRun, number: int, settings: RenderSettings) -> list[dict[s
         {"name": CONTRACT_ENV, "value": literal(document)},
         {"name": CONFIG_ENV, "value": literal(json.dumps(run.spec.training.config))},
     ]
-    return _together(own, _common(run, number, settings), _users(run))
+    return _together(own, _plain(_nccl(run)), _common(run, number, settings), _users(run))
+
+
+def _nccl(run: TrainingRun) -> dict[str, str]:
+    """Has Ray ask NCCL itself for hangs, where the ranks may use it and the image has `ncclras`."""
+    accelerator, hang = run.spec.workers.accelerator, run.spec.failures.hang
+    if accelerator is None or accelerator.kind != "nvidia":
+        return {}
+    after = hang.after_seconds
+    return {
+        "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "1",
+        "RAY_TRAIN_NCCL_RAS_ACTION": "fail" if hang.action == "Restart" else "observe",
+        "RAY_TRAIN_NCCL_RAS_CONFIRM_DURATION_S": str(
+            after if isinstance(after, int) else SHORTEST_AUTO_S
+        ),
+    }
 
 
 def worker(run: TrainingRun, number: int, settings: RenderSettings) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Literal
 
+import ray.train
 from ray.exceptions import RayActorError
 from ray.train import ControllerError, PreemptionError, TrainingFailedError, WorkerGroupError
 
@@ -134,6 +135,8 @@ _COLLECTIVES = "torch.distributed."
 """The package by which ranks send each other something."""
 _LOST = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
 """Of ranks that do not answer: their process has ended, or was stopped."""
+_NCCL_HANG: type[Exception] | tuple[()] = getattr(ray.train, "NCCLHangError", ())
+"""What Ray's detector raises, from Ray 2.60 on."""
 _OF_TREES = re.compile(
     r"src[/\\]collective[/\\]|another worker|socket (recv|send) error|by peer", re.IGNORECASE
 )
@@ -198,6 +201,8 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error.controller_failure))
     if not isinstance(error, WorkerGroupError):
         return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
+    if isinstance(error, _NCCL_HANG):
+        return ClassifiedFailure(FailureCause.HANG, f"NCCL hangs: {first_line(error)}")
     failures: Mapping[int, Exception] = error.worker_failures
     lost = {rank: reason for rank, reason in failures.items() if isinstance(reason, _LOST)}
     for kind, cause in ((Suspended, FailureCause.SUSPENDED), (Preempted, FailureCause.PREEMPTED)):

@@ -16,6 +16,9 @@ Best = tuple[str, Literal["min", "max"]]
 """A metric's name, and whether its smallest or largest value is the best."""
 
 
+_HANGS = "/hang_detector"
+
+
 class NothingIntact(Exception):
     """No checkpoint is intact. The text is one sentence for the user."""
 
@@ -197,7 +200,12 @@ def _orphans(
     Checkpoints are in `checkpoints/<attempt>-<fencing token>/<checkpoint>/…`.
     """
     found: set[str] = set()
-    for entry in bucket.list(CHECKPOINTS):
+    entries = bucket.list(CHECKPOINTS)
+    # What Ray's detector of hangs has written beside the checkpoints.
+    kept = kept | {
+        f"{one.key.partition(_HANGS)[0]}{_HANGS}" for one in entries if _HANGS in one.key
+    }
+    for entry in entries:
         parts = entry.key.split("/")
         token = parts[1].rpartition("-")[2]
         if not token.isdigit() or int(token) >= current_token or int(token) in kept_tokens:
