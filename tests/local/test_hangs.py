@@ -8,7 +8,7 @@ import pytest
 
 from support.local_runs import Run, two_workers
 from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_protocol.contract import ContractHang
+from trainingrun_protocol.contract import STACKS_REQUEST_FILE, ContractHang
 from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.store import kept_stacks
 
@@ -26,6 +26,10 @@ def test_a_stopped_rank_is_replaced_and_no_step_is_lost(ray: LocalRay, tmp_path:
     run = hanging_run(ray, tmp_path, function, PACE)
     run.start()
     run.wait_until(lambda progress: progress.step > 20)
+    (run.state / STACKS_REQUEST_FILE).touch()  # as `trainingrun stacks --now` does
+    run.wait_until(lambda _: not (run.state / STACKS_REQUEST_FILE).exists())
+    (asked,) = kept_stacks.kept(run.bucket)
+    assert list(asked.ranks) == [0, 1]
     os.kill(run.training_process(), signal.SIGSTOP)
     assert run.wait() == 0, run.log()
     progress = run.progress()
@@ -36,7 +40,7 @@ def test_a_stopped_rank_is_replaced_and_no_step_is_lost(ray: LocalRay, tmp_path:
     assert hang is not None
     assert not hang.under_way
     assert [one.where.startswith("stopped in ") for one in hang.ranks if one.hangs] == [True]
-    (kept,) = kept_stacks.kept(run.bucket)
+    _, kept = kept_stacks.kept(run.bucket)
     assert hang.stacks == run.bucket.uri(kept.folder)
     texts = {rank: run.bucket.get(key) or b"" for rank, key in kept.ranks.items()}
     assert all(b"training_function.py" in text for text in texts.values())

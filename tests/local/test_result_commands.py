@@ -2,6 +2,8 @@
 
 import csv
 import io
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from support.cli_server import RUNS, Server, call, running_server
 from support.s3 import S3Server
 from support.sweeps import a_trial, note
 from trainingrun.cli.main import app
+from trainingrun.reconciling.bookkeeping import Bookkeeping
+from trainingrun_protocol.contract import STACKS_REQUEST_FILE, STATE_DIRECTORY_ENV
 from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime.coordinator.inbox import Inbox
 from trainingrun_runtime.store import kept_stacks, manifest, run_result
@@ -332,3 +336,50 @@ def test_the_oldest_of_too_many_stacks_are_deleted(run: StoredRun) -> None:
     found = kept_stacks.kept(run.bucket)
     assert len(found) == kept_stacks.MOST_KEPT
     assert found[-1].time == at
+
+
+KUBECTL = """#!/bin/sh
+[ "$1 $2 $3 $4 $5" = "--namespace=team-a exec digits-1-head --container=ray-head --" ] || exit 9
+shift 5
+exec "$@"
+"""
+"""A stand-in for kubectl: no kubelet runs here, so what would run in the head's pod runs here."""
+
+
+def test_stacks_are_taken_now_where_the_driver_answers(
+    run: StoredRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl, state = tmp_path / "kubectl", tmp_path / "state"
+    state.mkdir()
+    kubectl.write_text(KUBECTL)
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv(STATE_DIRECTORY_ENV, str(state))
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "x", "uid": "c1"}
+    head = {
+        "metadata": {"name": "digits-1-head", "ownerReferences": [{**owner, "controller": True}]}
+    }
+    run.server.answers["/api/v1/namespaces/team-a/pods"] = [(200, {"items": [head]})]
+    found = run.server.answers[f"{RUNS}/digits"][0][1]
+    found["status"]["seen"] = Bookkeeping(ray_cluster="c1").to_dict()
+
+    def drive() -> None:
+        request = state / STACKS_REQUEST_FILE
+        while not request.exists():
+            ended.wait(0.01)
+        folder = kept_stacks.folder_of(1, kept_stacks.moment(1_000_000_000))
+        kept_stacks.write(run.bucket, folder, {0: "in all_reduce (train.py:88)"})
+        request.unlink()
+
+    ended = threading.Event()
+    driver = threading.Thread(target=drive, daemon=True)
+    driver.start()
+    _, printed, _ = call("stacks", "digits", "--now")
+    driver.join()
+    assert printed == "--- rank 0: in all_reduce (train.py:88)\n\n"
+    found["spec"]["sweep"] = {"metric": "loss"}
+    code, _, said = call("stacks", "digits", "--now", "--trial", "1")
+    assert (code, "for no sweep" in said or "no trial" in said) == (1, True), said
+    del found["spec"]["sweep"]
+    kubectl.write_text("#!/bin/sh\necho 'Error from server (Forbidden): pods/exec' >&2; exit 1")
+    assert "cannot be asked: Error from server (Forbidden)" in call("stacks", "digits", "--now")[2]

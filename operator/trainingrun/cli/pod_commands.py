@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainingrun_protocol.contract import (
+    STACKS_REQUEST_FILE,
+    STATE_DIRECTORY,
+    STATE_DIRECTORY_ENV,
+)
+
 from ..local.terminal_text import counted, plain
 from ..rendering import names
 from . import views
@@ -23,6 +29,22 @@ if TYPE_CHECKING:
 
 _DASHBOARD_PORT = 8265
 _SHELL = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh"]
+
+_REQUEST_STACKS = f"""
+wanted=${{{STATE_DIRECTORY_ENV}:-{STATE_DIRECTORY}}}/{STACKS_REQUEST_FILE}
+touch "$wanted" || exit 1
+tries=0
+while [ -e "$wanted" ]; do
+  tries=$((tries + 1))
+  if [ $tries -gt 300 ]; then
+    rm -f "$wanted"
+    echo "no driver answers within a minute; try again when it trains" >&2
+    exit 1
+  fi
+  sleep 0.2
+done
+"""
+"""Asks for the stacks, in the head's pod."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -131,6 +153,27 @@ def shell(
     words = ["exec", "-it" if terminal else "-i", pod, f"--container={container}", "--"]
     # kubectl takes the place of this process: signals, the terminal's size, the exit code.
     os.execv(kubectl[0], [*kubectl, *words, *(command or _SHELL)])  # noqa: S606 - as the user
+
+
+def request_stacks(kube: "Kube", run: dict[str, Any], context: str | None) -> None:
+    """Have the driver keep the stacks of all ranks, and wait until it has.
+
+    Raises:
+        CliError: It does not, or may not be asked.
+    """
+    pod = str(kube.head(run)["metadata"]["name"])
+    words = ["exec", pod, f"--container={names.HEAD_CONTAINER}", "--", "sh", "-c", _REQUEST_STACKS]
+    done = subprocess.run(
+        [*_kubectl(kube, context), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise CliError(f"the driver in pod {pod} cannot be asked: {plain(lines[0])}")
 
 
 def _pod_of(kube: "Kube", run: dict[str, Any], rank: int) -> str:

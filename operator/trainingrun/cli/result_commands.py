@@ -5,7 +5,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ import typer
 from ..local.folder import root_of
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
 from ..rendering import names
-from . import views
+from . import pod_commands, views
 from .common import (
     ENDED,
     CliError,
@@ -67,6 +67,8 @@ class Place:
     """Checkpoints from which other runs of the namespace begin: their folder and step."""
     run: Mapping[str, Any] | None = None
     """The TrainingRun, of a run in the cluster."""
+    request_stacks: Callable[[], None] | None = None
+    """Has the stacks of all ranks kept now; none: it is no run of a cluster, or a sweep."""
 
 
 def in_cluster(
@@ -182,7 +184,12 @@ def place_of(
         if local or folder is not None:
             return Place(str(root_of(name, folder)), name=name, trial=trial)
         kube = connect(context, namespace)
-        return in_cluster(kube.run(name), kube.runs(everywhere=False), endpoint, trial)
+        run = kube.run(name)
+        found = in_cluster(run, kube.runs(everywhere=False), endpoint, trial)
+        if run["spec"].get("sweep"):
+            return found
+        request = functools.partial(pod_commands.request_stacks, kube, run, context)
+        return replace(found, request_stacks=request)
 
 
 def _of_place(command: Callable[..., None]) -> Callable[..., None]:
@@ -251,12 +258,21 @@ def stacks(
         typer.Option(help="When, as --list shows it.", show_default="the latest ones"),
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="Show which stacks were kept.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Have them kept now, and print them.")] = False,
 ) -> None:
-    """Print where each rank stood when the training hung: the stacks that were kept."""
+    """Print where each rank stood when the training hung, or with --now where it stands."""
     with opened(place) as bucket:
         from trainingrun_runtime.store import kept_stacks
 
         found = kept_stacks.kept(bucket)
+        if now:
+            if place.request_stacks is None:
+                raise CliError("--now is for a run of a cluster, and for no sweep; leave it out")
+            before = len(found)
+            place.request_stacks()
+            found = kept_stacks.kept(bucket)
+            if len(found) == before < kept_stacks.MOST_KEPT:
+                raise CliError("no rank trains now, or the bucket did not take the stacks")
         if not found:
             raise CliError(f"{bucket.root} has no stacks: they are kept when the training hangs")
         if show:

@@ -35,6 +35,8 @@ ENDS_S = 10.0
 """Seconds in which Ray notices that a process was ended."""
 WRITE_S = 120.0
 """Seconds for which stacks wait for a store that does not answer."""
+REQUEST_S = 10.0
+"""The same, for stacks that somebody has asked for."""
 
 
 class HangWatch:
@@ -49,6 +51,7 @@ class HangWatch:
     def __init__(self, coordinator: Any, contract: RunContract, bucket: Bucket) -> None:
         self._coordinator, self._bucket = coordinator, bucket
         self._attempt, self._settings = contract.attempt, contract.hang
+        self._answers_requests = contract.trial is None  # the trials of a sweep share the head
         self._attendants: dict[str, Any] = {}  # by Ray node
         self._handled: int | None = None  # the group whose hang was found
         self._ended: tuple[float, dict[int, Member]] | None = None
@@ -65,9 +68,11 @@ class HangWatch:
     def _look(self) -> None:
         silence: Silence | None = ray.get(self._coordinator.silence.remote(), timeout=CALL_S)
         request = state_directory() / STACKS_REQUEST_FILE
-        if request.exists():
-            self._keep_on_request()
-            request.unlink(missing_ok=True)
+        if self._answers_requests and request.exists():
+            try:
+                self._keep_on_request()
+            finally:
+                request.unlink(missing_ok=True)
         if silence is None or silence.seconds < silence.limit_s - READY_S:
             self._dismiss()
             self._handled = self._ended = None
@@ -103,8 +108,8 @@ class HangWatch:
         """Somebody wants to see the stacks now."""
         members = self._members()
         self._attend(members)
-        found = self._stacks(members)
-        self._write(kept_stacks.folder_of(self._attempt, kept_stacks.moment(time.time())), found)
+        found, at = self._stacks(members), kept_stacks.moment(time.time())
+        self._write(kept_stacks.folder_of(self._attempt, at), found, REQUEST_S)
 
     def _found(self, silence: Silence, members: dict[int, Member]) -> None:
         found = self._stacks(members)
@@ -159,7 +164,9 @@ class HangWatch:
         self._coordinator.stuck.remote(tuple(pods))
         self._ended = None
 
-    def _write(self, folder: str, found: Mapping[int, RankStack | None]) -> None:
+    def _write(
+        self, folder: str, found: Mapping[int, RankStack | None], limit_s: float = WRITE_S
+    ) -> None:
         texts = {
             rank: f"{verdict.where(stack)}\n\n{stack.text if stack else ''}"
             for rank, stack in found.items()
@@ -170,7 +177,7 @@ class HangWatch:
                 kept_stacks.write(self._bucket, folder, texts)
                 return
             except StorageError as error:
-                if time.monotonic() - began > WRITE_S:
+                if time.monotonic() - began > limit_s:
                     log.warning("the stacks were not kept: %s", error)
                     return
                 time.sleep(1.0)

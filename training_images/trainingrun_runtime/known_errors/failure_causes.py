@@ -202,7 +202,9 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
     if not isinstance(error, WorkerGroupError):
         return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
     if isinstance(error, _NCCL_HANG):
-        return ClassifiedFailure(FailureCause.HANG, f"NCCL hangs: {first_line(error)}")
+        # The first line of its text is that of every error of a worker group.
+        said = text_of(error).partition("\n")[2].partition("\n")[0][:500]
+        return ClassifiedFailure(FailureCause.HANG, f"NCCL hangs: {said or first_line(error)}")
     failures: Mapping[int, Exception] = error.worker_failures
     lost = {rank: reason for rank, reason in failures.items() if isinstance(reason, _LOST)}
     for kind, cause in ((Suspended, FailureCause.SUSPENDED), (Preempted, FailureCause.PREEMPTED)):
