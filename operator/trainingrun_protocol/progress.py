@@ -62,7 +62,6 @@ class RecordKind(StrEnum):
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
     SETTING_OVERRULED = "SettingOverruled"
     RESTORED = "Restored"
-    LEASE_LOST = "LeaseLost"
 
 
 def _of_known_kinds(found: Any) -> Any:
