@@ -36,7 +36,7 @@ def train(config: dict[str, Any]) -> None:
             super().__call__(step)
             self._done = step + 1
 
-    linear.Pace = Hanging  # type: ignore[misc]
+    linear.Pace = Hanging  # type: ignore[attr-defined]
     linear.train(config)
 
 
