@@ -79,10 +79,20 @@ async def test_the_page_says_what_happened(served: Served, tmp_path: Path) -> No
         assert "rank 2 is 2.4 times slower" in heading
         assert "331\nof 600" in heading
         assert "line 88" in await text_of(page, "#failure")
+        await page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
+        failed = await text_of(page, "#failure")
+        assert "Last lines of rank 2 in attempt 3" in failed
+        assert "reading shard 41 79" in failed
+        hang = await text_of(page, "#hang")
+        assert "rank 2 hangs in read" in hang
+        assert "Stack of rank 15" in hang
+        assert "those of 4 further ranks" in hang
         attempts = (await text_of(page, "#attempts tbody")).splitlines()
         assert ["Failed" in line for line in attempts if line][-1]
         assert "has left no record" in "\n".join(attempts)
-        assert "spot-4" in await text_of(page, "#events")
+        losses = await text_of(page, "#losses")
+        assert "demo-1-worker-1, spot-4" in losses
+        assert "resumed from step 103" in losses
         assert await text_of(page, "#ranks tr.marked") == await text_of(
             page, "#ranks tbody tr:nth-child(3)"
         )

@@ -4,6 +4,8 @@ import math
 
 from trainingrun_protocol.progress import (
     Failure,
+    Hang,
+    HungRank,
     Progress,
     RankRow,
     Record,
@@ -13,9 +15,17 @@ from trainingrun_protocol.progress import (
     SlowestRank,
 )
 from trainingrun_runtime.coordinator.inbox import Inbox
-from trainingrun_runtime.store import last_progress, manifest
+from trainingrun_runtime.store import (
+    kept_output,
+    kept_stacks,
+    last_progress,
+    loss_documents,
+    manifest,
+)
 from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.kept_output import Source
 from trainingrun_runtime.store.lease import Lease
+from trainingrun_runtime.store.loss_documents import LossDocument
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
 from trainingrun_runtime.store.metrics_writer import ReportWriter
 from trainingrun_runtime.store.reported_metrics import Origin, Row
@@ -35,6 +45,8 @@ def failed_run(bucket: Bucket, text: str = "") -> None:
         bucket: The run's folder, empty.
         text: Follows every text that a run can choose.
     """
+    _printed(bucket, text)
+    _lost_worker(bucket, text)
     _attempt(bucket, 1, 1, BEGAN, Origin(0, 0, 0), 0, 240, text)
     _checkpoint(bucket, 1, 1, 100, BEGAN + 160, text)
     _checkpoint(bucket, 1, 2, 200, BEGAN + 300, text)
@@ -112,6 +124,20 @@ def failed_run(bucket: Bucket, text: str = "") -> None:
             slowest_rank=SlowestRank(
                 rank=2, node=f"spot-2{text}", own_seconds=1.04, median_seconds=0.43
             ),
+            hang=Hang(
+                time=BEGAN + 600,
+                seconds=312,
+                message=f"ranks 0, 1 and 3 wait in all_reduce; rank 2 hangs in read{text}",
+                ranks=[
+                    HungRank(
+                        rank=rank,
+                        node=f"spot-{rank}{text}",
+                        where=f"in read (dataset.py:41){text}" if rank == 2 else "in all_reduce",
+                        hangs=rank == 2,
+                    )
+                    for rank in range(4)
+                ],
+            ),
             failure=Failure(
                 kind="Application",
                 message=f"{FAILURE}{text}",
@@ -120,6 +146,41 @@ def failed_run(bucket: Bucket, text: str = "") -> None:
             ),
         ),
     )
+
+
+def _lost_worker(bucket: Bucket, text: str = "") -> None:
+    """What the driver of `failed_run` has written of its first loss."""
+    loss_documents.write(
+        bucket,
+        LossDocument(
+            attempt=1,
+            fencing_token=1,
+            number=1,
+            reason=f"Preempted{text}",
+            time=BEGAN + 165,
+            message=f"rank 1 left after a notice{text}",
+            node=f"spot-4{text}",
+            pod=f"demo-1-worker-1{text}",
+            step=103,
+            restored_step=103,
+            lost_steps=0,
+            lost_work_seconds=0,
+            recovery_seconds=24.5,
+            action="resumed from step 103",
+        ),
+    )
+
+
+def _printed(bucket: Bucket, text: str) -> None:
+    """What rank 2 and the driver of attempt 3 have printed, and where ranks stood in a hang."""
+    for source, line in ((Source(3, 1, 2), "reading shard 41"), (Source(3), "training failed")):
+        lines = [
+            kept_output.written(BEGAN + 600 + number, f"{line} {number}{text}")
+            for number in range(80)
+        ]
+        bucket.put(kept_output.key(source, BEGAN + 600), "".join(lines).encode())
+    stacks = dict.fromkeys(range(20), f"Thread 1 (idle)\n    all_reduce{text}")
+    kept_stacks.write(bucket, kept_stacks.folder_of(3, "20261126T134320Z"), stacks)
 
 
 def _attempt(

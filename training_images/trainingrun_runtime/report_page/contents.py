@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trainingrun_protocol.progress import (
+    Hang,
     Progress,
     RankRow,
     RecordKind,
@@ -18,14 +19,20 @@ from trainingrun_protocol.progress import (
 )
 
 from ..store.last_progress import Driver
+from ..store.loss_documents import LossDocument
 from ..store.manifest import Manifest
 from . import charts
 from .charts import Label, Mark, Span
-from .folder import RunFolder
+from .folder import LastLines, RunFolder
 
 MOST_ROWS = 100
 """Rows of a table: of more, the newest are shown."""
-_LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.APPLICATION_ERROR)
+_LOSSES = (
+    RecordKind.PREEMPTED,
+    RecordKind.WORKER_LOST,
+    RecordKind.HANG,
+    RecordKind.APPLICATION_ERROR,
+)
 _METRICS = 6
 """Metrics of a checkpoint."""
 _SLOW = 1.2
@@ -40,6 +47,15 @@ _CAUSES = (
     ("checkpoint", "saving", "Training stopped for checkpoints"),
 )
 """Fields of the status' goodput, the color of each, and what it is."""
+
+_HELD = (
+    ("training", "training", "Steps that counted"),
+    ("saving", "saving", "Training stopped for checkpoints"),
+    ("lost", "lost", "Lost with workers: steps done again, and the time to the next step"),
+    ("starting", "starting", "Before the first step"),
+    ("waiting", "queue", "Held by some pods while others had no node"),
+)
+"""Fields of the status' cost, as `_CAUSES`."""
 
 _CONDITIONS = ("Failed", "Succeeded", "Stalled", "Waiting", "Suspended", "Ready")
 """Of those that are true the first one says where a run stands."""
@@ -88,6 +104,20 @@ class Event(NamedTuple):
     message: str
 
 
+class Loss(NamedTuple):
+    """A loss, and what it cost."""
+
+    time: float
+    attempt: int
+    reason: str
+    step: int | None
+    lost_steps: int | None
+    lost_seconds: float | None
+    place: str
+    message: str
+    action: str
+
+
 class CheckpointRow(NamedTuple):
     """A committed checkpoint."""
 
@@ -126,6 +156,16 @@ class Contents:
     times: list[Label] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
     goodput: int | None = None
+    held: list[Cause] = field(default_factory=list)
+    """Accelerator seconds, or those of workers."""
+    held_unit: str = ""
+    money: list[tuple[str, str]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    losses_left_out: int = 0
+    hang: Hang | None = None
+    stacks: list[tuple[int, str]] = field(default_factory=list)
+    stacks_time: str = ""
+    stacks_left_out: int = 0
     attempts: list[AttemptRow] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     events_left_out: int = 0
@@ -138,6 +178,7 @@ class Contents:
     sweep: SweepTable | None = None
     result: list[tuple[str, str]] = field(default_factory=list)
     traceback: str = ""
+    output: list[LastLines] = field(default_factory=list)
 
 
 def of(
@@ -165,8 +206,17 @@ def of(
     goodput, causes = _causes(status, drivers)
     ranks, slowest, ranks_time = _ranks(status, newest)
     step, total = _steps(status, newest)
-    spans, marks, times = _timeline(attempts, drivers, folder.checkpoints, now)
-    lost_at = [e.step for e in events if e.lost and e.step is not None]
+    losses = _losses(status, folder)
+    if not losses:  # the drivers' records are all that is known
+        losses = [
+            Loss(e.time, e.attempt, e.kind, e.step, None, None, e.place, e.message, "")
+            for e in events
+            if e.lost
+        ]
+    events = [event for event in events if not event.lost]
+    lost_at = [loss.step for loss in losses if loss.step is not None]
+    spans, marks, times = _timeline(attempts, drivers, folder.checkpoints, losses, now)
+    held, unit, money = _cost(status)
     progress = status.get("progress") or {}
     warnings = progress.get("warnings") or (newest.warnings if newest else [])
     return Contents(
@@ -177,7 +227,7 @@ def of(
         message=message,
         written=now,
         source=source,
-        figures=_figures(step, total, goodput, attempts, events, folder, now),
+        figures=_figures(step, total, goodput, money, attempts, losses, folder, now),
         warnings=list(warnings),
         notes=folder.notes,
         curves=[charts.curve(each, lost_at) for each in folder.curves],
@@ -187,6 +237,17 @@ def of(
         times=times,
         causes=causes,
         goodput=goodput,
+        held=held,
+        held_unit=unit,
+        money=money,
+        losses=losses[-MOST_ROWS:],
+        losses_left_out=len(losses[:-MOST_ROWS]),
+        hang=_hang(status, newest),
+        stacks=list(folder.stacks.texts.items()) if folder.stacks else [],
+        stacks_time=folder.stacks.kept.time if folder.stacks else "",
+        stacks_left_out=len(folder.stacks.kept.ranks) - len(folder.stacks.texts)
+        if folder.stacks
+        else 0,
         attempts=attempts[-MOST_ROWS:],
         events=events[-MOST_ROWS:],
         events_left_out=len(events[:-MOST_ROWS]),
@@ -199,6 +260,7 @@ def of(
         sweep=folder.sweep,
         result=_result(status, folder),
         traceback=newest.failure.traceback if newest and newest.failure else "",
+        output=folder.output,
     )
 
 
@@ -305,7 +367,7 @@ def _events(drivers: Iterable[Driver]) -> list[Event]:
             record.kind.value,
             record.kind in _LOSSES,
             record.step,
-            ", ".join(each for each in (record.pod, record.node) if each),
+            _joined([record.pod, record.node]),
             record.message,
         )
         for driver in drivers
@@ -313,6 +375,78 @@ def _events(drivers: Iterable[Driver]) -> list[Event]:
         for record in driver.progress.records
     ]
     return sorted(found)
+
+
+def _losses(status: Mapping[str, Any], folder: RunFolder) -> list[Loss]:
+    """The status has the newest ones with what Kubernetes knows of them, the bucket the others."""
+    history = (status.get("disruptions") or {}).get("history") or []
+    known = [
+        Loss(
+            _unix(one.get("time")) or 0.0,
+            one.get("attempt", 0),
+            one.get("reason", ""),
+            one.get("step"),
+            one.get("lostSteps"),
+            one.get("lostSeconds"),
+            _joined([*(one.get("pods") or ()), *map(one.get, ("node", "zone", "capacity"))]),
+            one.get("signs", ""),
+            one.get("action", ""),
+        )
+        for one in history
+    ]
+    since = min((loss.time for loss in known), default=math.inf)
+    # A loss has two times: when the driver recorded it, and when the operator has seen it.
+    return [*(loss for loss in map(_of_document, folder.losses) if loss.time < since - 60), *known]
+
+
+def _of_document(found: LossDocument) -> Loss:
+    spent = [each for each in (found.lost_work_seconds, found.recovery_seconds) if each is not None]
+    return Loss(
+        found.time,
+        found.attempt,
+        found.reason,
+        found.step,
+        found.lost_steps,
+        sum(spent) if spent else None,
+        _joined([found.pod, found.node]),
+        found.message,
+        found.action,
+    )
+
+
+def _joined(words: Iterable[str | None]) -> str:
+    return ", ".join(word for word in words if word)
+
+
+def _hang(status: Mapping[str, Any], newest: Progress | None) -> Hang | None:
+    """The latest one."""
+    if found := status.get("hang"):
+        try:
+            return Hang.model_validate({**found, "time": _unix(found.get("time")) or 0})
+        except ValidationError:
+            return None
+    return newest.hang if newest is not None else None
+
+
+def _cost(status: Mapping[str, Any]) -> tuple[list[Cause], str, list[tuple[str, str]]]:
+    """Accelerator seconds by cause, what is counted, and money; the operator alone knows them."""
+    cost = status.get("cost") or {}
+    seconds = cost.get("seconds") or {}
+    whole = sum(seconds.get(name, 0.0) for name, _, _ in _HELD)
+    held = [
+        Cause(kind, label, seconds.get(name, 0.0), seconds.get(name, 0.0) / whole * 100)
+        for name, kind, label in _HELD
+        if seconds.get(name, 0.0) > 0
+    ]
+    currency = cost.get("currency") or ""
+    amounts = [
+        ("In all", cost.get("amount")),
+        ("At least", cost.get("atLeast") if cost.get("amount") is None else None),
+        ("Not in steps that counted", cost.get("wasted")),
+        ("Saved by spot nodes", cost.get("savedBySpot")),
+    ]
+    money = [(name, f"{amount:,.2f} {currency}") for name, amount in amounts if amount is not None]
+    return held, cost.get("unit", "accelerator"), money
 
 
 def _causes(status: Mapping[str, Any], drivers: Sequence[Driver]) -> tuple[int | None, list[Cause]]:
@@ -403,8 +537,9 @@ def _figures(
     step: int | None,
     total: int | None,
     goodput: int | None,
+    money: Sequence[tuple[str, str]],
     attempts: Sequence[AttemptRow],
-    events: Sequence[Event],
+    losses: Sequence[Loss],
     folder: RunFolder,
     now: float,
 ) -> list[Figure]:
@@ -421,8 +556,13 @@ def _figures(
         figures.append(Figure("Time", duration(end - min(begun)), f"since {clock(min(begun))}"))
     if attempts:
         figures.append(Figure("Attempts", f"{len(attempts)}"))
-    losses = sum(event.lost for event in events)
-    figures.append(Figure("Losses", f"{losses}", "inside attempts"))
+    if losses:
+        again = [loss.lost_steps for loss in losses if loss.lost_steps is not None]
+        figures.append(
+            Figure("Losses", f"{len(losses)}", f"{sum(again):,} steps lost" if again else "")
+        )
+    if money:
+        figures.append(Figure("Cost", money[0][1], money[0][0].lower()))
     if folder.checkpoints:
         newest = folder.checkpoints[-1]
         figures.append(
@@ -462,6 +602,7 @@ def _timeline(
     attempts: Sequence[AttemptRow],
     drivers: Sequence[Driver],
     checkpoints: Sequence[Manifest],
+    losses: Sequence[Loss],
     now: float,
 ) -> tuple[list[Span], list[Mark], list[Label]]:
     """What ran when; the inside of an attempt as its drivers have left it."""
@@ -493,9 +634,9 @@ def _timeline(
         if first <= found.time <= last
     ]
     marks += [
-        Mark(at(event.time), "lost", f"{event.kind}, {clock(event.time)}: {event.message}")
-        for event in _events(drivers)
-        if event.lost and first <= event.time <= last
+        Mark(at(loss.time), "lost", f"{loss.reason}, {clock(loss.time)}: {loss.message}")
+        for loss in losses
+        if first <= loss.time <= last
     ]
     return spans, marks, _times(first, last)
 

@@ -1,19 +1,41 @@
 """What the page needs of a run's folder, read from the bucket."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from trainingrun_protocol.progress import ProgressResult, SweepTable
+from trainingrun_protocol.progress import ProgressResult, RunState, SweepTable
 
-from ..store import last_progress, manifest, metrics_table, retention, run_result
+from ..store import (
+    kept_output,
+    kept_stacks,
+    last_progress,
+    loss_documents,
+    manifest,
+    metrics_table,
+    retention,
+    run_result,
+)
 from ..store.bucket import Bucket
+from ..store.kept_output import Part, Source
+from ..store.kept_stacks import KeptStacks
 from ..store.last_progress import Driver
+from ..store.loss_documents import LossDocument
 from ..store.manifest import Manifest
 from ..store.storage_errors import UnusableError
 
 MOST_CURVES = 12
 """Metrics that are drawn: of more, those with `loss` in their name first, then in their order."""
+MOST_LINES = 50
+"""Last lines of a rank or of the driver."""
+MOST_OUTPUT = 4
+"""Ranks whose last lines are shown."""
+MOST_STACKS = 16
+"""Ranks whose stacks are shown."""
+_LARGEST_STACK = 100_000
+"""Bytes that are read of one."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +48,28 @@ class Series:
     """Step, value and attempt, by step; finite values alone."""
     left_out: int
     """Values that are NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class LastLines:
+    """What a rank, or the driver, has printed last."""
+
+    attempt: int
+    """Number of the attempt."""
+    rank: int | None
+    """None: the driver."""
+    lines: list[str]
+    """The last one last."""
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Where the ranks stood at one moment."""
+
+    kept: KeptStacks
+    """Which there are."""
+    texts: dict[int, str]
+    """By rank, of at most 16."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +90,12 @@ class RunFolder:
     """The best checkpoint, where `checkpoints.best` is set."""
     result: ProgressResult | None = None
     """Of a run that has succeeded."""
+    losses: list[LossDocument] = field(default_factory=list)
+    """The first one first."""
+    stacks: Stacks | None = None
+    """The newest ones."""
+    output: list[LastLines] = field(default_factory=list)
+    """Of the newest attempt, unless it has succeeded or is suspended."""
     sweep: SweepTable | None = None
     """All trials of a sweep; the rest is that of one of them."""
     notes: list[str] = field(default_factory=list)
@@ -74,6 +124,7 @@ def read(bucket: Bucket, largest_table: float = math.inf) -> RunFolder:
     except UnusableError as error:
         result = None
         notes.append(f"{error}.")
+    drivers = last_progress.drivers(bucket)
     curves: list[Series] = []
     stored = sum(entry.size for entry in bucket.list(metrics_table.FOLDER))
     if stored <= largest_table:
@@ -85,15 +136,59 @@ def read(bucket: Bucket, largest_table: float = math.inf) -> RunFolder:
         )
     return RunFolder(
         bucket.root,
-        last_progress.drivers(bucket),
+        drivers,
         curves[:MOST_CURVES],
         len(curves[MOST_CURVES:]),
         committed,
         retention.best_known(committed),
         result,
+        sorted(loss_documents.read(bucket), key=lambda loss: loss.time),
+        _stacks(bucket),
+        _output(bucket, drivers),
         result.sweep if result is not None else None,
         notes,
     )
+
+
+def _output(bucket: Bucket, drivers: Sequence[Driver]) -> list[LastLines]:
+    """The rank that failed first comes first; of ranks of a lost attempt a few are shown."""
+    if not drivers:
+        return []
+    newest = drivers[-1]
+    ended_well = (RunState.SUCCEEDED, RunState.SUSPENDED)
+    if newest.progress is not None and newest.progress.state in ended_well:
+        return []
+    parts: dict[Source, list[Part]] = {}
+    for part in kept_output.parts(bucket, newest.attempt):
+        parts.setdefault(part.source, []).append(part)
+    group = max((source.group for source in parts), default=0)
+    sources = sorted(
+        (source for source in parts if source.rank is not None and source.group == group),
+        key=lambda source: source.rank or 0,
+    )[:MOST_OUTPUT]
+    sources += [source for source in parts if source.rank is None]
+    found = [
+        LastLines(
+            newest.attempt,
+            source.rank,
+            [line.text for line in kept_output.read(bucket, parts[source], tail=MOST_LINES)],
+        )
+        for source in sources
+    ]
+    return [each for each in found if each.lines]
+
+
+def _stacks(bucket: Bucket) -> Stacks | None:
+    found = kept_stacks.kept(bucket)
+    if not found:
+        return None
+    newest = found[-1]
+    texts = {}
+    for rank, key in islice(newest.ranks.items(), MOST_STACKS):
+        content = bucket.get(key)
+        if content is not None:
+            texts[rank] = content[:_LARGEST_STACK].decode(errors="replace")
+    return Stacks(newest, texts)
 
 
 def _curves(table: Any) -> list[Series]:
