@@ -14,6 +14,7 @@ from .wire import (
     Count,
     Duration,
     EndOfText,
+    LogLine,
     Metrics,
     Name,
     Sentence,
@@ -32,6 +33,8 @@ MOST_WARNINGS = 5
 """Warnings in a document; of more, the newest are read."""
 MOST_RANKS = 16
 """Ranks in a document."""
+MOST_LAST_LINES = 5
+"""Lines of the rank that failed first."""
 MOST_TRIALS = 200
 """Trials in a document, and of a sweep."""
 
@@ -137,6 +140,10 @@ class Failure(Wire):
     """Whether another attempt may end otherwise. `UnlessRepeated`: an error of the code, which is
     the same each time; after the second one before a step the run fails. `Never`: the training is
     done, and the script has failed after it."""
+    rank: Count | None = None
+    """The rank that failed first; none: it was no rank."""
+    last_lines: Annotated[list[LogLine], the_last(MOST_LAST_LINES)] = Field(default_factory=list)
+    """What it has printed last."""
 
 
 class HungRank(Wire):

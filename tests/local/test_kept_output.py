@@ -15,6 +15,7 @@ from support.cli_server import call
 from support.processes import wait_for
 from support.s3 import CREDENTIALS, S3Server
 from trainingrun_protocol.contract import ContractStorage, RunContract
+from trainingrun_runtime.driver import last_lines
 from trainingrun_runtime.output import announced, uploader
 from trainingrun_runtime.output.masking import Masking
 from trainingrun_runtime.output.uploader import Uploader
@@ -59,7 +60,9 @@ class Node:
     def _named(self, pid: int, job: str, end: str) -> Path:
         return self.folder / f"worker-0a-{job}-{pid}.{end}"
 
-    def says(self, pid: int, rank: int | None, group: int = 1, job: str = "01") -> None:
+    def says(
+        self, pid: int, rank: int | None, group: int = 1, job: str = "01", ended: bool = False
+    ) -> None:
         """Have a process say which rank it is."""
         one = announced.Announced(
             pid=pid,
@@ -70,6 +73,7 @@ class Node:
             attempt=1,
             group=group,
             rank=rank,
+            ended=ended,
         )
         (self.folder / announced.FOLDER).mkdir(exist_ok=True)
         (self.folder / announced.FOLDER / str(pid)).write_text(one.model_dump_json())
@@ -246,6 +250,34 @@ def put(bucket: Bucket, source: Source, began: float, *texts: str) -> None:
     bucket.put(kept_output.key(source, began), content.encode())
 
 
+def test_once_a_training_function_has_ended_its_last_lines_are_kept_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "ROUND_S", 60.0)
+    put(node.bucket, Source(1), NOW, "the driver trains")
+    node.runs()
+    pid = node.starts('print(*range(200), sep="\\n"); sys.stdout.flush(); time.sleep(600)')
+    node.says(pid, rank=1)
+    wait_for(lambda: b"[rank 1] 199\n" in node.copied)
+    node.says(pid, rank=1, ended=True)
+    lines = last_lines.keep(node.bucket, Source(1, 1, 1), "rank 1 raised an error")
+    assert lines == [str(number) for number in range(150, 200)]
+    found = kept_output.failed(node.bucket, 1)
+    assert found is not None
+    assert (found.rank, found.group, found.lines) == (1, 1, lines)
+    assert kept_output.failed(node.bucket, 2) is None
+
+
+def test_of_a_rank_whose_node_is_lost_the_lines_that_are_there_are_kept(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_lines, "_WAIT_S", 0.0)
+    assert last_lines.keep(bucket, Source(1, 1, 0), "rank 0 died") == []
+    put(bucket, Source(1, 1, 0), NOW, "of the former group")
+    put(bucket, Source(1, 2, 0), NOW, "so far")
+    assert last_lines.keep(bucket, Source(1, 2, 0), "rank 0 died") == ["so far"]
+
+
 NOW = 1_795_000_000.0
 
 
@@ -311,6 +343,21 @@ def test_lines_are_chosen_by_their_age(bucket: Bucket) -> None:
     put(bucket, Source(1, 1, 0), time.time() - 1000, "old")
     put(bucket, Source(1, 1, 0), time.time() - 100, "new", "newer")
     assert logs(bucket, "--since", "10m")[1] == ["[rank 0] new", "[rank 0] newer"]
+
+
+def test_the_rank_that_failed_first_comes_first(kept: Bucket) -> None:
+    failed = kept_output.Failed(
+        group=2, rank=1, message="rank 1 raised\x1b[2J ValueError: x", time=NOW, lines=["y", "x"]
+    )
+    kept_output.write_failed(kept, 2, failed)
+    assert logs(kept)[1][:5] == [
+        "==> rank 1 failed first: rank 1 raised ValueError: x <==",
+        "[rank 1] y",
+        "[rank 1] x",
+        "==> all ranks and the driver <==",
+        "[driver] of the driver",
+    ]
+    assert logs(kept, "--driver")[1] == ["[driver] of the driver"]
 
 
 def test_what_is_not_there_is_said(kept: Bucket) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.cli_server import call
 from support.packages import wheel, zipped
 from trainingrun.local.folder import latest_ranks
 
@@ -135,6 +136,11 @@ def test_a_run_that_loses_a_node_goes_on_where_it_was(folder: Path) -> None:
     assert loss["restoredStep"] == loss["step"] - loss["lostSteps"]
     assert loss["recoverySeconds"] > 0
     assert loss["action"].startswith(f"resumed from step {loss['restoredStep']}")
+    code, output, errors = call("logs", "tiny", "--folder", str(folder / "trainingrun-local/tiny"))
+    assert (code, errors) == (0, "")
+    # Of both worker groups, of which one has lost its node.
+    assert output.count("[rank 0] Setting up process group for: env://") == 2
+    assert "[driver] " in output
 
 
 @pytest.mark.slow
@@ -172,6 +178,12 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
     files = Path("/").glob(output.removeprefix("output of the workers: /") + ".out")
     assert [line for file in files for line in file.read_text().splitlines()].count("reading") == 2
     assert sentence.startswith("tiny failed: ")
+    code, output, errors = call("logs", "tiny", "--folder", str(folder / "trainingrun-local/tiny"))
+    assert (code, errors) == (0, "")
+    first, *lines = output.partition("==> all ranks and the driver <==\n")[0].splitlines()
+    assert first.startswith("==> rank 0 failed first: rank 0 raised ValueError: no such file (br")
+    assert "[rank 0] reading" in lines
+    assert any("ValueError: no such file" in line for line in lines)
     assert "ValueError: no such file (broken.py:3)" in sentence
     assert "the same error ended two attempts in a row before their first step" in sentence
     assert "no such file" in Path(log.removeprefix("log: ")).read_text()

@@ -41,6 +41,17 @@ def failed(kind: str = "Application", **document: Any) -> Any:
     return a_progress(state="Failed", failure=failure, **document)
 
 
+def test_the_last_lines_of_the_rank_that_failed_first_are_in_the_status(
+    training: Observed,
+) -> None:
+    lines = [f"line {number}" for number in range(7)]
+    failure = {"kind": "Application", "message": "NaN", "rank": 3, "lastLines": [*lines, "x" * 900]}
+    progress = a_progress(state="Failed", failure=failure)
+    ended = reconcile(replace(training, progress=progress)).status.attempts[-1]
+    assert ended.failed_rank == 3
+    assert ended.last_lines == [*lines[3:], "x" * 200]
+
+
 @pytest.mark.parametrize(
     ("changes", "outcome", "reason"),
     [

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from trainingrun_protocol.progress import (
+    MOST_LAST_LINES,
     MOST_RANKS,
     MOST_TRIALS,
     MOST_WARNINGS,
@@ -127,6 +128,11 @@ class Attempt(Wire):
     """Step of the checkpoint that it restored; 0 from scratch."""
     last_step: int | None = None
     """Last step that was reported."""
+    failed_rank: int | None = None
+    """The rank that failed first, where one ended the attempt."""
+    last_lines: list[str] | None = Field(default=None, max_length=MOST_LAST_LINES)
+    """What that rank has printed last, at most 5 lines of 200 characters; 50 of them are in the
+    run's folder, and `trainingrun logs` shows all."""
 
 
 class RunProgress(Wire):

@@ -37,7 +37,7 @@ from .result_commands import Place, in_cluster, run_folder
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket
-    from trainingrun_runtime.store.kept_output import Line, Part
+    from trainingrun_runtime.store.kept_output import Failed, Line, Part
 
     from .kube import Kube
 
@@ -117,8 +117,8 @@ class Selection:
     trial: int | None = None
     attempt: int | None = None
     since_s: float | None = None
-    tail: int = 1000
     grep: re.Pattern[str] | None = None
+    tail: int = field(default=1000, compare=False)
 
     def takes(self, rank: int | None) -> bool:
         """Whether lines of that rank, or of the driver, are wanted."""
@@ -179,7 +179,7 @@ def logs(
             pattern = re.compile(grep) if grep is not None else None
         except re.error as error:
             raise CliError(f"--grep {grep} is no regular expression: {error}") from None
-        selection = Selection(rank, driver, trial, attempt, since, tail, pattern)
+        selection = Selection(rank, driver, trial, attempt, since, pattern, tail)
         if "://" in name:
             _of_folder(Place(name, endpoint, trial=trial), selection, follow)
             return
@@ -235,12 +235,25 @@ def _of_folder(place: Place, selection: Selection, follow: bool) -> None:
             tail=selection.tail,
             wanted=lambda line: selection.wants(line.text),
         )
+        everything = selection == Selection(trial=selection.trial, attempt=selection.attempt)
+        if everything and not follow and parts:
+            _print_failed(kept_output.failed(bucket, parts[0].source.attempt))
         _print(map(_printed, lines))
         if follow:
             _follow_folder(bucket, parts, selection)
         elif not lines:
             of = f" of attempt {selection.attempt}" if selection.attempt is not None else ""
             typer.echo(f"There is nothing of this{of} in {bucket.root}.", err=True)
+
+
+def _print_failed(failed: "Failed | None") -> None:
+    """Print first what the rank has printed last that failed first."""
+    if failed is None:
+        return
+    text = f"==> rank {failed.rank} failed first: {plain(failed.message)} <==\n"
+    text += "".join(f"[rank {failed.rank}] {line}\n" for line in failed.lines)
+    text += "==> all ranks and the driver <==\n"
+    typer.echo(plain_lines(text) if sys.stdout.isatty() else text, nl=False)
 
 
 def _printed(line: "Line") -> Printed:

@@ -103,6 +103,8 @@ def details(run: Run, width: int | None) -> str:
     for attempt in status.get("attempts") or []:
         words = [attempt.get("outcome", ""), attempt.get("reason", ""), attempt.get("message", "")]
         row(f"attempt {attempt['number']}", " ".join(word for word in words if word))
+        for line in attempt.get("lastLines") or []:
+            row(f"  rank {attempt.get('failedRank')}", line)
     for condition in status.get("conditions") or []:
         row(
             condition["type"],

@@ -61,6 +61,10 @@ class AttemptEnd(NamedTuple):
     outcome: Literal["Succeeded", "Failed", "Lost", "Suspended"]
     reason: LossReason | None
     message: str
+    failed_rank: int | None = None
+    """The rank that failed first; None: it is not known, or it was none."""
+    last_lines: tuple[str, ...] = ()
+    """What that rank has printed last."""
 
 
 class Findings(NamedTuple):

@@ -142,6 +142,7 @@ class Coordinator:
     processed = _of(lambda self: self._checkpoints, Checkpoints.processed)
 
     next_group = _of(lambda self: self._progress, RunProgress.next_group)
+    newest_group = _of(lambda self: self._progress, RunProgress.newest_group)
     resumed_step = _of(lambda self: self._progress, RunProgress.resumed_step)
     session_began = _of(lambda self: self._progress, RunProgress.session_began)
     reports_nothing = _of(lambda self: self._progress, RunProgress.reports_nothing)

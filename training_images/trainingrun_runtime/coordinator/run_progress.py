@@ -34,7 +34,7 @@ class RunProgress:
     def __init__(self, contract: RunContract, accounting: TimeAccounting) -> None:
         self._lock = threading.Lock()
         self._needed, self._accounting = contract.needed_metrics, accounting
-        self._group = self._resumed_step = 0
+        self._group = self._newest_group = self._resumed_step = 0
         self._has_session = self._has_reported = False  # the code of this group
         self._silence: str | None = None  # what to do where the group's code reports nothing
         self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
@@ -65,7 +65,13 @@ class RunProgress:
     def next_group(self) -> int:
         """A worker, before it has agreed with the others on a checkpoint: number of its group."""
         with self._lock:
-            return self._group + 1
+            self._newest_group = self._group + 1
+            return self._newest_group
+
+    def newest_group(self) -> int:
+        """Number of the group whose workers were started last, whether it has begun or not."""
+        with self._lock:
+            return self._newest_group
 
     def resumed_step(self) -> int:
         """Step of the checkpoint that the worker group began from; 0: from scratch."""

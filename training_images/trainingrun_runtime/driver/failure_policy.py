@@ -13,12 +13,15 @@ from typing import Any
 import ray
 from ray.train import FailureConfig, TrainingFailedError
 
-from trainingrun_protocol.progress import Failure, Hang, RecordKind
+from trainingrun_protocol.progress import MOST_LAST_LINES, Failure, Hang, RecordKind
 
 from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
 from ..ray_internals.training import FailureDecision, FailurePolicy
+from ..store.bucket import Bucket
+from ..store.kept_output import Source
 from ..store.storage_retry import limit_s
 from ..survivors import survivors
+from . import last_lines
 
 MAX_GROUPS_WITHOUT_CHECKPOINT = 10
 """Groups in a row that may end without a newer checkpoint before the attempt fails. Ray would
@@ -38,9 +41,9 @@ _LOSSES = {
 class AttemptPolicy(FailurePolicy):
     """Called by Ray's controller after each failure: reports it to the coordinator and decides."""
 
-    def __init__(self, coordinator: Any) -> None:
+    def __init__(self, coordinator: Any, bucket: Bucket, attempt: int) -> None:
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
-        self._coordinator = coordinator
+        self._coordinator, self._bucket, self._attempt = coordinator, bucket, attempt
         self._restarts = RestartBackoff()
         self._remedied: ClassifiedFailure | None = None
 
@@ -51,7 +54,7 @@ class AttemptPolicy(FailurePolicy):
             return FailureDecision.RAISE
         if failure.cause is FailureCause.APPLICATION:
             trace = failure.traceback or training_failed_error
-            self._fail("Application", failure.message, trace, failure.retry)
+            self._fail(failure, "Application", failure.message, trace, failure.retry)
             return FailureDecision.RAISE
         if failure.cause in _LOSSES:
             self._disrupted(failure)
@@ -65,7 +68,7 @@ class AttemptPolicy(FailurePolicy):
         first = self._restarts.without_checkpoint <= 1
         self._remedied = remedied(None if first else self._remedied, failure)
         if wait_s is None:
-            self._fail(*self._reason(failure), training_failed_error)
+            self._fail(failure, *self._reason(failure), training_failed_error)
             return FailureDecision.RAISE
         time.sleep(wait_s)  # no worker runs that the controller would have to poll
         return FailureDecision.RETRY
@@ -109,10 +112,27 @@ class AttemptPolicy(FailurePolicy):
             "made"
         )
 
-    def _fail(self, kind: Any, message: str, error: Exception | str, retry: Any = "Always") -> None:
+    def _fail(
+        self,
+        found: ClassifiedFailure,
+        kind: Any,
+        message: str,
+        error: Exception | str,
+        retry: Any = "Always",
+    ) -> None:
         ended = Failure(kind=kind, message=message, traceback=str(error)[-4000:], retry=retry)
+        if found.ranks:
+            rank = found.ranks[0]
+            group = ray.get(self._coordinator.newest_group.remote())
+            lines = last_lines.keep(self._bucket, Source(self._attempt, group, rank), message)
+            ended = ended.model_copy(update={"rank": rank, "last_lines": _shown(lines)})
         # Synchronous: the driver ends right after the decision, and the reason must not be lost.
         ray.get(self._coordinator.failed.remote(ended))
+
+
+def _shown(lines: list[str]) -> list[str]:
+    """What the progress document has of a rank's last lines."""
+    return [line[:200] for line in lines[-MOST_LAST_LINES:]]
 
 
 def remedied(

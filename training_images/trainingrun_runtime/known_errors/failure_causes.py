@@ -247,7 +247,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         FailureCause.APPLICATION,
         f"rank {rank} raised {raised.kind if raised else type(reason).__name__}: "
         f"{explained(reason, where)}",
-        tuple(own),
+        (rank, *(other for other in own if other != rank)),
         traceback=raised.trace if raised else "",
         retry=raised.retry if raised else retry_of(reason),
     )

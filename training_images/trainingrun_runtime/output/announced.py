@@ -31,6 +31,8 @@ class Announced(Wire):
     """Number of the worker group; 0: the driver."""
     rank: int | None = None
     """None: the driver."""
+    ended: bool = False
+    """Whether its training function has ended."""
     trial: int | None = None
     """Which trial of a sweep it trains; None: the run is none."""
 
@@ -48,7 +50,12 @@ class Announced(Wire):
 
 
 def announce(
-    contract: RunContract, files: list[str], group: int = 0, rank: int | None = None
+    contract: RunContract,
+    files: list[str],
+    group: int = 0,
+    rank: int | None = None,
+    *,
+    ended: bool = False,
 ) -> None:
     """Say who this process is.
 
@@ -57,6 +64,7 @@ def announce(
         files: Where its output goes; without any there is nothing to say.
         group: Number of its worker group; 0: it is the driver.
         rank: Its own; None: it is the driver.
+        ended: Whether its training function has ended: what it has printed is uploaded at once.
 
     Raises:
         OSError: The state directory cannot be written.
@@ -70,6 +78,7 @@ def announce(
         attempt=contract.attempt,
         group=group,
         rank=rank,
+        ended=ended,
         trial=contract.trial.number if contract.trial else None,
     )
     folder = state_directory() / FOLDER

@@ -50,6 +50,8 @@ MOST_WAITING = 1024 * 1024
 LONGEST_LINE = 16 * 1024
 """Bytes; a longer line is divided."""
 UPLOADS_AT_ONCE = 4
+_READS_AFTER_END = 2
+"""Of a process whose training function has ended: Ray prints the error after that."""
 
 _OF_RAY = (b":actor_name:", b":task_name:", b":job_id:")
 """Lines that Ray writes for its own log monitor begin so."""
@@ -127,6 +129,7 @@ class Stream:
         self._part, self._key, self._put = bytearray(), "", 0
         self._left_out, self._budget, self._round = 0, MOST_PER_ROUND, 0.0
         self._ended = False
+        self._reads_after_end, self._said = 0, False
 
     @property
     def label(self) -> str:
@@ -143,7 +146,10 @@ class Stream:
         if self._ended:
             return
         gone = not _is_alive(self.pid)
-        due = gone or now - self._round >= ROUND_S
+        if self.announced is not None and self.announced.ended:
+            self._reads_after_end += 1
+        ends = gone or self._reads_after_end == _READS_AFTER_END
+        due = ends or now - self._round >= ROUND_S
         lines: list[bytes] = []
         for file in self._files:
             count, found = file.read(min(file.waiting(), self._budget))
@@ -165,6 +171,11 @@ class Stream:
             self._ended = True
             for file in self._files:
                 file.close()
+
+    @property
+    def trained(self) -> bool:
+        """Whether its training function has ended, and what it has printed is read."""
+        return self._reads_after_end >= _READS_AFTER_END
 
     def give_up(self) -> None:
         """It has ended, and was no rank: nothing of it is uploaded."""
@@ -197,7 +208,8 @@ class Stream:
         Raises:
             StorageError: The store did not take it; it is uploaded the next time.
         """
-        ended = self._ended  # before the content, so that the last of it is uploaded
+        # Before the content, so that the last of it is uploaded.
+        ended, trained = self._ended, self.trained
         with self._lock:
             content, before = bytes(self._part), self._put
             self._key = self._key or kept_output.key(announced.source, time.time())
@@ -211,9 +223,9 @@ class Stream:
                     del self._part[: len(content)]
                     self._put = 0
                     self._key = kept_output.key(announced.source, time.time()) if self._part else ""
-        if ended:
+        if ended or (trained and not self._said):
             bucket.put(kept_output.key(announced.source, time.time(), last=True), b"")
-            self.done = True
+            self._said, self.done = True, ended
 
 
 class Uploader:
@@ -273,11 +285,11 @@ class Uploader:
                 if named is not None and out not in self._streams:
                     self._follow(int(named[1]), [out, f"{out.removesuffix('.out')}.err"])
         for stream in list(self._streams.values()):
-            was_under_way = not stream.ended
+            before = (stream.ended, stream.trained)
             stream.read(now, self._copy)
-            if stream.ended and was_under_way:
-                if stream.announced is None:
-                    stream.give_up()
+            if stream.ended and stream.announced is None:
+                stream.give_up()
+            if (stream.ended, stream.trained) != before:
                 self._wake.set()
 
     def _meet(self, path: Path) -> None:

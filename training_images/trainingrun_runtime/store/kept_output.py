@@ -2,19 +2,24 @@
 
 A part is text, each line of it `2026-11-26T22:15:00.123Z what was printed`, the time in UTC. A
 process that prints writes its part anew every few seconds until it is full, and then the next one.
-Once it has ended, there is a last part, whose name ends in `-end` and which is empty.
+Once it, or its training function, has ended, there is a part whose name ends in `-end`, and which
+is empty. Beside an attempt's parts is how it failed, if a rank did: `Failed`.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainingrun_protocol.wire import Wire
+
 if TYPE_CHECKING:  # the uploader loads its client once there is something to upload
     from .bucket import Bucket
 
 FOLDER = "logs"
+_FAILED = "failed.json"
 _READERS = 8
 """Requests at once."""
 _LARGEST = 4 * 1024 * 1024
@@ -43,6 +48,21 @@ class Source(NamedTuple):
         return f"{FOLDER}/{self.attempt}/{who}"
 
 
+class Failed(Wire):
+    """How an attempt failed."""
+
+    group: int
+    """Number of the worker group."""
+    rank: int
+    """The rank that failed first."""
+    message: str
+    """In a sentence."""
+    time: float
+    """Unix time in seconds."""
+    lines: list[str]
+    """What that rank has printed last; empty: it is not known."""
+
+
 class Part(NamedTuple):
     """An object with lines."""
 
@@ -50,7 +70,8 @@ class Part(NamedTuple):
     time: float
     """Unix time of its first line, in seconds."""
     last: bool
-    """Whether the process has ended, and this is the empty part that says so."""
+    """Whether it is the empty part that says that the process, or its training function, has
+    ended."""
     key: str
     """In the run's folder."""
     size: int
@@ -79,6 +100,27 @@ def written(time: float, text: str) -> str:
     """A line as it stands in a part."""
     moment = datetime.fromtimestamp(time, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z {text}\n"
+
+
+def write_failed(bucket: "Bucket", attempt: int, failed: Failed) -> None:
+    """Say how an attempt has failed.
+
+    Raises:
+        StorageError: The store did not answer.
+    """
+    bucket.put(f"{FOLDER}/{attempt}/{_FAILED}", json.dumps(failed.to_dict()).encode())
+
+
+def failed(bucket: "Bucket", attempt: int) -> Failed | None:
+    """How an attempt has failed; None: it has not, or no rank did, or it is not known.
+
+    Raises:
+        StorageError: The store did not answer.
+    """
+    try:
+        return Failed.model_validate_json(bucket.get(f"{FOLDER}/{attempt}/{_FAILED}") or b"")
+    except ValueError:
+        return None
 
 
 def parts(bucket: "Bucket", attempt: int | None = None) -> list[Part]:

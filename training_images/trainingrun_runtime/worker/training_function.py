@@ -77,6 +77,7 @@ class TrainingFunction:
         self, coordinator: Any, contract: RunContract, function: Callable[..., Any] | None = None
     ) -> None:
         self._coordinator, self._contract, self._function = coordinator, contract, function
+        self._group = 0
         self.__name__ = "train"
 
     def __call__(self, config: dict[str, Any]) -> bytes | None:
@@ -89,6 +90,7 @@ class TrainingFunction:
         try:
             returned = self._train(config)
         except BaseException as error:
+            self._announce(ended=True)
             told = leaving_a_rank.as_text(error)
             if told is error:
                 raise
@@ -96,15 +98,20 @@ class TrainingFunction:
         asked = self._function is not None and ray.train.get_context().get_world_rank() == 0
         return leaving_a_rank.packed(returned) if asked else None
 
+    def _announce(self, *, ended: bool = False) -> None:
+        """Say which rank prints what this process prints, and whether it trains no more."""
+        with suppress(OSError):
+            rank = ray.train.get_context().get_world_rank()
+            files = announced.own_files()
+            announced.announce(self._contract, files, self._group, rank, ended=ended)
+
     def _train(self, config: dict[str, Any]) -> Any:
         stacks.log_on_signal()
         stacks.allow_tracing()
         # In a local run the attempts share a node's environment.
         os.environ.update(self._contract.identity())
-        with suppress(OSError):
-            group = ray.get(self._coordinator.next_group.remote())
-            rank = ray.train.get_context().get_world_rank()
-            announced.announce(self._contract, announced.own_files(), group, rank)
+        self._group = ray.get(self._coordinator.next_group.remote())
+        self._announce()
         behind_training(start_client)  # it uploads beside training
         if self._contract.code is not None or self._contract.requirements:
             user_code.enter_on_rank()

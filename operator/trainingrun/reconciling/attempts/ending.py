@@ -11,7 +11,7 @@ deleted, then the next attempt waits until nothing of the former is left.
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import Failure, Progress, RunState
@@ -106,9 +106,11 @@ def _by_final_progress(context: ReconcileContext, draft: Draft, progress: Progre
 
 def _by_failure(failure: Failure) -> AttemptEnd:
     reason = retry_policy.reason_of(failure)
-    if reason is LossReason.APPLICATION_ERROR:
-        return AttemptEnd("Failed", reason, failure.message)
-    return AttemptEnd("Lost", reason, failure.message)
+    outcome: Literal["Failed", "Lost"] = (
+        "Failed" if reason is LossReason.APPLICATION_ERROR else "Lost"
+    )
+    lines = tuple(failure.last_lines)
+    return AttemptEnd(outcome, reason, failure.message, failure.rank, lines)
 
 
 def _by_ray_job(context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object) -> Findings:
@@ -274,6 +276,8 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
             "reason": reason,
             "message": short(end.message, ATTEMPT_MESSAGE),
             "end_time": written(context.now),
+            "failed_rank": end.failed_rank,
+            "last_lines": list(end.last_lines) or None,
         }
     )
     disruptions, changes = draft.status.disruptions, dict(OF_ONE_ATTEMPT)
