@@ -180,8 +180,28 @@ def test_the_rights_that_are_asked_for_suffice(namespace: str, as_user) -> None:
             for verb, group, resource in installation._RIGHTS
         ]
     )
-    ((verdict, _),) = doctor(namespace)[1]["rights"]
-    assert verdict == "ok"
+    where = f"in namespace {namespace}"
+    assert doctor(namespace)[1]["rights"] == [
+        ("ok", f"this user may do {where} what every command needs")
+    ]
+
+
+def test_a_right_that_runs_do_not_need_is_said_and_nothing_is_wrong_with_it(
+    namespace: str, as_user
+) -> None:
+    rules = [
+        {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
+        for verb, group, resource in installation._RIGHTS
+        if resource != "secrets"
+    ]
+    as_user(rules)
+    where = f"in namespace {namespace}"
+    assert doctor(namespace)[1]["rights"] == [
+        (
+            "ok",
+            f"this user may submit and follow runs {where}, but not: get secrets (for dashboard)",
+        )
+    ]
 
 
 @pytest.mark.usefixtures("as_admin")

@@ -9,7 +9,7 @@ import typer
 
 from ..api.crd import crd
 from ..api.quantities import amount
-from ..api.v1alpha1 import API_VERSION, KIND
+from ..api.v1alpha1 import API_VERSION, GROUP, KIND
 from ..cluster.kuberay import crd_path, crd_verdict
 from ..cluster.resources import RAY_API
 from ..local.terminal_text import pairs, plain
@@ -30,21 +30,23 @@ _MOST_NAMED = 6
 """Fields or limits that a sentence names."""
 
 _RIGHTS: Mapping[tuple[str, str, str], str] = {
-    ("list", "trainingrun.dev", "trainingruns"): "list",
-    ("get", "trainingrun.dev", "trainingruns"): "get, watch, ranks, top",
-    ("create", "trainingrun.dev", "trainingruns"): "submit, retry",
-    ("patch", "trainingrun.dev", "trainingruns"): "submit, suspend, resume",
-    ("delete", "trainingrun.dev", "trainingruns"): "delete",
+    ("list", GROUP, "trainingruns"): "list",
+    ("get", GROUP, "trainingruns"): "get, watch, ranks, top",
+    ("create", GROUP, "trainingruns"): "submit, retry",
+    ("patch", GROUP, "trainingruns"): "submit, suspend, resume",
+    ("delete", GROUP, "trainingruns"): "delete",
     ("create", "", "configmaps"): "submit, of a file with ConfigMaps",
     ("patch", "", "configmaps"): "submit, of a file with ConfigMaps",
     ("list", "", "events"): "events, report",
     ("list", "", "pods"): "logs, shell, dashboard, report",
     ("get", "", "pods/log"): "logs, report",
-    ("get", "", "pods/exec"): "logs, shell",
-    ("create", "", "pods/exec"): "logs, shell",
+    ("get", "", "pods/exec"): "shell",
+    ("create", "", "pods/exec"): "shell",
     ("get", "", "pods/portforward"): "dashboard",
     ("create", "", "pods/portforward"): "dashboard",
     ("get", "", "secrets"): "dashboard",
+    ("list", "ray.io", "rayjobs"): "report",
+    ("list", "ray.io", "rayclusters"): "report",
 }
 """The commands that need each right: verb, API group and resource."""
 
@@ -415,10 +417,13 @@ def _rights(kube: "Kube") -> _Found:
         f"{verb} {resource} (for {_RIGHTS[verb, group, resource]})"
         for verb, group, resource in missing
     )
+    if not any(group == GROUP for _, group, _ in missing):
+        yield Verdict.OK, f"this user may submit and follow runs {where}, but not: {said}"
+        return
     yield (
         Verdict.WRONG,
-        f"this user may not {where}: {said}; ask for the ClusterRole edit there, which holds these "
-        "with the chart's rbac.aggregate",
+        f"this user may not {where}: {said}; ask for the ClusterRole edit there, which holds the "
+        "rights on TrainingRuns with the chart's rbac.aggregate",
     )
 
 
