@@ -25,6 +25,7 @@ from trainingrun_runtime.store.kept_output import Source
 from trainingrun_runtime.store.lease import Lease
 
 SECRET = "an-api-key/of-someone"
+NOW = 1_795_000_000.0
 
 
 class Node:
@@ -189,6 +190,22 @@ time.sleep(600)
     node.end()
 
 
+def test_beyond_its_bound_the_oldest_parts_of_a_run_are_deleted(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "PRUNE_EVERY_S", 0.0)
+    monkeypatch.setattr(uploader, "MOST_OF_A_RUN", 1000)
+    node.uploader._next_pruning = 0
+    for attempt in (1, 2, 3):
+        put(node.bucket, Source(attempt, 1, 0), NOW + attempt, 400 * "x")
+    node.bucket.put("logs/1/failed.json", b"{}")
+    node.runs()
+    node.says(node.starts('print("begins"); time.sleep(600)'), rank=None, group=0)
+    wait_for(lambda: node.lines(None) == ["begins"])
+    wait_for(lambda: [p.source.attempt for p in kept_output.parts(node.bucket)] == [2, 3, 1])
+    assert node.bucket.get("logs/1/failed.json") == b"{}"
+
+
 @pytest.fixture
 def follow(tmp_path: Path) -> Callable[[bytes], list[bytes]]:
     """What is read of a file to which something is appended."""
@@ -276,9 +293,6 @@ def test_of_a_rank_whose_node_is_lost_the_lines_that_are_there_are_kept(
     put(bucket, Source(1, 1, 0), NOW, "of the former group")
     put(bucket, Source(1, 2, 0), NOW, "so far")
     assert last_lines.keep(bucket, Source(1, 2, 0), "rank 0 died") == ["so far"]
-
-
-NOW = 1_795_000_000.0
 
 
 @pytest.fixture

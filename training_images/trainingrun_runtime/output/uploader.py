@@ -49,6 +49,9 @@ MOST_WAITING = 1024 * 1024
 """Bytes that wait for the bucket, or for a process to say which rank it is."""
 LONGEST_LINE = 16 * 1024
 """Bytes; a longer line is divided."""
+MOST_OF_A_RUN = 1024**3
+"""Bytes of a run's parts; beyond them the driver's uploader deletes the oldest."""
+PRUNE_EVERY_S = 300.0
 UPLOADS_AT_ONCE = 4
 _READS_AFTER_END = 2
 """Of a process whose training function has ended: Ray prints the error after that."""
@@ -250,6 +253,7 @@ class Uploader:
         self._all_read = threading.Event()
         self._failing = False
         self._next_look = 0.0
+        self._next_pruning = time.monotonic() + PRUNE_EVERY_S
 
     def stop(self) -> None:
         """Read and upload what is there, and end `run`."""
@@ -326,7 +330,11 @@ class Uploader:
         if announced is None:
             return
         try:
-            stream.upload(self._bucket(announced), announced)
+            bucket = self._bucket(announced)
+            stream.upload(bucket, announced)
+            if announced.rank is None and time.monotonic() >= self._next_pruning:
+                self._next_pruning = time.monotonic() + PRUNE_EVERY_S
+                kept_output.prune(bucket, MOST_OF_A_RUN)
             self._failing = False
         except Exception as error:
             if not self._failing:  # once for each outage

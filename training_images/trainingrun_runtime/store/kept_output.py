@@ -141,6 +141,23 @@ def parts(bucket: "Bucket", attempt: int | None = None) -> list[Part]:
     return sorted(found, key=lambda part: part.time)
 
 
+def prune(bucket: "Bucket", keep: int) -> None:
+    """Delete the oldest parts of a run, until the others have at most `keep` bytes.
+
+    Raises:
+        StorageError: The store did not answer.
+    """
+    found = parts(bucket)
+    beyond = sum(part.size for part in found) - keep
+    expired = []
+    for part in found:
+        if beyond <= 0:
+            break
+        expired.append(part.key)
+        beyond -= part.size
+    bucket.delete(expired)
+
+
 def read(
     bucket: "Bucket",
     found: Iterable[Part],
