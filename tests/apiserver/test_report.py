@@ -1,5 +1,6 @@
 """`trainingrun report` against a real API server: what is in the archive, and what never is."""
 
+import socket
 import ssl
 import tarfile
 import threading
@@ -13,6 +14,7 @@ import pytest
 from support.apiserver import ApiServer
 from support.operators import a_ray_job, a_run, controlled_by, owned_by
 from support.tls import certificates
+from trainingrun.cli import kube
 from trainingrun.cluster.resources import RAY_API
 from trainingrun.rendering import names
 
@@ -26,6 +28,15 @@ SECRETS = {
     where: f"planted-in-{where}-4711"
     for where in ("env", "template", "annotation", "args", "config", "webhook", "url", "secret")
 }
+
+
+def a_node(name: str, port: int) -> dict[str, Any]:
+    """A node whose kubelet listens on this machine."""
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
 
 
 @pytest.fixture
@@ -52,12 +63,7 @@ def kubelet(apiserver: ApiServer, namespace: str, tmp_path: Path) -> Iterator[st
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     name = f"node-of-{namespace}"
-    status = {
-        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": server.server_port}},
-    }
-    metadata = {"name": name}
-    apiserver.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
+    apiserver.create(a_node(name, server.server_port))
     yield name
     server.shutdown()
     server.server_close()
@@ -65,8 +71,10 @@ def kubelet(apiserver: ApiServer, namespace: str, tmp_path: Path) -> Iterator[st
 
 
 @pytest.fixture
-def run(apiserver: ApiServer, namespace: str, kubelet: str) -> None:
+def run(apiserver: ApiServer, namespace: str, kubelet: str, monkeypatch) -> None:
     """A run with pods, and secrets wherever somebody may have put one."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     template = [{"name": "ray-worker", "env": [{"name": "B", "value": SECRETS["template"]}]}]
     manifest = a_run(
         namespace,
@@ -156,8 +164,9 @@ def test_the_archive_has_what_a_bug_report_needs_and_no_secret(call_as, tmp_path
     assert logs == ["logs/digits-1-head/ray-head.log", "logs/digits-1-worker/ray-worker.log"]
     assert "step 480/600" in files[logs[0]]
     # Somebody who may not list the operator's Deployments is told so.
-    assert errors == ""
     assert "operator: unknown (" in files["versions.txt"]
+    (line,) = errors.splitlines()
+    assert line.startswith("not read: bucket: ")
 
     again = call_as([*READ, LOGS], "report", "digits", "--to", str(target))
     assert again == (1, "", f"{target} is there already; name another file with --to\n")
@@ -171,8 +180,40 @@ def test_what_may_not_be_read_is_named_in_the_archive(call_as, tmp_path: Path) -
     refused = files["not-read.txt"].splitlines()
     assert code == 0
     assert [f"not read: {line}" for line in refused] == errors.splitlines()
-    for line, what in zip(refused, ["RayJobs", "RayClusters", "log of ", "log of "], strict=True):
+    kinds = ["RayJobs", "RayClusters", "log of ", "log of ", "bucket: "]
+    for line, what in zip(refused, kinds, strict=True):
         assert line.startswith(what)
-        assert "is forbidden: User" in line
+        assert "is forbidden: User" in line or what == "bucket: "
     assert "name: INJECTED" in files["pods.yaml"]
     assert files["rayjobs.yaml"] == ""
+
+
+@pytest.mark.usefixtures("run")
+def test_a_node_that_does_not_answer_is_waited_for_once(
+    apiserver: ApiServer, namespace: str, call_as, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube, "_TIMEOUT_S", 2)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    pod = apiserver.request("GET", f"{pods}/digits-1-worker")
+    with socket.create_server(("127.0.0.1", 0)) as lost:
+        name = f"lost-node-of-{namespace}"
+        apiserver.create(a_node(name, lost.getsockname()[1]))
+        containers = [{"name": each, "image": "none"} for each in ("a", "b")]
+        metadata = {**pod["metadata"], "name": "digits-1-lost"}
+        metadata = {key: metadata[key] for key in ("name", "namespace", "labels")}
+        spec = {"containers": containers, "nodeName": name}
+        made = apiserver.create(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        )
+        (of_one,) = pod["status"]["containerStatuses"]
+        statuses = [{**of_one, "name": each} for each in ("a", "b")]
+        status = {"phase": "Running", "containerStatuses": statuses}
+        apiserver.replace({**made, "status": status}, "status")
+        target = tmp_path / "report.tar.gz"
+        assert call_as([*READ, LOGS], "report", "digits", "--to", str(target))[0] == 0
+    apiserver.request("DELETE", f"/api/v1/nodes/{name}")
+    files = read(target)
+    said = [line for line in files["not-read.txt"].splitlines() if line.startswith("log of ")]
+    assert said[0].startswith("log of digits-1-lost/a: the cluster does not answer: ")
+    assert said[1:] == [f"log of digits-1-lost/b: node {name} does not answer"]
+    assert "step 480/600" in files["logs/digits-1-worker/ray-worker.log"]

@@ -5,11 +5,13 @@ One run goes through all of it. Each test leaves it as it found it.
 
 import json
 import signal
+import tarfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +75,7 @@ def test_only_operators_in_their_namespaces_reach_a_run(long_run: LongRun):
         kubectl.delete("namespace", OUTSIDE)
 
 
-def test_the_command_line_reaches_into_the_pods(long_run: LongRun):
+def test_the_command_line_reaches_into_the_pods(long_run: LongRun, tmp_path: Path):
     run, kubectl = long_run.run, long_run.run.kubectl
     ranks = wait_for(
         "ranks in the status",
@@ -88,6 +90,14 @@ def test_the_command_line_reaches_into_the_pods(long_run: LongRun):
         assert trainingrun(kubectl, *words) == f"{pod}\n"
     assert "Node status" in trainingrun(kubectl, "shell", run.name, "--", "ray", "status")
     assert trainingrun(kubectl, "top", run.name).count("GiB") >= len(pods)
+
+    archive = tmp_path / "report.tar.gz"
+    trainingrun(kubectl, "report", run.name, f"--to={archive}")
+    with tarfile.open(archive) as found:
+        logs = [name for name in found.getnames() if "/logs/" in name]
+    kept = {pod: f"{run.name}-report/logs/{pod}/ray-worker.log" for pod in pods.values()}
+    kept["head"] = f"{run.name}-report/logs/{run.head()}/ray-head.log"
+    assert set(kept.values()) <= set(logs)
 
     token = run.ray_token()
     with started(kubectl, "dashboard", run.name, "--no-browser") as dashboard:

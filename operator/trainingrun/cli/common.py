@@ -79,6 +79,11 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=1000)
 
 
+def end_of(text: bytes, most: int) -> bytes:
+    """The last lines of a text, so many bytes at most."""
+    return text if len(text) <= most else text[-most:].partition(b"\n")[2]
+
+
 def connect(context: str | None, namespace: str | None) -> "Kube":
     """The cluster that kubeconfig names."""
     # Imported late: the client takes a second to load, and `validate` needs no cluster.

@@ -20,10 +20,9 @@ from ..cluster.bounded_json import loads, shallow
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
-from .common import CliError
+from .common import CliError, end_of
 
 _TIMEOUT_S = 30
-_MOST_LOG_BYTES = 256 * 1024
 _RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}
 # A CRD older than this command lacks fields, which the API server would drop with a warning alone.
 _FIELD_VALIDATION = "Strict"
@@ -310,13 +309,14 @@ class Kube:
         except (KeyError, ValueError):
             raise CliError(f"Secret {secret} holds no usable {key}") from None
 
-    def log_tail(self, pod: str, container: str, lines: int, previous: bool) -> str:
-        """The last lines of what a container prints, at most 256 KiB.
+    def log_tail(self, pod: str, container: str, lines: int, most: int, previous: bool) -> str:
+        """The last lines of what a container prints.
 
         Args:
             pod: Name of the pod.
             container: Name of the container.
             lines: How many.
+            most: How many bytes.
             previous: Those of the container before its last restart.
 
         Raises:
@@ -335,9 +335,7 @@ class Kube:
             )
             # `limitBytes` would keep the first ones of these lines.
             for piece in answer.stream():
-                tail += piece
-                if len(tail) > _MOST_LOG_BYTES:
-                    tail = tail[-_MOST_LOG_BYTES:].partition(b"\n")[2]
+                tail = end_of(tail + piece, most)
         return tail.decode(errors="replace")
 
     def pod_log(

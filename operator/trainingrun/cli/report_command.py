@@ -56,12 +56,12 @@ def report(
             _write(target, text.encode())
             typer.echo(f"{target} written")
             return
-        if "://" in name or local or folder or endpoint or trial:
+        if "://" in name or local or folder or trial:
             raise CliError(
                 "an archive is of a run in the cluster; --html writes a page of a folder"
             )
         kube = connect(context, namespace)
-        content, not_read = support_archive.collect(kube, kube.run(name), now)
+        content, not_read = support_archive.collect(kube, kube.run(name), endpoint, now)
         target = to or Path(f"{name}-{now:%Y%m%dT%H%M%SZ}.tar.gz")
         _write(target, content)
     for sentence in not_read:

@@ -1,7 +1,10 @@
 """What a bug report needs of a run, read with its caller's own rights and without secrets."""
 
+import contextlib
 import io
+import json
 import platform
+import re
 import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +18,7 @@ from ..local.terminal_text import counted, plain, plain_lines
 from ..reconciling import pod_status
 from ..rendering import names
 from . import installation, yaml_text
-from .common import CliError
+from .common import CliError, bucket_access, end_of
 from .masking import MASK, Masking
 
 if TYPE_CHECKING:
@@ -26,9 +29,18 @@ Object = dict[str, Any]
 
 _LINES = 1000
 """Of each container's log, from its end."""
+_MOST_BYTES = 256 * 1024
+"""Of each log, from its end."""
 _MOST_LOGS = 64
-"""Containers whose logs are read."""
+"""Logs that are read of pods, and of the bucket; and documents of a kind."""
 _MOST_PODS = 500
+_MOST_LISTED = 20_000
+_DOCUMENTS = ("progress", "history", "stacks")
+"""Folders of the run's folder whose objects are texts about the run."""
+_KEY = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*", re.ASCII)
+"""Of an object that is read: none that leads out of the archive's folder."""
+_LARGEST = 8 * 1024 * 1024
+"""Bytes of an object that is read."""
 _PAGE = 500
 _MOST_PAGES = 10
 _NOT_READ = "not-read.txt"
@@ -41,6 +53,9 @@ rayjobs.yaml, rayclusters.yaml, pods.yaml
                   what the operator and KubeRay made of it, and is still there
 events.yaml       the Events about all of these that the API server still has
 logs/             the last {_LINES} lines of each container
+bucket.txt        the names and sizes of what is in the run's folder of the bucket
+bucket/           progress, losses and stacks from there, and the end of what each rank of the
+                  newest attempts printed
 {_NOT_READ}      what could not be read, and why; absent: everything was
 
 No Secret and no ConfigMap was read. {MASK} stands for values of environment variables, arguments,
@@ -57,9 +72,17 @@ class _Reading:
     not_read: list[str] = field(default_factory=list)
 
     def get(self, what: str, call: Callable[[], Found]) -> Found | None:
-        """What the call returns; None: it is refused or fails, which is kept as a sentence."""
+        """What the call returns; None: it is refused or fails, which is kept as a sentence.
+
+        Raises:
+            UnreachableError: The cluster does not answer.
+        """
+        from .kube import UnreachableError
+
         try:
             return call()
+        except UnreachableError:
+            raise
         except CliError as error:
             self.not_read.append(plain(f"{what}: {error}"))
             return None
@@ -79,13 +102,19 @@ class _Reading:
         return found
 
 
-def collect(kube: "Kube", run: Mapping[str, Any], now: datetime) -> tuple[bytes, list[str]]:
+def collect(
+    kube: "Kube", run: Mapping[str, Any], endpoint: str | None, now: datetime
+) -> tuple[bytes, list[str]]:
     """A .tar.gz, and what could not be read: a sentence for each.
 
     Args:
         kube: The cluster.
         run: The TrainingRun.
+        endpoint: URL of the bucket's service from here; None: that of the run.
         now: When it is asked for.
+
+    Raises:
+        CliError: The cluster does not answer.
     """
     reading = _Reading(kube)
     name, namespace = run["metadata"]["name"], kube.namespace
@@ -124,6 +153,7 @@ def collect(kube: "Kube", run: Mapping[str, Any], now: datetime) -> tuple[bytes,
         **{f"{kind.lower()}s.yaml": as_yaml(found) for kind, found in owned.items()},
         "events.yaml": as_yaml(events),
         **{path: masking.text(text) for path, text in _logs(reading, owned["Pod"])},
+        **_of_bucket(reading, run, endpoint, masking),
     }
     not_read = [masking.text(sentence) for sentence in reading.not_read]
     if not_read:
@@ -145,6 +175,7 @@ def _versions(reading: _Reading, now: datetime) -> str:
 
 def _logs(reading: _Reading, pods: Sequence[Object]) -> list[tuple[str, str]]:
     """The ends of the containers' logs, by path: of heads first, then of pods that do not run."""
+    from .kube import UnreachableError
 
     def order(pod: Object) -> tuple[bool, bool, str]:
         troubled = pod_status.phase(pod) != "Running" or _restarts(pod) > 0
@@ -157,10 +188,21 @@ def _logs(reading: _Reading, pods: Sequence[Object]) -> list[tuple[str, str]]:
         for previous in ([False, True] if status.get("restartCount") else [False])
     ]
     found = []
+    nodes = {pod_status.name(pod): pod_status.node_name(pod) for pod in pods}
+    silent: set[str | None] = set()
     for pod, container, previous in wanted[:_MOST_LOGS]:
         name = f"{pod}/{container}" + (".previous" if previous else "")
-        call = partial(reading.kube.log_tail, pod, container, _LINES, previous)
-        if (text := reading.get(f"log of {name}", call)) is not None:
+        if nodes[pod] in silent:  # a lost node makes each request wait
+            reading.not_read.append(f"log of {name}: node {nodes[pod]} does not answer")
+            continue
+        call = partial(reading.kube.log_tail, pod, container, _LINES, _MOST_BYTES, previous)
+        try:
+            text = reading.get(f"log of {name}", call)
+        except UnreachableError as error:
+            silent.add(nodes[pod])
+            reading.not_read.append(plain(f"log of {name}: {error}"))
+            continue
+        if text is not None:
             found.append((f"logs/{name}.log", plain_lines(text)))
     if len(wanted) > _MOST_LOGS:
         left_out = len(wanted) - _MOST_LOGS
@@ -181,6 +223,71 @@ def _containers(pod: Object) -> list[Object]:
 
 def _restarts(pod: Object) -> int:
     return sum(one.get("restartCount") or 0 for one in _containers(pod))
+
+
+def _of_bucket(
+    reading: _Reading, run: Mapping[str, Any], endpoint: str | None, masking: Masking
+) -> dict[str, str]:
+    """What is in the run's folder, by path: it is there when the pods are gone."""
+    storage, files = run["spec"]["storage"], dict[str, str]()
+
+    def read() -> None:
+        if storage["uri"].startswith("file:"):
+            raise CliError(f"{storage['uri']} is a folder of the pods")
+        with bucket_access():
+            from trainingrun_runtime.store.bucket import Bucket
+
+            service = endpoint or storage.get("endpoint")
+            bucket = Bucket.open(names.folder_of(run), service, storage.get("region"))
+            entries = [entry for entry in bucket.list() if entry.size]
+            listed = "".join(f"{entry.size:>12} {entry.key}\n" for entry in entries[:_MOST_LISTED])
+            files["bucket.txt"] = masking.text(listed)
+            sizes = {entry.key: entry.size for entry in entries}
+            for key in chosen(sizes):
+                if sizes[key] <= _LARGEST and (content := bucket.get(key)) is not None:
+                    files[f"bucket/{key}"] = _without_secrets(key, content, masking)
+
+    reading.get("bucket", read)
+    return files
+
+
+def chosen(keys: Iterable[str]) -> list[str]:
+    """Which objects of a run's folder belong into an archive.
+
+    The newest stacks and documents, and of what was printed the newest part of each rank and
+    driver, of the newest attempts.
+    """
+    documents: dict[str, list[str]] = {kind: [] for kind in _DOCUMENTS}
+    parts: dict[str, str] = {}
+    for key in sorted(filter(_KEY.fullmatch, keys), key=_in_order):
+        folder, _, _ = key.rpartition("/")
+        kind = folder.partition("/")[0]
+        if kind in documents:
+            documents[kind].append(key)
+        elif kind == "logs":
+            parts[folder] = key
+    newest = sorted(parts.values(), key=lambda key: (-_attempt(key), _in_order(key)))
+    return [key for found in documents.values() for key in found[-_MOST_LOGS:]] + newest[
+        :_MOST_LOGS
+    ]
+
+
+def _attempt(key: str) -> int:
+    """Of a part of a log, `logs/<attempt>/…`."""
+    return int(next((part for part in key.split("/")[1:2] if part.isdecimal()), 0))
+
+
+def _in_order(key: str) -> list[tuple[int, str]]:
+    """So that 9 sorts before 10."""
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", key)]
+
+
+def _without_secrets(key: str, content: bytes, masking: Masking) -> str:
+    if key.endswith(".json"):
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(content)
+            return json.dumps(masking.manifest({"": found})[""], indent=2) + "\n"
+    return masking.text(plain_lines(end_of(content, _MOST_BYTES).decode(errors="replace")))
 
 
 def _archive(folder: str, files: Mapping[str, str], now: datetime) -> bytes:
