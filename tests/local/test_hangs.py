@@ -97,8 +97,10 @@ def test_what_ray_s_detector_of_nccl_finds_is_a_hang(tmp_path: Path) -> None:
     """With a stand-in for `ncclras`, which needs GPUs."""
     programs, hangs = Path(__file__).parents[1] / "support", tmp_path / "hangs"
     hangs.touch()
+    logs = tmp_path / "ray"
+    logs.mkdir()
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    with two_workers(tmp_path / "ray", PATH=path, NCCL_HANGS=str(hangs)) as ray:
+    with two_workers(logs, PATH=path, NCCL_HANGS=str(hangs)) as ray:
         run = Run(ray, tmp_path, "trainingrun_runtime.examples.linear:train", PACE)
         run.start(
             RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR="1",

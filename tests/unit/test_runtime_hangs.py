@@ -92,6 +92,19 @@ def test_auto_is_ten_times_the_longest_step_and_at_least_five_minutes() -> None:
         assert found.limit_s == limit_s
 
 
+def test_auto_gives_a_rank_that_computes_in_a_step_half_an_hour() -> None:
+    clock = training_clock(None)  # an evaluation in the loop's body
+    for second in range(101, 1900):
+        clock.quiet(second, 1, Quiet(work_s=0.0, traffic_s=second - 100.0))
+        found = clock.silence(second)
+        assert found is not None
+        assert not found.is_hang
+    clock.quiet(1900, 1, Quiet(work_s=0.0, traffic_s=1800.0))
+    found = clock.silence(1900)
+    assert found is not None
+    assert found.is_hang
+
+
 def test_what_another_group_tells_changes_nothing_and_without_a_group_there_is_no_hang() -> None:
     clock = training_clock()
     clock.group_started(101.0, 2, 5)

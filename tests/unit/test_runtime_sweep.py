@@ -201,6 +201,24 @@ def test_ranks_of_a_trial_that_wait_for_others_are_named_with_the_trial():
     assert adds.progress(found, documents, HEAD).standstill is None
 
 
+def test_the_latest_hang_of_a_trial_is_named_with_the_trial():
+    found = trials(None, None)
+    adds = Summary(a_sweep(concurrency=2), found)
+    hangs = [
+        {"time": at, "seconds": 20, "message": "no step for 20 s", "under_way": True}
+        for at in (1, 2)
+    ]
+    documents = {
+        1: a_document(9, hang=hangs[0], stuck_pods=["pod-1"]),
+        2: a_document(9, hang=hangs[1], state=RunState.FAILED, stuck_pods=["pod-2"]),
+    }
+    whole = adds.progress(found, documents, HEAD)
+    assert whole.hang is not None
+    assert whole.hang.message == "trial 2: no step for 20 s"
+    assert not whole.hang.under_way, "that trial has ended"
+    assert whole.stuck_pods == ["pod-1"]
+
+
 def test_warnings_are_those_of_all_trials_and_waits_those_of_the_one_that_waits_longest():
     found = trials(None, None)
     adds = Summary(a_sweep(concurrency=2), found)

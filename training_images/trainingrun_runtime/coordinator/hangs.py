@@ -13,6 +13,9 @@ from ..progress.rank_measures import Quiet
 from ..progress.time_accounting import StepReport
 
 SHORTEST_AUTO_S = 300.0
+BUSY_AUTO_S = 1800.0
+"""`auto`, where a rank computes within a step: it may evaluate. After so long a collective that
+waits for it fails, unless `training.torch.timeoutSeconds` says otherwise."""
 LONGEST_STEPS = 10
 """`auto`: so many times the longest of the last steps."""
 FIRST_STEPS = 3
@@ -96,12 +99,17 @@ class HangClock:
         if not self._trains:
             return None
         since = max(self._stepped, self._moved)
+        idle = self._silence(now - max(since, self._worked), SHORTEST_AUTO_S)
         if not (self._in_step and self._steps >= FIRST_STEPS):
-            since = max(since, self._worked)
+            return idle
+        busy = self._silence(now - since, BUSY_AUTO_S)
+        return min(idle, busy, key=lambda found: found.limit_s - found.seconds)
+
+    def _silence(self, seconds: float, shortest_auto_s: float) -> Silence:
         limit_s = self._after_s
         if limit_s is None:
-            limit_s = max(SHORTEST_AUTO_S, LONGEST_STEPS * self._longest_s)
-        return Silence(self._group, max(now - since, 0.0), limit_s)
+            limit_s = max(shortest_auto_s, LONGEST_STEPS * self._longest_s)
+        return Silence(self._group, max(seconds, 0.0), limit_s)
 
 
 class Hangs:

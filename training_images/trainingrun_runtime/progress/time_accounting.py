@@ -53,7 +53,7 @@ class StepReport:
     longest_s: float = 0.0
     """Seconds of the longest of the last hundred steps."""
     in_step: bool = False
-    """Whether the rank is in a step when it tells this."""
+    """Whether the rank is in a step when it tells this; false where a framework drives the loop."""
 
 
 class TimeAccounting:

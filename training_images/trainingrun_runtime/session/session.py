@@ -93,7 +93,8 @@ class Session:
                 worker.coordinator,
                 self.reports,
                 self._rated_by,
-                lambda: self._progress.loops.in_step,
+                # A framework's evaluation is between two calls of its hooks, so in a step.
+                lambda: self._progress.loops.in_step and not self.noted_steps.driven,
             )
         self._context = SessionContext(
             worker,

@@ -1,6 +1,7 @@
 """One progress document from those of all trials; pure."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from trainingrun_protocol.contract import ContractSweep
 from trainingrun_protocol.progress import (
@@ -88,6 +89,7 @@ class Summary:
                 "communication_wait_share": most.communication_wait_share,
                 "communication_wait_rank": most.communication_wait_rank,
                 "standstill": _standstill(documents) if not head.state.final else None,
+                **_hangs(documents),
                 "warnings": [
                     f"trial {number}: {warning}"
                     for number, found in sorted(documents.items())
@@ -152,6 +154,25 @@ def _state(running: list[Progress], began: bool) -> RunState:
     if RunState.TRAINING in states or (began and RunState.RECOVERING not in states):
         return RunState.TRAINING
     return RunState.RECOVERING if RunState.RECOVERING in states else RunState.STARTING
+
+
+def _hangs(documents: Mapping[int, Progress]) -> dict[str, Any]:
+    """The latest hang of a trial, and the pods with processes that could not be ended."""
+    found = [
+        one.hang.model_copy(
+            update={
+                "message": f"trial {number}: {one.hang.message}",
+                "under_way": one.hang.under_way and not one.state.final,
+            }
+        )
+        for number, one in documents.items()
+        if one.hang is not None
+    ]
+    stuck = {pod for one in documents.values() if not one.state.final for pod in one.stuck_pods}
+    return {
+        "hang": max(found, key=lambda hang: hang.time, default=None),
+        "stuck_pods": sorted(stuck),
+    }
 
 
 def _standstill(documents: Mapping[int, Progress]) -> str | None:
