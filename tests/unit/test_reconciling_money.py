@@ -166,6 +166,20 @@ def test_a_lost_node_costs_nothing_more() -> None:
     assert after.total_seconds == 2 * 70 + 40
 
 
+def test_pods_that_are_left_after_the_end_are_counted_until_they_are_gone() -> None:
+    trains = later(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
+    done = a_progress(state="Succeeded", step_time=unix(80), seconds={"productive": 40.0})
+    ended = later(replace(trains, progress=done), 90)
+    assert ended.run.status.completion_time is not None
+    assert ended.run.status.cost
+    assert ended.run.status.cost.total_seconds == 2 * 80
+    assert priced(ended, 95).status.cost == ended.run.status.cost
+    gone = later(replace(ended, pods=()), 100)
+    assert gone.run.status.cost
+    assert gone.run.status.cost.total_seconds == 2 * 90
+    assert priced(gone, 200).status.cost == gone.run.status.cost
+
+
 def test_nothing_is_counted_while_the_watches_are_out_of_date_and_all_of_it_afterwards() -> None:
     begun = later(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
     stale = replace(begun, stale={"Pod": "403"}, progress=trained(100, 50))

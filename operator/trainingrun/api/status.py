@@ -317,7 +317,8 @@ class AcceleratorSeconds(Wire):
     saving: float = 0
     """Training stopped for checkpoints."""
     lost: float = 0
-    """In steps that were done again, and from the last step before a loss to the first after it."""
+    """In steps that were done again, and held without training after the first step: from the last
+    step before a loss to the first after it, and until the last pod is gone."""
     starting: float = 0
     """Before the first step of the run, once every pod had a node."""
     waiting: float = 0
@@ -325,8 +326,8 @@ class AcceleratorSeconds(Wire):
 
 
 class Cost(Wire):
-    """What the run has used, from its first pod until the last step or its end, and the money that
-    the operator's prices make of it. The causes are those of goodput.
+    """What the run has used, and the money that the operator's prices make of it: from its first
+    pod until the last step or, once it has ended, until its pods are gone.
     """
 
     unit: Literal["accelerator", "worker"] = "accelerator"

@@ -192,6 +192,7 @@ def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
         builder.add(kept)
         return
     _clean_up(context, builder)
+    builder.add(cost.record(context, builder.draft))
     gone = ending.nothing_left(context)
     builder.add(lifetime.delete_after_ttl(context, builder.draft, gone))
 

@@ -23,15 +23,17 @@ HOUR_S = 3600.0
 
 
 def record(context: ReconcileContext, draft: Draft) -> Findings:
-    """Bring the meter and status.cost up to the last step, to a change of the pods, or to now."""
+    """Bring the meter and status.cost up to the last step, to a change of the pods, or to now.
+
+    What is left after the end of the run is counted too, until it is gone.
+    """
     if context.unknown("Pod", "Node"):
         return Findings()  # what is held goes on being counted, once it is known again
     meter, held = draft.bookkeeping.meter, _held(context, draft)
-    if draft.status.has_ended:
-        held = Held()
-    changed = held != meter.held or draft.status.has_ended
+    has_ended = draft.status.has_ended
+    changed = held != meter.held or (has_ended and not context.run.status.has_ended)
     budget, wait_s = context.run.spec.budget, None
-    if budget is not None and meter.spent < budget.amount:
+    if budget is not None and not has_ended and meter.spent < budget.amount:
         # Money is spent with the clock alone, which else writes nothing.
         now = counted_until(meter, context.now).spent
         changed = changed or now >= budget.amount
