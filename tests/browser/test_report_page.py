@@ -81,7 +81,7 @@ async def test_the_page_says_what_happened(served: Served, tmp_path: Path) -> No
         assert "line 88" in await text_of(page, "#failure")
         await page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
         failed = await text_of(page, "#failure")
-        assert "Last lines of rank 2 in attempt 3" in failed
+        assert "Last lines of rank 6 in attempt 3, which failed first" in failed
         assert "reading shard 41 79" in failed
         hang = await text_of(page, "#hang")
         assert "rank 2 hangs in read" in hang

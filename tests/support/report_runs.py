@@ -180,6 +180,14 @@ def _printed(bucket: Bucket, text: str) -> None:
         ]
         bucket.put(kept_output.key(source, BEGAN + 600), "".join(lines).encode())
     stacks = dict.fromkeys(range(20), f"Thread 1 (idle)\n    all_reduce{text}")
+    failed = kept_output.Failed(
+        group=1,
+        rank=6,
+        message=FAILURE,
+        time=BEGAN + 703,
+        lines=[f"tensor a is 64{text}", f"tensor b is 32{text}"],
+    )
+    kept_output.write_failed(bucket, 3, failed)
     kept_stacks.write(bucket, kept_stacks.folder_of(3, "20261126T134320Z"), stacks)
 
 

@@ -59,10 +59,15 @@ def test_each_attempt_has_a_row_also_one_whose_head_has_left_nothing(failed: Run
 
 def test_last_lines_and_stacks_of_what_failed_are_there(failed: RunFolder) -> None:
     assert [(one.rank, one.lines[-1], len(one.lines)) for one in failed.output] == [
+        (6, "tensor b is 32", 2),
         (2, "reading shard 41 79", 50),
         (None, "training failed 79", 50),
     ]
     found = shown(failed)
+    assert "Last lines of rank 6 in attempt 3, which failed first tensor a is 64" in text(found)
+    attempts = [{"number": 9, "failedRank": 4, "lastLines": ["no space left"]}]
+    alone = shown(RunFolder("s3://runs/demo-1"), {"status": {"attempts": attempts}})
+    assert "Last lines of rank 4 in attempt 9, which failed first no space left" in text(alone)
     assert found.hang is not None
     assert [one.rank for one in found.hang.ranks if one.hangs] == [2]
     assert (len(found.stacks), found.stacks_left_out) == (16, 4)

@@ -260,7 +260,7 @@ def of(
         sweep=folder.sweep,
         result=_result(status, folder),
         traceback=newest.failure.traceback if newest and newest.failure else "",
-        output=folder.output,
+        output=folder.output or _last_lines(status),
     )
 
 
@@ -412,6 +412,15 @@ def _of_document(found: LossDocument) -> Loss:
         found.message,
         found.action,
     )
+
+
+def _last_lines(status: Mapping[str, Any]) -> list[LastLines]:
+    """A few lines of the rank that ended the newest attempt, where the bucket was not read."""
+    newest = (status.get("attempts") or [{}])[-1]
+    lines, rank = newest.get("lastLines"), newest.get("failedRank")
+    if not lines or rank is None:
+        return []
+    return [LastLines(newest.get("number", 0), rank, lines, failed_first=True)]
 
 
 def _joined(words: Iterable[str | None]) -> str:

@@ -31,7 +31,9 @@ MOST_CURVES = 12
 MOST_LINES = 50
 """Last lines of a rank or of the driver."""
 MOST_OUTPUT = 4
-"""Ranks whose last lines are shown."""
+"""Ranks whose last lines are shown beside those that ended an attempt."""
+MOST_FAILED = 3
+"""Attempts of which the rank that ended them is shown."""
 MOST_STACKS = 16
 """Ranks whose stacks are shown."""
 _LARGEST_STACK = 100_000
@@ -60,6 +62,8 @@ class LastLines:
     """None: the driver."""
     lines: list[str]
     """The last one last."""
+    failed_first: bool = False
+    """Whether it is the rank that ended the attempt."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ class RunFolder:
     stacks: Stacks | None = None
     """The newest ones."""
     output: list[LastLines] = field(default_factory=list)
-    """Of the newest attempt, unless it has succeeded or is suspended."""
+    """Of the ranks that ended the newest attempts, then of a few others of the newest one, unless
+    that has succeeded or is suspended."""
     sweep: SweepTable | None = None
     """All trials of a sweep; the rest is that of one of them."""
     notes: list[str] = field(default_factory=list)
@@ -151,31 +156,37 @@ def read(bucket: Bucket, largest_table: float = math.inf) -> RunFolder:
 
 
 def _output(bucket: Bucket, drivers: Sequence[Driver]) -> list[LastLines]:
-    """The rank that failed first comes first; of ranks of a lost attempt a few are shown."""
-    if not drivers:
-        return []
-    newest = drivers[-1]
-    ended_well = (RunState.SUCCEEDED, RunState.SUSPENDED)
-    if newest.progress is not None and newest.progress.state in ended_well:
-        return []
+    found = []
+    attempts = sorted({driver.attempt for driver in drivers}, reverse=True)[:MOST_FAILED]
+    for attempt in attempts:
+        failed = kept_output.failed(bucket, attempt)
+        if failed is not None:
+            lines = failed.lines[-MOST_LINES:]
+            found.append(LastLines(attempt, failed.rank, lines, failed_first=True))
+    newest = drivers[-1].progress if drivers else None
+    ended_well = newest is not None and newest.state in (RunState.SUCCEEDED, RunState.SUSPENDED)
+    if attempts and not ended_well:
+        shown = {one.rank for one in found if one.attempt == attempts[0]}
+        found += [one for one in _others(bucket, attempts[0]) if one.rank not in shown]
+    return [one for one in found if one.lines]
+
+
+def _others(bucket: Bucket, attempt: int) -> list[LastLines]:
+    """A few ranks of the newest worker group, and the driver."""
     parts: dict[Source, list[Part]] = {}
-    for part in kept_output.parts(bucket, newest.attempt):
+    for part in kept_output.parts(bucket, attempt):
         parts.setdefault(part.source, []).append(part)
     group = max((source.group for source in parts), default=0)
-    sources = sorted(
-        (source for source in parts if source.rank is not None and source.group == group),
-        key=lambda source: source.rank or 0,
-    )[:MOST_OUTPUT]
-    sources += [source for source in parts if source.rank is None]
-    found = [
+    ranks = [source for source in parts if source.rank is not None and source.group == group]
+    sources = sorted(ranks)[:MOST_OUTPUT] + [source for source in parts if source.rank is None]
+    return [
         LastLines(
-            newest.attempt,
+            attempt,
             source.rank,
             [line.text for line in kept_output.read(bucket, parts[source], tail=MOST_LINES)],
         )
         for source in sources
     ]
-    return [each for each in found if each.lines]
 
 
 def _stacks(bucket: Bucket) -> Stacks | None:
