@@ -59,7 +59,7 @@ def test_the_run_fails_when_it_hangs_more_often_than_max_hangs(training: Observe
     plan = reconcile(replace(training, progress=hung(1, 2, 3, 4)))
     found = condition(plan, "Failed")
     assert (plan.status.phase, found.reason) == ("Failed", "HangsExhausted")
-    assert "The training hung 4 times and failures.maxHangs is 3" in found.message
+    assert f"hung 4 times and failures.maxHangs is 3, at last with {MESSAGE}; " in found.message
     assert plan.status.attempts[-1].reason == LossReason.HANG
     unlimited = wanting(replace(training, progress=hung(1, 2, 3, 4)), failures={"maxHangs": -1})
     assert reconcile(unlimited).status.phase != "Failed"

@@ -62,10 +62,12 @@ def exhausted(draft: Draft, failures: Failures, charged: frozenset[Budget]) -> R
         )
     hangs = draft.status.disruptions.hangs
     if "hang" in charged and 0 <= failures.max_hangs < hangs:
+        latest = draft.status.hang
+        where = f", at last with {latest.message}" if latest is not None else ""
         return RunFailure(
             ConditionReason.HANGS_EXHAUSTED,
-            f"The training hung {_times(hangs)} and failures.maxHangs is {failures.max_hangs}; "
-            "`trainingrun stacks` prints where each rank stood",
+            f"The training hung {_times(hangs)} and failures.maxHangs is {failures.max_hangs}"
+            f"{where}; `trainingrun stacks` prints the stack of each rank",
         )
     return None
 
