@@ -9,7 +9,15 @@ from typer.testing import CliRunner
 
 from support.apiserver import ApiServer
 from support.operators import a_run
-from trainingrun.api.status import AcceleratorSeconds, Cost, RunStatus
+from trainingrun.api.status import (
+    AcceleratorSeconds,
+    Attempt,
+    Cost,
+    Disruptions,
+    Loss,
+    LossReason,
+    RunStatus,
+)
 from trainingrun.cli.main import app
 
 Call = Callable[..., tuple[int, list[list[str]], str]]
@@ -88,6 +96,49 @@ def test_of_one_run_its_hours_causes_and_money_are_shown(runs: None, cost: Call)
         "USD",
         "20.00",
         "USD",
+    ]
+
+
+def test_of_one_run_each_loss_and_the_end_of_each_attempt_is_told(
+    apiserver: ApiServer, namespace: str, cost: Call
+) -> None:
+    lost = Loss(
+        number=1,
+        time="2026-11-26T03:12:44Z",
+        attempt=1,
+        reason=LossReason.NODE_LOST,
+        pods=["worker-x7k2p"],
+        node="spot-1",
+        signs="its Lease is no longer renewed",
+        step=4210,
+        lost_steps=1,
+        lost_seconds=31.4,
+    )
+    unknown = Loss(
+        number=2, time="2026-11-26T03:20:00Z", attempt=1, reason=LossReason.HANG, signs="rank 1"
+    )
+    ended = Attempt(
+        number=1,
+        ray_job="lossy-1",
+        outcome="Failed",
+        capacity="OnDemand",
+        start_time="2026-11-26T03:00:00Z",
+        end_time="2026-11-26T03:15:00Z",
+        reason=LossReason.APPLICATION_ERROR,
+        message="rank 1 raised ValueError: \x1b[31msample 7",
+    )
+    status = RunStatus(disruptions=Disruptions(history=[lost, unknown]), attempts=[ended])
+    made = apiserver.create(a_run(namespace, name="lossy"))
+    apiserver.replace({**made, "status": status.to_dict()}, "status")
+
+    code, lines, _ = cost("lossy")
+    assert code == 0
+    assert [" ".join(line) for line in lines[2:]] == [
+        "2026-11-26T03:12:44Z NodeLost of worker-x7k2p on spot-1: its Lease is no longer renewed; "
+        "1 step and 31.4 s were lost",
+        "2026-11-26T03:15:00Z attempt 1 ended, ApplicationError: rank 1 raised ValueError: "
+        "sample 7",
+        "2026-11-26T03:20:00Z Hang: rank 1; what it cost is not known",
     ]
 
 

@@ -9,7 +9,7 @@ import typer
 
 from ..api.v1alpha1 import KUEUE_QUEUE
 from ..local import terminal_text
-from ..local.terminal_text import terminal_width
+from ..local.terminal_text import counted, terminal_width
 from .common import CliError, Context, Namespace, connect, one_sentence, run_names, seconds
 
 Run = Mapping[str, Any]
@@ -64,6 +64,8 @@ def cost(
         typer.echo("No TrainingRuns found.", err=True)
         return
     typer.echo(table(runs, by, everywhere, terminal_width()))
+    for sentence in losses(runs[0]) if name is not None else ():
+        typer.echo(sentence)
     for sentence in unknown(runs):
         typer.echo(sentence, err=True)
 
@@ -82,6 +84,29 @@ def table(runs: Sequence[Run], by: str, everywhere: bool, width: int | None) -> 
     if by == "run":
         rows, heads = [[row[0], *row[2:]] for row in rows], [heads[0], *heads[2:]]
     return terminal_text.table(heads, rows, width)
+
+
+def losses(run: Run) -> list[str]:
+    """What a run lost, and which attempts ended badly, oldest first, in sentences."""
+    status = run.get("status") or {}
+    history = (status.get("disruptions") or {}).get("history") or []
+    ended = [
+        (one["endTime"], f"attempt {one['number']} ended, {one['reason']}: {one['message']}")
+        for one in status.get("attempts") or []
+        if one.get("endTime") and one.get("reason")
+    ]
+    found = sorted([*((one["time"], _loss(one)) for one in history), *ended])
+    return [terminal_text.plain(f"{time} {sentence}") for time, sentence in found]
+
+
+def _loss(loss: Mapping[str, Any]) -> str:
+    pods, node = ", ".join(loss.get("pods") or []), loss.get("node")
+    where = " ".join([*([pods] if pods else []), *([f"on {node}"] if node else [])])
+    steps, lost_s = loss.get("lostSteps"), loss.get("lostSeconds")
+    cost = "what it cost is not known"
+    if steps is not None and lost_s is not None:
+        cost = f"{counted(steps, 'step')} and {terminal_text.seconds(lost_s)} were lost"
+    return f"{loss['reason']}{f' of {where}' if where else ''}: {loss.get('signs', '')}; {cost}"
 
 
 def unknown(runs: Iterable[Run]) -> list[str]:

@@ -9,10 +9,10 @@ _SHORTEST = 6
 """Characters; shorter values are ordinary words, and no secret that protects anything."""
 _SECRET = re.compile(
     r"(^|_)(KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIAL|CREDENTIALS|DSN|PAT)"
-    r"(_ID)?($|_)|PASSW(OR)?D",
+    r"(?!_ID$)($|_)|PASSW(OR)?D",
     re.IGNORECASE,
 )
-"""Names of variables whose values are secret."""
+"""Names of variables whose values are secret; AWS_ACCESS_KEY_ID has a name, maybe a plain word."""
 _USERINFO = re.compile(rb"(\w://)[^/\s@]{1,500}@")
 """A user and a password in a URL."""
 
