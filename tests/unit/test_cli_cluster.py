@@ -203,7 +203,8 @@ def test_what_suspend_and_resume_would_not_change_is_said_and_left(
 
 def test_resume_says_that_a_budget_keeps_the_run_suspended(server: Server) -> None:
     found = {"type": "Suspended", "status": "True", "reason": "BudgetSpent"}
-    server.answers[f"{RUNS}/digits"] = [(200, a_run("Suspended", conditions=[found]))]
+    run = {**a_run("Suspended", conditions=[found]), "spec": {"budget": {"amount": 1}}}
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
     code, _, errors = call("resume", "digits")
     assert (code, server.applied) == (1, [])
     assert errors.endswith("is suspended by its budget; raise spec.budget.amount to continue\n")

@@ -24,7 +24,6 @@ from .. import stacks
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import start_coordinator
 from ..error_text import first_line
-from ..hangs.hang_watch import HangWatch
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..progress.document import Documents
@@ -109,7 +108,6 @@ class Attempt:
         reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
         self._background = Background()
         self._committer = Committer(self._coordinator, contract, lease, reports)
-        self._hangs = HangWatch(self._coordinator, contract, lease.bucket)
         self._watcher = PreemptionNoticeWatcher(self._checkpoint_on_notice)
 
     def run(self) -> int:
@@ -125,7 +123,7 @@ class Attempt:
             suspend=partial(watch_suspend_request, suspend),
             committer=self._committer.run,
             losses=self._loss_writer.run,
-            hangs=self._hangs.run,
+            hangs=self._watch_for_hangs,
             progress=partial(keep_progress, self._keep_progress),
         )
         if self._contract.trial is None:
@@ -141,6 +139,11 @@ class Attempt:
             self._watcher.stop()
             self._background.join()
             self._loss_writer.write()
+
+    def _watch_for_hangs(self, ended: threading.Event) -> None:
+        from ..hangs.hang_watch import HangWatch  # Ray Train, for which no start waits
+
+        HangWatch(self._coordinator, self._contract, self._bucket).run(ended)
 
     def fail(self, failure: Failure) -> None:
         """Report that the attempt failed; a reason that was reported before is kept."""
