@@ -102,10 +102,10 @@ def grant(apiserver, user):
 
 
 @pytest.fixture
-def call_as(apiserver, namespace, tmp_path, monkeypatch):
-    """Calls the command line as a service account with these rules in the test's namespace."""
+def as_user(apiserver, namespace, tmp_path, monkeypatch):
+    """The command line is a service account with these rules in the test's namespace from then."""
 
-    def call(rules: list[dict], *arguments: str) -> tuple[int, str, str]:
+    def give(rules: list[dict]) -> None:
         metadata = {"name": f"caller-{len(list(tmp_path.iterdir()))}", "namespace": namespace}
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
         role = {"apiVersion": RBAC, "kind": "Role", "metadata": metadata, "rules": rules}
@@ -128,6 +128,16 @@ def call_as(apiserver, namespace, tmp_path, monkeypatch):
         location = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
         monkeypatch.setattr(location, str(path))
         monkeypatch.setenv("KUBECONFIG", str(path))
+
+    return give
+
+
+@pytest.fixture
+def call_as(as_user, namespace):
+    """Calls the command line as a service account with these rules in the test's namespace."""
+
+    def call(rules: list[dict], *arguments: str) -> tuple[int, str, str]:
+        as_user(rules)
         result = CliRunner().invoke(app, [*arguments, "-n", namespace])
         assert result.exception is None or isinstance(result.exception, SystemExit)
         return result.exit_code, result.stdout, result.stderr

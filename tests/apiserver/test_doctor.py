@@ -1,7 +1,6 @@
 """`trainingrun version` and `trainingrun doctor` against a real API server."""
 
 import copy
-import json
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +14,6 @@ from support.cli_server import call
 from trainingrun.api.crd import crd
 from trainingrun.cli import installation
 
-RBAC = "rbac.authorization.k8s.io"
 INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
 LOCATION = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
 
@@ -52,33 +50,6 @@ def operators(apiserver: ApiServer) -> Iterator[dict[str, dict[str, Any]]]:
 @pytest.fixture
 def as_admin(apiserver: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LOCATION, str(apiserver.kubeconfig))
-
-
-@pytest.fixture
-def as_user(apiserver: ApiServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The commands are called with these rules in the test's namespace, and none elsewhere."""
-
-    def give(rules: list[dict[str, Any]]) -> None:
-        metadata = {"name": "user", "namespace": namespace}
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
-        role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
-        binding = {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "user"},
-            "subjects": [{"kind": "ServiceAccount", **metadata}],
-        }
-        for manifest in (account, role, binding):
-            apiserver.create(manifest)
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        answer = apiserver.request("POST", f"{apiserver.path(account)}/token", request)
-        config = json.loads(apiserver.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": answer["status"]["token"]}
-        (tmp_path / "config").write_text(json.dumps(config))
-        monkeypatch.setattr(LOCATION, str(tmp_path / "config"))
-
-    return give
 
 
 def doctor(namespace: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:

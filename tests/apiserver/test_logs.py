@@ -1,16 +1,11 @@
 """`trainingrun logs` against a real API server, which says what a user may not do."""
 
-import json
-
 import pytest
-from typer.testing import CliRunner
 
 from support.apiserver import ApiServer
 from support.operators import a_run
-from trainingrun.cli.main import app
 from trainingrun.rendering import names
 
-RBAC = "rbac.authorization.k8s.io"
 READ = [
     {"apiGroups": ["trainingrun.dev"], "resources": ["trainingruns"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
@@ -26,7 +21,7 @@ CLUSTER = {
 
 
 @pytest.fixture
-def logs_with(apiserver: ApiServer, namespace: str, tmp_path, monkeypatch):
+def logs_with(apiserver: ApiServer, namespace: str, call_as):
     """Calls the command as a user with these rules; exit code, output and errors."""
     run = apiserver.create(a_run(namespace))
     apiserver.replace(
@@ -43,31 +38,7 @@ def logs_with(apiserver: ApiServer, namespace: str, tmp_path, monkeypatch):
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": head}
     apiserver.create({**pod, "spec": {"containers": [container]}})
 
-    def call(rules: list[dict]) -> tuple[int, str, str]:
-        metadata = {"name": "reader", "namespace": namespace}
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
-        role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
-        binding = {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "reader"},
-            "subjects": [{"kind": "ServiceAccount", **metadata}],
-        }
-        for manifest in (account, role, binding):
-            apiserver.create(manifest)
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        answer = apiserver.request("POST", f"{apiserver.path(account)}/token", request)
-        config = json.loads(apiserver.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": answer["status"]["token"]}
-        (tmp_path / "config").write_text(json.dumps(config))
-        location = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
-        monkeypatch.setattr(location, str(tmp_path / "config"))
-        result = CliRunner().invoke(app, ["logs", "digits", "-n", namespace])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result.exit_code, result.stdout, result.stderr
-
-    return call
+    return lambda rules: call_as(rules, "logs", "digits")
 
 
 def test_without_the_right_to_read_logs_the_missing_right_is_said(
