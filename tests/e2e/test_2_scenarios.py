@@ -91,8 +91,10 @@ def test_training_process_stopped(scenario: Scenario):
     pause = seconds_without_training(run.steps(), since)
     scenario.went_on(pause, "(c) training process stopped", target=35, lost_at_most=0)
     assert status["attempt"] == 1
-    losses = {name: found for name, found in status["disruptions"].items() if name != "history"}
+    losses = {name: number for name, number in status["disruptions"].items() if number}
+    history = losses.pop("history")
     assert losses == {"hangs": 1}
+    assert [loss["reason"] for loss in history] == ["Hang"]
     assert [rank["where"].startswith("stopped in ") for rank in status["hang"]["ranks"]] == [
         rank.get("hangs", False) for rank in status["hang"]["ranks"]
     ]
