@@ -41,6 +41,7 @@ FROZEN: list[tuple[str, dict[str, Any]]] = [
 ]
 FREE: list[tuple[str, dict[str, Any]]] = [
     ("suspend", {"suspend": True}),
+    ("budget", {"budget": {"amount": 800}}),
     ("failures", {"failures": {"maxRestarts": 9, "backoff": {"initialSeconds": 1}}}),
     ("checkpoints", {"checkpoints": {"keep": 5, "best": {"metric": "loss"}}}),
     ("checkpoints", {"checkpoints": {"everySeconds": "auto", "everySteps": 1000}}),

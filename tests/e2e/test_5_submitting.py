@@ -12,7 +12,7 @@ from e2e.runs import Run, specification
 from support.packages import wheel
 
 NAME = "submitted"
-STEPS = 150
+STEPS = 400
 CODE = f"""
 import os
 import time

@@ -621,7 +621,8 @@ ROWS: list[Row] = [
         for row in _of_pod_template(path)
     ],
     *in_range("spec.activeDeadlineSeconds", 1, 31536000),
-    _budget("amount", "minimum", 0.01, 0, "should be greater than or equal to 0.01"),
+    _budget("amount", "minimum", 1, -1, "should be greater than or equal to 0"),
+    _budget("amount", "rule", 0.01, 0, "must be more than 0; leave budget out"),
     _budget("amount", "maximum", 1e9, 2e9, "should be less than or equal to 1e+09"),
     _budget("amount", "required", 1, MISSING, "Required value"),
     *(
