@@ -4,9 +4,12 @@ The targets are the design's, for two CPU workers on a small machine. The scenar
 the other, for their timings are the point.
 """
 
+import re
 import time
+from pathlib import Path
 
 from e2e.cluster import SYSTEM
+from e2e.command_line import trainingrun, with_bucket
 from e2e.kube import wait_for
 from e2e.report import Row, gaps_in_numbers, seconds_without_training, steps_lost
 from e2e.runs import TOTAL_STEPS, kill_trainer, signal_trainer
@@ -149,7 +152,7 @@ def test_suspended_and_resumed(scenario: Scenario):
     scenario.went_on(pause, "(g) suspended, resumed", target=TO_FIRST_STEP, lost_at_most=0)
 
 
-def test_spot_node_killed(scenario: Scenario):
+def test_spot_node_killed(scenario: Scenario, tmp_path: Path):
     run = scenario.run
     nodes = run.cluster
     scenario.spec["workers"]["capacity"] = {"type": "PreferSpot"}
@@ -168,18 +171,22 @@ def test_spot_node_killed(scenario: Scenario):
     assert status["disruptions"]["nodeLosses"] == 1
     history = status["disruptions"]["history"]
     (loss,) = [loss for loss in history if loss["reason"] == "NodeLost"]
-    assert (loss["reason"], loss["node"], loss["capacity"]) == (
-        "NodeLost",
-        nodes.spot_node,
-        "Spot",
-    )
-    assert set(loss["pods"]) == {pod for pod, node in workers.items() if node == nodes.spot_node}
+    assert (loss["node"], loss["capacity"]) == (nodes.spot_node, "Spot")
+    (lost,) = [pod for pod, node in workers.items() if node == nodes.spot_node]
+    assert loss["pods"] == [lost]
     assert loss["lostSteps"] == 0
     assert 0 < loss["lostSeconds"] <= 60
     assert loss["action"].endswith(", in attempt 1")
     causes = status["cost"]["seconds"]
     assert abs(sum(causes.values()) - status["cost"]["totalSeconds"]) < 0.1
     assert causes["training"] > 0
+    run.wait_until_freed()
+    assert f"NodeLost of {lost} on {nodes.spot_node}: " in trainingrun(
+        run.kubectl, "cost", run.name
+    )
+    page = tmp_path / "page.html"
+    with_bucket(run.kubectl, tmp_path, "report", run.name, "--html", f"--to={page}")
+    assert {"NodeLost", lost, nodes.spot_node} <= set(re.findall(r"[\w-]+", page.read_text()))
 
 
 def test_nothing_is_left_when_runs_are_deleted(scenario: Scenario):
