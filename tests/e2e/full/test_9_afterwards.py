@@ -74,8 +74,8 @@ def test_the_rank_and_the_cause_are_told_after_the_pods_are_gone(
 
         printed = with_bucket(kubectl, tmp_path, "logs", how)
         assert "[rank 1] rank 1 reads shard-0007\n" in printed
-        # The rank that failed first comes first.
-        assert printed.startswith("[rank 1]"), printed
+        if how != "hang":  # the operator ends its driver, which names no rank then
+            assert printed.startswith("==> rank 1 failed first: ")
         page = tmp_path / "page.html"
         with_bucket(kubectl, tmp_path, "report", how, "--html", f"--to={page}")
         text = page.read_text()
