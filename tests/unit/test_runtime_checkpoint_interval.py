@@ -5,7 +5,11 @@ import math
 import pytest
 
 from trainingrun_protocol.contract import ContractCheckpoints
-from trainingrun_runtime.session.checkpoint_interval import CheckpointInterval, automatic_s
+from trainingrun_runtime.session.checkpoint_interval import (
+    CheckpointInterval,
+    SaveCost,
+    automatic_s,
+)
 from trainingrun_runtime.store.lease import LossHistory
 
 HOUR_S = 3600.0
@@ -59,15 +63,34 @@ def test_the_interval_follows_the_costs_and_the_losses() -> None:
     lost = LossHistory(losses=2, trained=1000)
     for history, between in ((LossHistory(), 7200), (lost, (1000 + 600) / 2)):
         interval = CheckpointInterval(automatic, history)
-        interval.saved(1.5)
+        interval.cost.saved(stall=1.5)
         assert interval.seconds(0.5, trained=600) == pytest.approx(math.sqrt(3 * between))
 
 
-def test_the_mean_stall_of_the_last_three_checkpoints_counts() -> None:
-    interval = CheckpointInterval(
-        ContractCheckpoints(assumed_seconds_between_losses=7200), LossHistory()
-    )
-    assert interval.seconds(0.5, trained=0) == 10
+@pytest.mark.parametrize(
+    ("steps", "cost"),
+    [
+        pytest.param([], 0.25, id="no step yet"),
+        pytest.param([(0.1, False)] * 9, 0.25, id="no step beside the upload"),
+        pytest.param([(0.3, True)] * 4 + [(0.1, False)] * 3, 0.25, id="too few steps to compare"),
+        pytest.param([(0.3, True)] * 4 + [(0.1, False)] * 4, 1.05, id="slower beside the upload"),
+        pytest.param([(0.3, True)] * 4 + [(0.1, False)] * 40, 1.05, id="long after it"),
+        pytest.param([(0.1, True)] * 4 + [(0.2, False)] * 4, 0.25, id="never less than the stall"),
+    ],
+)
+def test_a_checkpoint_costs_its_stall_and_the_slower_steps_beside_its_upload(
+    steps: list[tuple[float, bool]], cost: float
+) -> None:
+    costs = SaveCost()
+    assert costs.seconds is None
+    costs.saved(stall=0.25)
+    for seconds, uploading in steps:
+        costs.stepped(seconds, uploading)
+    assert costs.seconds == pytest.approx(cost)
+
+
+def test_the_mean_of_the_last_three_checkpoints_counts() -> None:
+    costs = SaveCost()
     for stall in (100.0, 1.0, 2.0, 6.0):
-        interval.saved(stall)
-    assert interval.seconds(0.5, trained=0) == pytest.approx(math.sqrt(2 * 3.0 * 7200))
+        costs.saved(stall)
+    assert costs.seconds == 3.0

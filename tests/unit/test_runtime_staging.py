@@ -1,6 +1,8 @@
 """Copies of a checkpoint's tensors, in memory that the next checkpoint uses again."""
 
+from mmap import PAGESIZE
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import pytest
@@ -107,6 +109,70 @@ def test_memory_that_cannot_be_pinned_is_used_as_it_is() -> None:
     tensor = torch.rand(LARGE)
     place = new_place(tensor, pinned=True)  # without a GPU nothing can be
     assert (place.shape, place.dtype, place.is_cpu) == (tensor.shape, tensor.dtype, True)
+
+
+def made(staging: Staging, state: Any) -> Any:
+    """The places, their memory made."""
+    staging.begin()
+    places = placed(staging, state)
+    staging.make_memory()
+    return places
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        pytest.param(torch.rand(LARGE), id="float32"),
+        pytest.param(torch.rand(LARGE, 2).to(torch.bfloat16), id="bfloat16"),
+        pytest.param(torch.rand(LARGE, dtype=torch.complex64), id="complex64"),
+        pytest.param(torch.rand(2 * LARGE) > 0.5, id="bool"),
+        pytest.param(torch.rand(LARGE, 2).t(), id="transposed"),
+        pytest.param(torch.rand(LARGE, 1).expand(LARGE, 3), id="expanded"),
+        pytest.param(torch.rand(LARGE, requires_grad=True), id="parameter"),
+    ],
+)
+def test_the_first_checkpoint_is_in_memory_made_before(tensor: torch.Tensor) -> None:
+    staging = Staging()
+    place = made(staging, [tensor])[0]
+    first = copied(staging, [tensor])[0]
+    assert first.data_ptr() == place.data_ptr()
+    assert torch.equal(first, tensor)
+
+
+def test_a_first_checkpoint_waits_for_no_page_that_was_made_before() -> None:
+    staging, tensor = Staging(), torch.rand(2**24)  # 64 MiB
+    made(staging, tensor)
+    assert staging._making is not None
+    staging._making.join()
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    copied(staging, tensor)
+    pages = tensor.nbytes / PAGESIZE
+    assert getrusage(RUSAGE_SELF).ru_minflt - before < 0.1 * pages
+
+
+def test_a_checkpoint_that_begins_while_memory_is_made_is_whole() -> None:
+    staging, tensor = Staging(), torch.full((2**27,), 255, dtype=torch.uint8)
+    made(staging, tensor)
+    assert torch.equal(copied(staging, tensor), tensor)
+
+
+def test_a_session_saves_into_the_memory_that_was_made() -> None:
+    model = torch.nn.Linear(400, 400)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.rand(1, 400)).sum().backward()
+    optimizer.step()
+    objects = {"model": model, "optimizer": optimizer}
+    staging, same = Staging(), Comparison({"optimizer"}, {})
+    snapshot.place(snapshot.encoded(objects, objects), same, Position(), 0, 2, staging)
+    staging.make_memory()
+    before = places(staging)
+    assert len(before) == 3  # the weight, and two of the optimizer; biases are small
+    snapshot.take(snapshot.encoded(objects, objects), same, Position(step=1), 0, 2, staging)
+    assert places(staging) == before
+
+
+def places(staging: Staging) -> set[int]:
+    return {tensor.data_ptr() for several in staging._used.values() for tensor in several}
 
 
 def test_memory_that_a_checkpoint_no_longer_needs_is_given_back() -> None:

@@ -27,6 +27,18 @@ def behind_training(work: Callable[[], T]) -> T:
         return pool.submit(work).result()
 
 
+def begin_behind_training(work: Callable[[], None]) -> threading.Thread:
+    """Begin the same without waiting for it; the process may end meanwhile."""
+
+    def behind() -> None:
+        _give_way()
+        work()
+
+    thread = threading.Thread(target=behind, name="behind-training", daemon=True)
+    thread.start()
+    return thread
+
+
 def _give_way() -> None:
     if sys.platform != "linux":  # elsewhere a process has one priority
         return

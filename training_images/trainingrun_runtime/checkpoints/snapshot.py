@@ -157,6 +157,20 @@ def take(
         staging: memory of the former checkpoint, which is overwritten. None: new memory.
     """
     staging = staging or Staging()
+    files = place(states, comparison, position, rank, world_size, staging)
+    staging.copy()
+    return files
+
+
+def place(
+    states: Mapping[str, Encoded],
+    comparison: Comparison,
+    position: Position,
+    rank: int,
+    world_size: int,
+    staging: Staging,
+) -> dict[str, Any]:
+    """The files of `take`, with places for the tensors' copies: nothing is copied yet."""
     own = comparison.own
     staging.begin()
     parts: dict[str, Part] = {}
@@ -179,7 +193,6 @@ def take(
             files[tensor_files.file_name(kind, rank)] = TensorFile(
                 {key: it._replace(local=staging.placed(it.local)) for key, it in found.items()}
             )
-    staging.copy()
     return files
 
 

@@ -1,18 +1,25 @@
 """Host memory that the tensors of a checkpoint are copied into, used again for the next one.
 
-New memory costs more than the copy: the kernel clears each page when it is first written to.
+New memory costs more than the copy: the kernel clears each page when it is first written to. So the
+memory of the first checkpoint is made beside training, before that checkpoint is due.
 
 What a GPU holds is copied into pinned memory, which it writes to directly; all such copies are
 under way at once. The tests run without a GPU, so this path has not been run: what is tested is
 which tensors take it, and that memory which cannot be pinned is used as it is.
 """
 
+import mmap
 import os
-from collections.abc import Hashable
+import threading
+from collections.abc import Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
+import numpy as np
 import torch
+
+from .background import begin_behind_training
 
 SMALL = 2**16
 """Bytes of a tensor up to which it gets new memory each time."""
@@ -23,6 +30,10 @@ THREADS = 4
 ROUNDING = 9 / 8
 """Bytes of pinned memory for a byte of a tensor, at most: PyTorch rounds up to a power of two, and
 keeps what it has pinned. Other tensors of a GPU get memory as those of the CPU do."""
+AT_ONCE = 2**22
+"""Bytes of new memory that are made at once: a checkpoint waits some milliseconds at most, and
+NumPy releases Python's lock meanwhile."""
+
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """The place of a copy, and its source."""
@@ -39,9 +50,15 @@ class Staging:
         self._free: dict[Hashable, list[torch.Tensor]] = {}
         self._used: dict[Hashable, list[torch.Tensor]] = {}
         self._copies: list[Pair] = []
+        self._making: threading.Thread | None = None
+        self._wanted = threading.Event()
 
     def begin(self) -> None:
         """Begin a checkpoint; nobody reads the copies of the former one any more."""
+        if self._making is not None:
+            self._wanted.set()
+            self._making.join()  # else it would write into a copy
+            self._making = None
         self._free, self._used, self._copies = self._used, {}, []
 
     def placed(self, value: torch.Tensor) -> torch.Tensor:
@@ -75,6 +92,17 @@ class Staging:
         for gpu in {source.device for _, source in copies if is_pinned_for(source)}:
             torch.cuda.current_stream(gpu).synchronize()
 
+    def make_memory(self) -> None:
+        """Instead of `copy`: have the kernel clear the memory of these places, beside training.
+
+        It ends when that is done, or when the next checkpoint begins.
+        """
+        places = [target.as_strided((target.numel(),), (1,)) for target, _ in self._copies]
+        self._free, self._copies = {}, []
+        # NumPy, since PyTorch must not be called in a thread that outlives Python's own end.
+        bytes_of = [place.view(torch.uint8).numpy() for place in places]
+        self._making = begin_behind_training(lambda: _touch(bytes_of, self._wanted))
+
 
 def is_pinned_for(source: torch.Tensor) -> bool:
     """Whether the copy of this tensor is in pinned memory."""
@@ -102,3 +130,12 @@ def _pieces(target: torch.Tensor, source: torch.Tensor) -> list[Pair]:
 def _copy(piece: Pair) -> None:
     target, source = piece
     target.copy_(source)
+
+
+def _touch(places: Iterable[np.ndarray[Any, Any]], wanted: threading.Event) -> None:
+    """Write one byte to each page, until `wanted` is set."""
+    for content in places:
+        for start in range(0, len(content), AT_ONCE):
+            if wanted.is_set():
+                return
+            content[start : start + AT_ONCE : mmap.PAGESIZE] = 0

@@ -4,7 +4,6 @@ earlier, and at each multiple of `checkpoints.everySteps`.
 
 import math
 from collections import deque
-from statistics import fmean
 
 from trainingrun_protocol.contract import ContractCheckpoints
 
@@ -32,11 +31,8 @@ class CheckpointInterval:
 
     def __init__(self, settings: ContractCheckpoints, history: LossHistory) -> None:
         self._settings, self._history = settings, history
-        self._stalls_s: deque[float] = deque(maxlen=_REMEMBERED)
-
-    def saved(self, stall_s: float) -> None:
-        """A checkpoint was made; training stood still for so many seconds."""
-        self._stalls_s.append(stall_s)
+        self.cost = SaveCost()
+        """What the checkpoints of this group have cost so far."""
 
     def is_due_after(self, step: int) -> bool:
         """Whether this step is a multiple of `everySteps`."""
@@ -55,8 +51,7 @@ class CheckpointInterval:
             every = self._settings.every_seconds
             return math.inf if every is None else every
         between = self._history.seconds_between_losses(assumed, trained)
-        cost_s = fmean(self._stalls_s) if self._stalls_s else None
-        return automatic_s(cost_s, save_seconds, between)
+        return automatic_s(self.cost.seconds, save_seconds, between)
 
     def at_loop_end_s(self, save_seconds: float, trained: float) -> float:
         """Seconds after the last checkpoint at which one is due at the end of a loop or an epoch.
@@ -82,3 +77,44 @@ def automatic_s(cost_s: float | None, save_s: float, between_losses_s: float) ->
     """
     best = math.sqrt(2 * cost_s * between_losses_s) if cost_s is not None else 0.0
     return min(max(best, SHORTEST_S, 10 * save_s), LONGEST_S)
+
+
+class SaveCost:
+    """The mean cost of the last checkpoints: the stall, and the slower steps during the upload.
+
+    A step counts as slower by what it takes longer than the mean step since the former upload, so
+    steps of uneven length add noise; a cost is never less than its stall.
+    """
+
+    def __init__(self) -> None:
+        self._costs: deque[float] = deque(maxlen=_REMEMBERED)
+        self._stall = 0.0
+        self._alone_s, self._alone = 0.0, 0
+        self._beside_s, self._beside = 0.0, 0
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds that a checkpoint costs; None: none was made yet."""
+        return sum(self._costs) / len(self._costs) if self._costs else None
+
+    def saved(self, stall: float) -> None:
+        """A checkpoint begins to be uploaded; training stood still for `stall` seconds."""
+        self._mean_of_steps()
+        self._alone_s, self._alone = 0.0, 0
+        self._costs.append(stall)
+        self._stall = stall
+
+    def stepped(self, seconds: float, uploading: bool) -> None:
+        """A step was done, while a checkpoint was uploaded or while none was."""
+        if uploading:
+            self._beside_s, self._beside = self._beside_s + seconds, self._beside + 1
+            return
+        self._alone_s, self._alone = self._alone_s + seconds, self._alone + 1
+        if self._alone >= self._beside:  # enough of them for a mean
+            self._mean_of_steps()
+
+    def _mean_of_steps(self) -> None:
+        if self._costs and self._beside and self._alone:
+            slower = self._beside_s - self._beside * self._alone_s / self._alone
+            self._costs[-1] = self._stall + max(slower, 0.0)
+        self._beside_s, self._beside = 0.0, 0

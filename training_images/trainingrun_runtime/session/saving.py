@@ -65,7 +65,8 @@ class Saving:
     def try_out(self) -> None:
         """The first step is done: refuse what cannot be saved; note each step's end if possible.
 
-        An optimizer has no state before that step.
+        And make the memory that the first checkpoint will be copied into. An optimizer has no state
+        before that step.
         """
         if self._tried:
             return
@@ -85,6 +86,11 @@ class Saving:
             worker.can_save_alone()
         elif worker.rank == 0:
             worker.cannot_save_alone(noted_steps.reason)
+        if self._upload is None:
+            snapshot.place(
+                states, comparison, Position(), worker.rank, worker.world_size, self._staging
+            )
+            self._staging.make_memory()
         self._tried = True
 
     def save(self, *, wait: bool) -> None:
@@ -126,7 +132,7 @@ class Saving:
         )
         self.saved, self._saved_at = position, time.monotonic()
         self.late = False
-        self.interval.saved(self._saved_at - began)
+        self.interval.cost.saved(self._saved_at - began)
         if wait:
             self._upload.wait()
 

@@ -377,6 +377,7 @@ class Session:
         step_s = time.monotonic() - self._step_began
         progress.productive += step_s
         self._lengths.append(step_s)
+        saving.interval.cost.stepped(step_s, saving.uploading)
         self._report_step()
         started = time.monotonic()
         saving.try_out()
