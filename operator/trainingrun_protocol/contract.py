@@ -213,7 +213,12 @@ class RunContract(Wire):
     torch_timeout_seconds: float = 1800
     """Seconds after which a collective call fails."""
     workers: int = 1
-    """World size."""
+    """World size; with `minimum_workers` the largest one."""
+    minimum_workers: int | None = None
+    """Smallest world size with which training goes on while workers are lost; none: it waits until
+    there are `workers` again."""
+    resize_seconds: int = 60
+    """Least seconds between the begin of a worker group and its end for a larger one."""
     resources_per_worker: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
     """Ray resources of each worker, such as {"CPU": 4, "GPU": 1}."""
     placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"

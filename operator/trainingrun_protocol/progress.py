@@ -35,6 +35,10 @@ MOST_RANKS = 16
 """Ranks in a document."""
 MOST_LAST_LINES = 5
 """Lines of the rank that failed first."""
+MOST_RESIZES = 100
+"""Resizes in a document; of more, the newest are read."""
+MOST_SIZES = 100
+"""World sizes in a document."""
 MOST_TRIALS = 200
 """Trials in a document, and of a sweep."""
 
@@ -236,6 +240,30 @@ class RankRow(Wire):
     none, or parts of them (MIG)."""
 
 
+class Resize(Wire):
+    """A worker group began with another number of workers than the one before it."""
+
+    number: Count
+    """1, 2, 3 … within the driver's fencing token."""
+    step: Count
+    """Steps done when it began."""
+    time: UnixTime
+    """Unix time in seconds."""
+    from_workers: Count
+    """Workers of the group before."""
+    to_workers: Count
+    """Its workers."""
+
+
+class TimeAtSize(Wire):
+    """For how long so many workers trained."""
+
+    workers: Count
+    """World size."""
+    seconds: Duration
+    """Seconds in steps that counted; their sum over all sizes is `seconds.productive`."""
+
+
 class TrialState(StrEnum):
     """Where a trial of a sweep stands."""
 
@@ -325,6 +353,10 @@ class Progress(Wire):
     """Seconds between periodic checkpoints that are in force now; none: not made by time."""
     world_size: Count = 0
     """Workers that train now."""
+    resizes: Annotated[list[Resize], the_last(MOST_RESIZES)] = Field(default_factory=list)
+    """When this driver's world size changed, newest last, at most 100."""
+    sizes: Annotated[list[TimeAtSize], the_last(MOST_SIZES)] = Field(default_factory=list)
+    """How long this driver trained with each world size, by size."""
     data_wait_share: Share | None = None
     """Share of the time in steps, from 0 to 1, in which the rank that waits longest has waited for
     data, since this worker group began; none: no rank measures it."""

@@ -160,6 +160,46 @@ def test_a_driver_says_what_other_run_s_checkpoint_it_began_from():
     assert (later.seconds.productive, later.seconds.lost_work) == (5.0, 5.0)
 
 
+def test_a_resize_is_on_record_with_its_step_and_both_sizes(accounting):
+    accounting.group_started(1065.0, world_size=1, resumed_step=30)
+    document = accounting.document(1065.0)
+    (resize,) = document.resizes
+    assert (resize.number, resize.step, resize.time) == (1, 30, 1065.0)
+    assert (resize.from_workers, resize.to_workers) == (2, 1)
+    assert document.world_size == 1
+    assert document.records[-1].message == "resumed from step 30; 1 worker instead of 2"
+
+
+def test_a_group_of_the_same_size_is_no_resize(accounting):
+    accounting.group_started(1065.0, world_size=2, resumed_step=30)
+    assert accounting.document(1065.0).resizes == []
+
+
+def test_the_time_at_each_size_adds_up_to_what_is_productive(accounting):
+    accounting.group_started(1065.0, world_size=1, resumed_step=20)
+    accounting.stepped(report(2, 35, 1070.0, 1085.0))
+    accounting.group_started(1090.0, world_size=2, resumed_step=35)
+    accounting.stepped(report(3, 45, 1095.0, 1105.0))
+    document = accounting.document(1105.0)
+    assert [(one.workers, one.seconds) for one in document.sizes] == [(1, 15.0), (2, 30.0)]
+    assert document.seconds.productive == 45.0
+
+
+def test_what_is_done_again_counts_for_the_size_at_which_it_counted(accounting):
+    accounting.group_started(1065.0, world_size=1, resumed_step=30)
+    accounting.stepped(report(2, 35, 1070.0, 1075.0))
+    accounting.group_started(1080.0, world_size=2, resumed_step=20)
+    sizes = accounting.document(1080.0).sizes
+    assert [(one.workers, one.seconds) for one in sizes] == [(2, 20.0)]
+
+
+def test_only_the_newest_hundred_resizes_are_kept_and_their_numbers_go_on(accounting):
+    for count in range(150):
+        accounting.group_started(1065.0, world_size=1 + count % 2, resumed_step=30)
+    resizes = accounting.document(1065.0).resizes
+    assert [one.number for one in resizes] == list(range(51, 151))
+
+
 def test_a_loss_counts_where_steps_are_done_again_and_its_time_stays(accounting):
     accounting.committed(LastCheckpoint(uri="s3://b/x", step=20, time=1050.0))
     assert losses(accounting) == LossHistory(trained=30.0, unsaved=True)

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainingrun_protocol.progress import (
+    MOST_RESIZES,
+    MOST_SIZES,
     Failure,
     LastCheckpoint,
     Progress,
     ProgressResult,
     Record,
     RecordKind,
+    Resize,
     RunState,
     Seconds,
+    TimeAtSize,
 )
 
 from ..error_text import in_words
@@ -88,6 +92,8 @@ class TimeAccounting:
         self._has_session: bool | None = None
         self._broken_at: float | None = None  # of a group without a session
         self._world_size = 0
+        self._resizes: list[Resize] = []
+        self._sizes: list[tuple[float, int]] = []  # (productive seconds before it, world size)
         self._resumed_from: int | None = None
         self._restored_from: str | None = None
         self._resumed_productive = 0.0
@@ -163,7 +169,7 @@ class TimeAccounting:
         if unmeasured:  # its function begins, and no step will be seen
             self._state = RunState.TRAINING
         self._last = None
-        self._world_size = world_size
+        former_size = self._resized(now, world_size, resumed_step)
         self._step = self._first_step = resumed_step
         message = f"resumed from step {resumed_step}"
         if restored_from is not None:
@@ -180,6 +186,9 @@ class TimeAccounting:
         elif again:
             message += f"; {again} {'step is' if again == 1 else 'steps are'} done again"
             message += f", since {not_saved}" if not_saved else ""
+        if former_size not in (0, world_size):
+            workers = "1 worker" if world_size == 1 else f"{world_size} workers"
+            message += f"; {workers} instead of {former_size}"
         reason = not_saved if again else None
         self.record(now, RecordKind.RESTORED, message, step=resumed_step, reason=reason)
         self._settle_losses(
@@ -189,6 +198,31 @@ class TimeAccounting:
             action=message,
         )
         return self._group
+
+    def _resized(self, now: float, world_size: int, step: int) -> int:
+        """A group of this size begins; returns that of the group before, 0: there was none."""
+        before, self._world_size = self._world_size, world_size
+        if before not in (0, world_size):
+            number = self._resizes[-1].number + 1 if self._resizes else 1
+            resize = Resize(
+                number=number, step=step, time=now, from_workers=before, to_workers=world_size
+            )
+            self._resizes = [*self._resizes, resize][-MOST_RESIZES:]
+        # What is done again does not count for the size at which it was done first.
+        productive = self._seconds.productive
+        self._sizes = [one for one in self._sizes if one[0] < productive]
+        if not self._sizes or self._sizes[-1][1] != world_size:
+            self._sizes.append((productive, world_size))
+        return before
+
+    def _time_at_sizes(self) -> list[TimeAtSize]:
+        seconds: dict[int, float] = {}
+        ends = [*(start for start, _ in self._sizes[1:]), self._seconds.productive]
+        for (start, workers), end in zip(self._sizes, ends, strict=False):
+            seconds[workers] = seconds.get(workers, 0.0) + max(end - start, 0.0)
+        return [
+            TimeAtSize(workers=workers, seconds=spent) for workers, spent in sorted(seconds.items())
+        ]
 
     def session_began(self) -> None:
         """The training code has a session, which reports each step."""
@@ -402,6 +436,8 @@ class TimeAccounting:
             seconds_left=self._seconds_left(),
             checkpoint_interval_seconds=self._interval,
             world_size=self._world_size,
+            resizes=self._resizes,
+            sizes=self._time_at_sizes()[-MOST_SIZES:],
             metrics=self._metrics,
             checkpoint=self._checkpoint,
             records=self._records,
