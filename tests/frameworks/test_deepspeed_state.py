@@ -12,6 +12,7 @@ from trainingrun_runtime.checkpoints.encoding import decode, encode
 from trainingrun_runtime.checkpoints.sharded_state import copied
 from trainingrun_runtime.checkpoints.stateful_objects import restorable
 from trainingrun_runtime.frameworks.deepspeed import kept_objects
+from trainingrun_runtime.survivors.noted_steps import GradientExchange
 
 HALF = 3
 """Steps before the state is taken, and after it."""
@@ -131,3 +132,21 @@ def test_a_step_that_ends_before_the_optimizers_is_refused() -> None:
 def test_what_a_session_cannot_save_is_refused(config: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         kept_objects(an_engine(config))
+
+
+def test_whether_the_ranks_have_exchanged_the_gradients_of_a_step_is_known() -> None:
+    engine = an_engine({"gradient_accumulation_steps": 2})
+    exchange = GradientExchange(kept_objects(engine))
+
+    def backward() -> None:
+        engine.backward(engine(torch.ones(4, 8)).square().mean())
+
+    train(engine, range(2))
+    assert exchange.doubt is None
+    backward()
+    engine.step()
+    backward()  # the last one before the optimizer's step: exchanged
+    with engine.no_sync():
+        backward()
+    engine.step()
+    assert exchange.doubt is not None

@@ -8,8 +8,9 @@ for step in session.steps(10_000):
     engine.step()
 """
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from deepspeed.runtime.pipe.module import PipelineModule
 
 from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
+from ..survivors.noted_steps import ExchangesGradients
 from ..worker.deepspeed_import import leave_out_extension
 
 leave_out_extension()  # also where no training function is called, as in a test
@@ -62,7 +64,7 @@ def kept_objects(engine: Any) -> dict[str, Any]:
         found["optimizer"] = engine.optimizer
     if engine.lr_scheduler is not None:
         found["lr_scheduler"] = _Schedule(engine.lr_scheduler)
-    return {**found, "engine": _Counters(engine)}
+    return {**found, "engine": _Engine(engine)}
 
 
 class _ZeroOptimizer:
@@ -132,13 +134,36 @@ class _Schedule(SmallState):
         self._scheduler.load_state_dict(dict(state))
 
 
-class _Counters(SmallState):
-    """How far an engine is."""
+class _Engine(SmallState, ExchangesGradients):
+    """How far an engine is, and whether it has exchanged the gradients of a step."""
 
     _NAMES = ("global_steps", "global_samples", "skipped_steps", "micro_steps")
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        self._exchanged: frozenset[int] = frozenset()
+        exchange, no_sync = engine.allreduce_gradients, engine.no_sync
+
+        def noted_exchange(*args: Any, **kwargs: Any) -> None:
+            last = engine.is_gradient_accumulation_boundary()
+            exchange(*args, **kwargs)
+            if last and not engine.is_deepcompile_active():
+                trained = (p for p in engine.module.parameters() if p.requires_grad)
+                self._exchanged = frozenset(map(id, trained))
+
+        @contextlib.contextmanager
+        def noted_no_sync() -> Iterator[None]:
+            try:
+                with no_sync():
+                    yield
+            finally:
+                self._exchanged = frozenset()
+
+        engine.allreduce_gradients, engine.no_sync = noted_exchange, noted_no_sync
+
+    def take_exchanged(self) -> Collection[int]:
+        exchanged, self._exchanged = self._exchanged, frozenset()
+        return exchanged
 
     def state_dict(self) -> dict[str, Any]:
         done = self._engine.micro_steps % self._engine.gradient_accumulation_steps()

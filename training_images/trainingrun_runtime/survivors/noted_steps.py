@@ -171,6 +171,14 @@ def _agreed_position(
     return agreed_position
 
 
+class ExchangesGradients:
+    """Base of a session's objects that exchange gradients without DistributedDataParallel."""
+
+    def take_exchanged(self) -> Collection[int]:
+        """Parameters, by id, whose gradients all ranks have exchanged since the former call."""
+        raise NotImplementedError
+
+
 class GradientExchange:
     """What DistributedDataParallel and FSDP2 do for the parameters of a session's optimizers.
 
@@ -184,6 +192,7 @@ class GradientExchange:
         # What needs no gradient when it is wrapped is left out for ever.
         self._exchanged = {name: _exchanged(model) for name, model in self._models.items()}
         self._of_any_model = frozenset[int]().union(*self._exchanged.values())
+        self._others = [o for o in objects.values() if isinstance(o, ExchangesGradients)]
         self.doubt: str | None = None
         """Why ranks may have parameters of their own, in a sentence without its period.
 
@@ -200,7 +209,8 @@ class GradientExchange:
             for parameter in parameters_of(optimizer)
             if parameter.grad is not None and not is_sharded(parameter)
         ]
-        if any(id(parameter) not in self._of_any_model for parameter in used):
+        known = self._of_any_model.union(*(other.take_exchanged() for other in self._others))
+        if any(id(parameter) not in known for parameter in used):
             self.doubt = "an optimizer has parameters of no model in DistributedDataParallel"
         for name, model in self._models.items():
             if not self._exchanged[name].isdisjoint(map(id, used)):
