@@ -4,7 +4,7 @@ from typing import Any
 
 from support.constraints import MISSING, Row
 from support.row_makers import by_rule, in_range, max_length, max_quantity_length, one_of, required
-from support.sweep_constraint_rows import SWEEP_ROWS
+from support.sweep_constraint_rows import SWEEP_ROWS, SWEPT_RUN
 
 OBJECT_NAME = "lower-case letters, digits, hyphens and dots"
 FUNCTION = "must be module:function, such as"
@@ -28,6 +28,8 @@ _STORAGE = {"uri": "s3://runs/team-a"}
 _NCCL = {"function": "a:b", "torch": {"backend": "nccl"}}
 _GPU = {"accelerator": {"kind": "nvidia"}}
 _TPU = {"accelerator": {"kind": "tpu"}}
+_SPEC = {"training": {"function": "a:b"}, "storage": _STORAGE}
+_ELASTIC = {"count": 2, "minimum": 1}
 
 
 def _env(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
@@ -377,6 +379,66 @@ ROWS: list[Row] = [
         "must divide workers.count, since every pod holds the same number of workers; write a",
         [{"count": 8, "perPod": 8}, {"count": 16, "perPod": 8}, {"count": 3}],
         [{"count": 8, "perPod": 3}, {"count": 4, "perPod": 8}, {"perPod": 2}],
+        "spec.workers",
+    ),
+    Row(
+        "spec.workers.minimum",
+        "minimum",
+        _ELASTIC,
+        {"count": 2, "minimum": 0},
+        "should be greater than or equal to 1",
+        "spec.workers",
+    ),
+    Row(
+        "spec.workers.minimum",
+        "maximum",
+        {"count": 1000, "minimum": 999},
+        {"count": 1000, "minimum": 1000},
+        "should be less than or equal to 999",
+        "spec.workers",
+    ),
+    *by_rule(
+        "spec.workers.minimum",
+        "must be less than workers.count, the number of workers at full size; lower it, or leave",
+        [_ELASTIC, {"count": 8, "minimum": 7}],
+        [{"count": 2, "minimum": 2}, {"count": 2, "minimum": 3}, {"minimum": 1}],
+        "spec.workers",
+    ),
+    *by_rule(
+        "spec.workers.minimum",
+        "must be a multiple of workers.perPod, since pods are lost and replaced as a whole; write",
+        [{"count": 16, "perPod": 8, "minimum": 8}, {"count": 4, "minimum": 3}],
+        [{"count": 16, "perPod": 8, "minimum": 4}, {"count": 4, "perPod": 2, "minimum": 3}],
+        "spec.workers",
+    ),
+    *by_rule(
+        "spec.workers.minimum",
+        "cannot be set together with spec.sweep, whose trials keep their number of workers; leave",
+        [_SPEC | {"workers": _ELASTIC}, SWEPT_RUN | {"workers": {"count": 2}}],
+        [SWEPT_RUN | {"workers": _ELASTIC}],
+        "spec",
+    ),
+    Row(
+        "spec.workers.resizeSeconds",
+        "minimum",
+        _ELASTIC | {"resizeSeconds": 10},
+        _ELASTIC | {"resizeSeconds": 9},
+        "should be greater than or equal to 10",
+        "spec.workers",
+    ),
+    Row(
+        "spec.workers.resizeSeconds",
+        "maximum",
+        _ELASTIC | {"resizeSeconds": 86400},
+        _ELASTIC | {"resizeSeconds": 86401},
+        "should be less than or equal to 86400",
+        "spec.workers",
+    ),
+    *by_rule(
+        "spec.workers.resizeSeconds",
+        "needs workers.minimum, without which the number of workers stays; set it, or leave",
+        [_ELASTIC | {"resizeSeconds": 60}, {"count": 2}],
+        [{"count": 2, "resizeSeconds": 60}],
         "spec.workers",
     ),
     *in_range("spec.workers.resources.dataCpus", 1, 1000),

@@ -38,7 +38,7 @@ def _many(number: int) -> list[dict[str, Any]]:
 
 
 _ASHA = {"scheduler": "ASHA"}
-_SWEPT_RUN = {"training": {"function": "a:b"}, "storage": _STORAGE, "sweep": _swept()}
+SWEPT_RUN = {"training": {"function": "a:b"}, "storage": _STORAGE, "sweep": _swept()}
 SWEEP_ROWS: list[Row] = [
     *[
         _sweep(f".{row.path}", row.keyword, {**and_, row.path: row.good}, bad, row.says)
@@ -179,7 +179,7 @@ SWEEP_ROWS: list[Row] = [
         "may not be more than 100 bytes",
     ),
     *[
-        Row("spec.sweep" + at, "rule", {**_SWEPT_RUN, **good}, {**_SWEPT_RUN, **bad}, says, "spec")
+        Row("spec.sweep" + at, "rule", {**SWEPT_RUN, **good}, {**SWEPT_RUN, **bad}, says, "spec")
         for at, says, good, bad in (
             (
                 "",

@@ -76,6 +76,7 @@ def test_defaults_are_those_of_the_models_and_never_in_the_status():
 
 def test_a_field_that_earlier_operators_do_not_know_is_added_to_no_stored_run():
     assert "default" not in NODES[".spec.workers.perPod"]
+    assert "default" not in NODES[".spec.workers.resizeSeconds"]
     assert Workers.model_validate({"count": 3}).per_pod == 1
 
 

@@ -282,6 +282,16 @@ class Workers(Model):
     """Workers in each pod, which is one node of Ray; it divides count. GPUs use NVLink and CUDA IPC
     only within a pod. Default: 1.
     """
+    minimum: Whole | None = Field(default=None, ge=1, le=999)
+    """Workers with which training begins, and goes on, while others are lost or find no node; a
+    multiple of perPod. Once there are more again, training continues with them, at a checkpoint.
+    Default: training waits for all workers.
+    """
+    resize_seconds: Whole = Field(default=60, ge=10, le=86400, json_schema_extra=without_default)
+    """With minimum: least seconds for which training goes on with one number of workers before a
+    larger one, and seconds after which a start waits no longer for pods beyond minimum. Default:
+    60.
+    """
     resources: WorkerResources = Field(default_factory=WorkerResources)
     """What each worker requests and is limited to; its pod, perPod times as much."""
     accelerator: Accelerator | None = None
@@ -302,6 +312,30 @@ class Workers(Model):
             "count that is a multiple of perPod, such as 16 for 2 pods with 8 workers each",
             lambda workers: workers.count % workers.per_pod == 0,
             "per_pod",
+        ),
+        Rule(
+            "!has(self.minimum) || self.minimum < self.count",
+            "must be less than workers.count, the number of workers at full size; lower it, or "
+            "leave it out for a number of workers that stays",
+            lambda workers: workers.minimum is None or workers.minimum < workers.count,
+            "minimum",
+        ),
+        Rule(
+            "!has(self.minimum) || !has(self.perPod) || self.perPod < 1 || "
+            "self.minimum % self.perPod == 0",
+            "must be a multiple of workers.perPod, since pods are lost and replaced as a whole; "
+            "write a multiple, such as 8 for one pod with 8 workers",
+            lambda workers: workers.minimum is None or workers.minimum % workers.per_pod == 0,
+            "minimum",
+        ),
+        Rule(
+            "!has(self.resizeSeconds) || has(self.minimum)",
+            "needs workers.minimum, without which the number of workers stays; set it, or leave "
+            "resizeSeconds out",
+            lambda workers: (
+                "resize_seconds" not in workers.model_fields_set or workers.minimum is not None
+            ),
+            "resize_seconds",
         ),
         Rule(
             "!has(self.accelerator) || self.accelerator.kind != 'tpu' || self.count == 1",

@@ -162,6 +162,13 @@ class RunSpec(Model):
             "sweep.concurrency",
         ),
         Rule(
+            "!has(self.sweep) || !has(self.workers.minimum)",
+            "cannot be set together with spec.sweep, whose trials keep their number of workers; "
+            "leave one of them out",
+            lambda spec: spec.sweep is None or spec.workers.minimum is None,
+            "workers.minimum",
+        ),
+        Rule(
             None,  # CEL does not see config and the sweep's values
             f"config, requirements, script.args and spec.sweep must have at most "
             f"{MAX_CONTRACT_BYTES} bytes together, as JSON; put larger things into a file of "
@@ -181,6 +188,16 @@ class RunSpec(Model):
     def worker_pods(self) -> int:
         """Number of worker pods."""
         return self.total_workers // self.workers.per_pod
+
+    @property
+    def minimum_workers(self) -> int:
+        """Workers with which training begins and goes on; all of them without workers.minimum."""
+        return self.workers.minimum or self.total_workers
+
+    @property
+    def minimum_worker_pods(self) -> int:
+        """Their pods."""
+        return self.minimum_workers // self.workers.per_pod
 
 
 _RUN_NAME = r"[a-z]([-a-z0-9]*[a-z0-9])?"

@@ -102,6 +102,8 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         torch_backend=training.torch.backend,
         torch_timeout_seconds=training.torch.timeout_seconds,
         workers=spec.workers.count,
+        minimum_workers=spec.workers.minimum,
+        resize_seconds=spec.workers.resize_seconds,
         resources_per_worker={resource: float(count) for resource, count in resources.items()},
         placement=_placement(run),
         storage=ContractStorage(

@@ -59,6 +59,7 @@ def attempt(
         head_start=_head_start(run),
         worker_group=names.WORKER_GROUP,
         worker_pods=run.spec.worker_pods,
+        minimum_worker_pods=run.spec.minimum_worker_pods,
         worker_start=_worker_start(run, settings),
     )
     # Not by the template: they would be read as YAML a second time.
