@@ -65,6 +65,7 @@ class RecordKind(StrEnum):
     PREEMPTED = "Preempted"
     WORKER_LOST = "WorkerLost"
     HANG = "Hang"
+    OUT_OF_MEMORY = "OutOfMemory"
     APPLICATION_ERROR = "ApplicationError"
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
     SETTING_OVERRULED = "SettingOverruled"
@@ -101,6 +102,8 @@ class Record(Wire):
     """Pod on which it happened, where known."""
     step: Count | None = None
     """Step at which it happened, or that was restored."""
+    group_time: UnixTime | None = None
+    """Unix time in seconds at which the worker group began that was lost; only of OutOfMemory."""
     reason: Sentence | None = None
     """Why the ranks that were left saved no later step; none: they did, or it is not known."""
 

@@ -226,6 +226,21 @@ def test_a_loss_of_a_trial_is_shown_and_that_a_trial_begins_is_not() -> None:
     assert losses.count == 1
 
 
+def test_a_loss_whose_cause_is_known_later_is_one_loss() -> None:
+    lost = Record(number=1, kind=RecordKind.WORKER_LOST, time=9, message="trial 2: rank 0 died")
+    said = "trial 2: rank 0 died: it used more memory than its limit"
+    found = Record(number=2, kind=RecordKind.OUT_OF_MEMORY, time=9, message=said)
+    restored = Record(number=3, kind=RecordKind.RESTORED, time=15, message="trial 2: resumed")
+    losses = TrialLosses()
+    assert losses.record(Progress(attempt=1, records=[lost])) == [lost.message]
+    assert losses.record(Progress(attempt=1, records=[found])) == [said]
+    assert losses.record(Progress(attempt=1, records=[found, restored])) == [restored.message]
+    assert losses.count == 1
+    only = TrialLosses()
+    assert only.record(Progress(attempt=1, records=[found, restored])) == [said, restored.message]
+    assert only.count == 1
+
+
 def test_a_rank_that_a_cluster_would_end_for_its_memory_is_named() -> None:
     rows = [
         RankRow(rank=0, used_bytes=2**29),

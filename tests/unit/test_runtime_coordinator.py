@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.builders import a_pod, pods
+from support.builders import a_pod, pods, unix
 from support.reconciled import a_polled_run, reconcile, then
 from trainingrun_protocol.contract import ContractCheckpoints, ContractStorage, RunContract
 from trainingrun_protocol.progress import ProgressResult, RecordKind, RunState
@@ -274,6 +274,86 @@ def test_eight_ranks_that_are_lost_with_their_pod_are_one_loss_to_the_operator(
     (loss,) = disruptions.pop("history")
     assert loss["reason"] == "WorkerLost"
     assert {kind: count for kind, count in disruptions.items() if count} == {"workerFailures": 1}
+
+
+def a_group_in_living_pods(coordinator: Coordinator, oom_kills: int | None) -> None:
+    for rank in range(2):
+        pod = f"worker-{rank + 1}"
+        coordinator.joined(rank, f"ray node of {pod}", f"spot-{rank}", pod, None, oom_kills)
+    coordinator.group_started(2, 0, [])
+
+
+MEMORY_SAYS = (
+    "rank 1 died: pod worker-2 used more memory than its limit; raise workers.resources.memory, or "
+    "make the batch smaller and accumulate gradients over several"
+)
+
+
+@pytest.mark.parametrize("read_between", [True, False])
+@pytest.mark.parametrize("lost", [(1,), ()], ids=["known", "unknown"])
+def test_a_rank_that_the_kernel_ended_in_a_pod_that_lives_on_ran_out_of_memory(
+    coordinator: Coordinator, read_between: bool, lost: tuple[int, ...]
+):
+    a_group_in_living_pods(coordinator, 4)
+    coordinator.rank_use(1, 1, MemoryUse(1000, 2000, None, oom_kills=5), None)  # some other process
+    coordinator.disrupted(RecordKind.WORKER_LOST, "rank 1 died: connection error", lost)
+    seen = replace(a_polled_run(failures={"maxRestarts": 1}), progress_age_s=0.5)
+    if read_between:
+        early = coordinator.document().model_copy(update={"attempt": 1})
+        seen = then(replace(seen, progress=early), 65)
+        assert seen.run.status.disruptions.worker_failures == 1
+    coordinator.joined(0, "ray node of worker-1", "spot-0", "worker-1", None, 4)
+    coordinator.joined(1, "ray node of worker-2", "spot-1", "worker-2", None, 6)
+    coordinator.group_started(2, 0, [])
+    document = coordinator.document().model_copy(update={"attempt": 1})
+    (found,) = [record for record in document.records if record.kind is not RecordKind.RESTORED]
+    assert (found.kind, found.pod, found.message) == ("OutOfMemory", "worker-2", MEMORY_SAYS)
+    (_, (loss,)) = coordinator.losses(0)
+    assert (loss.reason, loss.message) == ("OutOfMemory", MEMORY_SAYS)
+    plan = reconcile(replace(seen, progress=document), 70)
+    disruptions = plan.status.disruptions.to_dict()
+    (entry,) = disruptions.pop("history")
+    assert (entry["reason"], entry["signs"]) == ("OutOfMemory", MEMORY_SAYS)
+    assert {kind: count for kind, count in disruptions.items() if count} == {"outOfMemory": 1}
+    assert plan.status.attempts[-1].outcome == "Running"
+
+
+@pytest.mark.parametrize("kills", [(4, 4), (None, None), (None, 5)])
+def test_a_rank_that_the_user_killed_stays_a_lost_worker(
+    coordinator: Coordinator, kills: tuple[int | None, int | None]
+):
+    a_group_in_living_pods(coordinator, kills[0])
+    coordinator.disrupted(RecordKind.WORKER_LOST, "rank 1 died", (1,))
+    # What happens in another pod is no cause.
+    coordinator.joined(0, "ray node of worker-1", "spot-0", "worker-1", None, 9)
+    coordinator.joined(1, "ray node of worker-2", "spot-1", "worker-2", None, kills[1])
+    # Nor what happens later.
+    coordinator.joined(1, "ray node of worker-2", "spot-1", "worker-2", None, 7)
+    assert [record.kind for record in coordinator.document().records][-1] == "WorkerLost"
+
+
+def test_each_time_that_memory_runs_out_in_one_pod_uses_a_restart(coordinator: Coordinator):
+    a_group_in_living_pods(coordinator, 0)
+    now, seen = 60.0, a_polled_run(failures={"maxRestarts": 1})
+    for turn in (1, 2):
+        coordinator.disrupted(RecordKind.WORKER_LOST, "rank 1 died", (1,))
+        a_group_in_living_pods(coordinator, turn)
+        document = coordinator.document().model_copy(update={"attempt": 1})
+        # Minutes lie between them, of which the coordinator's clock has none here.
+        shift = {"time": unix(now), "group_time": unix(now - 20)}
+        records = [
+            record.model_copy(update=shift)
+            if record.number == document.records[-2].number
+            else record
+            for record in document.records
+        ]
+        shown = document.model_copy(update={"records": records})
+        seen = then(replace(seen, progress=shown), now)
+        assert seen.run.status.disruptions.out_of_memory == turn
+        now += 30
+    status = seen.run.status
+    assert status.disruptions.out_of_memory == 2
+    assert (status.attempts[-1].reason, status.attempts[-1].message) == ("OutOfMemory", MEMORY_SAYS)
 
 
 def test_uploads_are_handed_out_in_order_until_each_is_processed(

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from trainingrun_runtime.progress.rank_measures import MemoryGrowth, MemoryUse, read_memory
+from trainingrun_runtime.progress.rank_measures import (
+    MemoryGrowth,
+    MemoryUse,
+    read_memory,
+    read_oom_kills,
+)
 
 MIB = 2**20
 
@@ -63,3 +68,42 @@ def test_the_hours_left_are_those_to_the_limit() -> None:
     assert MemoryUse(used=1, limit=5, per_hour=8).hours_left == 0.5
     assert MemoryUse(used=1, limit=None, per_hour=8).hours_left == float("inf")
     assert MemoryUse(used=1, limit=5, per_hour=None).hours_left == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("own", "place", "counters"),
+    [
+        pytest.param(
+            "0::/\n", "memory.events", "low 0\nmax 2\noom 1\noom_kill 3\n", id="version 2"
+        ),
+        pytest.param(
+            "0::/kubepods/pod-1/abc\n",
+            "kubepods/pod-1/abc/memory.events",
+            "oom 1\noom_kill 3\noom_group_kill 0\n",
+            id="version 2, with the node's names",
+        ),
+        pytest.param(
+            "5:cpu,cpuacct:/x\n4:memory:/abc\n0::/\n",
+            "memory/abc/memory.oom_control",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+            id="version 1",
+        ),
+        pytest.param(
+            "4:memory:/kubepods/pod-1/abc\n",
+            "memory/memory.oom_control",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+            id="version 1, mounted in the container",
+        ),
+    ],
+)
+def test_the_kernel_s_count_of_ended_processes_is_read(
+    own: str, place: str, counters: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cgroup").write_text(own)
+    file = tmp_path / "fs" / place
+    file.parent.mkdir(parents=True)
+    assert read_oom_kills(tmp_path / "fs", tmp_path / "cgroup") is None
+    file.write_text(counters)
+    assert read_oom_kills(tmp_path / "fs", tmp_path / "cgroup") == 3
+    file.write_text("oom_kill_disable 0\nunder_oom 0\n")  # of a kernel before 4.13
+    assert read_oom_kills(tmp_path / "fs", tmp_path / "cgroup") is None

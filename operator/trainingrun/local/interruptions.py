@@ -7,7 +7,7 @@ from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
 from .terminal_text import counted
 
-_LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG)
+_LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,14 @@ class _Records:
 
     def __init__(self) -> None:
         self._seen = (0, 0, 0)
+        self._lost: set[float] = set()
+
+    def is_loss(self, record: Record) -> bool:
+        """Whether it is one that was not told before; a later record may correct its kind."""
+        if record.kind not in _LOSSES or record.time in self._lost:
+            return False
+        self._lost.add(record.time)
+        return True
 
     def new(self, progress: Progress) -> Iterator[Record]:
         for record in progress.records:
@@ -80,7 +88,7 @@ class Interruptions:
         """Evaluate one document; the interruption that ends with it, if one does."""
         for record in self._records.new(progress):
             self.hangs += record.kind is RecordKind.HANG
-            if record.kind in _LOSSES and self._lost_time is None:
+            if self._records.is_loss(record) and self._lost_time is None:
                 self._lost_time = record.time
             trained = self.first_step_time is not None or self._lost_time is not None
             if record.kind is RecordKind.RESTORED and trained:
@@ -129,9 +137,11 @@ class TrialLosses:
         new = []
         for record in self._records.new(progress):
             trial = record.message.partition(":")[0]
-            if record.kind in _LOSSES:
+            if self._records.is_loss(record):
                 self.count += 1
                 self._lost.add(trial)
+            elif record.kind in _LOSSES:
+                pass  # why it was lost is known now
             elif record.kind is not RecordKind.RESTORED or trial not in self._lost:
                 continue  # that a trial begins is no loss
             else:

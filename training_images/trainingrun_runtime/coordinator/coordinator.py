@@ -118,7 +118,6 @@ class Coordinator:
         self._closed = threading.Event()
         threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
 
-    joined = _of(lambda self: self._ranks, Ranks.joined)
     rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
     members = _of(lambda self: self._ranks, Ranks.members)
     rank_location = _of(lambda self: self._ranks, Ranks.rank_location)
@@ -166,6 +165,12 @@ class Coordinator:
     paused = _of(lambda self: self._rating, TrialRating.paused)
 
     # What concerns several parts.
+
+    def joined(self, rank: int, *told: Any) -> None:
+        """A worker started; see `Ranks.joined`."""
+        found = self._ranks.joined(rank, *told)
+        if found is not None:
+            self._progress.ran_out_of_memory(*found)
 
     def group_started(
         self,
@@ -245,6 +250,8 @@ class Coordinator:
         """Ray's controller: a worker group ended before training was done."""
         self._hangs.group_ended()
         self._store.forget_ranks()
+        if kind is RecordKind.WORKER_LOST:
+            self._ranks.ended(ranks)
         self._progress.disrupted(kind, message, self._ranks.of_first(ranks))
 
     def survivors(self) -> Survivors:

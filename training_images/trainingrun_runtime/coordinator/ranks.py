@@ -41,6 +41,13 @@ class Member(NamedTuple):
     place: RankPlace
 
 
+class OutOfMemory(NamedTuple):
+    """A rank whose process the kernel has ended, in a pod that lives on."""
+
+    rank: int
+    place: RankPlace
+
+
 class _Group:
     """What the ranks of one worker group have told."""
 
@@ -60,6 +67,8 @@ class Ranks:
         self._places: dict[int, RankPlace] = {}
         self._processes: dict[int, RankProcess] = {}
         self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
+        self._oom_kills: dict[int, int] = {}  # of its pod, as each rank has told last
+        self._before_loss: dict[str, tuple[int, int]] = {}  # Ray node -> rank, its last `oom_kills`
         self._group = _Group(0, 0)
 
     def begin(self, group: int, world_size: int) -> None:
@@ -68,15 +77,52 @@ class Ranks:
             self._group = _Group(group, world_size)
 
     def joined(
-        self, rank: int, ray_node: str, node: str, pod: str, process: "RankProcess | None" = None
-    ) -> None:
-        """A worker started: its Ray node, Kubernetes node and pod; "" where not known."""
+        self,
+        rank: int,
+        ray_node: str,
+        node: str,
+        pod: str,
+        process: "RankProcess | None" = None,
+        oom_kills: int | None = None,
+    ) -> "OutOfMemory | None":
+        """A worker started: its Ray node, Kubernetes node and pod; "" where not known.
+
+        Args:
+            rank: its own.
+            ray_node: id of its node.
+            node: name of its Kubernetes node.
+            pod: name of its pod.
+            process: its process.
+            oom_kills: processes that the kernel has ended in its pod for want of memory.
+
+        Returns:
+            The rank of the former worker group that was lost in this pod for want of memory, if
+            one was: the kernel has ended a process here since that rank last told.
+        """
         with self._lock:
+            before = self._before_loss.pop(ray_node, None)
+            if oom_kills is not None:
+                self._oom_kills[rank] = oom_kills
+            else:
+                self._oom_kills.pop(rank, None)
             self._places[rank] = RankPlace(ray_node, node, pod)
             if process is not None:
                 self._processes[rank] = process
             # A node that is reachable again, or runs a new pod, is not lost.
             self._lost = {dead: name for dead, name in self._lost.items() if name != node}
+            if before is None or oom_kills is None or oom_kills <= before[1]:
+                return None
+            self._before_loss = {}
+            return OutOfMemory(before[0], RankPlace(ray_node, node, pod))
+
+    def ended(self, lost: Collection[int]) -> None:
+        """The worker group has ended, by the loss of these ranks; none: it is not known which."""
+        with self._lock:
+            self._before_loss = {}
+            for rank in sorted(lost or self._places):
+                if rank in self._oom_kills and rank in self._places:
+                    node = self._places[rank].ray_node
+                    self._before_loss.setdefault(node, (rank, self._oom_kills[rank]))
 
     @property
     def group(self) -> int:
@@ -128,6 +174,8 @@ class Ranks:
         with self._lock:
             if group == self._group.number:
                 self._group.comparison.memory[rank] = memory
+                if memory.oom_kills is not None:
+                    self._oom_kills[rank] = memory.oom_kills
                 if accelerators is not None:
                     self._group.comparison.accelerators[rank] = accelerators
 

@@ -15,6 +15,7 @@ from trainingrun_protocol.progress import (
     RunState,
 )
 
+from ..known_errors.remedies import MORE_MEMORY
 from ..progress.time_accounting import StepReport, TimeAccounting
 from ..store.lease import LossHistory
 from ..store.loss_documents import LossDocument
@@ -126,6 +127,13 @@ class RunProgress:
         node, pod = (place.node, place.pod) if place else (None, None)
         with self._lock:
             self._accounting.disrupted(time.time(), kind, message, node=node, pod=pod)
+
+    def ran_out_of_memory(self, rank: int, place: RankPlace) -> None:
+        """The rank that was lost last was ended for want of memory, in a pod that lives on."""
+        on = f": pod {place.pod}" if place.pod else ": it"
+        message = f"rank {rank} died{on} used more memory than its limit; {MORE_MEMORY}"
+        with self._lock:
+            self._accounting.ran_out_of_memory(message, place.node or None, place.pod or None)
 
     def interrupted(self) -> None:
         """Ray's controller: a worker group ended because of the store; no worker was lost."""

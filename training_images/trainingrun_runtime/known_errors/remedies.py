@@ -51,6 +51,8 @@ _BOOSTING = "a training function that calls the library's train() with RayTrainR
 _PREDICT = "use map_batches of a ray.data.Dataset with a class that loads the model"
 
 _LESS_MEMORY = "make the batch smaller and accumulate gradients over several"
+MORE_MEMORY = f"raise workers.resources.memory, or {_LESS_MEMORY}"
+"""What to do where the memory of a pod is full."""
 
 REMEDIES: dict[str, Remedy] = {
     # Functions and arguments that Ray no longer has, or that work otherwise.
@@ -302,12 +304,12 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "ray-out-of-memory": Remedy(
         r"^OutOfMemoryError|running low on memory|NODE_OUT_OF_MEMORY|Memory on the node",
-        f"raise workers.resources.memory, or {_LESS_MEMORY}",
+        MORE_MEMORY,
     ),
     "host-memory": Remedy(
         r"^_?(Array)?MemoryError|DefaultCPUAllocator: (can't allocate|not enough) memory|"
         r"Cannot allocate memory|std::bad_alloc",
-        f"raise workers.resources.memory, or {_LESS_MEMORY}: the pod has not that much memory",
+        f"{MORE_MEMORY}: the pod has not that much memory",
     ),
     "no-nccl": Remedy(
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",

@@ -147,6 +147,8 @@ class MemoryUse:
     """The container's limit, if it has one."""
     per_hour: int | None
     """How fast `used` grows; None: it does not, or has not been seen for long enough."""
+    oom_kills: int | None = None
+    """See `read_oom_kills`."""
 
     @property
     def hours_left(self) -> float:
@@ -175,6 +177,32 @@ def read_memory(cgroups: Path = _CGROUPS) -> tuple[int, int | None]:
         pass  # no such control group, as in version 1
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE"), None
+
+
+def read_oom_kills(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Processes of this container that the kernel has ended for want of memory; None: not known.
+
+    Args:
+        cgroups: where the kernel's control groups are mounted, of version 1 or 2.
+        own: which of them this process is in. A container may see it by its name on the node, or
+            have its own one mounted as the root.
+    """
+    names = {}
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            names[controllers] = name.lstrip("/")
+    first, second = cgroups / "memory", cgroups
+    for file in (
+        first / names.get("memory", "") / "memory.oom_control",
+        first / "memory.oom_control",
+        second / names.get("", "") / "memory.events",
+        second / "memory.events",
+    ):
+        with suppress(OSError, ValueError, KeyError):
+            counters = dict(line.split() for line in file.read_text().splitlines())
+            return int(counters["oom_kill"])
+    return None
 
 
 class MemoryGrowth:

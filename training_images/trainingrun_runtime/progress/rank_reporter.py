@@ -21,6 +21,7 @@ from .rank_measures import (
     QuietMeter,
     RankTimes,
     read_memory,
+    read_oom_kills,
     traffic_bytes,
 )
 
@@ -99,7 +100,7 @@ class UseReporter:
             others.add(now, children.read())  # looks through all processes, which takes a while
             used, limit = read_memory()
             self._growth.add(now, used)
-            memory = MemoryUse(used, limit, self._growth.per_hour())
+            memory = MemoryUse(used, limit, self._growth.per_hour(), read_oom_kills())
             use = self._samples.add(now, share) if share is not None else None
             work_s = min(own.quiet(now).work_s, others.quiet(now).work_s)
             quiet = replace(own.quiet(now), work_s=work_s)

@@ -89,6 +89,7 @@ class TimeAccounting:
         self._group = 0
         self._group_began = now
         self._broken_group = -1
+        self._worker_lost: tuple[int, float] | None = None  # its record, when its group began
         self._has_session: bool | None = None
         self._broken_at: float | None = None  # of a group without a session
         self._world_size = 0
@@ -362,7 +363,26 @@ class TimeAccounting:
         self.interrupted(now)
         self.record(now, kind, message, node=node, pod=pod, step=self._step)
         number = self._records[-1].number
+        lost = kind is RecordKind.WORKER_LOST
+        self._worker_lost = (number, self._group_began) if lost else None
         self._lose(number, kind.value, now, message, node=node, pod=pod, step=self._step)
+
+    def ran_out_of_memory(self, message: str, node: str | None, pod: str | None) -> None:
+        """The worker that was lost last was ended for want of memory, as its pod shows later.
+
+        The record of the loss is replaced by one with a number of its own, so that it is read.
+        """
+        number, group_time = self._worker_lost or (0, 0.0)
+        lost = next((record for record in self._records if record.number == number), None)
+        if lost is None:
+            return
+        self._worker_lost = None
+        kind, place = RecordKind.OUT_OF_MEMORY, {"node": node, "pod": pod}
+        self.record(lost.time, kind, message, step=lost.step, group_time=group_time, **place)
+        self._records = [record for record in self._records if record is not lost]
+        if number in self._documents:
+            found = {"reason": kind.value, "message": message, **place}
+            self._note_loss(self._documents[number].model_copy(update=found))
 
     def interrupted(self, now: float) -> None:
         """The worker group ended; training is interrupted until the next group's first step."""

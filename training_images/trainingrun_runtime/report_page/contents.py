@@ -31,6 +31,7 @@ _LOSSES = (
     RecordKind.PREEMPTED,
     RecordKind.WORKER_LOST,
     RecordKind.HANG,
+    RecordKind.OUT_OF_MEMORY,
     RecordKind.APPLICATION_ERROR,
 )
 _METRICS = 6

@@ -22,6 +22,7 @@ from ..checkpoints.background import behind_training
 from ..checkpoints.downloads import Fetched
 from ..coordinator.ranks import RankProcess
 from ..coordinator.standstill import At
+from ..progress.rank_measures import read_oom_kills
 from ..progress.rank_reporter import UseReporter
 from ..ray_internals import nodes, training
 from ..store import manifest
@@ -175,6 +176,7 @@ class Worker:
             os.environ.get("NODE_NAME", ""),
             os.environ.get("POD_NAME", ""),
             RankProcess(training.worker_actor(), os.getpid(), psutil.Process().create_time()),
+            read_oom_kills(),
         )
         if self.rank == 0:
             # Uploads of the former group are complete and about to be committed.

@@ -70,7 +70,7 @@ def ended(
         return Findings()  # unknown at present: that is not a loss
     run_failure = retry_policy.exhausted(draft, context.run.spec.failures, charged)
     if run_failure:
-        return Findings(end=_out_of_budget(draft.bookkeeping, run_failure), run_failure=run_failure)
+        return Findings(end=_out_of_budget(draft, run_failure), run_failure=run_failure)
     found = _by_ray_job(context, draft, attempt, job)
     if found.end:
         return found
@@ -195,7 +195,7 @@ def _unexplained(
     if code == LEASE_LOST_EXIT_CODE or reason in INFRASTRUCTURE_REASONS:
         return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
     causes = [known.reason for known in draft.bookkeeping.counted.values()]
-    if without_memory := out_of_memory.end(draft.bookkeeping):
+    if without_memory := out_of_memory.end(draft):
         return without_memory
     if LossReason.NODE_LOST in causes or LossReason.HEAD_LOST in causes:
         lost = LossReason.NODE_LOST if LossReason.NODE_LOST in causes else LossReason.HEAD_LOST
@@ -256,11 +256,11 @@ def crashing(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Block
     return None
 
 
-def _out_of_budget(bookkeeping: Bookkeeping, run_failure: RunFailure) -> AttemptEnd:
-    causes = [known.reason for known in bookkeeping.counted.values()]
+def _out_of_budget(draft: Draft, run_failure: RunFailure) -> AttemptEnd:
+    causes = [known.reason for known in draft.bookkeeping.counted.values()]
     if run_failure.reason is ConditionReason.RESTARTS_EXHAUSTED:
         # While an attempt runs, only pods without memory charge this budget.
-        return out_of_memory.end(bookkeeping) or AttemptEnd(
+        return out_of_memory.end(draft) or AttemptEnd(
             "Failed", LossReason.OUT_OF_MEMORY, run_failure.message
         )
     return AttemptEnd("Lost", causes[-1] if causes else None, run_failure.message)

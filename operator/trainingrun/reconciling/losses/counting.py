@@ -167,6 +167,25 @@ class Losses:
         time = known.time if known else self._written
         self._put(key, CountedDisruption(reason=reason, time=time, pod=pod, collateral=True))
 
+    def rename(self, pod: str, when: datetime, key: str) -> None:
+        """Give the loss of a worker a key of its own, where its pod lives on.
+
+        Args:
+            pod: Name of the pod.
+            when: When it was recorded.
+            key: The new one.
+        """
+        time = written(when)
+        for former, known in self._counted.items():
+            lost = known.reason is LossReason.WORKER_LOST and not known.collateral
+            if lost and known.pod in (pod, None) and known.time == time:
+                del self._counted[former]
+                self._records.pop(former, None)
+                if self._by_pod.get(pod) == former:
+                    del self._by_pod[pod]
+                self._put(key, known)
+                return
+
     def adopt_record(self, uid: str, pod: str, node: str | None) -> None:
         """Let the pod take over the count of a record that came first and is about it.
 
@@ -175,9 +194,10 @@ class Losses:
         if uid in self._counted:
             return
         for key, known in self._records.items():
-            # A pod outlives the hang of a process in it, and its own loss may come much later.
+            # A pod outlives what ends a process in it, and its own loss may come much later.
             named = known.pod == pod and (
-                known.reason is not LossReason.HANG or self._is_recent(known)
+                known.reason not in (LossReason.HANG, LossReason.OUT_OF_MEMORY)
+                or self._is_recent(known)
             )
             if named or (known.pod is None and self._is_recent(known)):
                 del self._counted[key], self._records[key]

@@ -25,11 +25,14 @@ from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
 from ..model import EventType, Object, RunEvent
-from ..texts import from_unix
+from ..texts import from_unix, written
 from . import signs
 from .counting import Losses
 from .signs import control_sign, describe
 
+_LOST = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
+_OF_A_PROCESS = (RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
+"""What ends a process in a pod that lives on."""
 _EVENTS: dict[RecordKind, tuple[EventType, EventReason]] = {
     RecordKind.RESTORED: ("Normal", EventReason.RESTORED),
     RecordKind.CHECKPOINT_SKIPPED: ("Warning", EventReason.CHECKPOINT_SKIPPED),
@@ -225,13 +228,15 @@ def _record_event(
     if event is not None:
         losses.events.append(RunEvent(*event, record.message))
         return
-    if record.kind not in (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG):
+    if record.kind not in _LOST:
         return
     reason, when = LossReason(record.kind.value), from_unix(record.time)
     key = f"record:{fencing_token}/{record.number}"
     pod = context.index(attempt).by_name.get(record.pod or "")
-    if record.kind is RecordKind.HANG and not pod_status.absent(pod):
-        pass  # its pod lives on, and a process in it may hang once more
+    if record.kind in _OF_A_PROCESS and not pod_status.absent(pod):
+        # Its pod lives on, and a process in it may end so once more.
+        if record.kind is RecordKind.OUT_OF_MEMORY and record.pod is not None:
+            losses.rename(record.pod, when, key)
     elif record.pod is not None:
         # The pod may be here still, or be counted and gone.
         key = (pod_status.uid(pod) if pod else None) or losses.key_of(record.pod) or key
@@ -240,7 +245,16 @@ def _record_event(
     if record.node and f"node:{record.node}" in losses:
         return
     message = record.message or describe(reason)
-    losses.count_disruption(key, reason, when, message, pod=record.pod, node=record.node)
+    began = record.group_time if record.kind is RecordKind.OUT_OF_MEMORY else None
+    losses.count_disruption(
+        key,
+        reason,
+        when,
+        message,
+        pod=record.pod,
+        node=record.node,
+        created_at=written(from_unix(began)) if began is not None else None,
+    )
 
 
 def _forget(context: ReconcileContext, draft: Draft, losses: Losses, attempt: Attempt) -> None:

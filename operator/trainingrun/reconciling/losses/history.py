@@ -27,6 +27,7 @@ _LOST = frozenset(
         RecordKind.PREEMPTED,
         RecordKind.WORKER_LOST,
         RecordKind.HANG,
+        RecordKind.OUT_OF_MEMORY,
         RecordKind.APPLICATION_ERROR,
     }
 )

@@ -1,7 +1,8 @@
 """Out of memory or a bug of the training code: told here alone.
 
 The kernel ends the process that exceeds its container's limit, and the kubelet says so of the
-container. The other ranks then end with an exception of their own, which is no second failure.
+container. Where the container lives on, the kernel's counter in it has grown, and the driver says
+so in a record. The other ranks then end with an exception of their own, which is no second failure.
 Memory is counted by failure and not by pod: workers that hold the same model run out of memory
 together. What counts is a function of all that is known, never of the order in which it was shown.
 """
@@ -12,7 +13,7 @@ from datetime import datetime
 from ...api.status import LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, CountedDisruption
-from ..findings import AttemptEnd
+from ..findings import AttemptEnd, Draft
 from ..model import Object
 from ..texts import parsed
 
@@ -70,19 +71,22 @@ def reason_of_end(
     return LossReason.OUT_OF_MEMORY if reason is LossReason.APPLICATION_ERROR and recent else reason
 
 
-def end(bookkeeping: Bookkeeping) -> AttemptEnd | None:
+def end(draft: Draft) -> AttemptEnd | None:
     """The end of an attempt of which the driver could not say why, where a pod ran out of memory:
     which one did so last, and what to do. None: none did.
     """
     found = [
-        (_time(known), key == bookkeeping.head, known.pod)
-        for key, known in bookkeeping.counted.items()
+        (_time(known), key, known)
+        for key, known in draft.bookkeeping.counted.items()
         if _is_one(known)
     ]
     if not found:
         return None
-    _, head, pod = max(found, key=lambda each: each[0])
-    message = f"Pod {pod} ended: {description(head=head)}"
+    _, key, last = max(found, key=lambda each: each[0])
+    message = f"Pod {last.pod} ended: {description(head=key == draft.bookkeeping.head)}"
+    if key.startswith("record:"):  # its pod lives on, and the driver has said which rank it was
+        entries = draft.status.disruptions.history
+        message = next((one.signs for one in entries if one.number == last.number), message)
     return AttemptEnd("Failed", LossReason.OUT_OF_MEMORY, message)
 
 
