@@ -17,6 +17,9 @@ kill: `kill -9` of one rank, until the next step; Ray Train alone and ours. Meas
 restore: 200 MB that every rank has whole, from the search for a checkpoint until the session is
     made; both ranks are on this machine, so one reads them for both. Beside it each rank reads them
     in parallel, in the same processes.
+output: rank 1 prints a line in each step, or 5,000, which are 50,000 lines a second, in turns while
+    the process that keeps them goes on and while it is stopped; and its CPU, and a rank's for
+    hangs.
 sharded: 2 GB, of which each of two ranks has a half (FSDP2); the same, and the save.
 
 The first 15 s of a training do not count: a process for the next worker is started then. Ray
@@ -30,7 +33,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
@@ -42,6 +47,7 @@ from sides import Measured, Sides, Training, two_workers  # noqa: E402
 from step_times import Stall, Windows, gaps, stall  # noqa: E402
 
 from support import benchmark_page  # noqa: E402
+from trainingrun_runtime.progress.rank_reporter import UseReporter  # noqa: E402
 
 STEP: dict[str, Any] = {
     "width": 512,
@@ -94,7 +100,7 @@ def _turns(
         side.wait_for(1, WARM_UP)
     for number in range(2 * turns):
         turn = number // 2
-        if (number + 1) // 2 % 2:  # on Ray, torchrun, torchrun, on Ray …
+        if not _is_first(number):  # on Ray, torchrun, torchrun, on Ray …
             with sides.without_ray(on_ray):
                 _take_turn(torchrun, turn)
             time.sleep(SETTLE_S)
@@ -151,6 +157,45 @@ def stalls(sides: Sides, rounds: int) -> Iterator[Row]:
 def _milliseconds(mine: Stall, other: Stall) -> tuple[str, str, str]:
     a, b = mine.at_once_s, other.at_once_s
     return f"{a * 1e3:.0f} ms", f"{b * 1e3:.0f} ms", f"{a / b:.3f}"
+
+
+def outputs(sides: Sides, rounds: int) -> Iterator[Row]:
+    """Steps of a training that prints, beside the same while nothing keeps what it prints."""
+    for lines, what in ((1, "prints a line in each step"), (5000, "prints 50,000 lines a second")):
+        turns = 4 * rounds
+        pauses = [WARM_UP - 1 + n * TURN for n in range(turns)]
+        load = {**STEP, "steps": WARM_UP + turns * TURN, "pauses": pauses, "prints": lines}
+        side, used_s = sides.ours(load), 0.0
+        side.wait_for(1, WARM_UP)
+        for number in range(turns):
+            before = sides.follower_cpu_s()
+            with nullcontext() if _is_first(number) else sides.without_follower():
+                _take_turn(side, number)
+            used_s += sides.follower_cpu_s() - before
+        every = [gaps(turn) for turn in side.wait().turns[1:]]
+        kept = [turn for number, turn in enumerate(every) if _is_first(number)]
+        alone = [turn for number, turn in enumerate(every) if not _is_first(number)]
+        pairs = [list(pair) for pair in zip(kept, alone, strict=True)]
+        beside = f"steps per second where a rank {what}, kept beside not kept"
+        yield _rate(beside, pairs, statistics.fmean)
+        of_a_step = used_s / (len(kept) * TURN)
+        yield Row(f"CPU of a step to keep what a rank {what}", f"{of_a_step * 1e3:.2f} ms")
+    yield Row("CPU of a step of 100 ms to look for hangs, in a rank", f"{_looks_s() * 100:.3f} ms")
+
+
+def _is_first(turn: int) -> bool:
+    """Which of two sides has a turn: the first, the second, the second, the first …"""
+    return (turn + 1) // 2 % 2 == 0
+
+
+def _looks_s(seconds: float = 20.0) -> float:
+    """CPU seconds a second of what a rank measures for hangs; its reports are not sent here."""
+    nobody = SimpleNamespace(rank_use=SimpleNamespace(remote=lambda *_: None))
+    reporter, began = UseReporter(nobody, 0, 1), time.process_time()
+    time.sleep(seconds)
+    used_s = time.process_time() - began
+    reporter.close()
+    return used_s / seconds
 
 
 def losses(sides: Sides, rounds: int) -> list[Row]:
@@ -213,6 +258,7 @@ def _spread(found: list[float], form: str) -> str:
 PARTS: dict[str, Callable[[Sides, int], Iterable[Row]]] = {
     "throughput": throughput,
     "stall": stalls,
+    "output": outputs,
     "start": losses,
     "kill": losses,
     "restore": lambda sides, rounds: restores(sides, rounds, "whole"),

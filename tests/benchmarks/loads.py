@@ -4,9 +4,10 @@ Run as a program it is torchrun's or Ray Train's; `ours` is a function for `trai
 settings are JSON in $LOAD, or the function's config: `steps`; `width` of the layers; `ballast`,
 further megabytes of state; `wait_seconds` in each step, as a worker waits for its accelerator;
 `saves`, the steps after which a checkpoint is made; `save`, a folder for a synchronous `torch.save`
-under torchrun; `pauses`, the steps after which rank 0 waits for its next turn; `kill_at`, the step
-in which rank 1 kills itself once; `times`, the file for the Unix times of rank 0's steps, with an
-empty line where it has waited for a turn. The turn's number is in the file `times`.turn.
+under torchrun; `prints`, so many lines that rank 1 prints in each step; `pauses`, the steps after
+which rank 0 waits for its next turn; `kill_at`, the step in which rank 1 kills itself once;
+`times`, the file for the Unix times of rank 0's steps, with an empty line where it has waited for a
+turn. The turn's number is in the file `times`.turn.
 """
 
 import json
@@ -60,6 +61,8 @@ class Load:
                 self.optimizer.zero_grad()
                 loss = self.model(torch.rand(BATCH, self._width)).square().mean()
                 time.sleep(self._settings["wait_seconds"])  # until the accelerator is done
+                if self._rank == 1:
+                    self._print(step)
                 loss.backward()
                 self.optimizer.step()
                 if self._rank == 0:
@@ -71,6 +74,10 @@ class Load:
                 if self._rank == 0 and step in pauses:
                     self._wait_for_turn()
                     times.write("\n")
+
+    def _print(self, step: int) -> None:
+        for number in range(self._settings.get("prints", 0)):
+            print(f"step {step}, line {number}: the loss is {0.125:.4f}")
 
     def _die_once(self) -> None:
         if not self._killed.exists():

@@ -129,6 +129,26 @@ class Sides:
         self._number = 0
         self._torchruns: list[subprocess.Popen[bytes]] = []
 
+    @property
+    def follower(self) -> psutil.Process:
+        """The process that keeps what is printed."""
+        assert self._ray.uploader is not None
+        return psutil.Process(self._ray.uploader.pid)
+
+    def follower_cpu_s(self) -> float:
+        """CPU seconds that it has taken."""
+        times = self.follower.cpu_times()
+        return times.user + times.system
+
+    @contextmanager
+    def without_follower(self) -> Iterator[None]:
+        """Stop the process meanwhile that keeps what is printed."""
+        self.follower.suspend()
+        try:
+            yield
+        finally:
+            self.follower.resume()
+
     def close(self) -> None:
         """Kill what still runs under torchrun; the rest ends with Ray."""
         for program in self._torchruns:
@@ -190,7 +210,7 @@ class Sides:
         Only for some seconds: a node that does not answer counts as lost at last.
         """
         nodes = [self._ray.head.process, *(node.process for node in self._ray.workers)]
-        roots = [*(node.pid for node in nodes), driver.program.pid]
+        roots = [*(node.pid for node in nodes), driver.program.pid, self.follower.pid]
         stopped = [pid for root in roots for pid in _signal_family(root, signal.SIGSTOP)]
         try:
             yield
@@ -231,7 +251,7 @@ def two_workers(folder: Path) -> Iterator[Sides]:
     with (
         running_s3(folder / "s3", niceness=19) as s3,
         running_s3(folder / "awaited-s3") as awaited_s3,
-        LocalRay(folder, ENVIRONMENT, RESOURCES) as ray,
+        LocalRay(folder, ENVIRONMENT, RESOURCES, uploads_output=True) as ray,
     ):
         ray.start(2)
         wait_for_both_nodes(ray, folder)

@@ -1,6 +1,7 @@
 """What processes print is uploaded beside them, from real files and processes to real stores."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from trainingrun_runtime.store.kept_output import Source
 from trainingrun_runtime.store.lease import Lease
 
 SECRET = "an-api-key/of-someone"
+LEFT_OUT = re.compile(r"\.\.\. ([\d,]+) lines left out: more is printed than is kept")
 NOW = 1_795_000_000.0
 
 
@@ -157,9 +159,63 @@ def test_of_a_flood_the_beginning_and_the_end_are_kept(node: Node) -> None:
     lines = node.lines()
     assert lines[0].startswith("line 0 ")
     assert lines[-1].startswith("line 199999 ")
-    assert any("bytes left out: more is printed than is kept" in line for line in lines)
+    said = map(LEFT_OUT.match, lines)
+    left_out = [int(found[1].replace(",", "")) for found in said if found]
+    assert sum(left_out) + len(lines) - len(left_out) == 200_000, "each line is counted"
     assert sum(map(len, lines)) < uploader.MOST_PER_ROUND + uploader.KEPT_END
     assert len(node.copied) < 2 * uploader.MOST_PER_ROUND
+
+
+@pytest.mark.parametrize("line", [b"x\n", b"loss 0.125, 31 samples a second\n", 200 * b"y" + b"\n"])
+def test_of_50000_lines_a_second_each_is_counted_and_few_are_read(
+    line: bytes, tmp_path: Path
+) -> None:
+    files = [tmp_path / "worker.out", tmp_path / "worker.err"]
+    for file in files:
+        file.touch()
+    masking = Masking({"WANDB_API_KEY": SECRET})
+    stream, copied = (
+        uploader.Stream(os.getpid(), [str(file) for file in files], masking),
+        bytearray(),
+    )
+    seconds, now, used_s = 12, NOW, 0.0
+    with files[0].open("ab") as out:
+        for _ in range(seconds * 5):
+            out.write(10_000 * line)
+            out.flush()
+            now += uploader.POLL_S
+            began = time.thread_time()
+            stream.read(now, copied.extend)
+            used_s += time.thread_time() - began
+            assert stream._files[0].waiting() < 4 * 50_000 * len(line), "nothing piles up"
+    assert used_s < uploader.CPU_SHARE * seconds / 2
+    files[1].write_bytes(b"ValueError: the last words\n")
+    stream.read(now + uploader.ROUND_S, copied.extend)
+    lines = copied.decode().splitlines()
+    assert lines[-1].endswith("ValueError: the last words")
+    said = [LEFT_OUT.search(text) for text in lines]
+    left_out = sum(int(found[1].replace(",", "")) for found in said if found)
+    kept = len(lines) - 1 - sum(map(bool, said))
+    assert left_out + kept == seconds * 50_000
+    assert kept < (seconds / uploader.ROUND_S + 2) * (
+        uploader.MOST_LINES + uploader.KEPT_LAST_LINES
+    )
+    assert len(stream._part) < 2 * uploader.MOST_WAITING
+
+
+def test_more_than_can_be_counted_is_told_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "MOST_COUNTED", 1_000_000)
+    file, copied = tmp_path / "worker.out", bytearray()
+    file.write_bytes(1_000_000 * b"x\n")
+    uploader.Stream(os.getpid(), [str(file)], Masking({})).read(NOW, copied.extend)
+    assert b"bytes left out: more is printed than is kept" in copied
+
+
+def test_the_more_cpu_a_look_takes_the_later_is_the_next() -> None:
+    assert uploader.pause_after(0.001) == uploader.POLL_S
+    assert uploader.pause_after(0.3) == 0.3 / uploader.CPU_SHARE
 
 
 def test_while_a_store_is_away_printing_goes_on_and_is_uploaded_later(
@@ -216,7 +272,7 @@ def follow(tmp_path: Path) -> Callable[[bytes], list[bytes]]:
     def append(content: bytes) -> list[bytes]:
         with file.open("ab") as opened:
             opened.write(content)
-        return followed.read(followed.waiting())[1]
+        return uploader.lines_of(followed.read(followed.waiting())[1])
 
     return append
 
@@ -241,9 +297,9 @@ def test_a_file_that_is_truncated_is_read_from_its_beginning(tmp_path: Path) -> 
     file = tmp_path / "worker.out"
     file.write_text("a long first line\n")
     followed = uploader.Followed(str(file), Masking({}))
-    assert followed.read(followed.waiting())[1] == [b"a long first line"]
+    assert followed.read(followed.waiting())[1] == b"a long first line"
     file.write_text("short\n")
-    assert followed.read(followed.waiting())[1] == [b"short"]
+    assert followed.read(followed.waiting())[1] == b"short"
 
 
 def a_contract(bucket: Bucket) -> RunContract:

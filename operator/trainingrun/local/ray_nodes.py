@@ -148,6 +148,11 @@ class LocalRay:
         return tuple(self._workers)
 
     @property
+    def uploader(self) -> "subprocess.Popen[bytes] | None":
+        """What keeps the output of drivers and ranks; None: nothing does."""
+        return self._uploader
+
+    @property
     def running(self) -> bool:
         """Whether it was started, and not stopped since."""
         return self._head is not None

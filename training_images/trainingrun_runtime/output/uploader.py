@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,16 @@ LAST_UPLOAD_S = 5.0
 NICENESS = 10
 MOST_PER_ROUND = 512 * 1024
 """Bytes of a process that are kept in each round; what is beyond is left out."""
+MOST_LINES = 6000
+"""Lines of a process that are kept in each round, however short they are."""
 KEPT_END = 32 * 1024
 """Bytes from the end of a round that are kept then."""
+KEPT_LAST_LINES = 500
+"""Lines from the end of a round that are kept then."""
+MOST_COUNTED = 32 * 1024 * 1024
+"""Bytes of a process that are left out in a round whose lines are counted."""
+CPU_SHARE = 0.1
+"""Share of a CPU that following takes at most: the more a look has taken, the later is the next."""
 FULL_PART = 64 * 1024
 """Bytes after which the next part begins: a part is uploaded as a whole each time."""
 MOST_WAITING = 1024 * 1024
@@ -75,7 +84,7 @@ class Followed:
             self._position, self._begun = 0, b""
         return size - self._position
 
-    def read(self, most: int, all_of_it: bool = False) -> tuple[int, list[bytes]]:
+    def read(self, most: int, all_of_it: bool = False) -> tuple[int, bytes]:
         """Bytes read, and the lines that are whole; the last one too if `all_of_it`."""
         content = os.pread(self._file, most, self._position)
         self._position += len(content)
@@ -88,34 +97,95 @@ class Followed:
             cut = len(self._begun) - self._masking.longest
             whole, newline = whole + newline + self._begun[:cut], b"\n"
             self._begun = self._begun[cut:]
-        return len(content), [line for line in _lines(whole) if line] if newline else []
+        return len(content), whole if newline else b""
 
-    def skip(self, keep: int) -> int:
-        """Leave out what is there but for about its last `keep` bytes; bytes left out."""
+    def skip(self, keep: int) -> "LeftOut":
+        """Leave out what is there but for about its last `keep` bytes."""
         skipped = self.waiting() - keep
         if skipped <= 0:
-            return 0
+            return LeftOut()
+        begin = self._position
         self._position += skipped
         ahead = os.pread(self._file, keep, self._position)
-        to_next_line = ahead.find(b"\n") + 1
-        self._position += to_next_line
-        skipped += to_next_line + len(self._begun)
+        self._position += ahead.find(b"\n") + 1
+        left_out = LeftOut(self._position - begin + len(self._begun))
         self._begun = b""
-        return skipped
+        if left_out.size > MOST_COUNTED:
+            left_out.counted = False
+            return left_out
+        while begin < self._position:
+            most = min(1024 * 1024, self._position - begin)
+            content = os.pread(self._file, most, begin)
+            if not content:  # it was truncated meanwhile
+                break
+            left_out.lines += content.count(b"\n")
+            begin += len(content)
+        return left_out
 
     def close(self) -> None:
         """Nothing is read any more."""
         os.close(self._file)
 
 
-def _lines(text: bytes) -> list[bytes]:
+@dataclass
+class LeftOut:
+    """What is not kept."""
+
+    size: int = 0
+    """Bytes."""
+    lines: int = 0
+    """Lines."""
+    counted: bool = True
+    """Whether all of its lines were counted."""
+
+    def add(self, other: "LeftOut") -> None:
+        """Together with another one."""
+        self.size, self.lines = self.size + other.size, self.lines + other.lines
+        self.counted = self.counted and other.counted
+
+    @property
+    def sentence(self) -> str:
+        """What stands in its place."""
+        what = f"{self.lines:,} lines" if self.counted else f"{self.size:,} bytes"
+        return f"... {what} left out: more is printed than is kept"
+
+
+def _first(text: bytes, most: int) -> tuple[bytes, LeftOut]:
+    """Its first lines, and what the others are."""
+    if text.count(b"\n") < most:
+        return text, LeftOut()
+    rest = text.split(b"\n", most)[most] if most > 0 else text
+    return text[: len(text) - len(rest)], LeftOut(len(rest), len(rest) and rest.count(b"\n") + 1)
+
+
+def _last(text: bytes, most: int) -> tuple[bytes, LeftOut]:
+    """Its last lines, and what the others are."""
+    if text.count(b"\n") < most:
+        return text, LeftOut()
+    rest = text.rsplit(b"\n", most)[0]
+    return text[len(rest) :], LeftOut(len(rest), rest.count(b"\n") + 1)
+
+
+def lines_of(text: bytes) -> list[bytes]:
     """Its lines; of one that a progress bar has written over, what is seen last."""
     found: list[bytes] = []
     for line in text.split(b"\n"):
-        seen = line.rstrip(b"\r").rpartition(b"\r")[2].rstrip()
-        if not seen.startswith(_OF_RAY):
+        seen = line.rstrip()
+        if b"\r" in seen:
+            seen = seen.rpartition(b"\r")[2]
+        if not seen or (seen.startswith(b":") and seen.startswith(_OF_RAY)):
+            continue
+        if len(seen) <= LONGEST_LINE:
+            found.append(seen)
+        else:
             found += [seen[at : at + LONGEST_LINE] for at in range(0, len(seen), LONGEST_LINE)]
     return found
+
+
+def _marked(mark: str, text: bytes) -> bytes:
+    """Lines, each after a mark."""
+    begin = mark.encode()
+    return begin + text.replace(b"\n", b"\n" + begin) + b"\n"
 
 
 class Stream:
@@ -130,7 +200,8 @@ class Stream:
         self._files = [Followed(path, masking) for path in files]
         self._lock = threading.Lock()
         self._part, self._key, self._put = bytearray(), "", 0
-        self._left_out, self._budget, self._round = 0, MOST_PER_ROUND, 0.0
+        self._left_out = LeftOut()
+        self._budget, self._lines, self._round = MOST_PER_ROUND, MOST_LINES, 0.0
         self._ended = False
         self._reads_after_end, self._said = 0, False
 
@@ -155,21 +226,31 @@ class Stream:
         due = ends or now - self._round >= ROUND_S
         lines: list[bytes] = []
         for file in self._files:
-            count, found = file.read(min(file.waiting(), self._budget))
+            count, text = file.read(min(file.waiting(), self._budget))
             self._budget -= count
+            text, beyond = _first(text, self._lines)
+            found = lines_of(text)
             lines += found
+            self._left_out.add(beyond)
+            self._lines -= len(found)
+            if beyond.size:
+                self._budget = self._lines = 0  # until the next round
             if due:
-                if skipped := file.skip(KEPT_END):
-                    said = f"... {skipped:,} bytes left out: more is printed than is kept"
-                    lines.append(said.encode())
-                lines += file.read(KEPT_END, gone)[1]
+                self._left_out.add(file.skip(KEPT_END))
+                text, beyond = _last(file.read(KEPT_END, gone)[1], KEPT_LAST_LINES)
+                self._left_out.add(beyond)
+                if self._left_out.size:
+                    lines.append(self._left_out.sentence.encode())
+                    self._left_out = LeftOut()
+                lines += lines_of(text)
         if due:
-            self._budget, self._round = MOST_PER_ROUND, now
+            self._budget, self._lines, self._round = MOST_PER_ROUND, MOST_LINES, now
         if lines:
-            mark = f"[{self.label}] ".encode()
-            copy(b"".join(mark + line + b"\n" for line in lines))
+            # Whatever was printed, what is uploaded is text.
+            text = b"\n".join(lines).decode(errors="replace").encode()
+            copy(_marked(f"[{self.label}] ", text))
             with self._lock:
-                self._keep(lines, now)
+                self._keep(text, now)
         if gone:
             self._ended = True
             for file in self._files:
@@ -190,12 +271,11 @@ class Stream:
         """Whether its process has ended, and its output is read."""
         return self._ended
 
-    def _keep(self, lines: list[bytes], now: float) -> None:
+    def _keep(self, text: bytes, now: float) -> None:
         if not self._part:
             source = self.announced.source if self.announced else None
             self._key = kept_output.key(source, now) if source else ""
-        for line in lines:
-            self._part += kept_output.written(now, line.decode(errors="replace")).encode()
+        self._part += _marked(kept_output.stamp(now), text)
         if len(self._part) > MOST_WAITING:
             # The bucket is away, or nobody says who this is: the beginning and the end are kept.
             half = MOST_WAITING // 4
@@ -263,11 +343,14 @@ class Uploader:
         """Follow and upload until `stop`, or until `ends`."""
         uploads = threading.Thread(target=self._keep_uploading, name="uploads", daemon=True)
         uploads.start()
-        while not self._stopped.wait(POLL_S) and not ends():
+        pause_s = POLL_S
+        while not self._stopped.wait(pause_s) and not ends():
+            began = time.thread_time()
             try:
                 self.poll(time.time())
             except Exception:
                 log.exception("what is printed is not followed at this moment")
+            pause_s = pause_after(time.thread_time() - began)
         self.poll(time.time())
         self._all_read.set()
         self._wake.set()
@@ -350,6 +433,11 @@ class Uploader:
             found = Bucket.open(place.uri, place.endpoint, place.region)
             self._buckets[place.uri] = found
         return found
+
+
+def pause_after(cpu_s: float) -> float:
+    """Seconds until the next look, after one that has taken so many CPU seconds."""
+    return max(POLL_S, cpu_s / CPU_SHARE)
 
 
 def _is_alive(pid: int) -> bool:

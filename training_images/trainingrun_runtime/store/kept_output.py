@@ -96,10 +96,15 @@ def key(source: Source, time: float, last: bool = False) -> str:
     return f"{source.folder}/{stamp}{'-end' if last else ''}.log"
 
 
+def stamp(time: float) -> str:
+    """What stands before a line of this Unix time in a part."""
+    moment = datetime.fromtimestamp(time, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z "
+
+
 def written(time: float, text: str) -> str:
     """A line as it stands in a part."""
-    moment = datetime.fromtimestamp(time, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z {text}\n"
+    return f"{stamp(time)}{text}\n"
 
 
 def write_failed(bucket: "Bucket", attempt: int, failed: Failed) -> None:
