@@ -17,6 +17,7 @@ from trainingrun_runtime.coordinator.hangs import HangClock, Hangs, Silence
 from trainingrun_runtime.coordinator.rank_comparison import RankPlace
 from trainingrun_runtime.coordinator.ranks import Member, RankProcess
 from trainingrun_runtime.hangs import verdict
+from trainingrun_runtime.hangs.hang_watch import LOOKS_WELL, Blindness
 from trainingrun_runtime.hangs.rank_stacks import (
     Attendant,
     Frame,
@@ -103,6 +104,54 @@ def test_auto_gives_a_rank_that_computes_in_a_step_half_an_hour() -> None:
     found = clock.silence(1900)
     assert found is not None
     assert found.is_hang
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+@pytest.mark.parametrize("works", [True, False], ids=["computes", "waits for a store"])
+def test_auto_takes_no_evaluation_of_90_s_for_a_hang(in_step: bool, works: bool) -> None:
+    """However short the steps are, and in each round of a long training."""
+    clock, step = training_clock(None, longest_s=0.01, in_step=in_step), 5
+    now = 100.0
+    for _ in range(20):
+        for _ in range(90):
+            now += 1
+            clock.stepped(now, report(step, longest_s=0.01, in_step=in_step))
+            clock.quiet(now, 1, Quiet(0.0 if works else 90.0, traffic_s=90.0))
+            found = clock.silence(now)
+            assert found is not None
+            assert not found.is_hang
+        step += 10
+        clock.stepped(now, report(step, longest_s=0.01, in_step=in_step))
+
+
+def test_auto_takes_no_pause_that_was_allowed_for_a_hang() -> None:
+    now = [0.0]
+    hangs = Hangs(ContractHang(), lambda: now[0])
+    hangs.begin(1, 0)
+    hangs.stepped(report(5))
+    hangs.allow_pause(600.0)
+    seen = []
+    while now[0] < 901.0:
+        now[0] += 1.0
+        found = hangs.silence()
+        assert found is not None
+        seen.append(found.is_hang)
+    assert seen.index(True) == 899, "five minutes after the pause"
+
+
+def test_why_the_ranks_cannot_be_watched_is_told_once_until_it_changes() -> None:
+    """A machine that is busy fails a look each minute."""
+    blind = Blindness()
+    assert blind.is_news(TimeoutError("5 s"))
+    for _ in range(10):
+        for _ in range(60):
+            blind.looked()
+        assert not blind.is_news(TimeoutError("6 s"))
+    assert blind.is_news(ConnectionError())
+    assert blind.is_news(TimeoutError("7 s"))
+    for _ in range(LOOKS_WELL):
+        blind.looked()
+    assert blind.is_news(TimeoutError("8 s"))
 
 
 def test_what_another_group_tells_changes_nothing_and_without_a_group_there_is_no_hang() -> None:

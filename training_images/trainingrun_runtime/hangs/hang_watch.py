@@ -12,6 +12,7 @@ from trainingrun_protocol.contract import STACKS_REQUEST_FILE, RunContract
 
 from ..coordinator.hangs import Silence
 from ..coordinator.ranks import Member, RankProcess
+from ..error_text import first_line
 from ..ray_internals.training import call_beside
 from ..state_directory import state_directory
 from ..store import kept_stacks
@@ -33,10 +34,34 @@ CALL_S = 10.0
 """Seconds for an answer of the coordinator."""
 ENDS_S = 10.0
 """Seconds in which Ray notices that a process was ended."""
+LOOKS_WELL = 600
+"""Looks in a row that succeed, after which the next failure is news again."""
 WRITE_S = 120.0
 """Seconds for which stacks wait for a store that does not answer."""
 REQUEST_S = 10.0
 """The same, for stacks that somebody has asked for."""
+
+
+class Blindness:
+    """Whether it is news that a look has failed: a machine that is busy may fail many of them."""
+
+    def __init__(self) -> None:
+        self._told: type[Exception] | None = None
+        self._looks = 0
+
+    def is_news(self, error: Exception) -> bool:
+        """A look has failed; whether it was not so before, or for another reason."""
+        self._looks = 0
+        if type(error) is self._told:
+            return False
+        self._told = type(error)
+        return True
+
+    def looked(self) -> None:
+        """A look has succeeded."""
+        self._looks += 1
+        if self._looks >= LOOKS_WELL:
+            self._told = None
 
 
 class HangWatch:
@@ -58,11 +83,15 @@ class HangWatch:
 
     def run(self, ended: threading.Event) -> None:
         """Look until `ended`; an error of one look does not end the next ones."""
+        blind = Blindness()
         while not ended.wait(LOOK_EVERY_S):
             try:
                 self._look()
             except Exception as error:  # the training does not depend on it
-                log.warning("the ranks cannot be watched for hangs: %s", error)
+                if blind.is_news(error):
+                    log.warning("the ranks cannot be watched for hangs: %s", first_line(error))
+            else:
+                blind.looked()
         self._dismiss()
 
     def _look(self) -> None:
