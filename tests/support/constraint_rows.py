@@ -43,6 +43,19 @@ def _budget(field: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
     return Row(f"spec.budget.{field}", keyword, of_good, of_bad, says, "spec.budget")
 
 
+def _fallback(field: str, least: int, most: int) -> list[Row]:
+    def spot(value: int) -> dict[str, Any]:
+        return {"type": "Spot", "fallback": {field: value}}
+
+    path, at = f"spec.workers.capacity.fallback.{field}", "spec.workers.capacity"
+    lower = f"should be greater than or equal to {least}"
+    upper = f"should be less than or equal to {most}"
+    return [
+        Row(path, "minimum", spot(least), spot(least - 1), lower, at),
+        Row(path, "maximum", spot(most), spot(most + 1), upper, at),
+    ]
+
+
 def _kept_best(keyword: str, good: int, bad: int, says: str) -> Row:
     of_good, of_bad = ({"keepBest": count, "best": {"metric": "loss"}} for count in (good, bad))
     return Row("spec.checkpoints.keepBest", keyword, of_good, of_bad, says, "spec.checkpoints")
@@ -493,6 +506,17 @@ ROWS: list[Row] = [
     ),
     *one_of("spec.workers.placement", "PACK", "Pack", "Spread", "StrictPack", "StrictSpread"),
     *one_of("spec.workers.capacity.type", "spot", "OnDemand", "Spot", "PreferSpot"),
+    *_fallback("afterPreemptions", 1, 50),
+    *_fallback("withinSeconds", 60, 604800),
+    *_fallback("afterPendingSeconds", 10, 86400),
+    *_fallback("returnAfterSeconds", 60, 31536000),
+    *by_rule(
+        "spec.workers.capacity.fallback",
+        "needs capacity.type Spot or PreferSpot",
+        [{"type": "Spot", "fallback": {}}, {"type": "PreferSpot", "fallback": {}}],
+        [{"type": "OnDemand", "fallback": {}}, {"fallback": {}}],
+        "spec.workers.capacity",
+    ),
     required("spec.storage.uri", "s3://runs"),
     *by_rule(
         "spec.storage.uri",

@@ -60,6 +60,7 @@ def test_lists_of_named_things_are_merged_by_their_names():
         ".status.disruptions.history": ["number"],
         ".status.progress.ranks": ["rank"],
         ".status.hang.ranks": ["rank"],
+        ".status.capacity.workers": ["pod"],
         ".status.result.trials": ["number"],
         ".status.sweep.trials": ["number"],
     }

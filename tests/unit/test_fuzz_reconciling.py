@@ -52,6 +52,7 @@ RUNS = st.fixed_dictionaries(
                 "keepFailedPodsSeconds": st.sampled_from([0, 900]),
             }
         ),
+        "spot": st.sampled_from([False, False, True]),
         "ttl": st.sampled_from([None, 3600, 0]),
         "groups": st.frozensets(GROUP, max_size=7),
     }
@@ -62,7 +63,12 @@ RUNS = st.fixed_dictionaries(
 def a_story(run: dict[str, Any]) -> Story:
     """The story of that run, before its first step."""
     spec = {"failures": run["failures"], "ttlSecondsAfterFinished": run["ttl"]}
-    world = World(count=run["pods"], per_pod=run["per_pod"], total_steps=run["total_steps"])
+    world = World(
+        count=run["pods"],
+        per_pod=run["per_pod"],
+        total_steps=run["total_steps"],
+        spot=run["spot"],
+    )
     return Story(world, spec, run["groups"])
 
 

@@ -264,11 +264,43 @@ class Accelerator(Model):
     )
 
 
+MOST_PREEMPTIONS = 50
+"""Most `afterPreemptions`: the losses that a status keeps."""
+
+
+class Fallback(Model):
+    """When new worker pods go to on-demand nodes instead of spot nodes. Pods that run stay where
+    they are, and so does the head.
+    """
+
+    after_preemptions: Whole = Field(default=3, ge=1, le=MOST_PREEMPTIONS)
+    """Spot nodes lost within withinSeconds after which new pods go to on-demand nodes."""
+    within_seconds: Whole = Field(default=3600, ge=60, le=604800)
+    """The seconds in which they are counted."""
+    after_pending_seconds: Whole = Field(default=600, ge=10, le=86400)
+    """Seconds for which a worker pod finds no spot node after which it goes to an on-demand one."""
+    return_after_seconds: Whole = Field(default=1800, ge=60, le=31536000)
+    """Seconds after the change, and after the last loss of a spot node, from which on new pods go
+    to spot nodes again."""
+
+
 class Capacity(Model):
     """Which kind of node the workers run on. The head always runs on on-demand capacity."""
 
     type: Literal["OnDemand", "Spot", "PreferSpot"] = "OnDemand"
     """OnDemand and Spot require that capacity; PreferSpot takes spot where there is some."""
+    fallback: Fallback | None = None
+    """When new worker pods go to on-demand nodes instead. Default: never."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.fallback) || self.type != 'OnDemand'",
+            "needs capacity.type Spot or PreferSpot; with OnDemand every worker is on an on-demand "
+            "node already",
+            lambda capacity: capacity.fallback is None or capacity.type != "OnDemand",
+            "fallback",
+        ),
+    )
 
 
 class Workers(Model):

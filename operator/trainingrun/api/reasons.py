@@ -50,6 +50,7 @@ class ConditionReason(StrEnum):
     BUDGET_SPENT = "BudgetSpent"
     BUDGET_UNKNOWN = "BudgetUnknown"
     UNSCHEDULABLE = "Unschedulable"
+    CAPACITY_FALLBACK = "CapacityFallback"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     RANKS_WAIT = "RanksWait"
     HANG = "Hang"
@@ -91,6 +92,7 @@ class EventReason(StrEnum):
     INFRASTRUCTURE_ERROR = "InfrastructureError"
     OUT_OF_MEMORY = "OutOfMemory"
     HANG = "Hang"
+    CAPACITY_CHANGED = "CapacityChanged"
     RESTORED = "Restored"
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
     SETTING_OVERRULED = "SettingOverruled"
@@ -264,6 +266,11 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "The scheduler finds no node for a pod.",
             "Add nodes, request less, or correct the node selection; the message says what is "
             "short.",
+        ),
+        (
+            ConditionReason.CAPACITY_FALLBACK,
+            "New worker pods go to on-demand nodes, though the spec asks for spot nodes first; the "
+            "message says why, and until when. The training continues.",
         ),
         (
             ConditionReason.STORAGE_UNAVAILABLE,
@@ -492,6 +499,12 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Warning", EventReason.HEAD_LOST, "The head pod was lost while its node was not."),
     EventRow("Warning", EventReason.WORKER_LOST, "A worker pod or process died without notice."),
     EventRow("Warning", EventReason.HANG, "No rank did a step for long; workers were restarted."),
+    EventRow(
+        "Warning",
+        EventReason.CAPACITY_CHANGED,
+        "New worker pods go to on-demand nodes from now on.",
+    ),
+    EventRow("Normal", EventReason.CAPACITY_CHANGED, "New worker pods go to spot nodes again."),
     EventRow("Warning", EventReason.INFRASTRUCTURE_ERROR, "A kubelet refused a pod."),
     EventRow("Warning", EventReason.OUT_OF_MEMORY, "A container exceeded its memory limit."),
     EventRow(

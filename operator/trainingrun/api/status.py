@@ -23,13 +23,16 @@ from trainingrun_protocol.progress import (
 from trainingrun_protocol.wire import Wire
 
 from .base import list_by
+from .pods_spec import MOST_PREEMPTIONS
 
 MOST_ATTEMPTS = 20
 """Attempts in a status, the newest."""
 MOST_RANKED = 20
 """Trials in `status.result`, the best."""
-MOST_LOSSES = 50
+MOST_LOSSES = MOST_PREEMPTIONS
 """Losses in a status, the newest."""
+MOST_WORKER_NODES = 32
+"""Worker pods whose nodes are in a status."""
 
 
 class Phase(StrEnum):
@@ -221,6 +224,8 @@ class Loss(Wire):
     """That node's topology.kubernetes.io/zone, where known."""
     capacity: Literal["OnDemand", "Spot"] | None = None
     """That node's capacity by the labels of the operator's platform, where they are known."""
+    since: str | None = None
+    """When the pods that were lost got that node; of several the first. None: not known."""
     signs: str = ""
     """What showed it, in a sentence."""
     step: int | None = None
@@ -233,6 +238,41 @@ class Loss(Wire):
     None: not known, as in a sweep or before the first step, or not yet."""
     action: str = ""
     """What was done about it, in a sentence; empty: the training has not continued yet."""
+
+
+class WorkerNode(Wire):
+    """Where a worker pod runs."""
+
+    pod: str
+    """Its name."""
+    node: str
+    """Its node."""
+    capacity: Literal["OnDemand", "Spot"]
+    """The node's capacity by the labels of the operator's platform."""
+    since: str
+    """When the pod got the node."""
+
+
+class CapacityStatus(Wire):
+    """Which nodes new worker pods go to, and on which nodes the workers are."""
+
+    type: Literal["OnDemand", "Spot", "Any"]
+    """The capacity of new worker pods; Any: spot is preferred."""
+    since: str
+    """Since when."""
+    message: str = ""
+    """Why it is not the first choice of spec.workers.capacity, in a sentence; empty: it is."""
+    return_time: str | None = None
+    """When new pods go to the first choice again; none: at no time."""
+    spot: int = 0
+    """Worker pods that are on spot nodes."""
+    on_demand: int = 0
+    """Worker pods that are on on-demand nodes."""
+    workers: list[WorkerNode] = Field(
+        default_factory=list, max_length=MOST_WORKER_NODES, json_schema_extra=list_by("pod")
+    )
+    """Each worker pod that has a node of which the labels are known; of more than 32 those that got
+    theirs last."""
 
 
 class Disruptions(Wire):
@@ -427,6 +467,8 @@ class RunStatus(Wire):
     """The other run from which this one begins: spec.storage.restoreFrom."""
     disruptions: Disruptions = Field(default_factory=Disruptions)
     """What was lost so far, by kind."""
+    capacity: CapacityStatus | None = None
+    """Which nodes new worker pods go to; none: spec.workers.capacity is OnDemand."""
     hang: HangStatus | None = None
     """The latest hang; none: none was found."""
     goodput: Goodput | None = None

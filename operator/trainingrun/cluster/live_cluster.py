@@ -5,7 +5,6 @@ changed about; `KubernetesCluster.observe` then reads the stores and makes no ca
 """
 
 import asyncio
-import copy
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,8 +15,8 @@ import aiohttp
 from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
 from ..reconciling.pod_status import controller_uid
-from ..rendering.names import MANAGER, RUN_LABEL
-from ..rendering.scheduling import REQUIRED, exclusion, is_exclusion
+from ..rendering.names import MANAGER, PLACEMENT_LABEL, RUN_LABEL, WORKER_GROUP
+from ..rendering.scheduling import excluded, excluding, placement_label
 from .api_client import (
     JSON_PATCH,
     AlreadyExists,
@@ -267,20 +266,25 @@ class KubernetesCluster:
             return False
         return True
 
-    async def delete(self, ref: Ref, grace_s: int | None = None) -> None:
-        """Delete it, in the background; absent, or of another uid, is fine."""
+    async def delete(
+        self, ref: Ref, grace_s: int | None = None, unchanged_since: str | None = None
+    ) -> None:
+        """Delete it, in the background; absent, or of another uid, is fine, and so is one that has
+        another resource version than `unchanged_since`.
+        """
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         options["propagationPolicy"] = "Background"
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        if ref.uid is not None:
-            options["preconditions"] = {"uid": ref.uid}
+        known = {"uid": ref.uid, "resourceVersion": unchanged_since}
+        if preconditions := {name: value for name, value in known.items() if value is not None}:
+            options["preconditions"] = preconditions
         try:
             left = await self._connection.request("DELETE", path_of(ref), options)
         except NotFound:
             left = {}
         except Conflict:
-            return  # another object by now; its own events are in the store, or follow
+            return  # it has changed, or is another object; its events are in the store, or follow
         metadata = left.get("metadata", {})
         if left.get("kind") == ref.kind and (grace_s != 0 or metadata.get("finalizers")):
             self.stores.saw(left)  # it goes later, and is seen to be terminating
@@ -298,7 +302,20 @@ class KubernetesCluster:
         known = self.stores.ray_clusters.store.get(ray_cluster.namespace, ray_cluster.name)
         if known is None or ray_cluster.uid not in (None, known["metadata"]["uid"]):
             return
-        operations = exclusion_patch(known, nodes)
+        await self._patch(ray_cluster, known, exclusion_patch(known, nodes))
+
+    async def place_workers(self, ray_cluster: Ref, template: Mapping[str, Any]) -> None:
+        """Have KubeRay make workers from now on for the nodes that a pod template selects, see
+        `rendering.worker_nodes`. Nodes that are excluded stay so.
+        """
+        known = self.stores.ray_clusters.store.get(ray_cluster.namespace, ray_cluster.name)
+        if known is None or ray_cluster.uid not in (None, known["metadata"]["uid"]):
+            return
+        await self._patch(ray_cluster, known, placement_patch(known, template))
+
+    async def _patch(
+        self, ray_cluster: Ref, known: Object, operations: list[dict[str, Any]]
+    ) -> None:
         if not operations:
             return
         # Another of the same name, made since, must not inherit it.
@@ -385,43 +402,40 @@ def _operations(
     at: str, group: Mapping[str, Any], hostnames: Sequence[str]
 ) -> list[dict[str, Any]]:
     old = group["template"]["spec"].get("affinity") or {}
-    new = _excluding(old, hostnames)
+    new = excluding(old, hostnames)
     if new == old:
         return []
     path = f"{at}/template/spec/affinity"
     return [{"op": "add", "path": path, "value": new} if new else {"op": "remove", "path": path}]
 
 
-def _excluding(affinity: Mapping[str, Any], hostnames: Sequence[str]) -> dict[str, Any]:
-    changed: dict[str, Any] = copy.deepcopy(dict(affinity))
-    node = changed.get("nodeAffinity") or {}
-    terms = list((node.get(REQUIRED) or {}).get("nodeSelectorTerms") or ())
-    if hostnames:
-        ours = exclusion(tuple(hostnames))
-        # Terms are alternatives, so each of them has to say it.
-        terms = [_with(ours, _without_ours(term)) for term in terms or [{}]]
-    else:
-        # An empty term, which is left of one that said nothing else, would match no node at all.
-        terms = [rest for term in terms if (rest := _without_ours(term)) or not term]
-    _set(node, REQUIRED, {"nodeSelectorTerms": terms} if terms else {})
-    _set(changed, "nodeAffinity", node)
-    return changed
+def placement_patch(
+    ray_cluster: Mapping[str, Any], template: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The JSON patch after which new workers go to the nodes that `template` selects.
 
-
-def _without_ours(term: Mapping[str, Any]) -> dict[str, Any]:
-    if not any(is_exclusion(found) for found in term.get("matchExpressions") or ()):
-        return dict(term)
-    kept = [found for found in term["matchExpressions"] if not is_exclusion(found)]
-    rest = {key: value for key, value in term.items() if key != "matchExpressions"}
-    return {**rest, "matchExpressions": kept} if kept else rest
-
-
-def _with(requirement: Mapping[str, Any], term: Mapping[str, Any]) -> dict[str, Any]:
-    return {**term, "matchExpressions": [*term.get("matchExpressions", []), requirement]}
-
-
-def _set(parent: dict[str, Any], key: str, value: Mapping[str, Any]) -> None:
-    if value:
-        parent[key] = value
-    else:
-        parent.pop(key, None)
+    Empty where the group was made for them, or patched, already: its label says so.
+    """
+    metadata, spec = template["metadata"], template["spec"]
+    for number, group in enumerate(ray_cluster["spec"].get("workerGroupSpecs", [])):
+        if group["groupName"] != WORKER_GROUP:
+            continue
+        live, at = group["template"], f"/spec/workerGroupSpecs/{number}"
+        label = placement_label(metadata)
+        if placement_label(live.get("metadata") or {}) == label:
+            return []
+        hostnames = sorted(excluded(live["spec"].get("affinity")))
+        values = {
+            f"metadata/labels/{PLACEMENT_LABEL.replace('/', '~1')}": label,
+            "spec/affinity": excluding(spec["affinity"], hostnames),
+            "spec/nodeSelector": spec["nodeSelector"],
+            "spec/tolerations": spec["tolerations"],
+        }
+        return [
+            {"op": "test", "path": f"{at}/groupName", "value": WORKER_GROUP},
+            *(
+                {"op": "add", "path": f"{at}/template/{field}", "value": value}
+                for field, value in values.items()
+            ),
+        ]
+    return []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..api.v1alpha1 import API_VERSION, KIND
-from ..rendering.names import RUN_LABEL
+from ..rendering.names import PLACEMENT_LABEL, RUN_LABEL
 from ..rendering.platforms import capacity_labels
 from ..rendering.scheduling import HOSTNAME, ZONE
 from .object_store import Index, Object, Store
@@ -218,8 +218,11 @@ _CONDITIONS = _whole("type", "status", "reason", "message", "lastTransitionTime"
 _CONTAINER_STATUSES = _whole("name", "ready", "state", "lastState")
 _POD_GROUP: Fields = {
     "groupName": None,
-    # Read to change it: the whole affinity is written back.
-    "template": {"spec": _whole("affinity")},
+    # The affinity is read to change it: it is written back as a whole.
+    "template": {
+        "metadata": {"labels": _whole(PLACEMENT_LABEL)},
+        "spec": _whole("affinity"),
+    },
 }
 
 FIELDS: Mapping[str, Fields] = {

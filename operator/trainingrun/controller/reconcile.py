@@ -27,6 +27,7 @@ from ..reconciling.model import (
     EnsureToken,
     ExcludeNodes,
     Observed,
+    PlaceWorkers,
     Plan,
     ReconcileSettings,
     Ref,
@@ -315,10 +316,12 @@ class Reconciler:
             case EnsureToken(secret):
                 token = self._tokens().of(metadata.uid)
                 await self._cluster.create(with_token(secret, token))
-            case Delete(ref, grace_s):
-                await self._cluster.delete(ref, grace_s)
+            case Delete(ref, grace_s, unchanged_since):
+                await self._cluster.delete(ref, grace_s, unchanged_since)
             case ExcludeNodes(ray_cluster, nodes):
                 await self._cluster.exclude_nodes(ray_cluster, nodes)
+            case PlaceWorkers(ray_cluster, template):
+                await self._cluster.place_workers(ray_cluster, template)
             case RequestSuspend(attempt):
                 # The head is not awaited: the deadline after which the pods are freed anyway is
                 # counted from the status, which is written now.

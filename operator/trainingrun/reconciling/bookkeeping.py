@@ -19,6 +19,7 @@ OF_ONE_ATTEMPT: dict[str, Any] = {
     "suspend_asked": None,
     "hung_since": None,
     "incomplete_since": None,
+    "workers_wait_since": None,
     "crashed_heads": 0,
     "crashed_workers": 0,
 }
@@ -157,6 +158,10 @@ class Bookkeeping(Model):
     """Its time, as it last reported."""
     earlier: TimeSpent = Field(default_factory=TimeSpent)
     """The time of all drivers before it."""
+    workers_wait_since: str | None = None
+    """Since when some worker has no node."""
+    placements: int = 0
+    """How often new workers were to go to other nodes than before: see `capacity`."""
     queue_seconds: float | None = None
     """Wait for the first pods to be scheduled, once they all were."""
     startup_seconds: float | None = None

@@ -25,6 +25,7 @@ from .bookkeeping import Bookkeeping
 from .findings import Draft
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_status import Controller, controller, controller_uid
+from .texts import written
 
 RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
@@ -57,6 +58,8 @@ class PodSummary(NamedTuple):
     """It runs, nothing has ended or waits in it, and its deletion is not requested."""
     requests: tuple[tuple[str, float], ...] | None
     """What it takes of its node, by resource; None: it has none yet, or has ended."""
+    scheduled: str
+    """When it got its node, as Kubernetes writes it."""
 
 
 class PodIndex:
@@ -104,6 +107,13 @@ class PodIndex:
         for known in self._summaries:
             if known.requests is not None:
                 yield known.head, known.node, known.requests
+
+    @property
+    def workers_on_nodes(self) -> Iterator[tuple[str, str, str]]:
+        """Of each worker that holds a node: its name, the node, and since when."""
+        for known in self._summaries:
+            if not known.head and known.node is not None and known.requests is not None:
+                yield known.name, known.node, known.scheduled
 
     @cached_property
     def oldest_worker(self) -> str:
@@ -438,7 +448,13 @@ def _read(pod: Object) -> PodSummary:
         joined=pod_status.joined(pod),
         well=_well(pod),
         requests=pod_status.requests(pod) if pod_status.holds_its_node(pod) else None,
+        scheduled=_scheduled(pod),
     )
+
+
+def _scheduled(pod: Object) -> str:
+    found = pod_status.scheduled_at(pod)
+    return written(found) if found else pod_status.creation_text(pod)
 
 
 def _well(pod: Object) -> bool:

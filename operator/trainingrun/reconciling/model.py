@@ -163,6 +163,8 @@ class Delete:
     ref: Ref
     grace_s: int | None = None
     """Grace period in seconds; 0: force; None: the object's own."""
+    unchanged_since: str | None = None
+    """Without effect if the object has another resource version by now; None: any will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +180,25 @@ class ExcludeNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceWorkers:
+    """Patch the worker group of a live RayCluster so that replacement pods go to other nodes.
+
+    KubeRay leaves running pods alone and nothing reverts the patch.
+    """
+
+    ray_cluster: Ref
+    template: Manifest
+    """What selects the nodes, see `rendering.worker_nodes`."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestSuspend:
     """POST /suspend to the runtime: checkpoint, then end. Repeated until it has."""
 
     attempt: int
 
 
-Action = Apply | Restore | EnsureToken | Delete | ExcludeNodes | RequestSuspend
+Action = Apply | Restore | EnsureToken | Delete | ExcludeNodes | PlaceWorkers | RequestSuspend
 
 
 Verb = Literal["create", "delete", "change"]
@@ -205,6 +219,8 @@ def key_of(action: Action) -> ActionKey | None:
             return "delete", ref.kind, ref.name
         case ExcludeNodes(ref):
             return "change", ref.kind, ref.name
+        case PlaceWorkers(ref):
+            return "change", "worker group", f"of {ref.kind} {ref.name}"
     return None
 
 

@@ -16,7 +16,7 @@ from .attempts import ending, keeping, lifetime, starting
 from .context import ReconcileContext, UnconfirmedAbsence
 from .diagnosis import blockers, failing_actions, stuck
 from .findings import AttemptEnd, Draft, Findings, PlanBuilder
-from .losses import evidence, history, node_loss
+from .losses import capacity, evidence, history, node_loss
 from .losses.signs import control_sign
 from .model import Object, Observed, Plan, ReconcileSettings
 from .status import conditions, cost, goodput, progress_status
@@ -97,6 +97,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     signs = {name: node.signs for name, node in lost.items()}
     builder.add(evidence.record_lost_nodes(context, builder.draft, number, signs))
     builder.add(history.settle(context, builder.draft, number))
+    builder.add(capacity.choose(context, builder.draft, number))
     builder.add(ending.ended(context, builder.draft, builder.charged, attempt))
     if not builder.end:
         builder.add(lifetime.deadline(context, builder.draft))
@@ -108,6 +109,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     # The exclusion first: a replacement on the dead node, which stays Ready for most of a minute,
     # would wait without end.
     builder.add(node_loss.exclude_nodes(context, builder.draft, number))
+    builder.add(capacity.place_workers(context, builder.draft, number))
     builder.add(starting.keep_support_objects(context))
     builder.add(node_loss.replace_pods(lost))
     builder.add(node_loss.replace_pods_without_ray(context, number))
@@ -128,6 +130,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(Findings(blocker=blocker))
     if not builder.blocker:
         builder.add(stuck.of_attempt(context, builder.draft, attempt))
+    builder.add(Findings(blocker=capacity.explanation(builder.draft)))
 
 
 def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEnd) -> None:
@@ -179,6 +182,7 @@ def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         builder.add(found)
         return
     builder.add(node_loss.lift_exclusion(context, builder.draft))
+    builder.add(capacity.choose(context, builder.draft))
     builder.add(starting.begin(context, builder.draft))
 
 

@@ -14,6 +14,8 @@ ATTEMPT_LABEL = "trainingrun.dev/attempt"
 """Number of the attempt, on its RayJob and pods."""
 ROLE_LABEL = "trainingrun.dev/role"
 """`head` or `worker`, on pods."""
+PLACEMENT_LABEL = "trainingrun.dev/placement"
+"""On workers: for which nodes they were made, where a run may change that."""
 TOKEN_KEY_LABEL = "trainingrun.dev/token-key"  # noqa: S105 - the label's name
 """On the head: the name of the operator's key that its token is of."""
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"

@@ -16,6 +16,7 @@ from . import environments, names, platforms, scheduling
 from .contracts import node_cpus, ray_devices, script_path, worker_cpus
 from .merge import merge, merge_pod_template
 from .platforms import EXIT_SECONDS, KUBERAY_NAMESPACES, RenderSettings
+from .scheduling import Placement
 from .templating import render
 
 _HOOK = ["trainingrun-prestop"]
@@ -41,8 +42,16 @@ def attempt(
     number: int,
     settings: RenderSettings,
     excluded_hostnames: tuple[str, ...] = (),
+    placement: Placement | None = None,
 ) -> dict[str, Any]:
     """The RayJob of attempt `number`, whose pods exclude the nodes in `excluded_hostnames`.
+
+    Args:
+        run: The run.
+        number: Of the attempt.
+        settings: Of the cluster.
+        excluded_hostnames: Their kubernetes.io/hostname.
+        placement: Which nodes its workers go to. Default: the first choice of the spec.
 
     Raises:
         ValueError: the settings name a platform that is not known.
@@ -66,8 +75,24 @@ def attempt(
     cluster = job["spec"]["rayClusterSpec"]
     cluster["headGroupSpec"]["template"] = _head(run, number, settings, excluded_hostnames)
     (workers,) = cluster["workerGroupSpecs"]
-    workers["template"] = _worker(run, number, settings, excluded_hostnames)
+    chosen = placement or scheduling.first_placement(run)
+    workers["template"] = _worker(run, number, settings, excluded_hostnames, chosen)
     return job
+
+
+def worker_nodes(
+    run: TrainingRun, number: int, settings: RenderSettings, placement: Placement
+) -> dict[str, Any]:
+    """The part of the workers' pod template that selects nodes, for a placement: its label, and of
+    the spec `affinity`, `nodeSelector` and `tolerations`, the user's podTemplate included.
+    """
+    pod = _worker(run, number, settings, (), placement)
+    label = {names.PLACEMENT_LABEL: placement.label}
+    spec: dict[str, Any] = {"affinity": {}, "nodeSelector": {}, "tolerations": []}
+    return {
+        "metadata": {"labels": label},
+        "spec": {field: pod["spec"].get(field) or empty for field, empty in spec.items()},
+    }
 
 
 def support_objects(run: TrainingRun, settings: RenderSettings) -> list[dict[str, Any]]:
@@ -154,7 +179,11 @@ def _head(
 
 
 def _worker(
-    run: TrainingRun, number: int, settings: RenderSettings, excluded_hostnames: tuple[str, ...]
+    run: TrainingRun,
+    number: int,
+    settings: RenderSettings,
+    excluded_hostnames: tuple[str, ...],
+    placement: Placement,
 ) -> dict[str, Any]:
     """A worker pod's template: with the resources of all workers in the pod."""
     platform = platforms.load(settings.platform)
@@ -166,7 +195,7 @@ def _worker(
     }
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
-    if workers.capacity.type != "OnDemand":
+    if placement.capacity != "OnDemand":
         tolerations += platform.spot.tolerations
     if workers.accelerator:
         device = platform.accelerators[workers.accelerator.kind]
@@ -184,11 +213,11 @@ def _worker(
         ports={"metrics": 8080},
         env=environments.worker(run, number, settings),
         tokens=None,
-        own_labels={},
+        own_labels={names.PLACEMENT_LABEL: placement.label} if scheduling.can_change(run) else {},
         resources=resources,
         shared_memory=_workers_shared_memory(run),
         node_selector=node_selector,
-        affinity=scheduling.worker_affinity(run, number, platform, excluded_hostnames),
+        affinity=scheduling.worker_affinity(run, number, platform, excluded_hostnames, placement),
         tolerations=tolerations,
         spread=scheduling.spread(run, number),
         overlay=workers.pod_template,

@@ -1,7 +1,8 @@
 """Where and when pods may run: queue, capacity, excluded nodes, and placement of workers."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from ..api.v1alpha1 import KUEUE, KUEUE_QUEUE, TrainingRun
 from . import names
@@ -17,6 +18,29 @@ EXCLUSION = "excluded-by.trainingrun.dev"
 `kubernetes.io/hostname NotIn`."""
 
 
+class Placement(NamedTuple):
+    """Which nodes new workers go to, of those that the spec allows."""
+
+    capacity: Literal["OnDemand", "Spot", "Any"]
+    """Any: spot is preferred."""
+
+    @property
+    def label(self) -> str:
+        """Value of the label of pods that were made for it."""
+        return {"OnDemand": "on-demand", "Spot": "spot", "Any": "any"}[self.capacity]
+
+
+def first_placement(run: TrainingRun) -> Placement:
+    """What the run's spec asks for before anything else."""
+    kind = run.spec.workers.capacity.type
+    return Placement("Any" if kind == "PreferSpot" else kind)
+
+
+def can_change(run: TrainingRun) -> bool:
+    """Whether new workers of the run may go to other nodes than its first ones."""
+    return run.spec.workers.capacity.type != "OnDemand"
+
+
 def head_affinity(platform: Platform, excluded_hostnames: tuple[str, ...]) -> dict[str, Any]:
     """The head's: never spot, for its loss costs more than a worker's."""
     return {
@@ -25,17 +49,21 @@ def head_affinity(platform: Platform, excluded_hostnames: tuple[str, ...]) -> di
 
 
 def worker_affinity(
-    run: TrainingRun, number: int, platform: Platform, excluded_hostnames: tuple[str, ...]
+    run: TrainingRun,
+    number: int,
+    platform: Platform,
+    excluded_hostnames: tuple[str, ...],
+    placement: Placement,
 ) -> dict[str, Any]:
     """A worker's; empty where any node will do."""
     everywhere = _off_nodes(excluded_hostnames)
-    match run.spec.workers.capacity.type:
+    match placement.capacity:
         case "OnDemand":
             node = _required([{}], [*_off_spot(platform), *everywhere])
         case "Spot":
             # Terms are alternatives: a cloud may label its spot nodes in more than one way.
             node = _required(_on_spot(platform), everywhere)
-        case "PreferSpot":
+        case "Any":
             node = _required([{}], everywhere) if everywhere else {}
             node[_PREFERRED] = [{"weight": 100, "preference": term} for term in _on_spot(platform)]
     return {"nodeAffinity": node, **_placement(run, number)}
@@ -146,6 +174,57 @@ def excluded_by_cluster(ray_cluster: Mapping[str, Any]) -> set[str]:
         for group in _groups(ray_cluster)
         for hostname in excluded(((group.get("template") or {}).get("spec") or {}).get("affinity"))
     }
+
+
+def excluding(affinity: Mapping[str, Any], hostnames: Sequence[str]) -> dict[str, Any]:
+    """The affinity with these hostnames in the place of those that an exclusion of ours names."""
+    changed: dict[str, Any] = copy.deepcopy(dict(affinity))
+    node = changed.get("nodeAffinity") or {}
+    terms = list((node.get(REQUIRED) or {}).get("nodeSelectorTerms") or ())
+    if hostnames:
+        ours = exclusion(tuple(hostnames))
+        # Terms are alternatives, so each of them has to say it.
+        terms = [_with(ours, _without_ours(term)) for term in terms or [{}]]
+    else:
+        # An empty term, which is left of one that said nothing else, would match no node at all.
+        terms = [rest for term in terms if (rest := _without_ours(term)) or not term]
+    _set(node, REQUIRED, {"nodeSelectorTerms": terms} if terms else {})
+    _set(changed, "nodeAffinity", node)
+    return changed
+
+
+def _without_ours(term: Mapping[str, Any]) -> dict[str, Any]:
+    if not any(is_exclusion(found) for found in term.get("matchExpressions") or ()):
+        return dict(term)
+    kept = [found for found in term["matchExpressions"] if not is_exclusion(found)]
+    rest = {key: value for key, value in term.items() if key != "matchExpressions"}
+    return {**rest, "matchExpressions": kept} if kept else rest
+
+
+def _with(requirement: Mapping[str, Any], term: Mapping[str, Any]) -> dict[str, Any]:
+    return {**term, "matchExpressions": [*term.get("matchExpressions", []), requirement]}
+
+
+def _set(parent: dict[str, Any], key: str, value: Mapping[str, Any]) -> None:
+    if value:
+        parent[key] = value
+    else:
+        parent.pop(key, None)
+
+
+def placement_label(metadata: Mapping[str, Any]) -> str | None:
+    """The placement for which a pod, or a pod template, with this metadata was made; None: the
+    first one of a run of which it may change, or the only one.
+    """
+    return (metadata.get("labels") or {}).get(names.PLACEMENT_LABEL)
+
+
+def placement_of_cluster(ray_cluster: Mapping[str, Any]) -> str | None:
+    """The same of the worker group of a RayCluster."""
+    for group in (ray_cluster.get("spec") or {}).get("workerGroupSpecs") or ():
+        if group.get("groupName") == names.WORKER_GROUP:
+            return placement_label((group.get("template") or {}).get("metadata") or {})
+    return None
 
 
 def _groups(ray_cluster: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -82,7 +82,9 @@ def _create(world: World, cluster: Cluster, role: str) -> None:
     pod = new_pod(name, cluster.number, role, cluster.uid, world.now)
     spec = cluster.object["spec"]
     group = spec["headGroupSpec"] if pod.is_head else spec["workerGroupSpecs"][0]
-    pod.object["spec"]["affinity"] = copy.deepcopy(group["template"]["spec"].get("affinity"))
+    template = group["template"]
+    pod.object["spec"]["affinity"] = copy.deepcopy(template["spec"].get("affinity"))
+    pod.object["metadata"]["labels"].update(template["metadata"]["labels"])
     world.pods.append(pod)
 
 

@@ -35,6 +35,8 @@ class Node:
 
     name: str
     hostname: str
+    capacity: str = ""
+    """Its label of a spot or an on-demand node; empty: none."""
     powered: bool = True
     """The machine runs, and its network works."""
     kubelet: bool = True
@@ -45,6 +47,12 @@ class Node:
     """What someone put on it."""
     silent_since: float | None = None
     """Since when its kubelet is not reachable."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What pods select it by."""
+        labels = {"kubernetes.io/hostname": self.hostname}
+        return {**labels, "trainingrun.dev/capacity": self.capacity} if self.capacity else labels
 
     @property
     def well(self) -> bool:
@@ -68,6 +76,7 @@ class Node:
             ready=ready and self.exists,
             lease_age_s=LEASE_AGE_S + silent if self.exists else None,
             taints=tuple(taints) if self.exists else (),
+            labels=self.labels if self.capacity else {},
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.cluster.api_client import ClusterError, Rejected
-from trainingrun.cluster.live_cluster import exclusion_patch
+from trainingrun.cluster.live_cluster import exclusion_patch, placement_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.controller.write_limits import ActionRetries
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
@@ -23,6 +23,7 @@ from trainingrun.reconciling.model import (
     EnsureToken,
     ExcludeNodes,
     NodeState,
+    PlaceWorkers,
     RequestSuspend,
     key_of,
 )
@@ -328,7 +329,9 @@ class Operator:
             case Delete(ref, grace_s):
                 self._delete(ref.kind, ref.uid, grace_s)
             case ExcludeNodes(ref, names):
-                self._exclude_nodes(ref.uid, names)
+                self._patch_cluster(ref.uid, lambda cluster: exclusion_patch(cluster, names))
+            case PlaceWorkers(ref, template):
+                self._patch_cluster(ref.uid, lambda cluster: placement_patch(cluster, template))
             case RequestSuspend(attempt):
                 driver = self.world.driver
                 if driver and driver.attempt == attempt and not self.deaf and driver.asked is None:
@@ -347,10 +350,12 @@ class Operator:
         job = self.world.add_job(manifest)
         self._saw(kind, job["metadata"]["uid"], job)
 
-    def _exclude_nodes(self, uid: str | None, names: tuple[str, ...]) -> None:
+    def _patch_cluster(
+        self, uid: str | None, patch: Callable[[dict[str, Any]], list[dict[str, Any]]]
+    ) -> None:
         for cluster in self.world.clusters:
             if cluster.uid == uid:
-                operations = exclusion_patch(cluster.object, names)
+                operations = patch(cluster.object)
                 self.writes += bool(operations)
                 for operation in operations:
                     _patch(cluster.object, operation)
@@ -404,6 +409,7 @@ def _patch(target: dict[str, Any], operation: dict[str, Any]) -> None:
     """One operation of a JSON patch, as the API server carries it out."""
     *path, last = operation["path"].split("/")[1:]
     found: Any = target
+    last = last.replace("~1", "/")
     for part in path:
         found = found[int(part)] if isinstance(found, list) else found[part]
     match operation["op"]:

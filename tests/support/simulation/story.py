@@ -61,7 +61,10 @@ class Story:
 
     def __post_init__(self) -> None:
         world = self.world
-        workers = {"count": world.count * world.per_pod, "perPod": world.per_pod}
+        workers: dict[str, Any] = {"count": world.count * world.per_pod, "perPod": world.per_pod}
+        if world.spot:
+            fallback = {"afterPreemptions": 1, "afterPendingSeconds": 30, "returnAfterSeconds": 300}
+            workers["capacity"] = {"type": "Spot", "fallback": fallback}
         spec = {"workers": workers, **self.spec}
         self.operator = Operator(world, spec, self.plan)
 

@@ -61,6 +61,8 @@ class World:
     per_pod: int = 1
     """Workers in each of them."""
     total_steps: int = 400
+    spot: bool = False
+    """The workers' nodes are spot nodes, and there are as many on-demand ones."""
     now: float = 0.0
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -96,7 +98,11 @@ class World:
         for name in names:
             # On some clouds a node's name is not its hostname.
             hostname = f"ip-{name}" if name.endswith("2") else name
-            self.nodes[name] = Node(name, hostname)
+            spot = self.spot and name.startswith("spot")
+            self.nodes[name] = Node(name, hostname, capacity="spot" if spot else "")
+        for number in range(1, self.count + 2) if self.spot else ():
+            name = f"demand-{number}"
+            self.nodes[name] = Node(name, name, capacity="on-demand")
 
     # What the operator and users do
 
@@ -307,13 +313,12 @@ class World:
         for pod in self.pods:
             if pod.node is not None or pod.terminating:
                 continue
-            avoid = _kept_off(pod.object["spec"].get("affinity") or {})
-            wanted = "base" if pod.is_head else "spot"
+            affinity = pod.object["spec"].get("affinity") or {}
             free = [
                 node
                 for node in self.nodes.values()
-                if node.name.startswith(wanted)
-                and node.hostname not in avoid
+                if node.name.startswith("base") == pod.is_head
+                and _fits(affinity, node)
                 and node.exists
                 and node.state(self.now).ready
                 and not node.taints
@@ -352,14 +357,18 @@ def _ray_job(manifest: dict[str, Any], uid: str, now: float) -> dict[str, Any]:
     }
 
 
-def _kept_off(affinity: dict[str, Any]) -> frozenset[str]:
-    """The hostnames that a pod does not go to, for the scheduler."""
+def _fits(affinity: dict[str, Any], node: Node) -> bool:
+    """Whether a pod with this affinity may go to the node, as the scheduler decides it."""
     required = (affinity.get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    found: set[str] = set()
-    for term in required.get("nodeSelectorTerms") or ():
-        for expression in term.get("matchExpressions") or ():
-            if (expression["key"], expression["operator"]) == ("kubernetes.io/hostname", "NotIn"):
-                found.update(expression["values"])
-    return frozenset(found)
+    )
+    if not required:
+        return True
+    for term in required["nodeSelectorTerms"]:
+        found = [
+            (node.labels.get(each["key"]) in each["values"]) == (each["operator"] == "In")
+            for each in term.get("matchExpressions") or ()
+        ]
+        if found and all(found):
+            return True
+    return False

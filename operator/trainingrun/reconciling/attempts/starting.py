@@ -13,7 +13,7 @@ from ..bookkeeping import OF_ONE_ATTEMPT
 from ..context import OWNED_KINDS, ReconcileContext
 from ..diagnosis import blockers
 from ..findings import Blocker, Draft, Findings
-from ..losses import node_loss
+from ..losses import capacity, node_loss
 from ..model import Action, Apply, EnsureToken, Manifest, Object, Restore, RunEvent
 from ..texts import seconds_since, written
 from . import retry_policy
@@ -82,7 +82,11 @@ def begin(context: ReconcileContext, draft: Draft) -> Findings:
     actions: tuple[Action, ...] = (
         EnsureToken(rendering.token_secret(run, context.render.token_key)),
         *(Apply(manifest) for manifest in rendering.support_objects(run, context.render)),
-        Apply(rendering.attempt(run, number, context.render, excluded)),
+        Apply(
+            rendering.attempt(
+                run, number, context.render, excluded, capacity.placement(context, draft)
+            )
+        ),
     )
     return Findings(actions=actions, requeue_within_s=context.settings.poll_s)
 
@@ -91,7 +95,9 @@ def _begun(context: ReconcileContext, draft: Draft, number: int, start: str) -> 
     attempt = Attempt(
         number=number,
         ray_job=names.ray_job_name(context.run, number),
-        capacity=context.run.spec.workers.capacity.type,
+        capacity="OnDemand"
+        if capacity.placement(context, draft).capacity == "OnDemand"
+        else context.run.spec.workers.capacity.type,
         start_time=start,
     )
     event = RunEvent(

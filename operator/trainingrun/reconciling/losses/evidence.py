@@ -151,6 +151,8 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
     reason = signs.why_pod_ended(pod, context.node(node))
     if reason is None:
         return
+    if reason is LossReason.PREEMPTED and node is None:
+        return  # it has done nothing yet, and is made anew, for other nodes
     uid, name = pod_status.uid(pod), pod_status.name(pod)
     if reason is LossReason.NODE_LOST and node:
         # A pod that is explained was there when its node was lost; the node may be back by now.

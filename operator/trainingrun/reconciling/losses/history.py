@@ -11,7 +11,7 @@ from typing import Any
 from trainingrun_protocol.progress import Progress, RecordKind, RunState
 
 from ...api.status import MOST_LOSSES, Goodput, Loss, LossReason
-from ...rendering import platforms
+from ...rendering import platforms, scheduling
 from ...rendering.scheduling import ZONE
 from ..bookkeeping import Interruption
 from ..context import ReconcileContext
@@ -139,7 +139,24 @@ class History:
             platform = self._context.render.platform
             fields["zone"] = node.labels.get(ZONE)
             fields["capacity"] = platforms.capacity_of(platform, node.labels)
+        if known.get("pods") and scheduling.can_change(self._context.run):
+            fields |= self._of_workers(known["pods"], fields)
         return fields
+
+    def _of_workers(self, pods: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+        """What the status says of the nodes that lost workers were on: of a node that is gone, an
+        operator that was restarted knows no more.
+        """
+        capacity = self._draft.status.capacity
+        lost = [worker for worker in (capacity.workers if capacity else ()) if worker.pod in pods]
+        if not lost:
+            return {}
+        first = min(lost, key=lambda worker: worker.since)
+        return {
+            "since": first.since,
+            "node": known.get("node") or first.node,
+            "capacity": known.get("capacity") or first.capacity,
+        }
 
 
 def settle(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:

@@ -1,0 +1,271 @@
+"""Which nodes new worker pods go to: spot nodes or, for a while, on-demand ones.
+
+The choice and its reason are in status.capacity before anything is done about it. It follows from
+the losses in the history, and from how long a pod has found no node. KubeRay makes new pods from
+the worker group of the live RayCluster, so that is what is patched. A pod that has a node is never
+ended for it.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from ... import rendering
+from ...api.pods_spec import Fallback
+from ...api.reasons import ConditionReason, EventReason
+from ...api.status import MOST_WORKER_NODES, CapacityStatus, Loss, LossReason, WorkerNode
+from ...rendering import Placement, platforms, scheduling
+from .. import pod_status
+from ..context import RAY_API, ReconcileContext
+from ..findings import Blocker, Draft, Findings
+from ..model import Delete, Object, PlaceWorkers, RunEvent
+from ..texts import parsed, seconds_since, written
+
+ONE_LOSS_S = 300.0
+"""Losses on one node within so many seconds are one: not all of its pods are seen to go at once.
+Later it is another node, which on some clouds has the same name."""
+
+MOST_NAMED = 5
+"""Nodes in one message."""
+
+_NODES = {"OnDemand": "on-demand nodes", "Spot": "spot nodes", "Any": "any nodes, spot preferred"}
+
+
+def choose(context: ReconcileContext, draft: Draft, attempt: int | None = None) -> Findings:
+    """Record which nodes the workers are on, and decide which ones the next workers go to.
+
+    Args:
+        context: What was observed.
+        draft: With the losses that this reconcile has counted.
+        attempt: The attempt that runs. Default: none does.
+    """
+    if not scheduling.can_change(context.run):
+        return Findings()
+    known = _known(context, draft)
+    waits_since = _waits_since(context, draft, attempt)
+    choice, within_s = _next(context, draft, known, waits_since)
+    workers = _workers(context, known, attempt)
+    choice = choice.model_copy(
+        update={
+            "spot": sum(worker.capacity == "Spot" for worker in workers),
+            "on_demand": sum(worker.capacity == "OnDemand" for worker in workers),
+            "workers": sorted(workers, key=lambda worker: (worker.since, worker.pod))[
+                -MOST_WORKER_NODES:
+            ],
+        }
+    )
+    changes = _changed(draft, known, choice)
+    bookkeeping = {**changes.bookkeeping, "workers_wait_since": waits_since}
+    return changes._replace(bookkeeping=bookkeeping, requeue_within_s=within_s)
+
+
+def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
+    """Have new workers go to on-demand nodes from now on, for a reason that the caller knows; in
+    this attempt and the next ones. Nothing where they do already.
+
+    `capacity.fallback.returnAfterSeconds` ends it; without `fallback` it stays so.
+
+    Args:
+        context: What was observed.
+        draft: The status so far.
+        why: A clause, such as "rule 2 of failures.rules requests it".
+    """
+    if not scheduling.can_change(context.run):
+        return Findings()
+    known = _known(context, draft)
+    if known.type == "OnDemand":
+        return Findings()
+    fallback = context.run.spec.workers.capacity.fallback
+    return _changed(draft, known, _fallen_back(known, context.now, fallback, why))
+
+
+def placement(context: ReconcileContext, draft: Draft) -> Placement:
+    """The nodes that new workers go to."""
+    known = draft.status.capacity
+    first = scheduling.first_placement(context.run)
+    return first if known is None else first._replace(capacity=known.type)
+
+
+def place_workers(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+    """Patch the live RayCluster where its new workers go to other nodes than they should, and
+    replace pods that wait for a node of the former ones.
+    """
+    if not draft.bookkeeping.placements or context.unknown("RayCluster", "Pod"):
+        return Findings()  # it is as it was rendered, or nothing is known of it
+    wanted = placement(context, draft)
+    first = scheduling.first_placement(context.run).label
+    patches, placed = [], set[str]()
+    for cluster in context.clusters(attempt):
+        if pod_status.terminating(cluster):
+            continue
+        if (scheduling.placement_of_cluster(cluster) or first) == wanted.label:
+            placed.add(pod_status.uid(cluster))
+        else:
+            template = rendering.worker_nodes(context.run, attempt, context.render, wanted)
+            reference = pod_status.ref(cluster, RAY_API, "RayCluster")
+            patches.append(PlaceWorkers(reference, template))
+    # Only once the group is patched: before, KubeRay would make them as they were.
+    outdated = [
+        pod
+        for pod in _waiting(context, attempt)
+        if pod_status.controller_uid(pod, "RayCluster") in placed
+        and (scheduling.placement_label(pod["metadata"]) or first) != wanted.label
+    ]
+    # One that has got a node meanwhile has changed, and is not deleted.
+    deletions = (
+        Delete(pod_status.pod_ref(pod), unchanged_since=pod["metadata"].get("resourceVersion"))
+        for pod in outdated
+    )
+    return Findings(actions=(*patches, *deletions))
+
+
+def explanation(draft: Draft) -> Blocker | None:
+    """Why new workers do not go to the nodes that the spec asks for first; None: they do."""
+    known = draft.status.capacity
+    if known is None or not known.message:
+        return None
+    message = f"{known.message} (since {known.since})"
+    if known.return_time:
+        message += f"; from {known.return_time} on they go to {_NODES['Spot']} again"
+    return Blocker(ConditionReason.CAPACITY_FALLBACK, message)
+
+
+def _known(context: ReconcileContext, draft: Draft) -> CapacityStatus:
+    first = scheduling.first_placement(context.run).capacity
+    since = draft.status.start_time or written(context.now)
+    return draft.status.capacity or CapacityStatus(type=first, since=since)
+
+
+def _changed(draft: Draft, known: CapacityStatus, choice: CapacityStatus) -> Findings:
+    if choice == draft.status.capacity:
+        return Findings()
+    if choice.type == known.type:
+        return Findings(status={"capacity": choice})
+    text = choice.message or f"New workers go to {_NODES[choice.type]} again"
+    event = RunEvent("Warning" if choice.message else "Normal", EventReason.CAPACITY_CHANGED, text)
+    return Findings(
+        status={"capacity": choice},
+        bookkeeping={"placements": draft.bookkeeping.placements + 1},
+        events=(event,),
+    )
+
+
+def _next(
+    context: ReconcileContext, draft: Draft, known: CapacityStatus, waits_since: str | None
+) -> tuple[CapacityStatus, float | None]:
+    """The choice from now on, and after how many seconds it may be another one."""
+    fallback = context.run.spec.workers.capacity.fallback
+    if fallback is None:
+        return known, None
+    now, lost = context.now, _spot_losses(draft.status.disruptions.history, known.since)
+    if known.type == "OnDemand":
+        newest = max((known.since, *(loss.time for loss in lost if parsed(loss.time) <= now)))
+        ends = parsed(newest) + timedelta(seconds=fallback.return_after_seconds)
+        if ends > now:
+            choice = known.model_copy(update={"return_time": written(ends)})
+            return choice, (ends - now).total_seconds()
+        first = scheduling.first_placement(context.run).capacity
+        return CapacityStatus(type=first, since=written(now)), None
+    recent = [loss for loss in lost if seconds_since(loss.time, now) <= fallback.within_seconds]
+    if len(recent) >= fallback.after_preemptions:
+        why = f"{len(recent)} spot nodes were lost within {fallback.within_seconds} s"
+        named = list(dict.fromkeys(loss.node for loss in recent if loss.node))[-MOST_NAMED:]
+        if named:
+            why += f" ({', '.join(named)})"
+        return _fallen_back(known, now, fallback, why), None
+    if waits_since is None:
+        return known, None
+    waited_s = seconds_since(max(waits_since, known.since), now)
+    if waited_s < fallback.after_pending_seconds:
+        return known, fallback.after_pending_seconds - waited_s
+    why = f"a worker pod has found no spot node for {fallback.after_pending_seconds} s"
+    return _fallen_back(known, now, fallback, why), None
+
+
+def _fallen_back(
+    known: CapacityStatus, now: datetime, fallback: Fallback | None, why: str
+) -> CapacityStatus:
+    ends = now + timedelta(seconds=fallback.return_after_seconds) if fallback else None
+    return known.model_copy(
+        update={
+            "type": "OnDemand",
+            "since": written(now),
+            "message": f"New workers go to {_NODES['OnDemand']}: {why}",
+            "return_time": written(ends) if ends else None,
+        }
+    )
+
+
+def _spot_losses(history: Iterable[Loss], since: str) -> list[Loss]:
+    """The losses of spot nodes after a time, each node once."""
+    found: list[Loss] = []
+    newest: dict[str, Loss] = {}
+    for loss in history:
+        if loss.capacity != "Spot" or loss.time <= since:
+            continue
+        if loss.reason not in (LossReason.PREEMPTED, LossReason.NODE_LOST):
+            continue
+        former = newest.get(loss.node or "")
+        if former is None or seconds_since(former.time, parsed(loss.time)) > ONE_LOSS_S:
+            found.append(loss)
+            newest[loss.node or ""] = loss
+    return found
+
+
+def _waits_since(context: ReconcileContext, draft: Draft, attempt: int | None) -> str | None:
+    """Since when some worker has had no node, as it is to be written; None: each has one.
+
+    A pod that is made anew meanwhile has waited before.
+    """
+    known = draft.bookkeeping.workers_wait_since
+    if attempt is None or context.suspended_by_queue(attempt):
+        return None
+    if context.unknown("Pod"):
+        return known
+    waiting = [_unschedulable_since(pod) for pod in _waiting(context, attempt)]
+    if waiting:
+        return min(filter(None, (known, *waiting)), default=None)
+    placed = sum(1 for _ in context.index(attempt).workers_on_nodes)
+    return None if placed >= context.wanted_pods(draft) - 1 else known
+
+
+def _waiting(context: ReconcileContext, attempt: int) -> list[Object]:
+    """The worker pods for which the scheduler finds no node."""
+    return [
+        pod
+        for pod in context.index(attempt).unwell
+        if pod_status.unschedulable(pod)
+        and not pod_status.is_head(pod)
+        and not pod_status.terminating(pod)
+        and pod_status.node_name(pod) is None
+    ]
+
+
+def _unschedulable_since(pod: Object) -> str:
+    found = pod_status.condition(pod, "PodScheduled") or {}
+    return str(found.get("lastTransitionTime") or pod_status.creation_text(pod))
+
+
+def _workers(
+    context: ReconcileContext, known: CapacityStatus, attempt: int | None
+) -> list[WorkerNode]:
+    if attempt is None:
+        return []
+    if context.unknown("Pod"):
+        return known.workers
+    former = {worker.pod: worker for worker in known.workers}
+    capacities: dict[str, Any] = {}
+    found = []
+    for pod, node, since in context.index(attempt).workers_on_nodes:
+        if node not in capacities:
+            state = context.node(node)
+            capacities[node] = (
+                platforms.capacity_of(context.render.platform, state.labels)
+                if state is not None and state.labels
+                else None
+            )
+        if capacities[node] is not None:
+            found.append(WorkerNode(pod=pod, node=node, capacity=capacities[node], since=since))
+        elif pod in former:
+            found.append(former[pod])
+    return found

@@ -1,0 +1,412 @@
+"""Which nodes new workers go to: on-demand nodes for a while, and no pod that runs is ended."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from support.builders import (
+    T0,
+    a_head,
+    a_node,
+    a_pod,
+    a_ray_cluster,
+    a_ray_job,
+    a_run,
+    at,
+    nodes,
+)
+from support.reconciled import begins, in_the_way, reconcile, then
+from trainingrun import rendering
+from trainingrun.cluster.live_cluster import exclusion_patch, placement_patch
+from trainingrun.reconciling import Observed, Plan
+from trainingrun.reconciling.context import ReconcileContext
+from trainingrun.reconciling.findings import Draft
+from trainingrun.reconciling.losses import capacity
+from trainingrun.reconciling.model import Apply, Delete, PlaceWorkers, ReconcileSettings
+from trainingrun.rendering import RenderSettings
+from trainingrun.rendering.names import PLACEMENT_LABEL
+from trainingrun.rendering.scheduling import REQUIRED, excluded_by_cluster, placement_of_cluster
+
+FALLBACK = {
+    "afterPreemptions": 2,
+    "withinSeconds": 600,
+    "afterPendingSeconds": 120,
+    "returnAfterSeconds": 900,
+}
+SPOT_LABELS = {"trainingrun.dev/capacity": "spot", "topology.kubernetes.io/zone": "zone-b"}
+SPOT = {"count": 2, "capacity": {"type": "Spot", "fallback": FALLBACK}}
+NODES = nodes(
+    a_node("base-1", labels={"topology.kubernetes.io/zone": "zone-a"}),
+    *(a_node(f"spot-{number}", labels=SPOT_LABELS) for number in (1, 2, 3)),
+    *(
+        a_node(f"demand-{number}", labels={"trainingrun.dev/capacity": "on-demand"})
+        for number in (1, 2)
+    ),
+)
+
+
+def a_live_cluster(workers: dict[str, Any], number: int = 1) -> dict[str, Any]:
+    """As KubeRay makes it of what was rendered."""
+    spec = rendering.attempt(a_run(workers=workers), number, RenderSettings())["spec"]
+    return {**a_ray_cluster(number), "spec": copy.deepcopy(spec["rayClusterSpec"])}
+
+
+def patched(cluster: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
+    """The cluster after a patch, as the API server would have it."""
+    changed = copy.deepcopy(cluster)
+    for operation in operations:
+        found: Any = changed
+        *path, last = (part.replace("~1", "/") for part in operation["path"].split("/")[1:])
+        for part in path:
+            found = found[int(part)] if isinstance(found, list) else found[part]
+        if operation["op"] == "test":
+            assert found[last] == operation["value"]
+        else:
+            found[last] = operation["value"]
+    return changed
+
+
+def placed(cluster: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The cluster after the plan's patch."""
+    (action,) = placements(plan)
+    return patched(cluster, placement_patch(cluster, action.template))
+
+
+def placements(plan: Plan) -> list[PlaceWorkers]:
+    return [action for action in plan.actions if isinstance(action, PlaceWorkers)]
+
+
+def deleted(plan: Plan) -> list[str]:
+    return [action.ref.name for action in plan.actions if isinstance(action, Delete)]
+
+
+def where(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """What selects the nodes of its workers."""
+    (group,) = cluster["spec"]["workerGroupSpecs"]
+    fields = ("affinity", "nodeSelector", "tolerations")
+    return {field: group["template"]["spec"].get(field) or {} for field in fields}
+
+
+def worker(name: str, node: str | None, label: str = "spot", **pod: Any) -> dict[str, Any]:
+    found = a_pod(name, node=node, **pod)
+    found["metadata"]["labels"][PLACEMENT_LABEL] = label
+    return found
+
+
+def waiting(name: str, since: float, label: str = "spot") -> dict[str, Any]:
+    return worker(name, None, label, created_at=since, unschedulable="0/3 nodes are available")
+
+
+def a_spot_run(workers: dict[str, Any] | None = None) -> Observed:
+    """Two workers train on spot-1 and spot-2."""
+    workers = workers or SPOT
+    begun = then(
+        Observed(a_run(workers=workers)),
+        0,
+        ray_jobs=(a_ray_job(status="RUNNING"),),
+        ray_clusters=(a_live_cluster(workers),),
+        pods=(a_head(), worker("worker-1", "spot-1"), worker("worker-2", "spot-2")),
+        nodes=NODES,
+        progress_age_s=0.5,
+    )
+    return then(begun, 30)
+
+
+def lose(seen: Observed, seconds: float, lost: str, made: dict[str, Any]) -> Observed:
+    """A worker is drained, and another one made; the status is written in between."""
+    pods = [pod for pod in seen.pods if pod["metadata"]["name"] != lost]
+    (going,) = [pod for pod in seen.pods if pod["metadata"]["name"] == lost]
+    metadata = {**going["metadata"], "deletionTimestamp": at(seconds + 30)}
+    going = {**going, "metadata": {**metadata, "deletionGracePeriodSeconds": 30}}
+    drained = then(replace(seen, pods=(*pods, going)), seconds)
+    return then(replace(drained, pods=tuple(pods)), seconds, pods=(*pods, made))
+
+
+@pytest.fixture
+def twice() -> Observed:
+    """Two spot nodes were lost at 100 and 200 s, and nothing was done yet about the second."""
+    once = lose(a_spot_run(), 100, "worker-1", worker("worker-3", "spot-3"))
+    assert once.run.status.capacity is not None
+    assert once.run.status.capacity.type == "Spot"
+    return lose(once, 200, "worker-2", waiting("worker-4", 205))
+
+
+def test_the_status_says_which_capacity_each_worker_has_and_since_when() -> None:
+    found = a_spot_run().run.status.capacity
+    assert found is not None
+    assert found.to_dict() == {
+        "type": "Spot",
+        "since": at(0),
+        "message": "",
+        "spot": 2,
+        "onDemand": 0,
+        "workers": [
+            {"pod": "worker-1", "node": "spot-1", "capacity": "Spot", "since": at(3)},
+            {"pod": "worker-2", "node": "spot-2", "capacity": "Spot", "since": at(3)},
+        ],
+    }
+
+
+def test_after_two_spot_nodes_new_workers_go_to_on_demand_nodes(twice: Observed) -> None:
+    status = twice.run.status
+    assert status.capacity is not None
+    assert (status.capacity.type, status.capacity.since) == ("OnDemand", at(200))
+    assert status.capacity.return_time == at(1100)
+    assert status.capacity.message == (
+        "New workers go to on-demand nodes: 2 spot nodes were lost within 600 s (spot-1, spot-2)"
+    )
+    first, second = status.disruptions.history
+    assert [(loss.node, loss.capacity, loss.since) for loss in (first, second)] == [
+        ("spot-1", "Spot", at(3)),
+        ("spot-2", "Spot", at(3)),
+    ]
+    plan = reconcile(twice, 206)
+    (action,) = placements(plan)
+    assert action.ray_cluster.uid == "cluster-1"
+    assert deleted(plan) == [], "the group is not patched yet: it would be made as it was"
+
+
+def test_the_patch_makes_the_group_as_an_attempt_on_on_demand_nodes_is_rendered(
+    twice: Observed,
+) -> None:
+    (live,) = twice.ray_clusters
+    found = placed(dict(live), reconcile(twice, 206))
+    assert where(found) == where(a_live_cluster({"count": 2}))
+    before, after = (cluster["spec"] for cluster in (live, found))
+    assert after["headGroupSpec"] == before["headGroupSpec"], "the head stays"
+    (old,), (new,) = before["workerGroupSpecs"], after["workerGroupSpecs"]
+    assert new["template"]["spec"]["containers"] == old["template"]["spec"]["containers"]
+
+
+def test_only_pods_without_a_node_are_made_anew_once_the_group_is_patched(twice: Observed) -> None:
+    live = placed(dict(twice.ray_clusters[0]), reconcile(twice, 206))
+    pods = [copy.deepcopy(dict(pod)) for pod in twice.pods]
+    pods[-1]["metadata"]["resourceVersion"] = "77"
+    then_patched = then(twice, 206, ray_clusters=(live,), pods=tuple(pods))
+    plan = reconcile(then_patched, 208)
+    assert placements(plan) == []
+    (action,) = plan.actions
+    assert isinstance(action, Delete)
+    assert (action.ref.name, action.grace_s) == ("worker-4", None)
+    assert action.unchanged_since == "77", "one that gets a node meanwhile is not deleted"
+    going = copy.deepcopy(pods[-1])
+    going["metadata"] |= {"deletionTimestamp": at(238), "deletionGracePeriodSeconds": 30}
+    seen = replace(then_patched, pods=(*pods[:-1], going))
+    assert reconcile(seen, 209).status.disruptions.preemptions == 2, "that is no loss"
+    placed_pod = worker("worker-5", "demand-1", "on-demand", created_at=210)
+    settled = then(replace(then_patched, pods=(*pods[:-1], placed_pod)), 215)
+    assert reconcile(settled, 220).actions == ()
+    assert settled.run.status.capacity is not None
+    assert (settled.run.status.capacity.spot, settled.run.status.capacity.on_demand) == (1, 1)
+
+
+def test_the_condition_and_an_event_say_why(twice: Observed) -> None:
+    before = lose(a_spot_run(), 100, "worker-1", worker("worker-3", "spot-3"))
+    going = copy.deepcopy(dict(before.pods[1]))
+    going["metadata"] |= {"deletionTimestamp": at(230), "deletionGracePeriodSeconds": 30}
+    plan = reconcile(replace(before, pods=(before.pods[0], going, before.pods[2])), 200)
+    (event,) = [event for event in plan.events if event.reason == "CapacityChanged"]
+    assert event.message.startswith("New workers go to on-demand nodes: 2 spot nodes were lost")
+    live = placed(dict(twice.ray_clusters[0]), reconcile(twice, 206))
+    done = worker("worker-5", "demand-1", "on-demand", created_at=210)
+    settled = replace(twice, ray_clusters=(live,), pods=(*twice.pods[:-1], done))
+    told = in_the_way(reconcile(settled, 220))
+    assert (told.type, told.reason) == ("Waiting", "CapacityFallback")
+    assert told.message.endswith(
+        f"(since {at(200)}); from {at(1100)} on they go to spot nodes again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "falls_back"),
+    [
+        pytest.param(650, True, id="within the window"),
+        pytest.param(701, False, id="after the first one has left it"),
+    ],
+)
+def test_losses_count_within_the_window_alone(second: float, falls_back: bool) -> None:
+    once = lose(a_spot_run(), 100, "worker-1", worker("worker-3", "spot-3"))
+    again = lose(once, second, "worker-2", worker("worker-4", "spot-1"))
+    assert again.run.status.capacity is not None
+    assert (again.run.status.capacity.type == "OnDemand") is falls_back
+
+
+def test_the_pods_of_one_node_are_one_loss() -> None:
+    both = (a_head(), worker("worker-1", "spot-1"), worker("worker-2", "spot-1"))
+    on_one_node = replace(a_spot_run(), pods=both)
+    first = lose(on_one_node, 100, "worker-1", worker("worker-3", "spot-2"))
+    found = lose(first, 102, "worker-2", worker("worker-4", "spot-2")).run.status
+    assert found.disruptions.preemptions == 2
+    assert found.capacity is not None
+    assert found.capacity.type == "Spot"
+
+
+def test_the_loss_of_an_on_demand_node_does_not_count() -> None:
+    on_demand = (a_head(), worker("worker-1", "spot-1"), worker("worker-2", "demand-1"))
+    first = lose(
+        replace(a_spot_run(), pods=on_demand), 100, "worker-2", worker("worker-3", "demand-2")
+    )
+    found = lose(first, 150, "worker-3", worker("worker-4", "spot-2")).run.status
+    assert [loss.capacity for loss in found.disruptions.history] == ["OnDemand", "OnDemand"]
+    assert found.capacity is not None
+    assert found.capacity.type == "Spot"
+
+
+def test_a_loss_counts_whose_node_is_gone_and_unknown_to_a_restarted_operator() -> None:
+    seen = a_spot_run()
+    gone = {**NODES, "spot-1": a_node("spot-1", exists=False, ready=False, labels={})}
+    plan = reconcile(replace(seen, nodes=gone, confirmed=True), 100)
+    (entry,) = plan.status.disruptions.history
+    assert (entry.node, entry.capacity, entry.since) == ("spot-1", "Spot", at(3))
+
+
+def a_waiting_run(since: float = 60, label: str = "spot") -> Observed:
+    """One of two workers waits for a node."""
+    pods = (a_head(), worker("worker-1", "spot-1"), waiting("worker-2", since, label))
+    return replace(a_spot_run(), pods=pods)
+
+
+def test_a_pod_that_finds_no_spot_node_for_long_goes_to_an_on_demand_node() -> None:
+    seen = then(a_waiting_run(60), 65)
+    before = reconcile(seen, 179)
+    assert before.status.capacity is not None
+    assert before.status.capacity.type == "Spot"
+    assert before.requeue_after_s is not None
+    assert before.requeue_after_s <= 15
+    after = reconcile(seen, 181).status.capacity
+    assert after is not None
+    assert after.type == "OnDemand"
+    assert after.message.endswith("a worker pod has found no spot node for 120 s")
+
+
+def test_a_pod_that_is_made_anew_meanwhile_has_waited_before() -> None:
+    seen = then(a_waiting_run(60), 65)
+    anew = then(replace(seen, pods=seen.pods[:2]), 150, pods=a_waiting_run(152).pods)
+    found = reconcile(anew, 181).status.capacity
+    assert found is not None
+    assert found.type == "OnDemand"
+    complete = (*seen.pods[:2], worker("worker-3", "spot-2", created_at=100))
+    again = then(replace(seen, pods=complete), 150, pods=a_waiting_run(152).pods)
+    found = reconcile(again, 181).status.capacity
+    assert found is not None
+    assert found.type == "Spot", "every worker had a node in between"
+
+
+def test_new_workers_go_to_spot_nodes_again_after_a_while_and_the_others_stay(
+    twice: Observed,
+) -> None:
+    live = placed(dict(twice.ray_clusters[0]), reconcile(twice, 206))
+    pods = (
+        *twice.pods[:2],
+        worker("worker-5", "demand-1", "on-demand", created_at=210),
+    )
+    settled = then(replace(twice, ray_clusters=(live,), pods=pods), 220)
+    assert reconcile(settled, 1099).status.capacity == settled.run.status.capacity
+    back = reconcile(settled, 1101)
+    assert back.status.capacity is not None
+    assert (back.status.capacity.type, back.status.capacity.message) == ("Spot", "")
+    assert [event.reason for event in back.events] == ["CapacityChanged"]
+    assert deleted(back) == [], "what runs on an on-demand node stays there"
+    assert where(placed(live, back)) == where(a_live_cluster(SPOT))
+    again = then(settled, 1101, ray_clusters=(placed(live, back),))
+    assert reconcile(again, 1110).actions == ()
+    assert reconcile(again, 1110).status.capacity is not None
+    assert reconcile(again, 1110).status.capacity.type == "Spot", "former losses count no more"
+
+
+def test_a_later_loss_of_a_spot_node_makes_it_last_longer(twice: Observed) -> None:
+    live = placed(dict(twice.ray_clusters[0]), reconcile(twice, 206))
+    pods = (*twice.pods[:2], worker("worker-5", "demand-1", "on-demand", created_at=210))
+    settled = then(replace(twice, ray_clusters=(live,), pods=pods), 220)
+    lost = lose(settled, 500, "worker-3", worker("worker-6", "demand-2", "on-demand"))
+    assert lost.run.status.capacity is not None
+    assert lost.run.status.capacity.return_time == at(1400)
+
+
+def test_the_next_attempt_begins_on_on_demand_nodes(twice: Observed) -> None:
+    failed = then(twice, 206, ray_jobs=(), ray_clusters=(), pods=(), confirmed=True)
+    ended = then(failed, 210)
+    plan = reconcile(ended, 240)
+    assert begins(plan) == 2
+    (job,) = [a.manifest for a in plan.actions if isinstance(a, Apply) and "spec" in a.manifest][
+        -1:
+    ]
+    cluster = {"spec": job["spec"]["rayClusterSpec"]}
+    assert placement_of_cluster(cluster) == "on-demand"
+    begun = then(
+        replace(ended, ray_jobs=(a_ray_job(2),), ray_clusters=({**a_ray_cluster(2), **cluster},)),
+        242,
+    )
+    assert begun.run.status.attempts[-1].capacity == "OnDemand"
+    assert placements(reconcile(begun, 244)) == []
+
+
+def test_an_excluded_node_stays_excluded(twice: Observed) -> None:
+    live = patched(dict(twice.ray_clusters[0]), exclusion_patch(twice.ray_clusters[0], ["dead"]))
+    (action,) = placements(reconcile(replace(twice, ray_clusters=(live,)), 206))
+    found = patched(live, placement_patch(live, action.template))
+    assert excluded_by_cluster(found) == {"dead"}
+    template = found["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    (term,) = template["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    keys = [(each["key"], each["operator"]) for each in term["matchExpressions"]]
+    assert keys == [("trainingrun.dev/capacity", "NotIn"), ("kubernetes.io/hostname", "NotIn")]
+    assert placement_patch(found, action.template) == []
+
+
+def test_a_users_pod_template_holds_on_on_demand_nodes_too() -> None:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}
+    template = {
+        "spec": {
+            "nodeSelector": {"b": "c"},
+            "tolerations": [{"key": "d", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {REQUIRED: terms}},
+        }
+    }
+    run = a_run(workers={**SPOT, "podTemplate": template})
+    found = rendering.worker_nodes(run, 1, RenderSettings(), rendering.Placement("OnDemand"))
+    assert found["spec"]["nodeSelector"] == {"b": "c"}
+    assert "d" in {toleration["key"] for toleration in found["spec"]["tolerations"]}
+    (term,) = found["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    keys = {(each["key"], each["operator"]) for each in term["matchExpressions"]}
+    assert keys == {("trainingrun.dev/capacity", "NotIn"), ("a", "Exists")}
+
+
+@pytest.mark.parametrize("stale", ["Pod", "RayCluster"])
+def test_nothing_is_patched_or_deleted_on_what_may_be_out_of_date(
+    twice: Observed, stale: str
+) -> None:
+    unknown = replace(twice, stale={stale: "the API server answers 403"})
+    assert reconcile(unknown, 206).actions == ()
+    kept = reconcile(unknown, 206).status.capacity
+    assert kept is not None
+    assert kept.type == "OnDemand"
+
+
+def context_of(seen: Observed, seconds: float) -> ReconcileContext:
+    now = T0 + timedelta(seconds=seconds)
+    return ReconcileContext(seen, RenderSettings(), ReconcileSettings(), now)
+
+
+def test_a_run_on_on_demand_nodes_has_no_such_status() -> None:
+    assert reconcile(Observed(a_run()), 0).status.capacity is None
+
+
+def test_a_caller_may_have_new_workers_go_to_on_demand_nodes_for_the_rest_of_the_run() -> None:
+    """Without `fallback` nothing returns by itself."""
+    seen = a_spot_run({"count": 2, "capacity": {"type": "Spot"}})
+    before = Draft.of(seen.run.status)
+    found = capacity.to_on_demand(context_of(seen, 100), before, "rule 1 requests it")
+    chosen = found.status["capacity"]
+    assert (chosen.type, chosen.return_time) == ("OnDemand", None)
+    assert chosen.message == "New workers go to on-demand nodes: rule 1 requests it"
+    draft = before.changed(found)
+    status = draft.status.model_copy(update={"seen": draft.bookkeeping.write()})
+    asked = replace(seen, run=seen.run.model_copy(update={"status": status}))
+    assert len(placements(reconcile(asked, 102))) == 1
+    again = capacity.to_on_demand(context_of(asked, 103), draft, "rule 1 requests it")
+    assert again.status == {}
+    assert reconcile(asked, 100_000).status.capacity == reconcile(asked, 102).status.capacity
