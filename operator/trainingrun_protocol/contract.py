@@ -119,6 +119,15 @@ class ContractHang(Wire):
     """Whether what hangs is replaced, or only reported."""
 
 
+class ContractOutput(Wire):
+    """How much of what is printed is kept in the run's folder."""
+
+    most_bytes: int = 1024**3
+    """Beyond them the oldest parts are deleted."""
+    most_seconds: float | None = None
+    """After which a part is deleted; none: parts stay."""
+
+
 class ContractTracking(Wire):
     """What the runtime does for the tools that draw curves."""
 
@@ -231,6 +240,8 @@ class RunContract(Wire):
     """When checkpoints are made and which are kept."""
     hang: ContractHang = Field(default_factory=ContractHang)
     """What counts as a hang, and what follows."""
+    output: ContractOutput = Field(default_factory=ContractOutput)
+    """How much of what is printed is kept."""
     tracking: ContractTracking | None = None
     """What the runtime does for the tools that draw curves."""
     sweep: ContractSweep | None = None

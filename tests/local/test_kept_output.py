@@ -15,7 +15,7 @@ import pytest
 from support.cli_server import call
 from support.processes import wait_for
 from support.s3 import CREDENTIALS, S3Server
-from trainingrun_protocol.contract import ContractStorage, RunContract
+from trainingrun_protocol.contract import ContractOutput, ContractStorage, RunContract
 from trainingrun_runtime.driver import last_lines
 from trainingrun_runtime.output import announced, uploader
 from trainingrun_runtime.output.masking import Masking
@@ -64,7 +64,13 @@ class Node:
         return self.folder / f"worker-0a-{job}-{pid}.{end}"
 
     def says(
-        self, pid: int, rank: int | None, group: int = 1, job: str = "01", ended: bool = False
+        self,
+        pid: int,
+        rank: int | None,
+        group: int = 1,
+        job: str = "01",
+        ended: bool = False,
+        keep: ContractOutput | None = None,
     ) -> None:
         """Have a process say which rank it is."""
         one = announced.Announced(
@@ -77,6 +83,7 @@ class Node:
             group=group,
             rank=rank,
             ended=ended,
+            keep=keep or ContractOutput(),
         )
         (self.folder / announced.FOLDER).mkdir(exist_ok=True)
         (self.folder / announced.FOLDER / str(pid)).write_text(one.model_dump_json())
@@ -250,16 +257,35 @@ def test_beyond_its_bound_the_oldest_parts_of_a_run_are_deleted(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploader, "PRUNE_EVERY_S", 0.0)
-    monkeypatch.setattr(uploader, "MOST_OF_A_RUN", 1000)
-    node.uploader._next_pruning = 0
     for attempt in (1, 2, 3):
         put(node.bucket, Source(attempt, 1, 0), NOW + attempt, 400 * "x")
     node.bucket.put("logs/1/failed.json", b"{}")
     node.runs()
-    node.says(node.starts('print("begins"); time.sleep(600)'), rank=None, group=0)
+    pid = node.starts('print("begins"); time.sleep(600)')
+    node.says(pid, rank=None, group=0, keep=ContractOutput(most_bytes=1000))
     wait_for(lambda: node.lines(None) == ["begins"])
     wait_for(lambda: [p.source.attempt for p in kept_output.parts(node.bucket)] == [2, 3, 1])
     assert node.bucket.get("logs/1/failed.json") == b"{}"
+
+
+def test_parts_of_which_each_line_is_too_old_are_deleted(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "PRUNE_EVERY_S", 0.0)
+    now, day = time.time(), 86400.0
+    for days in (9, 8, 2, 1):
+        put(node.bucket, Source(1, 1, 0), now - days * day, f"{days} days ago")
+    put(node.bucket, Source(1, 1, 1), now - 9 * day, "the last part, which may still be written")
+    pid = node.starts('print("begins"); time.sleep(600)')
+    node.runs()
+    node.says(pid, rank=0, keep=ContractOutput(most_seconds=day))
+    wait_for(lambda: "begins" in node.lines(0))
+    assert "9 days ago" in node.lines(0), "a rank of a run deletes nothing"
+    driver = node.starts('print("drives"); time.sleep(600)', job="02")
+    node.says(driver, rank=None, group=0, job="02", keep=ContractOutput(most_seconds=5 * day))
+    # What was printed 8 days ago may go on until the next part begins.
+    wait_for(lambda: node.lines(0) == ["8 days ago", "2 days ago", "1 days ago", "begins"])
+    assert node.lines(1) == ["the last part, which may still be written"]
 
 
 @pytest.fixture

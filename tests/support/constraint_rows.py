@@ -556,6 +556,14 @@ ROWS: list[Row] = [
     ),
     max_length("spec.storage.credentialsSecret", 253),
     *by_rule(
+        "spec.storage.output.maxSize",
+        "must be a quantity of bytes of at least 1Mi",
+        ["1Mi", "512Mi", "1Gi"],
+        ["1Ki", "a lot", "0"],
+    ),
+    max_quantity_length("spec.storage.output.maxSize", "1Gi"),
+    *in_range("spec.storage.output.maxAgeDays", 1, 3650),
+    *by_rule(
         "spec.storage.restoreFrom",
         "set exactly one of uri (a run's folder in the bucket) and run",
         [{"uri": "s3://runs/digits-1a2b3c4d"}, {"run": "other", "step": 4}],

@@ -5,6 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from .base import Model, Rule, Whole, matching, object_name
+from .quantities import Quantity, at_least
 
 BUCKET_PATTERN = (
     r"(s3|gs|az|abfs|abfss)://[^/@?#\s]+|"
@@ -48,6 +49,19 @@ class RestoreFrom(Model):
     )
 
 
+class Output(Model):
+    """How much of what ranks and driver print is kept in the run's folder."""
+
+    max_size: Quantity = "1Gi"
+    """Bytes of the run, or of each trial of a sweep; beyond them the oldest lines are deleted."""
+    max_age_days: Whole | None = Field(default=None, ge=1, le=3650)
+    """Days after which lines are deleted, while the run goes on. Default: they stay."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        at_least("max_size", "1Mi", "must be a quantity of bytes of at least 1Mi, such as 512Mi"),
+    )
+
+
 class Storage(Model):
     """The bucket in which the run keeps its lease, checkpoints and result."""
 
@@ -65,6 +79,9 @@ class Storage(Model):
     as in a resumed run. It counts while this run has no intact checkpoint of its own. That run's
     folder is only read, with this run's endpoint, region and credentials. Default: training begins
     at step 0."""
+
+    output: Output = Field(default_factory=Output)
+    """How much of what ranks and driver print is kept in the run's folder."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         matching(

@@ -8,6 +8,7 @@ from trainingrun_protocol.contract import (
     ContractCheckpoints,
     ContractCode,
     ContractHang,
+    ContractOutput,
     ContractParameter,
     ContractRestore,
     ContractStorage,
@@ -114,6 +115,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         restore_from=_restore_from(run),
         checkpoints=_checkpoints(run),
         hang=_hang(run),
+        output=_output(run),
         tracking=_tracking(run),
         sweep=_sweep(run),
     )
@@ -141,6 +143,15 @@ def _hang(run: TrainingRun) -> ContractHang:
     hang = run.spec.failures.hang
     after = hang.after_seconds
     return ContractHang(after_seconds=after if isinstance(after, int) else None, action=hang.action)
+
+
+def _output(run: TrainingRun) -> ContractOutput:
+    output = run.spec.storage.output
+    days = output.max_age_days
+    return ContractOutput(
+        most_bytes=quantities.whole(output.max_size),
+        most_seconds=days * 86400.0 if days is not None else None,
+    )
 
 
 def _tracking(run: TrainingRun) -> ContractTracking | None:

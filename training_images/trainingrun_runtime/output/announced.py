@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from trainingrun_protocol.contract import ContractStorage, RunContract
+from trainingrun_protocol.contract import ContractOutput, ContractStorage, RunContract
 from trainingrun_protocol.wire import Wire
 
 from ..state_directory import state_directory
@@ -33,6 +33,8 @@ class Announced(Wire):
     """None: the driver."""
     ended: bool = False
     """Whether its training function has ended."""
+    keep: ContractOutput = Field(default_factory=ContractOutput)
+    """How much of what is printed is kept."""
     trial: int | None = None
     """Which trial of a sweep it trains; None: the run is none."""
 
@@ -79,6 +81,7 @@ def announce(
         group=group,
         rank=rank,
         ended=ended,
+        keep=contract.output,
         trial=contract.trial.number if contract.trial else None,
     )
     folder = state_directory() / FOLDER

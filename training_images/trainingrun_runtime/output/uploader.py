@@ -58,9 +58,8 @@ MOST_WAITING = 1024 * 1024
 """Bytes that wait for the bucket, or for a process to say which rank it is."""
 LONGEST_LINE = 16 * 1024
 """Bytes; a longer line is divided."""
-MOST_OF_A_RUN = 1024**3
-"""Bytes of a run's parts; beyond them the driver's uploader deletes the oldest."""
 PRUNE_EVERY_S = 300.0
+"""Between two looks of the driver's uploader for parts to delete, and of rank 0's of a trial."""
 UPLOADS_AT_ONCE = 4
 _READS_AFTER_END = 2
 """Of a process whose training function has ended: Ray prints the error after that."""
@@ -333,7 +332,7 @@ class Uploader:
         self._all_read = threading.Event()
         self._failing = False
         self._next_look = 0.0
-        self._next_pruning = time.monotonic() + PRUNE_EVERY_S
+        self._pruned: dict[str, float] = {}  # folder -> seconds of the monotonic clock
 
     def stop(self) -> None:
         """Read and upload what is there, and end `run`."""
@@ -415,14 +414,22 @@ class Uploader:
         try:
             bucket = self._bucket(announced)
             stream.upload(bucket, announced)
-            if announced.rank is None and time.monotonic() >= self._next_pruning:
-                self._next_pruning = time.monotonic() + PRUNE_EVERY_S
-                kept_output.prune(bucket, MOST_OF_A_RUN)
+            if announced.rank == (None if announced.trial is None else 0):
+                self._prune(bucket, announced)
             self._failing = False
         except Exception as error:
             if not self._failing:  # once for each outage
                 log.warning("what is printed waits for the store: %s", error)
             self._failing = True
+
+    def _prune(self, bucket: "Bucket", announced: Announced) -> None:
+        now = time.monotonic()
+        if now - self._pruned.setdefault(announced.storage.uri, now) < PRUNE_EVERY_S:
+            return
+        self._pruned[announced.storage.uri] = now
+        most_s = announced.keep.most_seconds
+        before = time.time() - most_s if most_s is not None else 0.0
+        kept_output.prune(bucket, announced.keep.most_bytes, before)
 
     def _bucket(self, announced: Announced) -> "Bucket":
         from ..store.bucket import Bucket  # takes a moment to load, in which the node starts

@@ -7,6 +7,7 @@ is empty. Beside an attempt's parts is how it failed, if a rank did: `Failed`.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -146,8 +147,13 @@ def parts(bucket: "Bucket", attempt: int | None = None) -> list[Part]:
     return sorted(found, key=lambda part: part.time)
 
 
-def prune(bucket: "Bucket", keep: int) -> None:
+def prune(bucket: "Bucket", keep: int, before: float = 0) -> None:
     """Delete the oldest parts of a run, until the others have at most `keep` bytes.
+
+    Args:
+        bucket: The run's folder.
+        keep: Bytes.
+        before: Unix time in seconds; parts of which each line is older are deleted in any case.
 
     Raises:
         StorageError: The store did not answer.
@@ -155,11 +161,16 @@ def prune(bucket: "Bucket", keep: int) -> None:
     found = parts(bucket)
     beyond = sum(part.size for part in found) - keep
     expired = []
+    following: dict[Source, float] = {}  # when the next part of a source begins
+    old = set()
+    for part in reversed(found):
+        if following.get(part.source, math.inf) <= before:
+            old.add(part.key)
+        following[part.source] = part.time
     for part in found:
-        if beyond <= 0:
-            break
-        expired.append(part.key)
-        beyond -= part.size
+        if beyond > 0 or part.key in old:
+            expired.append(part.key)
+            beyond -= part.size
     bucket.delete(expired)
 
 
@@ -183,6 +194,8 @@ def read(
     Raises:
         StorageError: The store did not answer.
     """
+    from .storage_errors import AbsentError  # with the client
+
     ranks: dict[tuple[int, int | None], list[Part]] = {}
     for part in sorted(found, key=lambda part: part.time):
         if part.size:
@@ -191,7 +204,10 @@ def read(
     def of_rank(ordered: list[Part]) -> list[Line]:
         lines: list[Line] = []
         for part in reversed(ordered):
-            content = bucket.head(part.key, min(part.size, _LARGEST))
+            try:
+                content = bucket.head(part.key, min(part.size, _LARGEST))
+            except AbsentError:
+                break  # it was deleted meanwhile, as the older ones were
             lines = [
                 line
                 for line in _lines(part, content.decode(errors="replace"))
