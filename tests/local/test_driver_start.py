@@ -1,5 +1,6 @@
 """What a driver does before it needs Ray: exit code, final document and bucket say the same."""
 
+import html
 import os
 import re
 import subprocess
@@ -181,6 +182,9 @@ def test_code_that_cannot_be_used_is_the_users_error(
     assert failure is not None
     assert failure.kind == "Application"
     assert re.search(sentence, failure.message)
+    assert driver.progress.report_uri == bucket.uri("report.html")
+    page = html.unescape((bucket.get("report.html") or b"").decode())
+    assert failure.message in page, "a colleague without the cluster is told, too"
 
 
 def test_a_bucket_with_the_code_that_does_not_answer_is_waited_for(

@@ -1,5 +1,6 @@
 """Sweeps on a real Ray of two nodes: trials survive losses, and what is done is not repeated."""
 
+import html
 import os
 import signal
 import subprocess
@@ -41,6 +42,11 @@ def sweep(ray: LocalRay, bucket: Bucket, tmp_path: Path) -> Iterator[Run]:
 def _grid(rates: list[float], **settings: Any) -> ContractSweep:
     space = [ContractParameter(name="lr", values=rates)]
     return ContractSweep(metric="loss", mode="min", concurrency=2, space=space, **settings)
+
+
+def _page(run: Run) -> str:
+    assert run.progress().report_uri == run.bucket.uri("report.html")
+    return html.unescape((run.bucket.get("report.html") or b"").decode())
 
 
 def _trial(run: Run, number: int) -> Bucket:
@@ -149,6 +155,7 @@ def test_a_suspended_sweep_goes_on_where_it_was(sweep: Run):
     assert sweep.wait() == 75, sweep.log()
     suspended = sweep.progress()
     assert suspended.sweep is not None
+    assert "Pending" in _page(sweep)
     assert {row.state for row in suspended.sweep.trials} <= {
         TrialState.PENDING,
         TrialState.SUCCEEDED,
@@ -175,6 +182,9 @@ def test_asha_stops_a_bad_trial_after_a_checkpoint_and_an_error_ends_its_trial_a
     assert states["wrong"].state is TrialState.FAILED
     assert "rank 0 raised" in states["wrong"].message
     assert final.sweep.best in (1, 2)
+    page = _page(sweep)
+    assert states["wrong"].message in page
+    assert ", the best one" in page
     assert states[0.1].state is TrialState.SUCCEEDED or states[0.05].state is TrialState.SUCCEEDED
 
 
@@ -281,6 +291,7 @@ def test_an_image_without_optuna_is_named(sweep: Run):
     assert "the training image has no package optuna; build it with EXTRAS=optuna" in (
         failure.message
     )
+    assert failure.message in _page(sweep)
 
 
 def test_the_sample_runs_on_this_machine_and_its_trials_are_shown(tmp_path: Path):

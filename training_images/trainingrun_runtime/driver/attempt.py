@@ -37,7 +37,7 @@ from ..store.storage_errors import StorageError, recognize
 from ..store.storage_retry import StorageRetry, report_to
 from ..worker import prestarted_worker, user_code
 from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
-from . import script
+from . import run_page, script
 from .background import Background, keep_lease, keep_progress, watch_suspend_request
 from .committer import Committer
 from .loss_writer import LossWriter
@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 COMMITS_AFTER_FAILURE_S = 60.0
 """Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
 COORDINATOR_TIMEOUT_S = 30.0
-PAGE_TIMEOUT_S = 20.0
-"""Seconds for which the end of an attempt waits for the page of the run."""
 
 
 def start_imports() -> BackgroundImports:
@@ -181,27 +179,14 @@ class Attempt:
 
         It is for people: whatever keeps it from being written changes nothing else.
         """
-        uris: list[str] = []
-
-        def write(progress: Progress) -> None:
-            try:
-                from ..report_page import writing  # pyarrow, which a start does not wait for
-
-                uris.append(writing.write(self._lease, self._page_name, progress))
-            except Exception as error:
-                log.warning("the page of the run was not written: %s", first_line(error))
-
         try:
             progress = self._progress()
             # The reason that was reported first is kept.
             update = {"state": state, **outcome}
             update |= {"failure": progress.failure} if progress.failure is not None else {}
             ended = progress.model_copy(update=update)
-            # Without a call to Ray, which may be shut down before a slow store has answered.
-            thread = threading.Thread(target=write, args=(ended,), name="page", daemon=True)
-            thread.start()
-            thread.join(PAGE_TIMEOUT_S)
-            for uri in uris:
+            uri = run_page.write(self._lease, self._page_name, ended)
+            if uri is not None:
                 written = self._coordinator.page_written.remote(uri)
                 ray.get(written, timeout=COORDINATOR_TIMEOUT_S)
         except Exception as error:

@@ -11,7 +11,7 @@ import ray
 
 from trainingrun_protocol.contract import CONTRACT_ENV, ContractSweep, RunContract
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, LEASE_LOST_EXIT_CODE
-from trainingrun_protocol.progress import Failure
+from trainingrun_protocol.progress import Failure, RunState
 
 from .. import stacks
 from ..output import announced
@@ -22,6 +22,7 @@ from ..store.lease import Lease, Superseded
 from ..store.storage_retry import StorageRetry
 from ..worker import user_code
 from ..worker.user_code import UserCode
+from . import run_page
 from .attempt import Attempt, failure_of, start_imports
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def main(start_sweep: StartSweep) -> int:
         announced.announce(contract, announced.own_files())
     final = Documents(contract)
     attempt: Running | None = None
+    lease: Lease | None = None
     try:
         storage = contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
@@ -68,8 +70,8 @@ def main(start_sweep: StartSweep) -> int:
             final.succeeded(done)
             return DONE_EXIT_CODE
         holder = os.environ.get("POD_NAME", "")
-        lease = retry(lambda: Lease.take(bucket, contract.attempt, holder, started))
-        done = retry(lambda: run_result.adopt(lease))
+        lease = taken = retry(lambda: Lease.take(bucket, contract.attempt, holder, started))
+        done = retry(lambda: run_result.adopt(taken))
         if done is not None:
             final.succeeded(done)
             return DONE_EXIT_CODE
@@ -95,9 +97,22 @@ def main(start_sweep: StartSweep) -> int:
         log.exception(
             "the attempt %s", "did not start" if attempt is None else "ended unexpectedly"
         )
-        fail = final.failed if attempt is None else attempt.fail
-        fail(failure_of(error))
+        if attempt is not None:
+            attempt.fail(failure_of(error))
+        else:
+            _fail_before_it_began(contract, failure_of(error), lease, final)
         return FAILED_EXIT_CODE
+
+
+def _fail_before_it_began(
+    contract: RunContract, failure: Failure, lease: Lease | None, final: Documents
+) -> None:
+    uri = None
+    if lease is not None and failure.kind != "Storage":
+        token = lease.fencing_token
+        ended = final.document(RunState.FAILED, failure=failure, fencing_token=token)
+        uri = run_page.write(lease, contract.name, ended)
+    final.failed(failure, uri)
 
 
 def _connect(code: UserCode | None) -> None:

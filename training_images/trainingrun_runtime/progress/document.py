@@ -55,13 +55,16 @@ class Documents:
         """The driver ends because of a suspend request."""
         self._write(RunState.SUSPENDED)
 
-    def failed(self, failure: Failure) -> None:
-        """The attempt failed."""
-        self._write(RunState.FAILED, failure=failure)
+    def failed(self, failure: Failure, report_uri: str | None = None) -> None:
+        """The attempt failed; where its page is, if it has one."""
+        self._write(RunState.FAILED, failure=failure, report_uri=report_uri)
+
+    def document(self, state: RunState, **facts: Any) -> Progress:
+        """Where the driver stands now."""
+        return Progress(attempt=self._attempt, state=state, time=time.time(), **facts)
 
     def _write(self, state: RunState, **facts: Any) -> None:
-        progress = Progress(attempt=self._attempt, state=state, time=time.time(), **facts)
-        write(self.path, progress)
+        write(self.path, self.document(state, **facts))
 
 
 def report_unusable_image(sentence: str) -> int:

@@ -130,6 +130,7 @@ def read(bucket: Bucket, largest_table: float = math.inf) -> RunFolder:
         result = None
         notes.append(f"{error}.")
     drivers = last_progress.drivers(bucket)
+    newest = drivers[-1].progress if drivers else None
     curves: list[Series] = []
     stored = sum(entry.size for entry in bucket.list(metrics_table.FOLDER))
     if stored <= largest_table:
@@ -150,7 +151,7 @@ def read(bucket: Bucket, largest_table: float = math.inf) -> RunFolder:
         sorted(loss_documents.read(bucket), key=lambda loss: loss.time),
         _stacks(bucket),
         _output(bucket, drivers),
-        result.sweep if result is not None else None,
+        result.sweep if result is not None else newest.sweep if newest is not None else None,
         notes,
     )
 

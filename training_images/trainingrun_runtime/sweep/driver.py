@@ -28,6 +28,7 @@ from trainingrun_protocol.progress import Failure, Progress, ProgressResult, Run
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import trial_coordinator
 from ..coordinator.run_progress import StoreErrors
+from ..driver import run_page
 from ..driver.background import Background, keep_lease, suspend_requested
 from ..error_text import first_line
 from ..progress import document as progress_document
@@ -95,6 +96,7 @@ class SweepDriver:
         self._failed_at = 0.0
         self._final = RunState.STARTING
         self._result: ProgressResult | None = None
+        self._report_uri: str | None = None
         self._writing, self._following = threading.Lock(), threading.RLock()
         self._background = Background()
         self._notice = PreemptionNoticeWatcher(self._checkpoint_on_notice)
@@ -228,18 +230,25 @@ class SweepDriver:
 
     def _write(self) -> None:
         with self._writing:
-            head = Progress(
-                attempt=self._contract.attempt,
-                fencing_token=self._lease.fencing_token,
-                state=self._final,
-                time=time.time(),
-                failure=self._failure if self._final is RunState.FAILED else None,
-                result=self._result,
-                **self._store_errors.fields(),
-            )
-            progress_document.write(self._documents.path, self._table.progress(head))
+            progress_document.write(self._documents.path, self._document(self._final))
+
+    def _document(self, state: RunState) -> Progress:
+        head = Progress(
+            attempt=self._contract.attempt,
+            fencing_token=self._lease.fencing_token,
+            state=state,
+            time=time.time(),
+            failure=self._failure if state is RunState.FAILED else None,
+            result=self._result,
+            report_uri=self._report_uri,
+            **self._store_errors.fields(),
+        )
+        return self._table.progress(head)
 
     def _end(self, state: RunState) -> None:
+        if state is not RunState.FAILED or self._failure is None or self._failure.kind != "Storage":
+            name = self._contract.name
+            self._report_uri = run_page.write(self._lease, name, self._document(state))
         self._final = state
         self._write()
 
