@@ -155,7 +155,7 @@ def test_suspended_and_resumed(scenario: Scenario):
 def test_spot_node_killed(scenario: Scenario, tmp_path: Path):
     run = scenario.run
     nodes = run.cluster
-    scenario.spec["workers"]["capacity"] = {"type": "PreferSpot"}
+    scenario.spec["workers"] |= {"capacity": {"type": "PreferSpot"}, "placement": "Spread"}
     scenario.spec["podTemplate"] = {"spec": {"topologySpreadConstraints": [ONE_WORKER_PER_NODE]}}
     scenario.start_and_reach(WELL_UNDER_WAY)
     workers = run.workers()

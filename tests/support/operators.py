@@ -21,7 +21,7 @@ from trainingrun.controller.operator import Operator
 from trainingrun.controller.progress_polling import Target
 from trainingrun.controller.settings import OperatorSettings, Settings
 from trainingrun.reconciling.model import ReconcileSettings
-from trainingrun.rendering.platforms import RenderSettings
+from trainingrun.rendering.platforms import PlatformName, RenderSettings
 
 OPERATOR_NAMESPACE = "default"
 """Where the operator's key is. No run is begun there, so no test has its runs in it."""
@@ -44,6 +44,7 @@ def settings_for(
     *namespaces: str,
     poll_s: float = 0.2,
     operator_namespace: str = OPERATOR_NAMESPACE,
+    platform: PlatformName = "generic",
     **operator: Any,
 ) -> Settings:
     """An operator that watches these namespaces, with short intervals."""
@@ -51,7 +52,7 @@ def settings_for(
     own = OperatorSettings(namespaces=namespaces, kuberay_check_s=0.3, lease_name=lease)
     return Settings(
         dataclasses.replace(own, **operator),
-        RenderSettings(operator_namespace=operator_namespace),
+        RenderSettings(operator_namespace=operator_namespace, platform=platform),
         ReconcileSettings(poll_s=poll_s),
     )
 

@@ -410,3 +410,48 @@ def test_a_caller_may_have_new_workers_go_to_on_demand_nodes_for_the_rest_of_the
     again = capacity.to_on_demand(context_of(asked, 103), draft, "rule 1 requests it")
     assert again.status == {}
     assert reconcile(asked, 100_000).status.capacity == reconcile(asked, 102).status.capacity
+
+
+PREFER_SPOT = {"count": 2, "capacity": {"type": "PreferSpot"}}
+
+
+def test_a_run_that_prefers_spot_takes_any_node_after_a_minute_without_one() -> None:
+    """And spot before others: autoscalers take a spot node that is being made for one that fits."""
+    seen = a_spot_run(PREFER_SPOT)
+    seen = then(replace(seen, pods=(*seen.pods[:2], waiting("worker-2", 60))), 65)
+    before = reconcile(seen, 119).status.capacity
+    assert before is not None
+    assert before.type == "Spot"
+    plan = reconcile(seen, 121)
+    assert plan.status.capacity is not None
+    assert (plan.status.capacity.type, plan.status.capacity.return_time) == ("Any", at(1921))
+    assert [event.type for event in plan.events] == ["Normal"], "the spec asks for no more"
+    any_node = placed(dict(seen.ray_clusters[0]), plan)
+    affinity = where(any_node)["affinity"]["nodeAffinity"]
+    assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+    settled = then(seen, 121, ray_clusters=(any_node,))
+    assert deleted(reconcile(settled, 123)) == ["worker-2"], "it is made anew, for any node"
+    assert in_the_way(reconcile(settled, 123)).reason == "Unschedulable"
+    back = reconcile(settled, 1922)
+    assert back.status.capacity is not None
+    assert back.status.capacity.type == "Spot"
+
+
+def test_one_that_spreads_waits_for_no_spot_node() -> None:
+    seen = a_spot_run({**PREFER_SPOT, "placement": "Spread"})
+    seen = then(replace(seen, pods=(*seen.pods[:2], waiting("worker-2", 60, "any"))), 65)
+    found = reconcile(seen, 10_000)
+    assert found.status.capacity is not None
+    assert found.status.capacity.type == "Any"
+    assert found.actions == ()
+
+
+def test_losses_before_it_took_any_node_count_too() -> None:
+    workers = {"count": 2, "capacity": {"type": "PreferSpot", "fallback": FALLBACK}}
+    once = lose(a_spot_run(workers), 100, "worker-1", waiting("worker-3", 105))
+    any_node = then(once, 226)
+    assert any_node.run.status.capacity is not None
+    assert any_node.run.status.capacity.type == "Any"
+    found = lose(any_node, 300, "worker-2", waiting("worker-4", 305)).run.status.capacity
+    assert found is not None
+    assert found.type == "OnDemand"

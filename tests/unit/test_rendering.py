@@ -78,8 +78,15 @@ def test_spot_workers_go_to_spot_nodes_only(platform: str):
     assert {toleration["key"] for toleration in found.tolerations} <= tolerated(pod)
 
 
-def test_workers_that_prefer_spot_run_anywhere():
-    pod = worker(capacity={"type": "PreferSpot"})
+@every_platform
+def test_workers_that_prefer_spot_require_it_first_so_that_node_groups_grow(platform: str):
+    spot, preferred = (worker(platform, capacity={"type": kind}) for kind in ("Spot", "PreferSpot"))
+    assert preferred["affinity"] == spot["affinity"]
+    assert preferred["tolerations"] == spot["tolerations"]
+
+
+def test_workers_that_prefer_spot_and_spread_run_anywhere():
+    pod = worker(capacity={"type": "PreferSpot"}, placement="Spread")
     assert required_keys(pod) == set()
     assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["nodeAffinity"]
     assert "trainingrun.dev/capacity" in tolerated(pod)

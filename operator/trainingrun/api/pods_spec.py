@@ -277,8 +277,9 @@ class Fallback(Model):
     """Spot nodes lost within withinSeconds after which new pods go to on-demand nodes."""
     within_seconds: Whole = Field(default=3600, ge=60, le=604800)
     """The seconds in which they are counted."""
-    after_pending_seconds: Whole = Field(default=600, ge=10, le=86400)
-    """Seconds for which a worker pod finds no spot node after which it goes to an on-demand one."""
+    after_pending_seconds: Whole | None = Field(default=None, ge=10, le=86400)
+    """Seconds for which a worker pod finds no spot node after which it goes to an on-demand one, or
+    with PreferSpot to any. Default: 600, with PreferSpot 60."""
     return_after_seconds: Whole = Field(default=1800, ge=60, le=31536000)
     """Seconds after the change, and after the last loss of a spot node, from which on new pods go
     to spot nodes again."""
@@ -288,7 +289,9 @@ class Capacity(Model):
     """Which kind of node the workers run on. The head always runs on on-demand capacity."""
 
     type: Literal["OnDemand", "Spot", "PreferSpot"] = "OnDemand"
-    """OnDemand and Spot require that capacity; PreferSpot takes spot where there is some."""
+    """OnDemand and Spot require that capacity. PreferSpot requires spot nodes, so that node groups
+    grow, until a worker pod has found none for 60 s, and then takes any node; with placement Spread
+    it takes any node at once, spot where there is some."""
     fallback: Fallback | None = None
     """When new worker pods go to on-demand nodes instead. Default: never."""
 
@@ -330,7 +333,8 @@ class Workers(Model):
     """The accelerators of each worker. Default: none, CPU only."""
     placement: Literal["Pack", "Spread", "StrictPack", "StrictSpread"] = "Pack"
     """Whether worker pods share nodes: prefer, avoid, require or forbid it. Spread comes before
-    capacity PreferSpot: a node without a worker of the run before a spot node that has one."""
+    capacity PreferSpot: a node without a worker of the run before a spot node that has one, and no
+    spot node is waited for."""
     capacity: Capacity = Field(default_factory=Capacity)
     """Which kind of node the workers run on."""
     pod_template: PodTemplate = Field(default_factory=dict)

@@ -504,7 +504,11 @@ EVENTS: tuple[EventRow, ...] = (
         EventReason.CAPACITY_CHANGED,
         "New worker pods go to on-demand nodes from now on.",
     ),
-    EventRow("Normal", EventReason.CAPACITY_CHANGED, "New worker pods go to spot nodes again."),
+    EventRow(
+        "Normal",
+        EventReason.CAPACITY_CHANGED,
+        "New worker pods go to spot nodes again, or with PreferSpot to any nodes.",
+    ),
     EventRow("Warning", EventReason.INFRASTRUCTURE_ERROR, "A kubelet refused a pod."),
     EventRow("Warning", EventReason.OUT_OF_MEMORY, "A container exceeded its memory limit."),
     EventRow(

@@ -240,6 +240,10 @@ class Loss(Wire):
     """What was done about it, in a sentence; empty: the training has not continued yet."""
 
 
+WorkerNodes = Literal["OnDemand", "Spot", "Any"]
+"""Where new workers go; Any: spot is preferred."""
+
+
 class WorkerNode(Wire):
     """Where a worker pod runs."""
 
@@ -256,7 +260,7 @@ class WorkerNode(Wire):
 class CapacityStatus(Wire):
     """Which nodes new worker pods go to, and on which nodes the workers are."""
 
-    type: Literal["OnDemand", "Spot", "Any"]
+    type: WorkerNodes
     """The capacity of new worker pods; Any: spot is preferred."""
     since: str
     """Since when."""

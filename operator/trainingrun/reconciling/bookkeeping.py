@@ -160,6 +160,8 @@ class Bookkeeping(Model):
     """The time of all drivers before it."""
     workers_wait_since: str | None = None
     """Since when some worker has no node."""
+    spot_losses_since: str | None = None
+    """Losses of spot nodes up to then count no more: since then new workers go to spot again."""
     placements: int = 0
     """How often new workers were to go to other nodes than before: see `capacity`."""
     queue_seconds: float | None = None

@@ -2,8 +2,9 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from ..api.status import WorkerNodes
 from ..api.v1alpha1 import KUEUE, KUEUE_QUEUE, TrainingRun
 from . import names
 from .platforms import Platform
@@ -21,7 +22,7 @@ EXCLUSION = "excluded-by.trainingrun.dev"
 class Placement(NamedTuple):
     """Which nodes new workers go to, of those that the spec allows."""
 
-    capacity: Literal["OnDemand", "Spot", "Any"]
+    capacity: WorkerNodes
     """Any: spot is preferred."""
 
     @property
@@ -32,8 +33,13 @@ class Placement(NamedTuple):
 
 def first_placement(run: TrainingRun) -> Placement:
     """What the run's spec asks for before anything else."""
-    kind = run.spec.workers.capacity.type
-    return Placement("Any" if kind == "PreferSpot" else kind)
+    workers = run.spec.workers
+    match workers.capacity.type:
+        case "PreferSpot":
+            # A node group grows for what a pod requires: autoscalers do not see a preference.
+            return Placement("Any" if workers.placement == "Spread" else "Spot")
+        case kind:
+            return Placement(kind)
 
 
 def can_change(run: TrainingRun) -> bool:

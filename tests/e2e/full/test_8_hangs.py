@@ -45,7 +45,7 @@ def test_rank_that_hangs_in_its_own_code(scenario: Scenario, hang: str, place: s
 
 def test_node_paused(scenario: Scenario):
     run, nodes = scenario.run, scenario.run.cluster
-    scenario.spec["workers"]["capacity"] = {"type": "PreferSpot"}
+    scenario.spec["workers"] |= {"capacity": {"type": "PreferSpot"}, "placement": "Spread"}
     scenario.spec["podTemplate"] = {"spec": {"topologySpreadConstraints": [ONE_WORKER_PER_NODE]}}
     scenario.spec["failures"] = AFTER_20_S
     scenario.start_and_reach(WELL_UNDER_WAY)

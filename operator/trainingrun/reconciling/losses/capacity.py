@@ -13,12 +13,19 @@ from typing import Any
 from ... import rendering
 from ...api.pods_spec import Fallback
 from ...api.reasons import ConditionReason, EventReason
-from ...api.status import MOST_WORKER_NODES, CapacityStatus, Loss, LossReason, WorkerNode
+from ...api.status import (
+    MOST_WORKER_NODES,
+    CapacityStatus,
+    Loss,
+    LossReason,
+    WorkerNode,
+    WorkerNodes,
+)
 from ...rendering import Placement, platforms, scheduling
 from .. import pod_status
 from ..context import RAY_API, ReconcileContext
 from ..findings import Blocker, Draft, Findings
-from ..model import Delete, Object, PlaceWorkers, RunEvent
+from ..model import Delete, EventType, Object, PlaceWorkers, RunEvent
 from ..texts import parsed, seconds_since, written
 
 ONE_LOSS_S = 300.0
@@ -29,6 +36,10 @@ MOST_NAMED = 5
 """Nodes in one message."""
 
 _NODES = {"OnDemand": "on-demand nodes", "Spot": "spot nodes", "Any": "any nodes, spot preferred"}
+_PATIENCE_S = {"Spot": 600, "PreferSpot": 60}
+"""Seconds for which a worker pod waits for a spot node by default, by capacity.type. With
+PreferSpot a spot node that is being made is taken all the same: going on early costs little.
+"""
 
 
 def choose(context: ReconcileContext, draft: Draft, attempt: int | None = None) -> Findings:
@@ -76,7 +87,7 @@ def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
     if known.type == "OnDemand":
         return Findings()
     fallback = context.run.spec.workers.capacity.fallback
-    return _changed(draft, known, _fallen_back(known, context.now, fallback, why))
+    return _changed(draft, known, _elsewhere(known, "OnDemand", context.now, fallback, why))
 
 
 def placement(context: ReconcileContext, draft: Draft) -> Placement:
@@ -120,9 +131,11 @@ def place_workers(context: ReconcileContext, draft: Draft, attempt: int) -> Find
 
 
 def explanation(draft: Draft) -> Blocker | None:
-    """Why new workers do not go to the nodes that the spec asks for first; None: they do."""
+    """Why new workers go to on-demand nodes alone, though the spec asks for spot; None: they do
+    not.
+    """
     known = draft.status.capacity
-    if known is None or not known.message:
+    if known is None or known.type != "OnDemand":
         return None
     message = f"{known.message} (since {known.since})"
     if known.return_time:
@@ -142,11 +155,14 @@ def _changed(draft: Draft, known: CapacityStatus, choice: CapacityStatus) -> Fin
     if choice.type == known.type:
         return Findings(status={"capacity": choice})
     text = choice.message or f"New workers go to {_NODES[choice.type]} again"
-    event = RunEvent("Warning" if choice.message else "Normal", EventReason.CAPACITY_CHANGED, text)
+    kind: EventType = "Warning" if choice.type == "OnDemand" else "Normal"
+    bookkeeping: dict[str, Any] = {"placements": draft.bookkeeping.placements + 1}
+    if not choice.message:
+        bookkeeping["spot_losses_since"] = choice.since
     return Findings(
         status={"capacity": choice},
-        bookkeeping={"placements": draft.bookkeeping.placements + 1},
-        events=(event,),
+        bookkeeping=bookkeeping,
+        events=(RunEvent(kind, EventReason.CAPACITY_CHANGED, text),),
     )
 
 
@@ -154,43 +170,56 @@ def _next(
     context: ReconcileContext, draft: Draft, known: CapacityStatus, waits_since: str | None
 ) -> tuple[CapacityStatus, float | None]:
     """The choice from now on, and after how many seconds it may be another one."""
-    fallback = context.run.spec.workers.capacity.fallback
-    if fallback is None:
+    capacity, now = context.run.spec.workers.capacity, context.now
+    first = scheduling.first_placement(context.run).capacity
+    rule = capacity.fallback or (Fallback() if capacity.type == "PreferSpot" else None)
+    if rule is None:
         return known, None
-    now, lost = context.now, _spot_losses(draft.status.disruptions.history, known.since)
-    if known.type == "OnDemand":
+    within_s: float | None = None
+    if known.type != first:
+        lost = _spot_losses(draft.status.disruptions.history, known.since)
         newest = max((known.since, *(loss.time for loss in lost if parsed(loss.time) <= now)))
-        ends = parsed(newest) + timedelta(seconds=fallback.return_after_seconds)
-        if ends > now:
-            choice = known.model_copy(update={"return_time": written(ends)})
-            return choice, (ends - now).total_seconds()
-        first = scheduling.first_placement(context.run).capacity
-        return CapacityStatus(type=first, since=written(now)), None
-    recent = [loss for loss in lost if seconds_since(loss.time, now) <= fallback.within_seconds]
-    if len(recent) >= fallback.after_preemptions:
-        why = f"{len(recent)} spot nodes were lost within {fallback.within_seconds} s"
-        named = list(dict.fromkeys(loss.node for loss in recent if loss.node))[-MOST_NAMED:]
-        if named:
-            why += f" ({', '.join(named)})"
-        return _fallen_back(known, now, fallback, why), None
-    if waits_since is None:
-        return known, None
+        ends = parsed(newest) + timedelta(seconds=rule.return_after_seconds)
+        if ends <= now:
+            return CapacityStatus(type=first, since=written(now)), None
+        known = known.model_copy(update={"return_time": written(ends)})
+        within_s = (ends - now).total_seconds()
+    if known.type == "OnDemand":
+        return known, within_s
+    if capacity.fallback is not None and (why := _too_many(draft, capacity.fallback, now)):
+        return _elsewhere(known, "OnDemand", now, rule, why), None
+    if known.type == "Any" or waits_since is None:
+        return known, within_s
+    patience_s = rule.after_pending_seconds or _PATIENCE_S[capacity.type]
     waited_s = seconds_since(max(waits_since, known.since), now)
-    if waited_s < fallback.after_pending_seconds:
-        return known, fallback.after_pending_seconds - waited_s
-    why = f"a worker pod has found no spot node for {fallback.after_pending_seconds} s"
-    return _fallen_back(known, now, fallback, why), None
+    if waited_s < patience_s:
+        return known, patience_s - waited_s
+    why = f"a worker pod has found no spot node for {patience_s} s"
+    where: WorkerNodes = "OnDemand" if capacity.type == "Spot" else "Any"
+    return _elsewhere(known, where, now, rule, why), None
 
 
-def _fallen_back(
-    known: CapacityStatus, now: datetime, fallback: Fallback | None, why: str
+def _too_many(draft: Draft, rule: Fallback, now: datetime) -> str | None:
+    """The clause that so many spot nodes were lost; None: not too many."""
+    since = draft.bookkeeping.spot_losses_since or ""
+    lost = _spot_losses(draft.status.disruptions.history, since)
+    recent = [loss for loss in lost if seconds_since(loss.time, now) <= rule.within_seconds]
+    if len(recent) < rule.after_preemptions:
+        return None
+    named = list(dict.fromkeys(loss.node for loss in recent if loss.node))[-MOST_NAMED:]
+    which = f" ({', '.join(named)})" if named else ""
+    return f"{len(recent)} spot nodes were lost within {rule.within_seconds} s{which}"
+
+
+def _elsewhere(
+    known: CapacityStatus, where: WorkerNodes, now: datetime, rule: Fallback | None, why: str
 ) -> CapacityStatus:
-    ends = now + timedelta(seconds=fallback.return_after_seconds) if fallback else None
+    ends = now + timedelta(seconds=rule.return_after_seconds) if rule else None
     return known.model_copy(
         update={
-            "type": "OnDemand",
+            "type": where,
             "since": written(now),
-            "message": f"New workers go to {_NODES['OnDemand']}: {why}",
+            "message": f"New workers go to {_NODES[where]}: {why}",
             "return_time": written(ends) if ends else None,
         }
     )
