@@ -7,7 +7,8 @@
 # make test-frameworks  other frameworks on a real Ray: each killed, each preempted
 # make test-all  make test, test-slow, test-browser, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
-# make e2e-full  make e2e, further losses and outages, a sweep, other frameworks, what newcomers meet: an hour more
+# make e2e-full  make e2e, further losses and outages, a sweep, other frameworks, what newcomers meet, ten minutes of make chaos
+# make chaos     every scenario of tests/chaos at random times, on a kind cluster: three hours (CHAOS_SEED=… CHAOS_MINUTES=60 CHAOS_ONLY=text)
 # make bench     training beside torchrun and Ray Train alone (ONLY=stall: one part); writes docs/benchmarks.md
 #
 # pip's own settings (PIP_FIND_LINKS, PIP_INDEX_URL …) reach every pip that is called here.
@@ -35,7 +36,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full bench lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -140,6 +141,9 @@ e2e: venv
 
 e2e-full: venv
 	$(BIN)/python -m pytest -s tests/e2e/test_*.py tests/e2e/full
+
+chaos: venv
+	CHAOS_MINUTES=$(or $(CHAOS_MINUTES),all) $(BIN)/python -m pytest -s tests/e2e/full/test_chaos.py
 
 ONLY ?=
 bench: venv

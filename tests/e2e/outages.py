@@ -45,27 +45,43 @@ def deployment_away(kubectl: Kubectl, name: str) -> Iterator[Outage]:
 @contextmanager
 def storage_unreachable(cluster: TestCluster) -> Iterator[Outage]:
     """The bucket's Service without endpoints; connections that were open are cut too."""
-    kubectl = cluster.kubectl.within("storage")
-
-    def endpoints() -> bool:
-        slices = kubectl.list("endpointslices", "kubernetes.io/service-name=s3")
-        return any(found.get("endpoints") for found in slices)
-
     try:
-        kubectl.patch("service", "s3", {"spec": {"selector": {"app": "away"}}})
-        wait_for("the bucket has no endpoints", lambda: not endpoints(), timeout=30)
-        for node in cluster.workers:
-            _forget_connections(cluster, node)
+        direct_storage(cluster, "away")
+        forget_connections(cluster)
         yield Outage()
     finally:
-        kubectl.patch("service", "s3", {"spec": {"selector": {"app": "s3"}}})
-        wait_for("the bucket has endpoints", endpoints, timeout=30)
+        direct_storage(cluster, "s3")
 
 
-def _forget_connections(cluster: TestCluster, node: str) -> None:
-    """What is sent on an open connection then meets the Service's present rules."""
+def direct_storage(cluster: TestCluster, app: str) -> None:
+    """Have the bucket's Service lead to the pods with that label `app`; `away`: to none."""
+    kubectl = cluster.kubectl.within("storage")
+    addresses = {
+        address
+        for pod in kubectl.list("pods", f"app={app}")
+        if (address := pod["status"].get("podIP"))
+    }
+
+    def leads_there() -> bool:
+        slices = kubectl.list("endpointslices", "kubernetes.io/service-name=s3")
+        found = {
+            address
+            for part in slices
+            for endpoint in part.get("endpoints") or ()
+            for address in endpoint["addresses"]
+        }
+        return found <= addresses and bool(found) == (app != "away")
+
+    kubectl.patch("service", "s3", {"spec": {"selector": {"app": app}}})
+    wait_for(f"the bucket's Service leads to {app}", leads_there, timeout=30)
+
+
+def forget_connections(cluster: TestCluster) -> None:
+    """What is sent to the bucket on an open connection then meets the Service's present rules."""
     port = 7070
-    cluster.on_node(node, f"sleep 2; conntrack -D -p tcp --orig-port-dst {port} 2>/dev/null; true")
+    for node in cluster.workers:
+        script = f"sleep 2; conntrack -D -p tcp --orig-port-dst {port} 2>/dev/null; true"
+        cluster.on_node(node, script)
 
 
 @contextmanager
@@ -77,7 +93,12 @@ def api_server_paused(cluster: TestCluster) -> Iterator[Outage]:
         yield Outage()
     finally:
         cluster.on_node(node, "kill -CONT $(pidof kube-apiserver)")
-        wait_for("the API server answers", lambda: _answers(cluster), timeout=120)
+        wait_for_api_server(cluster)
+
+
+def wait_for_api_server(cluster: TestCluster) -> None:
+    """Wait until it answers again."""
+    wait_for("the API server answers", lambda: _answers(cluster), timeout=120)
 
 
 def _answers(cluster: TestCluster) -> bool:

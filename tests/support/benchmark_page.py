@@ -42,6 +42,20 @@ def merged(page: str, table: str, rows: Iterable[Sequence[str]]) -> str:
     return "".join([before, mark, "\n".join([heading, line, *known.values()]), end, after])
 
 
+def cell(table: str, row: str, column: str) -> str:
+    """What the page has in the row that begins with `row`.
+
+    Raises:
+        KeyError: there is no such row or column.
+    """
+    _, _, rest = PAGE.read_text().partition(f"<!-- table: {table} -->\n")
+    heading, _, *lines = rest.partition("\n\n")[0].splitlines()
+    rows = {
+        _cells(line)[0]: dict(zip(_cells(heading), _cells(line), strict=True)) for line in lines
+    }
+    return rows[row][column]
+
+
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 

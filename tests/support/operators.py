@@ -391,7 +391,7 @@ class PlaysHead:
     def __init__(self) -> None:
         self.document: dict[str, Any] | None = None
         self.tokens: set[str] = set()
-        self.suspends = 0
+        self.polls = self.suspends = 0
         self.url = ""
 
     @contextlib.asynccontextmanager
@@ -418,6 +418,7 @@ class PlaysHead:
 
     async def _progress(self, request: web.Request) -> web.Response:
         self.tokens.add(request.headers["Authorization"])
+        self.polls += 1
         if self.document is None:
             return web.Response(status=503)
         return web.json_response(self.document)

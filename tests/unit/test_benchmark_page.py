@@ -31,7 +31,7 @@ def test_what_does_not_fit_changes_nothing(table, row):
         merged(OLD, table, [row])
 
 
-@pytest.mark.parametrize("table", ["losses", "training", "beside KubeRay"])
+@pytest.mark.parametrize("table", ["losses", "chaos", "training", "beside KubeRay", "spot days"])
 def test_the_page_has_the_tables_that_commands_write(table):
     page = PAGE.read_text()
     assert merged(page, table, []) == page

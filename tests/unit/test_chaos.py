@@ -1,0 +1,360 @@
+"""`make chaos` as far as it can be told without a cluster: what it draws, that it undoes it all."""
+
+import json
+import re
+import subprocess
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from chaos.faults import FAULTS, Fault, scenarios
+from chaos.plan import (
+    LONGEST_DELAY_S,
+    PER_RUN,
+    Drawn,
+    Outcome,
+    Phase,
+    Scenario,
+    cells,
+    drawn_groups,
+    table,
+)
+from chaos.runner import Disturber
+from e2e.cluster import TestCluster
+from e2e.kube import Kubectl
+from e2e.long_run import LongRun
+from e2e.report import Step
+from e2e.runs import TOTAL_STEPS, Run
+
+ALL = [scenario for scenario, _ in scenarios().values()]
+
+
+# What is drawn
+
+
+def test_there_are_at_least_fifty_scenarios_and_one_of_each_name():
+    assert len(ALL) >= 50
+    assert len({scenario.name for scenario in ALL}) == len(ALL)
+    assert {scenario.phase for scenario in ALL} == set(Phase)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_seed_decides_everything_and_each_scenario_is_drawn_once(seed):
+    groups = drawn_groups(ALL, seed)
+    assert groups == drawn_groups(reversed(ALL), seed)
+    assert groups != drawn_groups(ALL, seed + 1)
+    names = [drawn.scenario.name for group in groups for drawn in group]
+    assert sorted(names) == sorted(scenario.name for scenario in ALL)
+    for group in groups:
+        assert len(group) <= PER_RUN
+        for place, drawn in enumerate(group):
+            assert 0 <= drawn.delay_s <= LONGEST_DELAY_S[drawn.scenario.phase]
+            first, last = place == 0, place == len(group) - 1
+            assert first or drawn.scenario.phase is not Phase.STARTING
+            assert last or not drawn.scenario.ends_run
+            assert last or drawn.scenario.phase is not Phase.ENDING
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_minutes_keep_the_beginning_of_what_is_drawn(seed):
+    groups = drawn_groups(ALL, seed)
+    ten, sixty = (drawn_groups(ALL, seed, minutes) for minutes in (10, 60))
+    assert 1 <= len(ten) < len(sixty) < len(groups)
+    assert groups[: len(sixty)] == sixty
+    assert len(drawn_groups(ALL, seed, 0)) == 1
+    assert drawn_groups([], seed) == []
+
+
+# The table
+
+
+def test_the_table_says_what_was_tried_and_what_each_cost():
+    scenario = Scenario("pod deleted", Phase.TRAINING, lasts_s=0, budget_s=60)
+    fine = Outcome(scenario, lost=2, seconds=20.0, weights_equal=True)
+    bad = Outcome(scenario, failure="NotSeenError: no step", lost=0)
+    gone = Outcome(Scenario("run deleted", Phase.TRAINING, 0, 90, ends_run=True))
+    assert cells([fine, bad, gone]) == [
+        ("pod deleted, training", "2", "1", "2", "20.0", "<= 60", "yes"),
+        ("run deleted, training", "1", "1", "-", "-", "<= 90", "-"),
+    ]
+    text = table([fine, bad, gone])
+    assert "3 tried, 2 survived\npod deleted, training: NotSeenError: no step\n" in text
+    wrong = Outcome(scenario, weights_equal=False)
+    assert cells([fine, wrong])[0][-1] == "NO"
+
+
+# Undoing
+
+
+class FakeCluster:
+    """Answers the commands that go to docker and kubectl: neither is there. It notes each."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+        self._down: set[str] = set()
+        self._service = "s3"
+
+    def run(self, command, **options) -> subprocess.CompletedProcess:
+        words = [word for word in command if not word.startswith(("--kubeconfig", "--namespace"))]
+        self.commands.append(" ".join([*words, options["input"] or ""]).strip())
+        return subprocess.CompletedProcess(command, 0, self._answer(words), "")
+
+    def _answer(self, words) -> str:
+        match words:
+            case ["docker", "kill", where]:
+                self._down.add(where)
+            case ["docker", "start", where]:
+                self._down.discard(where)
+            case ["docker", "inspect", _, where]:
+                return "false" if where in self._down else "true"
+            case ["kubectl", "patch", "service", "s3", *_, patch]:
+                self._service = re.search(r'"app": "(\w+)"', patch).group(1)
+            case ["kubectl", "exec", *_, "endpoint", "status", "--write-out=json"]:
+                return json.dumps([{"Status": {"header": {"revision": 7}}}])
+            case ["kubectl", "get", "node", name, *_]:
+                return json.dumps(node(name))
+            case ["kubectl", "get", "deployment", *_]:
+                labels = {"matchLabels": {"app": "it"}}
+                return json.dumps({"spec": {"replicas": 1, "selector": labels}})
+            case ["kubectl", "get", "clusterrolebinding", *_]:
+                return json.dumps(BINDING)
+            case ["kubectl", "get", "clusterrole", *_]:
+                return json.dumps({"rules": [{"resources": ["pods"]}]})
+            case ["kubectl", "get", "leases", *_]:
+                return json.dumps({"items": [{"spec": {"holderIdentity": "operator-1_x"}}]})
+            case ["kubectl", "get", "endpointslices", *_]:
+                return json.dumps({"items": [self._slice()]})
+            case ["kubectl", "get", "pods", *rest]:
+                return json.dumps({"items": pods(" ".join(rest))})
+            case ["kubectl", "get", "pod", name, *_]:
+                return json.dumps(pod(name, "worker", "spot"))
+            case ["kubectl", "get", *_]:
+                return json.dumps({"status": {}})
+        return ""
+
+    def _slice(self) -> dict:
+        there = [{"addresses": ["10.0.0.9"]}] if self._service in ("s3", "chaos") else None
+        return {"endpoints": there}
+
+
+BINDING = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "metadata": {"name": "trainingrun-operator"},
+    "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": "system"}],
+}
+
+
+def node(name: str) -> dict:
+    return {
+        "spec": {"podCIDR": "10.1.0.0/24"},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "2"},
+            "addresses": [{"type": "InternalIP", "address": f"address-of-{name}"}],
+        },
+    }
+
+
+def pod(name: str, role: str, where: str) -> dict:
+    return {
+        "metadata": {"name": name, "labels": {"trainingrun.dev/role": role}},
+        "spec": {"nodeName": f"chaos-test-worker{'2' if where == 'spot' else ''}"},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.9",
+            "containerStatuses": [
+                {"name": container, "containerID": "containerd://c"}
+                for container in ("ray-worker", "ray-head", "versitygw", "operator")
+            ],
+        },
+    }
+
+
+def pods(words: str) -> list[dict]:
+    if "app=s3" in words or "app=chaos" in words:
+        return [pod("s3-1", "", "base")]
+    if "trainingrun.dev/run" not in words:
+        return []  # of a deployment that is away
+    found = [pod("w-1", "worker", "spot"), pod("w-2", "worker", "base"), pod("h", "head", "base")]
+    role = re.search(r"role=(\w+)", words)
+    return [
+        one
+        for one in found
+        if role is None or one["metadata"]["labels"]["trainingrun.dev/role"] == role.group(1)
+    ]
+
+
+UNDONE = (
+    (r"docker kill (\S+)", r"docker start \1(?!\S)"),
+    (r"docker pause (\S+)", r"docker unpause \1(?!\S)"),
+    (r"kill -STOP (.+)", r"kill -CONT \1"),
+    (r"iptables -I ([^&;]+)", r"iptables -D \1"),
+    (r"kubectl (?:cordon|drain) (\S+)", r"kubectl uncordon \1"),
+    (r"kubectl taint node (\S+) chaos=", r"kubectl taint node \1 chaos-"),
+    (r"kubectl scale (\S+) --replicas=0", r"kubectl scale \1 --replicas=1"),
+    (r'kubectl patch service s3 .*"app": "(?!s3)', r'kubectl patch service s3 .*"app": "s3"'),
+    (r"kubectl delete clusterrolebinding", r"kubectl apply .*trainingrun-operator"),
+    (r"kubectl delete secret s3-credentials", r"kubectl apply .*s3-credentials"),
+    (r'kubectl patch trainingrun \S+ .*"suspend": true', r'kubectl patch .*"suspend": false'),
+    (r"of=/dev/shm/chaos", r"rm -f /dev/shm/chaos"),
+    (r'apply .*"kind": "PodDisruptionBudget"', r"delete poddisruptionbudget"),
+    (r'apply .*"kind": "ResourceQuota"', r"delete resourcequota chaos"),
+    (r'apply .*"kind": "PriorityClass"', r"delete priorityclass chaos-outranking"),
+    (r'apply .*"kind": "Pod".*"name": "(chaos\S*)"', r"delete pod \1"),
+    (r'apply .*"kind": "FlowSchema"', r"delete flowschema chaos"),
+    (r'apply .*"kind": "PriorityLevelConfiguration"', r"delete prioritylevelconfiguration chaos"),
+)
+"""What is done, and the command that takes it back."""
+OVER_AT_ONCE = (
+    r"\bkill -9\b",
+    r"-KILL",
+    r"kubectl delete (pods?|trainingrun|rayclusters|rayjobs|secrets|networkpolicies)\b",
+    r"kubectl create --raw=\S+/eviction",
+    r"kubectl patch trainingrun \S+ .*everySeconds",
+    r"python -c taken",
+    r"systemctl restart",
+)
+"""What nothing takes back: something else begins anew."""
+STAYS_STOPPED = ("rank 0 stopped", "raylet killed")
+"""Faults that stop a process of a pod, which is replaced."""
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path) -> Run:
+    made = Run(TestCluster("chaos-test", Kubectl(tmp_path / "none")), Kubectl(tmp_path), "chaos-1")
+    monkeypatch.setattr(made.journals, "_by_pod", lambda: {"w-1": "1.0 1\n"})
+    return made
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_undone_whatever_happens_meanwhile(fault: Fault, run: Run, monkeypatch):
+    fake = FakeCluster()
+    monkeypatch.setattr("e2e.kube.subprocess.run", fake.run)
+    with suppress(ZeroDivisionError), fault.act(run):
+        before = len(fake.commands)
+        raise ZeroDivisionError
+    done, later = fake.commands[:before], "\n".join(fake.commands[before:])
+    changes = [
+        (found[0], found.group(1) if found.re.groups else "", back)
+        for pattern, back in UNDONE
+        for command in done
+        for found in re.finditer(pattern, command)
+    ]
+    once = [one for one in done for pattern in OVER_AT_ONCE if re.search(pattern, one)]
+    assert changes or once, "it has changed nothing"
+    if fault.name in STAYS_STOPPED:
+        return
+    for change, what, back in changes:
+        assert re.search(back.replace("\\1", re.escape(what.strip())), later), (
+            f"{change}: not undone"
+        )
+
+
+# Going on after a failure
+
+
+class FakeRun(Run):
+    """A run that does a step whenever someone looks, in a cluster that is not there."""
+
+    def __init__(self, name: str, weights: str = "right") -> None:
+        self.kubectl, self.cluster, self.name = FakeKubectl(Path("none")), None, name
+        self.journals, self.applied = FakePace(), 0.0
+        self._steps, self._weights, self.removed = [], weights, False
+
+    def steps(self) -> list[Step]:
+        if len(self._steps) < TOTAL_STEPS:
+            self._steps.append(Step(time.time(), len(self._steps) + 1))
+        return list(self._steps)
+
+    def start(self, spec, journal=True) -> None: ...
+
+    def remove(self) -> None:
+        self.removed = True
+
+    def status(self) -> dict:
+        return {"checkpoint": {"step": 1}, "result": {"metrics": {"weights_sha256": self._weights}}}
+
+    def workers(self) -> dict[str, str]:
+        return {"w-1": "spot", "w-2": "base"}
+
+    def succeed(self, timeout: float = 240) -> dict:
+        while len(self.steps()) < TOTAL_STEPS:
+            pass
+        return self.status()
+
+
+class FakeKubectl(Kubectl):
+    def __call__(self, *words, **_) -> str:
+        return ""
+
+
+class FakePace:
+    def set_pace(self, seconds: float) -> None: ...
+
+
+class OfFakes(Disturber):
+    """Its runs are fakes."""
+
+    def __init__(self, acts: dict, weights=()) -> None:
+        self.said: list[str] = []
+        cluster = TestCluster("none", FakeKubectl(Path("none")))
+        super().__init__(cluster, lambda: "right", self.said.append)
+        self._scenarios = {
+            name: (scenario, Fault(name, act, 60.0)) for name, (scenario, act) in acts.items()
+        }
+        self.runs: list[FakeRun] = []
+        self._weights = dict(enumerate(weights))
+
+    def _new_run(self) -> LongRun:
+        self.runs.append(FakeRun(f"chaos-{self._runs}", self._weights.get(self._runs, "right")))
+        self._runs += 1
+        self._long = LongRun(self.runs[-1])
+        return self._long
+
+
+@contextmanager
+def nothing(run):
+    yield
+
+
+@contextmanager
+def breaks(run):
+    raise RuntimeError("the API server says no")
+    yield
+
+
+def drawn(*faults):
+    made = {}
+    for number, act in enumerate(faults):
+        scenario = Scenario(f"fault {number}", Phase.TRAINING, 0.0, 60.0)
+        made[scenario.name] = (scenario, act)
+    return made, [Drawn(scenario, 0.0) for scenario, _ in made.values()]
+
+
+@pytest.fixture(autouse=True)
+def no_evidence(monkeypatch):
+    monkeypatch.setattr("chaos.runner.keep_evidence", lambda *_: "the folder")
+    monkeypatch.setattr("e2e.kube.time.sleep", lambda _: None)
+
+
+def test_after_a_failure_the_next_scenario_has_a_fresh_run():
+    acts, group = drawn(nothing, breaks, nothing)
+    disturber = OfFakes(acts)
+    outcomes = disturber.go_through(group)
+    assert [bool(one.failure) for one in outcomes] == [False, True, False]
+    assert "RuntimeError: the API server says no" in outcomes[1].failure
+    assert [one.weights_equal for one in outcomes] == [None, None, True]
+    assert [run.removed for run in disturber.runs] == [True, True]
+    assert any("FAILED" in said for said in disturber.said)
+    assert any("fault 1, training, 0.0 s after" in said for said in disturber.said)
+
+
+def test_wrong_weights_are_the_failure_of_every_scenario_of_the_run():
+    acts, group = drawn(nothing, nothing)
+    disturber = OfFakes(acts, weights=["wrong"])
+    outcomes = disturber.go_through(group)
+    assert [one.weights_equal for one in outcomes] == [False, False]
+    assert all("wrong instead of right" in one.failure for one in outcomes)
+    assert disturber.go_through(group[:1])[0].failure == ""
