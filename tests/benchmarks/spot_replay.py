@@ -86,7 +86,7 @@ class Replayed:
 
     trained_s: float
     hits: int
-    """Nodes that were lost with a worker that trained on them."""
+    """Nodes that were lost with a worker on them."""
     attempt: int
     restarts: int
     node_losses: int
@@ -111,14 +111,15 @@ def main() -> None:
             replay(server, events, end, arguments.workers, measured_stages(), arguments.speed)
         )
     lost = sum(not event.comes for event in events)
-    print(f"{arguments.trace.stem}: {end / 3600:.1f} h, {lost} nodes lost, {ours.hits} in training")
+    nodes = f"{lost}, {ours.hits} with a worker"
+    print(f"{arguments.trace.stem}: {end / 3600:.1f} h, nodes lost: {nodes}")
     print(f"oracle         {oracle / 3600:6.2f} h of training")
     print(f"TrainingRun    {ours.trained_s / 3600:6.2f} h  {ours.trained_s / oracle:7.2%}")
     print(f"plain RayJob   {plain / 3600:6.2f} h  {plain / oracle:7.2%}")
     print(f"attempts {ours.attempt}, restarts {ours.restarts}, node losses {ours.node_losses}")
     row = (
         f"{arguments.trace.stem}, {arguments.workers} workers",
-        f"{lost}, {ours.hits} in training",
+        nodes,
         f"{oracle / 3600:.2f} h of {end / 3600:.2f} h",
         f"{ours.trained_s / oracle:.2%}",
         f"{plain / oracle:.2%}",

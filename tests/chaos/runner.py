@@ -44,6 +44,11 @@ def spec() -> dict[str, Any]:
     return found
 
 
+def print_at_once(text: str) -> None:
+    """A line that is seen while the next scenario is still tried."""
+    print(text, flush=True)
+
+
 class Disturber:
     """Disturbs one run after the other.
 
@@ -55,7 +60,7 @@ class Disturber:
         self,
         cluster: TestCluster,
         reference: Callable[[], str],
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None] = print_at_once,
     ) -> None:
         """Nothing begins yet.
 

@@ -147,16 +147,15 @@ class SimulatedCluster:
         self._note()
 
     def kill_node(self, name: str) -> bool:
-        """A machine is gone without notice; whether a worker that trained was on it."""
+        """A machine is gone without notice; whether a worker was on it."""
         self._account()
-        self._nodes[name].died_at = self.now
-        driver = self._driver
-        hit = driver is not None and driver.training and name in driver.group.values()
-        if driver is not None and hit:
+        node, driver = self._nodes[name], self._driver
+        node.died_at = self.now
+        if driver is not None and driver.training and name in driver.group.values():
             driver.training = False
             self.recoveries += 1
         self._note()
-        return hit
+        return any(_role(pod) == WORKER for pod in self._pods_on(node))
 
     async def until(self, when: float) -> None:
         """Return at that time of the simulation; where nothing is left to happen, at once."""

@@ -13,7 +13,7 @@ import pytest
 
 from chaos.faults import scenarios
 from chaos.plan import Group, cells, drawn_groups, table
-from chaos.runner import Disturber
+from chaos.runner import Disturber, print_at_once
 from e2e.cluster import ARTIFACTS, TestCluster
 from support import benchmark_page
 
@@ -26,17 +26,20 @@ GROUPS = drawn_groups(
     None if MINUTES == "all" else float(MINUTES),
 )
 
+if not GROUPS:
+    raise ValueError(f"CHAOS_ONLY is {ONLY!r}, which is in no scenario's name; see chaos.faults")
+
 
 @pytest.fixture(scope="module")
 def disturber(operated: TestCluster, reference: Callable[[], str]) -> Iterator[Disturber]:
     """All runs of the module; the table is written and printed after the last one."""
-    print(f"\nCHAOS_SEED={SEED} CHAOS_MINUTES={MINUTES}: {sum(map(len, GROUPS))} scenarios")
+    print_at_once(f"\nCHAOS_SEED={SEED} CHAOS_MINUTES={MINUTES}: {sum(map(len, GROUPS))} scenarios")
     made = Disturber(operated, reference)
     yield made
     text = table(made.outcomes)
     (ARTIFACTS / "chaos.md").write_text(text)
     benchmark_page.write("chaos", cells(made.outcomes))
-    print(f"\nCHAOS_SEED={SEED}\n{text}")
+    print_at_once(f"\nCHAOS_SEED={SEED}\n{text}")
 
 
 @pytest.mark.parametrize(
