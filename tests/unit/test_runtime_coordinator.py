@@ -246,7 +246,7 @@ def test_a_request_that_comes_while_a_group_begins_leaves_it_no_command_of_the_f
 def test_a_step_saved_alone_that_was_not_restored_is_not_named(coordinator: Coordinator):
     coordinator.group_started(2, 0, [])
     coordinator.saved_alone(an_upload(step=12, group=1), ranks=(1,))
-    coordinator.group_started(1, 0, [])  # its commit failed
+    coordinator.group_started(2, 0, [])  # its commit failed
     assert coordinator.document().records[-1].message == "resumed from step 0"
     assert coordinator.survivors()[:2] == ({}, 0)
 

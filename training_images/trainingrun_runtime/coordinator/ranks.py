@@ -262,15 +262,15 @@ class RestoreSearch:
             self._number, self._folders = self._number + 1, {}
             return self._number, dict(self._refused)
 
-    def restore_folder(self, search: int, ray_node: str, folder: str) -> str:
+    def restore_folder(self, search: int, disk: str, folder: str) -> str:
         """A worker: the folder of the rank that downloads what all ranks of this pod restore.
 
         It is the first one that asks.
 
         Args:
             search: number of the search; processes of a former worker group share nothing.
-            ray_node: of the pod.
+            disk: tells the pod's temporary folder from those of other pods.
             folder: the worker's own.
         """
         with self._lock:
-            return self._folders.setdefault(ray_node, folder) if search == self._number else folder
+            return self._folders.setdefault(disk, folder) if search == self._number else folder

@@ -1,5 +1,8 @@
 """The checkpoint that a worker group restores: all ranks agree on it, and have it downloaded."""
 
+import os
+import socket
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,7 +47,7 @@ def agree(worker: "Worker", source: ContractRestore | None) -> Chosen:
     """
     rank, own = worker.rank, worker.bucket
     coordinator, retry = worker.coordinator, worker.storage_retry
-    pod = ray.get_runtime_context().get_node_id()
+    disk = _temporary_folder()
     while True:
         chosen: Any = None
         if rank == 0:
@@ -60,7 +63,7 @@ def agree(worker: "Worker", source: ContractRestore | None) -> Chosen:
         manifest = Manifest.model_validate(document)
         fetched, uri = Fetched(bucket, manifest, retry), bucket.uri(manifest.key)
         mine = str(fetched.folder)
-        shared = ray.get(coordinator.restore_folder.remote(search, pod, mine))
+        shared = ray.get(coordinator.restore_folder.remote(search, disk, mine))
         share = share_of(manifest.files, rank, worker.world_size, manifest.world_size)
         part = share if shared == mine else share._replace(common=())
         reason = retry(partial(fetched.fetch, part)) or _unreadable(fetched, part)
@@ -75,6 +78,15 @@ def agree(worker: "Worker", source: ContractRestore | None) -> Chosen:
                 fetched.take_over(Path(shared), share.common)
             return Chosen(fetched, foreign, bucket, skipped)
         fetched.close()
+
+
+def _temporary_folder() -> str:
+    """The folder in which files are downloaded, told apart from those of other pods.
+
+    Ranks of a pod have the same one, and so have Ray's nodes that are on one machine without pods.
+    """
+    found = os.stat(tempfile.gettempdir())  # pods of one machine may share its host name alone
+    return f"{socket.gethostname()} {found.st_dev} {found.st_ino}"
 
 
 def _unreadable(fetched: Fetched, part: Share) -> str | None:
