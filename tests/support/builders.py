@@ -1,5 +1,6 @@
 """Valid runs, pods, RayJobs, nodes and progress documents; a test says only what matters to it."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -108,8 +109,20 @@ def a_ray_job(
     }
 
 
-def a_ray_cluster(number: int = 1, *, failure: str | None = None) -> dict[str, Any]:
-    """The RayCluster of an attempt; `failure`: why KubeRay cannot create a pod."""
+def a_ray_cluster(
+    number: int = 1,
+    *,
+    failure: str | None = None,
+    replicas: int | None = None,
+    removed: Sequence[str] = (),
+    version: str = "1",
+) -> dict[str, Any]:
+    """The RayCluster of an attempt; `failure`: why KubeRay cannot create a pod.
+
+    With `replicas` it has a group of so many workers, and KubeRay deletes the pods in `removed`.
+    """
+    strategy = {"scaleStrategy": {"workersToDelete": list(removed)}} if removed else {}
+    group = {"groupName": "workers", "replicas": replicas, **strategy}
     condition = {"type": "ReplicaFailure", "status": "True", "message": failure}
     return {
         "apiVersion": "ray.io/v1",
@@ -123,7 +136,9 @@ def a_ray_cluster(number: int = 1, *, failure: str | None = None) -> dict[str, A
                 "RayJob", f"digits-{number}", f"job-{number}-{UID[-1]}"
             ),
             "creationTimestamp": at(0),
+            **({} if replicas is None else {"resourceVersion": version}),
         },
+        **({} if replicas is None else {"spec": {"workerGroupSpecs": [group]}}),
         "status": {"conditions": [condition] if failure else []},
     }
 
@@ -149,6 +164,8 @@ def a_pod(
     termination_message: str | None = None,
     waiting: tuple[str, str] | None = None,
     unschedulable: str | None = None,
+    unschedulable_at: float | None = None,
+    ready: bool | None = None,
     requests: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """A pod of an attempt; running unless something else is said.
@@ -164,12 +181,17 @@ def a_pod(
                 "status": "False",
                 "reason": "Unschedulable",
                 "message": unschedulable,
+                "lastTransitionTime": at(
+                    created_at if unschedulable_at is None else unschedulable_at
+                ),
             }
         )
     else:
         conditions.append(
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(created_at + 3)}
         )
+    if ready is not None:
+        conditions.append({"type": "Ready", "status": str(ready)})
     if disruption:
         conditions.append({"type": "DisruptionTarget", "status": "True", "reason": disruption})
     state: dict[str, Any] = {"running": {}}

@@ -59,6 +59,7 @@ def test_lists_of_named_things_are_merged_by_their_names():
         ".status.attempts": ["number"],
         ".status.disruptions.history": ["number"],
         ".status.progress.ranks": ["rank"],
+        ".status.workers.sizes": ["workers"],
         ".status.hang.ranks": ["rank"],
         ".status.capacity.workers": ["pod"],
         ".status.result.trials": ["number"],

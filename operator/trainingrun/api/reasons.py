@@ -51,6 +51,7 @@ class ConditionReason(StrEnum):
     BUDGET_UNKNOWN = "BudgetUnknown"
     UNSCHEDULABLE = "Unschedulable"
     CAPACITY_FALLBACK = "CapacityFallback"
+    FEWER_WORKERS = "FewerWorkers"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     RANKS_WAIT = "RanksWait"
     HANG = "Hang"
@@ -165,7 +166,10 @@ CONDITIONS: tuple[ConditionRow, ...] = (
     *_rows(
         ConditionType.READY,
         "True",
-        (ConditionReason.TRAINING, "All workers train."),
+        (
+            ConditionReason.TRAINING,
+            "All workers train; with `workers.minimum`, at least so many.",
+        ),
         (ConditionReason.SUSPENDED, "The run is suspended, as its spec says."),
         (ConditionReason.SUCCEEDED, "The run has succeeded."),
     ),
@@ -260,6 +264,12 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "The operator has no price for a node of the run, so that `budget` counts only the "
             "others. The run continues.",
             "Add the node's labels to the chart's `prices.nodes`.",
+        ),
+        (
+            ConditionReason.FEWER_WORKERS,
+            "Training goes on with fewer workers than `workers.count`, but with at least "
+            "`workers.minimum`. The message says what the others wait for.",
+            "What the message names, where it does not pass by itself.",
         ),
         (
             ConditionReason.UNSCHEDULABLE,

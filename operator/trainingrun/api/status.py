@@ -12,6 +12,7 @@ from pydantic import Field
 from trainingrun_protocol.progress import (
     MOST_LAST_LINES,
     MOST_RANKS,
+    MOST_SIZES,
     MOST_TRIALS,
     MOST_WARNINGS,
     HungRank,
@@ -184,6 +185,31 @@ class RunProgress(Wire):
     """When the training last reported."""
 
 
+class WorkersAtSize(Wire):
+    """For how long an elastic run trained with so many workers."""
+
+    workers: int
+    """Number of workers."""
+    seconds: float = 0
+    """Seconds in steps that counted."""
+
+
+class WorkersStatus(Wire):
+    """How many workers an elastic run has, and had."""
+
+    wanted: int = 0
+    """All of them: workers.count."""
+    ready: int = 0
+    """Workers whose pods are ready."""
+    training: int = 0
+    """Workers that train now; 0: none does."""
+    sizes: list[WorkersAtSize] = Field(
+        default_factory=list, max_length=MOST_SIZES, json_schema_extra=list_by("workers")
+    )
+    """How long so many of them trained, by number; of more than 100 numbers those with the most
+    time."""
+
+
 class CheckpointStatus(Wire):
     """The newest committed checkpoint."""
 
@@ -335,6 +361,8 @@ class LostSeconds(Wire):
     """From the last step before a disruption to the first one after it."""
     checkpoint: float = 0
     """Training stopped for checkpoints."""
+    fewer_workers: float = 0
+    """Training with fewer workers than workers.count: of its time the missing workers' share."""
 
 
 class Goodput(Wire):
@@ -346,7 +374,7 @@ class Goodput(Wire):
     """The time from the start to the last step, or to the end of the run, suspended time left out.
     It is the sum of productiveSeconds and of each of lostSeconds, to a tenth of a second."""
     productive_seconds: float = 0
-    """Seconds in steps that counted."""
+    """Seconds in steps that counted; with fewer workers than all, the share of those that train."""
     lost_seconds: LostSeconds = Field(default_factory=LostSeconds)
     """The rest, by cause."""
 
@@ -465,6 +493,8 @@ class RunStatus(Wire):
     """Time that Kueue kept the run waiting before now, which no deadline counts."""
     progress: RunProgress | None = None
     """How far the training is."""
+    workers: WorkersStatus | None = None
+    """How many workers the run has, and had; none: workers.minimum is not set."""
     checkpoint: CheckpointStatus | None = None
     """The newest committed checkpoint."""
     restored_from: RestoredFrom | None = None

@@ -299,27 +299,51 @@ class KubernetesCluster:
 
         The head's group is patched as well.
         """
+        known = self._known(ray_cluster)
+        if known is not None:
+            await self._patch(ray_cluster, known, exclusion_patch(known, nodes))
+
+    async def scale_workers(
+        self, ray_cluster: Ref, pods: int, removed: Sequence[str], version: str | None = None
+    ) -> None:
+        """Have KubeRay keep so many worker pods, and delete those named.
+
+        Raises:
+            Conflict: it is no longer of that version.
+        """
+        known = self._known(ray_cluster)
+        if known is not None:
+            await self._patch(ray_cluster, known, scale_patch(known, pods, removed), version)
+
+    def _known(self, ray_cluster: Ref) -> Object | None:
         known = self.stores.ray_clusters.store.get(ray_cluster.namespace, ray_cluster.name)
         if known is None or ray_cluster.uid not in (None, known["metadata"]["uid"]):
-            return
-        await self._patch(ray_cluster, known, exclusion_patch(known, nodes))
+            return None
+        return known
 
     async def place_workers(self, ray_cluster: Ref, template: Mapping[str, Any]) -> None:
         """Have KubeRay make workers from now on for the nodes that a pod template selects, see
         `rendering.worker_nodes`. Nodes that are excluded stay so.
         """
-        known = self.stores.ray_clusters.store.get(ray_cluster.namespace, ray_cluster.name)
-        if known is None or ray_cluster.uid not in (None, known["metadata"]["uid"]):
-            return
-        await self._patch(ray_cluster, known, placement_patch(known, template))
+        known = self._known(ray_cluster)
+        if known is not None:
+            await self._patch(ray_cluster, known, placement_patch(known, template))
 
     async def _patch(
-        self, ray_cluster: Ref, known: Object, operations: list[dict[str, Any]]
+        self,
+        ray_cluster: Ref,
+        known: Object,
+        operations: list[dict[str, Any]],
+        version: str | None = None,
     ) -> None:
         if not operations:
             return
         # Another of the same name, made since, must not inherit it.
         guard = {"op": "test", "path": "/metadata/uid", "value": known["metadata"]["uid"]}
+        if version is not None:
+            # Written, not tested: the API server answers with a conflict where it differs.
+            at = "/metadata/resourceVersion"
+            operations = [{"op": "replace", "path": at, "value": version}, *operations]
         try:
             self.stores.saw(
                 await self._connection.request(
@@ -396,6 +420,27 @@ def exclusion_patch(
             guard = {"op": "test", "path": f"{at}/groupName", "value": group["groupName"]}
             operations += [guard, *changes]
     return operations
+
+
+def scale_patch(
+    ray_cluster: Mapping[str, Any], pods: int, removed: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The JSON patch after which KubeRay keeps so many pods of the group of workers, and deletes
+    those named; empty, if there is nothing to change.
+    """
+    for number, group in enumerate(ray_cluster["spec"].get("workerGroupSpecs", [])):
+        if group["groupName"] != WORKER_GROUP:
+            continue
+        at = f"/spec/workerGroupSpecs/{number}"
+        operations: list[dict[str, Any]] = []
+        if group.get("replicas") != pods:
+            operations.append({"op": "add", "path": f"{at}/replicas", "value": pods})
+        strategy = {"workersToDelete": list(removed)} if removed else {}
+        if (group.get("scaleStrategy") or {}) != strategy:
+            operations.append({"op": "add", "path": f"{at}/scaleStrategy", "value": strategy})
+        guard = {"op": "test", "path": f"{at}/groupName", "value": WORKER_GROUP}
+        return [guard, *operations] if operations else []
+    return []
 
 
 def _operations(

@@ -224,6 +224,7 @@ _POD_GROUP: Fields = {
         "spec": _whole("affinity"),
     },
 }
+_WORKER_GROUP: Fields = {**_POD_GROUP, **_whole("replicas", "scaleStrategy")}
 
 FIELDS: Mapping[str, Fields] = {
     "RayJob": {
@@ -235,7 +236,7 @@ FIELDS: Mapping[str, Fields] = {
     "RayCluster": {
         **_OBJECT,
         "metadata": _METADATA,
-        "spec": {"headGroupSpec": _POD_GROUP, "workerGroupSpecs": _POD_GROUP},
+        "spec": {"headGroupSpec": _POD_GROUP, "workerGroupSpecs": _WORKER_GROUP},
         "status": {"conditions": _CONDITIONS},
     },
     "Pod": {

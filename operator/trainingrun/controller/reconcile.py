@@ -34,6 +34,7 @@ from ..reconciling.model import (
     RequestSuspend,
     Restore,
     RunEvent,
+    ScaleWorkers,
     key_of,
 )
 from ..rendering import renewed_token_secret, support_objects, token_secret
@@ -322,6 +323,8 @@ class Reconciler:
                 await self._cluster.exclude_nodes(ray_cluster, nodes)
             case PlaceWorkers(ray_cluster, template):
                 await self._cluster.place_workers(ray_cluster, template)
+            case ScaleWorkers(ray_cluster, pods, removed, version):
+                await self._cluster.scale_workers(ray_cluster, pods, removed, version)
             case RequestSuspend(attempt):
                 # The head is not awaited: the deadline after which the pods are freed anyway is
                 # counted from the status, which is written now.

@@ -77,7 +77,8 @@ MOST_S = 30.0
 MEASURED = ("progress", "checkpoint", "sweep", "goodput", "cost")
 """Fields of a status that hold what the training reports."""
 MEASURED_OF_ATTEMPTS = ("lastStep",)
-MEASURED_OF_SEEN = ("driver", "lastStep", "bestStep", "meter")
+MEASURED_OF_SEEN = ("driver", "lastStep", "bestStep", "meter", "sizes")
+MEASURED_OF_WORKERS = ("sizes",)
 
 
 class StatusPace:
@@ -109,6 +110,7 @@ def _decided(status: Mapping[str, Any]) -> dict[str, Any]:
     """The status without what only measures the training."""
     kept = _without(status, MEASURED)
     kept["attempts"] = [_without(one, MEASURED_OF_ATTEMPTS) for one in status.get("attempts") or ()]
+    kept["workers"] = _without(status.get("workers") or {}, MEASURED_OF_WORKERS)
     kept["seen"] = _without(status.get("seen") or {}, MEASURED_OF_SEEN)
     return kept
 

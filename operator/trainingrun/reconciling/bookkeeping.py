@@ -164,6 +164,12 @@ class Bookkeeping(Model):
     """Losses of spot nodes up to then count no more: since then new workers go to spot again."""
     placements: int = 0
     """How often new workers were to go to other nodes than before: see `capacity`."""
+    sizes: dict[int, float] = Field(default_factory=dict)
+    """Of an elastic run: seconds for which that driver trained with so many workers, by number."""
+    earlier_sizes: dict[int, float] = Field(default_factory=dict)
+    """The same of all drivers before it."""
+    world_size: int = 0
+    """Of an elastic run: workers that the driver trained with last."""
     queue_seconds: float | None = None
     """Wait for the first pods to be scheduled, once they all were."""
     startup_seconds: float | None = None

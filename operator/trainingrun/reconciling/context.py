@@ -56,6 +56,8 @@ class PodSummary(NamedTuple):
     """When Ray began in it, as Kubernetes writes it; such times sort as text."""
     well: bool
     """It runs, nothing has ended or waits in it, and its deletion is not requested."""
+    ready: bool
+    """It is well, and Ready."""
     requests: tuple[tuple[str, float], ...] | None
     """What it takes of its node, by resource; None: it has none yet, or has ended."""
     scheduled: str
@@ -114,6 +116,11 @@ class PodIndex:
         for known in self._summaries:
             if not known.head and known.node is not None and known.requests is not None:
                 yield known.name, known.node, known.scheduled
+
+    @cached_property
+    def ready_workers(self) -> frozenset[str]:
+        """Names of the worker pods that are ready."""
+        return frozenset(known.name for known in self._summaries if known.ready and not known.head)
 
     @cached_property
     def oldest_worker(self) -> str:
@@ -301,6 +308,22 @@ class ReconcileContext:
                 found.append(item)
         return found
 
+    def cluster(self, number: int) -> Object | None:
+        """The attempt's newest RayCluster that is not being deleted."""
+        found = (item for item in self.clusters(number) if not pod_status.terminating(item))
+        return max(found, key=pod_status.creation_text, default=None)
+
+    def worker_group(self, number: int) -> Object:
+        """The group of workers of that RayCluster; empty: there is none."""
+        cluster = self.cluster(number)
+        groups = (cluster.get("spec") or {}).get("workerGroupSpecs") or () if cluster else ()
+        return next((one for one in groups if one.get("groupName") == names.WORKER_GROUP), {})
+
+    def removed_pods(self, number: int) -> tuple[str, ...]:
+        """Names of the pods that the operator has KubeRay delete, see `attempts.scaling`."""
+        strategy = self.worker_group(number).get("scaleStrategy") or {}
+        return tuple(strategy.get("workersToDelete") or ())
+
     def head(self, number: int) -> Object | None:
         """The attempt's head pod: the one that lives, else the newest.
 
@@ -363,12 +386,44 @@ class ReconcileContext:
         """Pods of the current attempt: those of its workers as they were rendered, and the head."""
         return self.wanted_workers(draft) // self.run.spec.workers.per_pod + 1
 
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the training goes on with fewer workers than all."""
+        return self.run.spec.workers.minimum is not None
+
+    def asked_pods(self, draft: Draft, number: int) -> int:
+        """Pods that KubeRay is to keep: fewer than all while an elastic attempt begins small."""
+        wanted = self.wanted_pods(draft)
+        if not self.is_elastic:
+            return wanted
+        replicas = self.worker_group(number).get("replicas")
+        return wanted if replicas is None else min(wanted, replicas + 1)
+
+    def trains_with_fewer(self, draft: Draft, number: int) -> bool:
+        """Whether an elastic run trains, and with fewer workers than all."""
+        progress = self.live_progress(number)
+        if progress is None or not self.is_elastic or not trains(progress):
+            return False
+        return self.run.spec.minimum_workers <= progress.world_size < self.wanted_workers(draft)
+
     def every_pod_runs(self, draft: Draft, number: int) -> bool:
         """Whether the attempt has all of its pods, and each of them runs."""
         index = self.index(number)
-        if len(index.all) < self.wanted_pods(draft):
+        if len(index.all) < self.asked_pods(draft, number):
             return False
         return all(pod_status.running(pod) for pod in index.unwell)
+
+    def enough_pods_run(self, draft: Draft, number: int) -> bool:
+        """Whether so many pods run that the attempt trains: all, or of an elastic run the head and
+        as many as `workers.minimum` takes.
+        """
+        if not self.is_elastic:
+            return self.every_pod_runs(draft, number)
+        head, index = self.head(number), self.index(number)
+        if head is None or not pod_status.running(head):
+            return False
+        run = sum(pod_status.running(pod) and not pod_status.is_head(pod) for pod in index.all)
+        return run >= self.run.spec.minimum_worker_pods
 
     def lost_by_ray(self, number: int) -> frozenset[str]:
         """Names or hostnames of the nodes that the live driver reports as lost."""
@@ -446,7 +501,8 @@ def _read(pod: Object) -> PodSummary:
         head=labels.get(names.ROLE_LABEL) == names.HEAD,
         node=pod_status.node_name(pod),
         joined=pod_status.joined(pod),
-        well=_well(pod),
+        well=(well := _well(pod)),
+        ready=well and pod_status.ready(pod),
         requests=pod_status.requests(pod) if pod_status.holds_its_node(pod) else None,
         scheduled=_scheduled(pod),
     )

@@ -192,16 +192,39 @@ class PlaceWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleWorkers:
+    """Patch a live RayCluster so that KubeRay keeps so many worker pods."""
+
+    ray_cluster: Ref
+    pods: int
+    """Worker pods."""
+    removed: tuple[str, ...] = ()
+    """Names of the pods that KubeRay deletes; without them it would choose which ones it has too
+    many."""
+    version: str | None = None
+    """The RayCluster's resource version: one that has changed since is left alone; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestSuspend:
     """POST /suspend to the runtime: checkpoint, then end. Repeated until it has."""
 
     attempt: int
 
 
-Action = Apply | Restore | EnsureToken | Delete | ExcludeNodes | PlaceWorkers | RequestSuspend
+Action = (
+    Apply
+    | Restore
+    | EnsureToken
+    | Delete
+    | ExcludeNodes
+    | PlaceWorkers
+    | ScaleWorkers
+    | RequestSuspend
+)
 
 
-Verb = Literal["create", "delete", "change"]
+Verb = Literal["create", "delete", "change", "scale"]
 """What an action does with its object."""
 
 ActionKey = tuple[Verb, str, str]
@@ -221,6 +244,8 @@ def key_of(action: Action) -> ActionKey | None:
             return "change", ref.kind, ref.name
         case PlaceWorkers(ref):
             return "change", "worker group", f"of {ref.kind} {ref.name}"
+        case ScaleWorkers(ref):
+            return "scale", ref.kind, ref.name
     return None
 
 

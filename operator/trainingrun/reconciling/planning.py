@@ -12,14 +12,14 @@ from trainingrun_protocol.progress import RunState
 from ..api.status import Attempt, LossReason
 from ..api.v1alpha1 import KIND
 from ..rendering.platforms import RenderSettings
-from .attempts import ending, keeping, lifetime, starting
+from .attempts import ending, keeping, lifetime, scaling, starting
 from .context import ReconcileContext, UnconfirmedAbsence
 from .diagnosis import blockers, failing_actions, stuck
 from .findings import AttemptEnd, Draft, Findings, PlanBuilder
 from .losses import capacity, evidence, history, node_loss
 from .losses.signs import control_sign
 from .model import Object, Observed, Plan, ReconcileSettings
-from .status import conditions, cost, goodput, progress_status
+from .status import conditions, cost, goodput, progress_status, workers
 from .texts import parsed, seconds_since
 
 LONGEST_S = 60.0
@@ -90,6 +90,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(lifetime.record_queue_wait(context, builder.draft, number))
     builder.add(goodput.record_seconds(context, builder.draft, number))
     builder.add(progress_status.record_progress(context, builder.draft, attempt))
+    builder.add(workers.record(context, builder.draft, number))
     attempt = builder.draft.status.attempts[-1]
     builder.add(evidence.record_losses(context, builder.draft, number))
     builder.add(node_loss.lift_exclusion(context, builder.draft, number))
@@ -115,13 +116,16 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(node_loss.replace_pods_without_ray(context, number))
     builder.add(node_loss.replace_pods_with_hung_process(context, number))
     builder.add(node_loss.replace_workers_of_lost_head(context, builder.draft, number))
+    builder.add(scaling.scale(context, builder.draft, attempt))
     after_s = requeue_after_s(context, builder.draft, attempt)
     builder.add(Findings(requeue_within_s=after_s))
+    # Training goes on, so that what keeps pods from it stops nothing.
+    fewer = context.trains_with_fewer(builder.draft, number)
     blocker = (
         blockers.of_access(context)
         or blockers.of_kuberay(context)
         or ending.crashing(context, builder.draft, attempt)
-        or blockers.of_pods(context, attempt)
+        or (None if fewer else blockers.of_pods(context, attempt))
         or blockers.of_storage(context.live_progress(number))
         or blockers.of_ranks(context.live_progress(number))
         or stuck.silent_driver(context, attempt)
@@ -130,6 +134,8 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(Findings(blocker=blocker))
     if not builder.blocker:
         builder.add(stuck.of_attempt(context, builder.draft, attempt))
+    if fewer and not builder.blocker:
+        builder.add(Findings(blocker=blockers.of_fewer_workers(context, builder.draft, attempt)))
     builder.add(Findings(blocker=capacity.explanation(builder.draft)))
 
 
@@ -138,6 +144,7 @@ def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEn
     # Only written now; the next reconcile acts on it, once it cannot be forgotten any more.
     builder.actions.clear()
     builder.add(ending.record(context, builder.draft, end))
+    builder.add(workers.none_left(builder.draft))
     if end.outcome == "Succeeded":
         number = builder.draft.status.attempts[-1].number
         builder.add(lifetime.succeed(context, builder.draft, number))

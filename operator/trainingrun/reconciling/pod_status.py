@@ -107,6 +107,12 @@ def running(pod: Object) -> bool:
     return phase(pod) == "Running" and not terminating(pod) and not ended(pod)
 
 
+def ready(pod: Object) -> bool:
+    """Whether its condition Ready is True."""
+    found = condition(pod, "Ready")
+    return found is not None and found.get("status") == "True"
+
+
 def deletion_requested_at(pod: Object) -> datetime | None:
     """When its deletion was requested; Kubernetes stores that time plus the grace period."""
     text = pod["metadata"].get("deletionTimestamp")
@@ -223,6 +229,14 @@ def unschedulable(pod: Object) -> bool:
     """Whether the scheduler finds no node for it."""
     found = condition(pod, "PodScheduled")
     return bool(found and found.get("status") == "False" and found.get("reason") == "Unschedulable")
+
+
+def unschedulable_since(pod: Object) -> datetime | None:
+    """Since when no node takes it; None: one does, or the scheduler has not said so."""
+    found = condition(pod, "PodScheduled")
+    if found is None or not unschedulable(pod) or not found.get("lastTransitionTime"):
+        return None
+    return parsed(found["lastTransitionTime"])
 
 
 def scheduled_at(pod: Object) -> datetime | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from trainingrun.api.status import RunStatus
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.cluster.api_client import ClusterError, Rejected
-from trainingrun.cluster.live_cluster import exclusion_patch, placement_patch
+from trainingrun.cluster.live_cluster import exclusion_patch, placement_patch, scale_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.controller.write_limits import ActionRetries
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
@@ -25,6 +25,7 @@ from trainingrun.reconciling.model import (
     NodeState,
     PlaceWorkers,
     RequestSuspend,
+    ScaleWorkers,
     key_of,
 )
 from trainingrun.reconciling.pod_status import controller_uid
@@ -332,6 +333,8 @@ class Operator:
                 self._patch_cluster(ref.uid, lambda cluster: exclusion_patch(cluster, names))
             case PlaceWorkers(ref, template):
                 self._patch_cluster(ref.uid, lambda cluster: placement_patch(cluster, template))
+            case ScaleWorkers(ref, pods, removed):
+                self._patch_cluster(ref.uid, lambda found: scale_patch(found, pods, removed))
             case RequestSuspend(attempt):
                 driver = self.world.driver
                 if driver and driver.attempt == attempt and not self.deaf and driver.asked is None:

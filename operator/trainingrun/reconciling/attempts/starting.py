@@ -37,8 +37,7 @@ def adopt(context: ReconcileContext, draft: Draft) -> Findings:
 
 def remember_cluster(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """Remember which RayCluster is the attempt's: its pods stay the run's own once it is gone."""
-    clusters = [item for item in context.clusters(attempt) if not pod_status.terminating(item)]
-    newest = max(clusters, key=pod_status.creation_text, default=None)
+    newest = context.cluster(attempt)
     if newest is None or pod_status.uid(newest) == draft.bookkeeping.ray_cluster:
         return Findings()
     return Findings(bookkeeping={"ray_cluster": pod_status.uid(newest)})

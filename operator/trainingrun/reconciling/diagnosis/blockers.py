@@ -12,7 +12,7 @@ from ...api.reasons import ConditionReason
 from ...api.status import Attempt
 from .. import pod_status
 from ..context import ReconcileContext
-from ..findings import Blocker
+from ..findings import Blocker, Draft
 from ..losses.signs import NEVER_RAN
 from ..model import Object
 from ..texts import short
@@ -128,6 +128,21 @@ def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
         if blocker:
             return blocker
     return None
+
+
+def of_fewer_workers(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Blocker:
+    """How many workers an elastic run trains with, and what the others wait for."""
+    progress, wanted = context.live_progress(attempt.number), context.wanted_workers(draft)
+    ready = len(context.index(attempt.number).ready_workers) * context.run.spec.workers.per_pod
+    in_the_way = of_pods(context, attempt)
+    if in_the_way is not None:
+        others = in_the_way.message
+    elif ready >= wanted:
+        others = "the others are ready, and training continues with them at a checkpoint"
+    else:
+        others = "the pods of the others start"
+    training = progress.world_size if progress is not None else 0
+    return Blocker(ConditionReason.FEWER_WORKERS, f"{training} of {wanted} workers train; {others}")
 
 
 def _of_refusal(pod: Object) -> Blocker | None:

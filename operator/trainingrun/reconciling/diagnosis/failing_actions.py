@@ -21,7 +21,12 @@ from . import blockers
 TRANSIENT_S = 10.0
 """An action without an answer that is about the object is reported after so long."""
 
-_DOING = {"create": "Creating", "delete": "Deleting", "change": "Changing"}
+_DOING = {
+    "create": "Creating",
+    "delete": "Deleting",
+    "change": "Changing",
+    "scale": "Scaling",
+}
 _BLOCKERS = (ConditionType.WAITING, ConditionType.STALLED)
 _REPORTED = (
     ConditionReason.REJECTED,

@@ -55,7 +55,7 @@ def of_attempt(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Fin
         return terminating
     leaving = [pod for pod in index.unwell if pod_status.terminating(pod)]
     gone = sum(1 for pod in index.unwell if pod_status.terminating(pod) or pod_status.ended(pod))
-    missing = context.wanted_pods(draft) - (len(index.all) - gone)
+    missing = context.asked_pods(draft, attempt.number) - (len(index.all) - gone)
     if missing <= 0 or leaving or _made_lately(context, index.unwell):
         return complete
     since = draft.bookkeeping.incomplete_since or written(context.now)

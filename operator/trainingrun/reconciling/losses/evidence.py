@@ -154,6 +154,9 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
     if reason is LossReason.PREEMPTED and node is None:
         return  # it has done nothing yet, and is made anew, for other nodes
     uid, name = pod_status.uid(pod), pod_status.name(pod)
+    if name in context.removed_pods(attempt) and uid not in losses:
+        losses.explain(uid, name, reason)  # KubeRay deletes it on request, before the training
+        return
     if reason is LossReason.NODE_LOST and node:
         # A pod that is explained was there when its node was lost; the node may be back by now.
         if not losses.explained(uid):
@@ -266,6 +269,6 @@ def _forget(context: ReconcileContext, draft: Draft, losses: Losses, attempt: At
     index = context.index(attempt.number)
     alive = {*index.by_uid, *(f"node:{node}" for node in index.by_node), losses.head or ""}
     # What the attempt has not recovered from may still end it, and is then not counted again.
-    recovered = context.trains(attempt.number) and context.every_pod_runs(draft, attempt.number)
+    recovered = context.trains(attempt.number) and context.enough_pods_run(draft, attempt.number)
     silent_s = context.observed.progress_age_s or 0.0
     losses.forget(alive, silent_s=silent_s, all_recent=not recovered)

@@ -187,8 +187,17 @@ def settle(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
         step=None if is_sweep else step,
         lost_steps=None if is_sweep else again,
         lost_seconds=round(max(seconds, 0.0), 1) if open_losses.step and not is_sweep else None,
-        action=f"{restored[-1].message}, in attempt {attempt}",
+        action=f"{_went_on_with(context, draft, progress)}{restored[-1].message}, in attempt "
+        f"{attempt}",
     )
+
+
+def _went_on_with(context: ReconcileContext, draft: Draft, progress: Progress) -> str:
+    """With how many workers, where that is fewer than all."""
+    wanted = context.wanted_workers(draft)
+    if not context.is_elastic or not 0 < progress.world_size < wanted:
+        return ""
+    return f"went on with {progress.world_size} of {wanted} workers: "
 
 
 def close(draft: Draft, action: str) -> Findings:

@@ -186,7 +186,7 @@ def _not_read_yet(context: ReconcileContext, draft: Draft, attempt: Attempt) -> 
         and draft.status.disruptions == former.disruptions
         and job is not None
         and job_status(job) == "RUNNING"
-        and context.every_pod_runs(draft, attempt.number)
+        and context.enough_pods_run(draft, attempt.number)
     )
 
 
@@ -198,13 +198,16 @@ def _ready(
 ) -> NewCondition:
     """Whether the run is where its spec wants it: it trains, is suspended, or has succeeded."""
     wanted = context.wanted_workers(draft)
+    enough = context.run.spec.minimum_workers if context.is_elastic else wanted
     if progress is not None and progress.sweep is not None:
         # At a sweep's end fewer trials are left than could be trained at once.
         left = sum(not trial.state.final for trial in progress.sweep.trials)
-        wanted = min(wanted, left * context.run.spec.workers.count)
+        enough = wanted = min(wanted, left * context.run.spec.workers.count)
     kind = ConditionType.READY
-    if progress and trains(progress) and progress.world_size >= wanted:
-        message = "; ".join([f"{wanted} workers train", *progress.warnings])
+    if progress and trains(progress) and progress.world_size >= enough:
+        fewer = progress.world_size < wanted
+        training = f"{progress.world_size} of {wanted}" if fewer else f"{wanted}"
+        message = "; ".join([f"{training} workers train", *progress.warnings])
         return NewCondition(kind, "True", ConditionReason.TRAINING, message)
     if run_failure:
         return NewCondition(kind, "False", ConditionReason.FAILED)

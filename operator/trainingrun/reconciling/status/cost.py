@@ -17,6 +17,7 @@ from ..context import ReconcileContext
 from ..findings import Blocker, Draft, Findings
 from ..model import NodeState, RunEvent
 from ..texts import from_unix, seconds_since, written
+from . import workers
 from .goodput import tenths, total
 
 HOUR_S = 3600.0
@@ -147,10 +148,12 @@ def _held(context: ReconcileContext, draft: Draft) -> Held:
             per_hour += price[0]
             saved += price[1] or 0.0
             uncompared = uncompared or price[1] is None
+    minimum = context.run.spec.minimum_worker_pods + 1
+    needed = minimum if context.is_elastic else context.wanted_pods(draft)
     per_pod = context.run.spec.workers.per_pod * devices_per_worker(context.run)
     return Held(
         devices=workers * per_pod,
-        waits=draft.status.running_attempt is not None and pods < context.wanted_pods(draft),
+        waits=draft.status.running_attempt is not None and pods < needed,
         per_hour=round(per_hour, 6),
         saves_per_hour=round(saved, 6),
         unpriced=min(unpriced, default=None),
@@ -197,7 +200,8 @@ def _found(context: ReconcileContext, draft: Draft, meter: Meter) -> Findings:
 def _by_cause(
     run: TrainingRun, bookkeeping: Bookkeeping, meter: Meter
 ) -> tuple[AcceleratorSeconds, Meter]:
-    spent, devices = total(bookkeeping), run.spec.total_workers * devices_per_worker(run)
+    spent, share = total(bookkeeping), workers.share(bookkeeping)  # of the ranks that train
+    devices = run.spec.total_workers * devices_per_worker(run) * share
     training, saving = spent.productive * devices, spent.checkpoint * devices
     again = spent.lost_work * devices
     # Seconds are whole ones in the meter, and tenths of them in the driver's document.

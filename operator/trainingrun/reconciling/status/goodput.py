@@ -20,6 +20,7 @@ from ..bookkeeping import Bookkeeping, TimeSpent
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
 from ..texts import from_unix, parsed, seconds_since
+from . import workers
 
 
 def record_seconds(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
@@ -45,6 +46,8 @@ def record_seconds(context: ReconcileContext, draft: Draft, attempt: int) -> Fin
             checkpoint=progress.seconds.checkpoint,
         ),
     }
+    if context.is_elastic:
+        changes |= workers.of_driver(progress)
     if progress.step_time is None:
         return Findings(bookkeeping=changes)
     after = draft.changed(Findings(bookkeeping=changes))
@@ -68,12 +71,19 @@ def until(draft: Draft, time: datetime) -> Findings:
     if known is None and spent.productive + spent.lost_work > 0:
         known = changes["startup_seconds"] = round(rest, 1)
     startup = rest if known is None else min(known, rest)
-    productive, lost_work, checkpoint, queue, startup, recovery = tenths(
-        spent.productive, spent.lost_work, spent.checkpoint, queue, startup, rest - startup
+    counted = spent.productive * workers.share(draft.bookkeeping)
+    productive, fewer, lost_work, checkpoint, queue, startup, recovery = parts = tenths(
+        counted,
+        spent.productive - counted,
+        spent.lost_work,
+        spent.checkpoint,
+        queue,
+        startup,
+        rest - startup,
     )
     goodput = Goodput(
-        percent=min(int(spent.productive * 100 / elapsed), 100) if elapsed else 0,
-        seconds=round(productive + lost_work + checkpoint + queue + startup + recovery, 1),
+        percent=min(int(counted * 100 / elapsed), 100) if elapsed else 0,
+        seconds=round(sum(parts), 1),
         productive_seconds=productive,
         lost_seconds=LostSeconds(
             queue=queue,
@@ -81,6 +91,7 @@ def until(draft: Draft, time: datetime) -> Findings:
             lost_work=lost_work,
             recovery=recovery,
             checkpoint=checkpoint,
+            fewer_workers=fewer,
         ),
     )
     return Findings(status={"goodput": goodput}, bookkeeping=changes)
@@ -96,10 +107,11 @@ def _queue(context: ReconcileContext, draft: Draft, attempt: int) -> dict[str, A
     if draft.bookkeeping.queue_seconds is not None or draft.status.start_time is None:
         return {}
     found = context.pods(attempt)
-    if len(found) < context.wanted_pods(draft):
-        return {}
     times = [time for pod in found if (time := pod_status.scheduled_at(pod))]
-    if len(times) < len(found):
+    complete = len(times) == len(found) >= context.wanted_pods(draft)
+    # An elastic attempt waits for those alone with which it begins.
+    begun = context.is_elastic and context.progress(attempt) is not None
+    if not times or not (complete or begun):
         return {}
     waited = seconds_since(draft.status.start_time, max(times))
     return {"queue_seconds": max(waited - draft.status.suspended_seconds, 0.0)}
@@ -114,7 +126,7 @@ def _close(bookkeeping: Bookkeeping, progress: Progress) -> dict[str, Any]:
     again = min(max(bookkeeping.last_step - resumed, 0), max(done, 0))
     lost = bookkeeping.driver.productive * again / done if done > 0 else 0.0
     earlier, driver = bookkeeping.earlier, bookkeeping.driver
-    return {
+    return workers.of_earlier_drivers(bookkeeping, lost) | {
         "earlier": TimeSpent(
             productive=round(earlier.productive + driver.productive - lost, 3),
             lost_work=round(earlier.lost_work + driver.lost_work + lost, 3),
