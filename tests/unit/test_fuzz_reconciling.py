@@ -52,6 +52,7 @@ RUNS = st.fixed_dictionaries(
                 "keepFailedPodsSeconds": st.sampled_from([0, 900]),
             }
         ),
+        "minimum": st.sampled_from([None, None, 1, 2]),
         "spot": st.sampled_from([False, False, True]),
         "ttl": st.sampled_from([None, 3600, 0]),
         "groups": st.frozensets(GROUP, max_size=7),
@@ -67,6 +68,7 @@ def a_story(run: dict[str, Any]) -> Story:
         count=run["pods"],
         per_pod=run["per_pod"],
         total_steps=run["total_steps"],
+        minimum=run["minimum"] if (run["minimum"] or 0) < run["pods"] else None,
         spot=run["spot"],
     )
     return Story(world, spec, run["groups"])

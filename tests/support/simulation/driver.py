@@ -14,6 +14,8 @@ JOINING_S = 5.0
 """From the last worker's start until the first step."""
 
 STEPS_PER_S = 1.0
+RESIZE_S = 60.0
+"""The default of `workers.resizeSeconds`."""
 CHECKPOINT_STEPS = 20
 
 
@@ -41,6 +43,12 @@ class Driver:
     """Worker pods."""
     per_pod: int
     """Workers in each of them."""
+    minimum: int | None = None
+    """Worker pods with which it goes on; None: with all."""
+    sizes: dict[int, float] = field(default_factory=dict)
+    """Seconds of training with so many worker pods."""
+    grouped_at: float = 0.0
+    """When its worker group began."""
     fencing_token: int = 0
     state: RunState = RunState.STARTING
     step: float = 0.0
@@ -96,13 +104,19 @@ class Driver:
         lost = [pod for pod in self.group if pod not in joined]
         terminating = [pod for pod in self.group if pod in joined and pod.terminating]
         if not lost and not terminating:
+            before = self.step
             self.step = min(self.step + passed * STEPS_PER_S, self.total)
+            size = len(self.group)
+            self.sizes[size] = self.sizes.get(size, 0.0) + (self.step - before) / STEPS_PER_S
             self.step_time = now
             if self.storage_since is None and self.step - self.bucket.step >= CHECKPOINT_STEPS:
                 self._commit(now)
             if self.step >= self.total and self.storage_since is None:
                 self._commit(now)
                 self.state, self.exit_code = RunState.SUCCEEDED, 0
+            elif self._can_grow(now, joined):
+                self._commit(now)
+                self.state, self.ready_at = RunState.RECOVERING, None
             return
         if terminating and not lost and self.storage_since is None:
             self._commit(now)
@@ -114,19 +128,27 @@ class Driver:
 
     def _gather(self, now: float, joined: list[Pod]) -> None:
         ready = [pod for pod in joined if not pod.terminating]
-        if len(ready) < self.count:
+        if len(ready) < (self.minimum or self.count):
             self.ready_at = None
             return
         if self.ready_at is None:
             self.ready_at = now + JOINING_S
         if now < self.ready_at or self.storage_since is not None:
             return
-        self.group = ready[: self.count]
+        self.group, self.grouped_at = ready[: self.count], now
         self.state = RunState.TRAINING
         self.step = float(self.bucket.step)
         if self.resumed is None:
             self.resumed = self.bucket.step
         self.record(now, RecordKind.RESTORED, None)
+
+    def _can_grow(self, now: float, joined: list[Pod]) -> bool:
+        ready = sum(not pod.terminating for pod in joined)
+        return (
+            len(self.group) < min(ready, self.count)
+            and now - self.grouped_at >= RESIZE_S
+            and self.storage_since is None
+        )
 
     def _commit(self, now: float) -> None:
         self.bucket.step = max(self.bucket.step, math.floor(self.step))
@@ -178,6 +200,10 @@ class Driver:
                 "checkpoint": checkpoint if committed else None,
                 "records": self.records[-100:],
                 "seconds": {"productive": float(step)},
+                "sizes": [
+                    {"workers": pods * self.per_pod, "seconds": seconds}
+                    for pods, seconds in self.sizes.items()
+                ],
                 "lost_nodes": sorted(
                     {
                         pod.node.name

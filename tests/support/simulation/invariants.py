@@ -40,8 +40,9 @@ class Before:
     trained_well: bool
     running: int | None
     """Number of the attempt that the status calls running."""
-    ending: frozenset[str]
-    """Names of the pods whose deletion was asked for; a healthy training uses none of them."""
+    unused: frozenset[str]
+    """Names of the pods that a healthy training does not use: their deletion was asked for, or it
+    goes on without them."""
 
     @classmethod
     def of(cls, story: Story) -> Before:
@@ -49,8 +50,12 @@ class Before:
         attempts = story.status.get("attempts") or [{}]
         last = attempts[-1]
         running = last.get("number") if last.get("outcome") == "Running" else None
-        ending = frozenset(pod.name for pod in story.world.pods if pod.terminating)
-        return cls(story.status, story.world.trains_well(), running, ending)
+        driver = story.world.driver
+        group = [driver.head, *driver.group] if driver else []
+        unused = frozenset(
+            pod.name for pod in story.world.pods if pod.terminating or (group and pod not in group)
+        )
+        return cls(story.status, story.world.trains_well(), running, unused)
 
 
 def hold(story: Story, before: Before, made: Plan) -> None:
@@ -79,6 +84,21 @@ def at_rest(story: Story) -> None:
         if number < running and "deletionTimestamp" not in job["metadata"]
     ]
     assert not left, f"attempt {running} runs beside RayJobs {left}"
+    _all_workers_are_asked_for(story)
+
+
+def _all_workers_are_asked_for(story: Story) -> None:
+    """Once its driver is submitted, no attempt stays smaller than its spec, whatever began it."""
+    world, operator = story.world, story.operator
+    if operator.stale or operator.late or operator.refuses or operator.spec.get("suspend"):
+        return
+    for cluster in world.clusters:
+        job = world.jobs.get(cluster.number)
+        if job is None or "deletionTimestamp" in job["metadata"] or job["spec"].get("suspend"):
+            continue
+        if (job["status"]["jobDeploymentStatus"], cluster.number) == ("Running", world.number()):
+            (group,) = cluster.object["spec"]["workerGroupSpecs"]
+            assert group["replicas"] == world.count, f"{group['replicas']} of {world.count} pods"
 
 
 def _one_attempt(after: dict[str, Any]) -> None:
@@ -108,7 +128,7 @@ def _healthy_goes_on(story: Story, before: Before, made: Plan) -> None:
         if isinstance(action, Delete)
         and action.ref.kind != "TrainingRun"
         and not (action.ref.kind == "RayJob" and _number(action.ref.name) < before.running)
-        and not (action.ref.kind == "Pod" and action.ref.name in before.ending)
+        and not (action.ref.kind == "Pod" and action.ref.name in before.unused)
     ]
     assert not deleted, f"deletes {deleted} of a healthy attempt"
     ended = next(

@@ -72,7 +72,15 @@ def _replace_pods(world: World, cluster: Cluster) -> None:
         return
     workers = [pod for pod in own if not pod.is_head]
     (group,) = cluster.object["spec"]["workerGroupSpecs"]
-    for _ in range(group["replicas"] - len(workers)):
+    named = (group.get("scaleStrategy") or {}).get("workersToDelete") or ()
+    for pod in workers:
+        if pod.name in named:
+            pod.leave(world.now)
+    counted = [pod for pod in workers if pod.name not in named]
+    for pod in counted[group["replicas"] :]:
+        pod.lost = True  # not by the operator's will: it names those that are too many
+        pod.leave(world.now)
+    for _ in range(group["replicas"] - len(counted)):
         _create(world, cluster, "worker")
 
 
@@ -115,8 +123,9 @@ def _submit(world: World, job: dict[str, Any], cluster: Cluster) -> None:
         return
     workers = [pod for pod in world.pods if pod.cluster == cluster.uid and not pod.is_head]
     ready = sum(pod.alive and not pod.terminating for pod in workers)
-    if status["jobStatus"] != "RUNNING" and ready < world.count:
-        return  # the first submission waits for every worker
+    (group,) = cluster.object["spec"]["workerGroupSpecs"]
+    if status["jobStatus"] != "RUNNING" and not ready == len(workers) == group["replicas"]:
+        return  # the first submission waits for every worker that is asked for
     world.driver = Driver(
         cluster.number,
         head,
@@ -125,6 +134,7 @@ def _submit(world: World, job: dict[str, Any], cluster: Cluster) -> None:
         world.total_steps,
         world.count,
         world.per_pod,
+        world.minimum,
     )
     world.driver.anonymous = world.anonymous_records
     if world.storage_since is not None:

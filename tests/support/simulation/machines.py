@@ -195,15 +195,21 @@ class Pod:
             {"name": self.container, "state": {"waiting": waiting}, "ready": False}
         ]
 
-    def refuse(self, message: str) -> None:
+    def refuse(self, message: str, now: float) -> None:
         """No node takes it."""
+        status = self.object["status"]
+        since = next(
+            (c["lastTransitionTime"] for c in status["conditions"] if c["type"] == "PodScheduled"),
+            at(now),
+        )
         _condition(
-            self.object["status"],
+            status,
             {
                 "type": "PodScheduled",
                 "status": "False",
                 "reason": "Unschedulable",
                 "message": message,
+                "lastTransitionTime": since,
             },
         )
 

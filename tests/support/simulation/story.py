@@ -62,6 +62,8 @@ class Story:
     def __post_init__(self) -> None:
         world = self.world
         workers: dict[str, Any] = {"count": world.count * world.per_pod, "perPod": world.per_pod}
+        if world.minimum is not None:
+            workers["minimum"] = world.minimum * world.per_pod
         if world.spot:
             fallback = {"afterPreemptions": 1, "afterPendingSeconds": 30, "returnAfterSeconds": 300}
             workers["capacity"] = {"type": "Spot", "fallback": fallback}

@@ -61,6 +61,8 @@ class World:
     per_pod: int = 1
     """Workers in each of them."""
     total_steps: int = 400
+    minimum: int | None = None
+    """Worker pods with which training goes on; None: with all."""
     spot: bool = False
     """The workers' nodes are spot nodes, and there are as many on-demand ones."""
     now: float = 0.0
@@ -327,7 +329,9 @@ class World:
             if free:
                 pod.assign(free[0], self.now)
             else:
-                pod.refuse("0/4 nodes are available: 4 node(s) didn't match node affinity.")
+                pod.refuse(
+                    "0/4 nodes are available: 4 node(s) didn't match node affinity.", self.now
+                )
 
     def _driver(self, passed: float) -> None:
         driver = self.driver
