@@ -38,6 +38,8 @@ PROGRESS_PORT = 8484
 """Port of the head pod: GET /progress and POST /suspend (bearer token), GET /metrics, /healthz."""
 STACKS_REQUEST_FILE = "stacks-wanted"
 """Asks the driver for the stacks of all ranks; it deletes the file once they are in the bucket."""
+RANK_PODS_FILE = "rank-pods.json"
+"""On the head: the name of the pod of each rank, by its number; the status has 16 of them."""
 STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's own container
 """Files by which the processes of one pod communicate: the `…_FILE` below."""
 STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"

@@ -23,6 +23,9 @@ TOKEN = "the-token-of-ray"
 KUBECTL = """#!/bin/sh
 printf '%s\\n' "$@" > "$SAID"
 [ "$1" = --namespace=team-a ] || exit 9
+case "$*" in
+*"/rank-pods.json") echo "$RANK_PODS"; exit 0;;
+esac
 case "$2" in
 port-forward) echo "Forwarding from 127.0.0.1:$UPSTREAM -> 8265"; exec sleep 600;;
 esac
@@ -80,6 +83,20 @@ def test_a_command_runs_in_the_pod_of_the_rank(server: Server, tmp_path: Path) -
     assert (tmp_path / "said").read_text().splitlines() == [
         "--namespace=team-a", "exec", "-i", "digits-1-w-0", "--container=ray-worker", "--",
         "ls", "-la",
+    ]  # fmt: skip
+
+
+def test_of_many_ranks_the_head_knows_the_pods_that_the_status_has_not(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK_PODS", '{"0": "digits-1-w-0", "3": "digits-1-w-1"}')
+    head = a_pod("digits-1-head")
+    head["metadata"]["labels"] = {"ray.io/node-type": "head"}
+    answer(server, head, a_pod("digits-1-w-1"), ranks=[{"rank": 0, "pod": "digits-1-w-0"}])
+    command = as_a_process("shell", "digits", "--rank", "3", "--", "id")
+    command.communicate(timeout=60)
+    assert (tmp_path / "said").read_text().splitlines() == [
+        "--namespace=team-a", "exec", "-i", "digits-1-w-1", "--container=ray-worker", "--", "id",
     ]  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Where workers, Ray's controller and the driver meet."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,12 @@ import pytest
 
 from support.builders import a_pod, pods, unix
 from support.reconciled import a_polled_run, reconcile, then
-from trainingrun_protocol.contract import ContractCheckpoints, ContractStorage, RunContract
+from trainingrun_protocol.contract import (
+    RANK_PODS_FILE,
+    ContractCheckpoints,
+    ContractStorage,
+    RunContract,
+)
 from trainingrun_protocol.progress import ProgressResult, RecordKind, RunState
 from trainingrun_runtime.coordinator.checkpoints import Command, LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordinator.coordinator import Coordinator
@@ -281,6 +287,19 @@ def a_group_in_living_pods(coordinator: Coordinator, oom_kills: int | None) -> N
         pod = f"worker-{rank + 1}"
         coordinator.joined(rank, f"ray node of {pod}", f"spot-{rank}", pod, None, oom_kills)
     coordinator.group_started(2, 0, [])
+
+
+def test_the_head_has_the_pod_of_each_rank(coordinator: Coordinator, tmp_path: Path):
+    a_group_in_living_pods(coordinator, None)
+    coordinator._write_pods()
+    file = tmp_path / RANK_PODS_FILE
+    assert json.loads(file.read_text()) == {"0": "worker-1", "1": "worker-2"}
+    coordinator.joined(1, "another node", "spot-2", "worker-3")
+    coordinator._write_pods()
+    assert json.loads(file.read_text()) == {"0": "worker-1", "1": "worker-3"}
+    coordinator.group_started(1, 0, [])
+    coordinator._write_pods()
+    assert json.loads(file.read_text()) == {"0": "worker-1"}
 
 
 MEMORY_SAYS = (

@@ -1,6 +1,7 @@
 """What reaches into the pods of a run: a shell, and Ray's dashboard. Both call kubectl."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainingrun_protocol.contract import (
+    RANK_PODS_FILE,
     STACKS_REQUEST_FILE,
     STATE_DIRECTORY,
     STATE_DIRECTORY_ENV,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _DASHBOARD_PORT = 8265
 _SHELL = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh"]
 
+_RANK_PODS = f"cat ${{{STATE_DIRECTORY_ENV}:-{STATE_DIRECTORY}}}/{RANK_PODS_FILE}"
 _REQUEST_STACKS = f"""
 wanted=${{{STATE_DIRECTORY_ENV}:-{STATE_DIRECTORY}}}/{STACKS_REQUEST_FILE}
 touch "$wanted" || exit 1
@@ -147,7 +150,7 @@ def shell(
         if rank is None:
             pod, container = str(kube.head(run)["metadata"]["name"]), names.HEAD_CONTAINER
         else:
-            pod, container = _pod_of(kube, run, rank), names.WORKER_CONTAINER
+            pod, container = _pod_of(kube, run, rank, context), names.WORKER_CONTAINER
         kubectl = _kubectl(kube, context)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     words = ["exec", "-it" if terminal else "-i", pod, f"--container={container}", "--"]
@@ -162,8 +165,17 @@ def request_stacks(kube: "Kube", run: dict[str, Any], context: str | None) -> No
         CliError: It does not, or may not be asked.
     """
     pod = str(kube.head(run)["metadata"]["name"])
-    words = ["exec", pod, f"--container={names.HEAD_CONTAINER}", "--", "sh", "-c", _REQUEST_STACKS]
-    done = subprocess.run(
+    done = _on_head(kube, pod, _REQUEST_STACKS, context)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise CliError(f"the driver in pod {pod} cannot be asked: {plain(lines[0])}")
+
+
+def _on_head(
+    kube: "Kube", pod: str, script: str, context: str | None
+) -> "subprocess.CompletedProcess[str]":
+    words = ["exec", pod, f"--container={names.HEAD_CONTAINER}", "--", "sh", "-c", script]
+    return subprocess.run(
         [*_kubectl(kube, context), *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -171,12 +183,19 @@ def request_stacks(kube: "Kube", run: dict[str, Any], context: str | None) -> No
         errors="replace",
         check=False,
     )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise CliError(f"the driver in pod {pod} cannot be asked: {plain(lines[0])}")
 
 
-def _pod_of(kube: "Kube", run: dict[str, Any], rank: int) -> str:
+def _pods_on_head(kube: "Kube", run: dict[str, Any], context: str | None) -> dict[int, str]:
+    """The pod of each rank as the head has it; empty: it has none, or does not answer."""
+    try:
+        pod = str(kube.head(run)["metadata"]["name"])
+        found = json.loads(_on_head(kube, pod, _RANK_PODS, context).stdout)
+        return {int(rank): str(name) for rank, name in found.items()}
+    except (CliError, ValueError, AttributeError):
+        return {}
+
+
+def _pod_of(kube: "Kube", run: dict[str, Any], rank: int, context: str | None) -> str:
     """Name of the pod in which the rank runs now.
 
     Raises:
@@ -184,12 +203,14 @@ def _pod_of(kube: "Kube", run: dict[str, Any], rank: int) -> str:
     """
     name, status = run["metadata"]["name"], run.get("status") or {}
     rows = (status.get("progress") or {}).get("ranks") or []
-    if not rows:
-        raise CliError(views.why_no_ranks(run))
     workers = run["spec"].get("workers", {}).get("count", 1)
     if rank >= workers:
         raise CliError(f"{name} has no rank {rank}: it has {counted(workers, 'rank')}, from 0")
     pods = {row["rank"]: row.get("pod") for row in rows}
+    if rank not in pods:  # the status has a few of many
+        pods |= _pods_on_head(kube, run, context)
+    if not rows and rank not in pods:
+        raise CliError(views.why_no_ranks(run))
     if rank not in pods:
         known = str(views.ranks_left_out(rows, run["spec"])).rstrip(".")
         raise CliError(f"the status does not have the pod of rank {rank}: {known}")

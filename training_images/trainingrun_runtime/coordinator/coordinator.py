@@ -4,6 +4,7 @@ Ray runs the calls in several threads. Each part has its own state and lock, and
 while it holds it; what concerns several parts is here.
 """
 
+import json
 import logging
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 
-from trainingrun_protocol.contract import ContractTrial, RunContract
+from trainingrun_protocol.contract import RANK_PODS_FILE, ContractTrial, RunContract
 from trainingrun_protocol.progress import (
     Failure,
     Hang,
@@ -115,6 +116,9 @@ class Coordinator:
         self._last_report = b""
         self._report_uri: str | None = None
         self._path, self._writing = document, threading.Lock()
+        # The trials of a sweep share the folder.
+        self._pods = None if contract.trial else document.with_name(RANK_PODS_FILE)
+        self._pods_written: dict[int, str] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
 
@@ -323,6 +327,15 @@ class Coordinator:
         with self._writing:
             progress_document.write(self._path, self.document())
 
+    def _write_pods(self) -> None:
+        """Write in which pod each rank is, for who wants to look into it."""
+        found = self._ranks.pods()
+        if self._pods is not None and found != self._pods_written:
+            part = self._pods.with_suffix(".part")
+            part.write_text(json.dumps(found))
+            part.replace(self._pods)
+            self._pods_written = found
+
     def close(self) -> None:
         """Write the document no more by itself."""
         self._closed.set()
@@ -335,6 +348,7 @@ class Coordinator:
                 if self._store.fields():
                     self._hangs.sign()  # what waits for the store goes on once it answers
                 if count % _LOOK_EVERY == 0 and self._ranks.have_joined:
+                    self._write_pods()
                     self._ranks.died(nodes.dead_nodes())
                 self.write()
             except Exception:  # a failed call of Ray must not end the updates of the document

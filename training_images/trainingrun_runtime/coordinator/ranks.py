@@ -152,6 +152,13 @@ class Ranks:
         with self._lock:
             return next((self._places[rank] for rank in ranks if rank in self._places), None)
 
+    def pods(self) -> dict[int, str]:
+        """The pod of each rank of the worker group that is known."""
+        with self._lock:
+            size = self._group.world_size
+            ranks = sorted(rank for rank in self._places if rank < size)
+            return {rank: self._places[rank].pod for rank in ranks if self._places[rank].pod}
+
     def members(self) -> dict[int, Member]:
         """The driver: the ranks of the worker group, as far as they have joined."""
         with self._lock:
