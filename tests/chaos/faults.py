@@ -784,10 +784,18 @@ done
 
 
 def signal(kubectl: Kubectl, pod: str, container: str, pattern: str, name: str) -> None:
-    """Send a signal to the processes of a container whose command line fits the shell pattern."""
+    """Send a signal to the processes of a container whose command line fits the shell pattern.
+
+    Raises:
+        CommandError: none does.
+    """
+    kubectl.execute(pod, container, ["bash", "-c", signal_script(pattern, name)])
+
+
+def signal_script(pattern: str, name: str) -> str:
+    """The script for bash; it fails if no process fits."""
     quoted = "*".join(f"'{part}'" if part else "" for part in pattern.split("*"))
-    script = SIGNAL.replace("PATTERN", quoted).replace("NAME", name)
-    kubectl.execute(pod, container, ["bash", "-c", script])
+    return SIGNAL.replace("PATTERN", quoted).replace("NAME", name)
 
 
 @contextmanager
@@ -889,11 +897,10 @@ FAULTS = (
     Fault("RayJob deleted", ray_job_deleted, ATTEMPT_S, phases=(TRAINING, RECOVERING)),
     Fault("token's Secret deleted", token_deleted, UNNOTICED_S),
     Fault("NetworkPolicy deleted", network_policy_deleted, UNNOTICED_S),
-    Fault("spec edited", spec_edited, UNNOTICED_S, phases=(TRAINING, RECOVERING)),
+    Fault("spec edited", spec_edited, UNNOTICED_S, phases=EVERY),
     Fault("suspended for a moment", suspended_for_a_moment, ATTEMPT_S, lasts_s=2,
           phases=(STARTING, TRAINING, RECOVERING)),
-    Fault("run deleted", run_deleted, 90.0, ends_run=True,
-          phases=(STARTING, TRAINING, RECOVERING, SUSPENDING)),
+    Fault("run deleted", run_deleted, 90.0, ends_run=True, phases=EVERY),
     Fault("spot node killed", spot_node_killed, NODE_S, lasts_s=45, needs_spot=True,
           phases=(TRAINING, ENDING)),
     Fault("spot node off and on", spot_node_killed, NODE_S, lasts_s=3, needs_spot=True),

@@ -97,45 +97,71 @@ def drawn_groups(
     Args:
         scenarios: What there is.
         seed: Decides the order and the times.
-        minutes: As many groups as are estimated to take so long, at least one; None: all.
+        minutes: As many as are estimated to take so long, at least one; None: all.
     """
     draw = random.Random(seed)
     shuffled = sorted(scenarios, key=lambda scenario: scenario.name)
     draw.shuffle(shuffled)
-    by_place: dict[str, list[Scenario]] = {"first": [], "between": [], "last": []}
+    places: dict[_Place, list[Scenario]] = {place: [] for place in _Place}
     for scenario in shuffled:
-        by_place[_place(scenario)].append(scenario)
+        places[_place(scenario)].append(scenario)
     groups: list[Group] = []
     spent_s = 0.0
-    while any(by_place.values()):
-        group = _group(by_place, draw)
-        spent_s += RUN_S + sum(one.scenario.takes_s for one in group)
-        if minutes is not None and groups and spent_s > 60 * minutes:
+    while any(places.values()):
+        group = _group(places, draw)
+        if minutes is not None:
+            group = _fitting(group, 60 * minutes - spent_s) or (() if groups else group[:1])
+        if not group:
             break
+        spent_s += takes_s(group)
         groups.append(group)
     return groups
 
 
-def _place(scenario: Scenario) -> str:
-    """Where in a run's life it can be."""
-    if scenario.ends_run and scenario.phase is Phase.STARTING:
-        return "last"
-    if scenario.phase is Phase.STARTING:
-        return "first"
-    return "last" if scenario.ends_run or scenario.phase is Phase.ENDING else "between"
+def takes_s(group: Group) -> float:
+    """Estimated seconds of a run and its scenarios."""
+    return RUN_S + sum(drawn.scenario.takes_s for drawn in group)
 
 
-def _group(by_place: dict[str, list[Scenario]], draw: random.Random) -> Group:
-    last = by_place["last"].pop() if by_place["last"] else None
-    alone = last is not None and last.phase is Phase.STARTING
+def _fitting(group: Group, seconds: float) -> Group:
+    """As many of its scenarios as take so long."""
+    return max(
+        (group[:n] for n in range(len(group) + 1) if takes_s(group[:n]) <= seconds),
+        key=len,
+        default=(),
+    )
+
+
+class _Place(StrEnum):
+    """Where in a run's life a scenario can be."""
+
+    ALONE = "alone"
+    """The run does not end by itself, so that nothing can be told of what came before."""
+    FIRST = "first"
+    BETWEEN = "between"
+    LAST = "last"
+
+
+def _place(scenario: Scenario) -> _Place:
+    if scenario.ends_run:
+        return _Place.ALONE
+    by_phase = {Phase.STARTING: _Place.FIRST, Phase.ENDING: _Place.LAST}
+    return by_phase.get(scenario.phase, _Place.BETWEEN)
+
+
+def _group(places: dict[_Place, list[Scenario]], draw: random.Random) -> Group:
+    """The next scenarios of one run. One that is alone comes after every few others."""
+    others = sum(len(left) for place, left in places.items() if place is not _Place.ALONE)
+    alone = places[_Place.ALONE]
     found: list[Scenario] = []
-    if not alone:
-        if by_place["first"]:
-            found.append(by_place["first"].pop())
-        while by_place["between"] and len(found) < PER_RUN - (last is not None):
-            found.append(by_place["between"].pop())
-    if last is not None:
-        found.append(last)
+    if alone and (not others or draw.random() < len(alone) / (len(alone) + others / PER_RUN)):
+        found.append(alone.pop())
+    else:
+        first, between, last = (places[one] for one in (_Place.FIRST, _Place.BETWEEN, _Place.LAST))
+        found += [first.pop()] if first else []
+        while between and len(found) < PER_RUN - bool(last):
+            found.append(between.pop())
+        found += [last.pop()] if last else []
     return tuple(Drawn(one, draw.uniform(0.0, LONGEST_DELAY_S[one.phase])) for one in found)
 
 

@@ -91,10 +91,10 @@ class Disturber:
         outcome = Outcome(scenario)
         self._say(f"chaos: {scenario.name}, {drawn.delay_s:.1f} s after the phase began")
         begins_run = scenario.phase is Phase.STARTING
-        if begins_run or (fault.needs_spot and not self._is_on_spot_node()):
-            self._end()
         self.outcomes.append(outcome)
         try:
+            if begins_run or (fault.needs_spot and not self._is_on_spot_node()):
+                self._end()
             if not begins_run:
                 self._train()
             self._of_this_run.append(outcome)
@@ -131,9 +131,7 @@ class Disturber:
         long = self._new_run()
         long.apply(spec())
         time.sleep(delay_s)
-        self._happen(fault, long.run)
-        if scenario.ends_run:
-            self._gone(long.run)
+        if self._is_ended_by(fault, long.run):
             return
         long.run.wait_for_step(1, timeout=scenario.budget_s)
         outcome.seconds = long.run.steps()[0].time - long.run.applied
@@ -144,7 +142,8 @@ class Disturber:
         long = self._present()
         time.sleep(delay_s)
         since = time.time()
-        self._happen(fault, long.run)
+        if self._is_ended_by(fault, long.run):
+            return
         self._goes_on(long, scenario, since, outcome)
 
     def _recovering(
@@ -154,7 +153,8 @@ class Disturber:
         since = time.time()
         long.run.kubectl.delete("pod", long.run.trainer())
         time.sleep(delay_s)
-        self._happen(fault, long.run)
+        if self._is_ended_by(fault, long.run):
+            return
         self._goes_on(long, scenario, since, outcome)
 
     def _suspending(
@@ -163,9 +163,7 @@ class Disturber:
         long = self._present()
         long.run.patch(suspend=True)
         time.sleep(delay_s)
-        self._happen(fault, long.run)
-        if scenario.ends_run:
-            self._gone(long.run)
+        if self._is_ended_by(fault, long.run):
             return
         self._is_suspended(long.run, scenario.budget_s)
         since = time.time()
@@ -179,7 +177,8 @@ class Disturber:
         since = time.time()
         long.run.patch(suspend=False)
         time.sleep(delay_s)
-        self._happen(fault, long.run)
+        if self._is_ended_by(fault, long.run):
+            return
         self._resumes(long, scenario, since, outcome)
 
     def _ending(self, fault: Fault, scenario: Scenario, delay_s: float, outcome: Outcome) -> None:
@@ -189,23 +188,24 @@ class Disturber:
         long.run.journals.set_pace(SECONDS_PER_STEP)
         time.sleep(delay_s)
         since = time.time()
-        self._happen(fault, long.run)
+        if self._is_ended_by(fault, long.run):
+            return
         long.run.succeed(timeout=scenario.budget_s + LAST_STEPS * SECONDS_PER_STEP)
         self._measure(long.run, since, outcome)
 
-    def _happen(self, fault: Fault, run: Run) -> None:
-        """The fault comes, lasts as long as it does, and is undone."""
+    def _is_ended_by(self, fault: Fault, run: Run) -> bool:
+        """The fault comes, lasts as long as it does, and is undone; whether it ended the run."""
         began = Outage()
         with fault.act(run):
             began.last(fault.lasts_s)
+        if fault.ends_run:
+            self._is_gone(run)
+        return fault.ends_run
 
     # What follows
 
     def _goes_on(self, long: LongRun, scenario: Scenario, since: float, outcome: Outcome) -> None:
         """It trains again, with all its pods, and still after that."""
-        if scenario.ends_run:
-            self._gone(long.run)
-            return
         long.train_on(5, timeout=scenario.budget_s + 30)
         self._is_whole(long.run, scenario.budget_s)
         long.train_on(3, timeout=scenario.budget_s)
@@ -241,7 +241,7 @@ class Disturber:
         run.wait_for_condition("Suspended", timeout)
         run.wait_until_freed()
 
-    def _gone(self, run: Run) -> None:
+    def _is_gone(self, run: Run) -> None:
         """Nothing of the run is left; the next scenario has a run of its own."""
         wait_for(
             f"{run.name} is gone",

@@ -4,12 +4,13 @@ import json
 import re
 import subprocess
 import time
+import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from chaos.faults import FAULTS, Fault, scenarios
+from chaos.faults import FAULTS, Fault, scenarios, signal_script
 from chaos.plan import (
     LONGEST_DELAY_S,
     PER_RUN,
@@ -20,10 +21,11 @@ from chaos.plan import (
     cells,
     drawn_groups,
     table,
+    takes_s,
 )
 from chaos.runner import Disturber
 from e2e.cluster import TestCluster
-from e2e.kube import Kubectl
+from e2e.kube import CommandError, Kubectl
 from e2e.long_run import LongRun
 from e2e.report import Step
 from e2e.runs import TOTAL_STEPS, Run
@@ -53,18 +55,21 @@ def test_a_seed_decides_everything_and_each_scenario_is_drawn_once(seed):
             assert 0 <= drawn.delay_s <= LONGEST_DELAY_S[drawn.scenario.phase]
             first, last = place == 0, place == len(group) - 1
             assert first or drawn.scenario.phase is not Phase.STARTING
-            assert last or not drawn.scenario.ends_run
+            assert len(group) == 1 or not drawn.scenario.ends_run
             assert last or drawn.scenario.phase is not Phase.ENDING
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_minutes_keep_the_beginning_of_what_is_drawn(seed):
     groups = drawn_groups(ALL, seed)
-    ten, sixty = (drawn_groups(ALL, seed, minutes) for minutes in (10, 60))
-    assert 1 <= len(ten) < len(sixty) < len(groups)
-    assert groups[: len(sixty)] == sixty
-    assert len(drawn_groups(ALL, seed, 0)) == 1
-    assert drawn_groups([], seed) == []
+    for minutes in (10, 60):
+        kept = drawn_groups(ALL, seed, minutes)
+        assert kept[:-1] == groups[: len(kept) - 1]
+        assert kept[-1] == groups[len(kept) - 1][: len(kept[-1])]
+        takes = sum(map(takes_s, kept)) / 60
+        assert minutes - 5 < takes <= minutes
+    assert [len(group) for group in drawn_groups(ALL, seed, 0)] == [1]
+    assert drawn_groups([], seed) == drawn_groups([], seed, 10) == []
 
 
 # The table
@@ -93,13 +98,18 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.commands: list[str] = []
+        self.breaks_at: int | None = None
+        """Number of the command that has no answer."""
         self._down: set[str] = set()
         self._service = "s3"
 
     def run(self, command, **options) -> subprocess.CompletedProcess:
         words = [word for word in command if not word.startswith(("--kubeconfig", "--namespace"))]
         self.commands.append(" ".join([*words, options["input"] or ""]).strip())
-        return subprocess.CompletedProcess(command, 0, self._answer(words), "")
+        answer = self._answer(words)
+        if len(self.commands) - 1 == self.breaks_at:
+            return subprocess.CompletedProcess(command, 1, "", "no answer")
+        return subprocess.CompletedProcess(command, 0, answer, "")
 
     def _answer(self, words) -> str:
         match words:
@@ -235,21 +245,68 @@ def test_a_fault_is_undone_whatever_happens_meanwhile(fault: Fault, run: Run, mo
     with suppress(ZeroDivisionError), fault.act(run):
         before = len(fake.commands)
         raise ZeroDivisionError
-    done, later = fake.commands[:before], "\n".join(fake.commands[before:])
-    changes = [
-        (found[0], found.group(1) if found.re.groups else "", back)
+    done = fake.commands[:before]
+    once = [one for one in done for pattern in OVER_AT_ONCE if re.search(pattern, one)]
+    assert changes(done) or once, "it has changed nothing"
+    if fault.name not in STAYS_STOPPED:
+        is_undone(done, fake.commands[before:])
+
+
+@pytest.mark.parametrize(
+    "fault", [fault for fault in FAULTS if fault.lasts_s], ids=lambda fault: fault.name
+)
+def test_a_fault_of_which_a_part_does_not_work_is_undone(fault: Fault, run: Run, monkeypatch):
+    """The last of the commands that change something has worked, and has not answered."""
+    whole, broken = FakeCluster(), FakeCluster()
+    monkeypatch.setattr("e2e.kube.subprocess.run", whole.run)
+    with suppress(ZeroDivisionError), fault.act(run):
+        before = len(whole.commands)
+        raise ZeroDivisionError
+    numbers = [number for number, one in enumerate(whole.commands[:before]) if changes([one])]
+    broken.breaks_at = numbers[-1]
+    monkeypatch.setattr("e2e.kube.subprocess.run", broken.run)
+    with pytest.raises(CommandError, match="no answer"), fault.act(run):
+        pytest.fail("it goes on although a command has failed")
+    is_undone(broken.commands[: numbers[-1] + 1], broken.commands[numbers[-1] + 1 :])
+
+
+def changes(commands: list[str]) -> list[tuple[str, str]]:
+    """What was done that has to be undone, and the pattern of the command that does."""
+    return [
+        (found[0], back.replace("\\1", re.escape(found[1].strip()) if found.re.groups else ""))
         for pattern, back in UNDONE
-        for command in done
+        for command in commands
         for found in re.finditer(pattern, command)
     ]
-    once = [one for one in done for pattern in OVER_AT_ONCE if re.search(pattern, one)]
-    assert changes or once, "it has changed nothing"
-    if fault.name in STAYS_STOPPED:
-        return
-    for change, what, back in changes:
-        assert re.search(back.replace("\\1", re.escape(what.strip())), later), (
-            f"{change}: not undone"
-        )
+
+
+def is_undone(done: list[str], later: list[str]) -> None:
+    for change, back in changes(done):
+        assert any(re.search(back, one) for one in later), f"{change}: not undone"
+
+
+def test_a_signal_reaches_the_processes_that_fit_and_no_others():
+    """On this machine, by names that no other process has."""
+    mark = f"chaos-{uuid.uuid4()}"
+    names = (f"python -m {mark}", f"{mark} --option=1", f"other-{mark}x")
+    processes = [subprocess.Popen(["bash", "-c", 'exec -a "$0" sleep 600', name]) for name in names]
+    try:
+        for process, name in zip(processes, names, strict=True):
+            while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(name.encode()):
+                assert process.poll() is None
+        kill = ["bash", "-c", signal_script(f"*python* -m {mark}*", "KILL")]
+        assert subprocess.run(kill, check=False).returncode == 0
+        assert processes[0].wait(timeout=30) == -9
+        assert [process.poll() for process in processes[1:]] == [None, None]
+        kill[-1] = signal_script(f"{mark} *", "KILL")
+        assert subprocess.run(kill, check=False).returncode == 0
+        assert processes[1].wait(timeout=30) == -9
+        assert processes[2].poll() is None
+        assert subprocess.run(kill, check=False).returncode != 0, "none is left that fits"
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 # Going on after a failure
@@ -297,12 +354,13 @@ class FakePace:
 class OfFakes(Disturber):
     """Its runs are fakes."""
 
-    def __init__(self, acts: dict, weights=()) -> None:
+    def __init__(self, acts: dict, weights=(), ends_run=()) -> None:
         self.said: list[str] = []
         cluster = TestCluster("none", FakeKubectl(Path("none")))
         super().__init__(cluster, lambda: "right", self.said.append)
         self._scenarios = {
-            name: (scenario, Fault(name, act, 60.0)) for name, (scenario, act) in acts.items()
+            name: (scenario, Fault(name, act, 60.0, ends_run=name in ends_run))
+            for name, (scenario, act) in acts.items()
         }
         self.runs: list[FakeRun] = []
         self._weights = dict(enumerate(weights))
@@ -349,6 +407,20 @@ def test_after_a_failure_the_next_scenario_has_a_fresh_run():
     assert [run.removed for run in disturber.runs] == [True, True]
     assert any("FAILED" in said for said in disturber.said)
     assert any("fault 1, training, 0.0 s after" in said for said in disturber.said)
+
+
+def test_a_run_that_is_deleted_leaves_nothing_and_the_next_scenario_a_fresh_one(monkeypatch):
+    acts, group = drawn(nothing, nothing)
+    disturber = OfFakes(acts, ends_run=("fault 0, training",))
+    asked = []
+    monkeypatch.setattr(FakeKubectl, "find", lambda self, *words: asked.append(words))
+    monkeypatch.setattr(FakeKubectl, "list", lambda self, *words: asked.append(words))
+    outcomes = disturber.go_through(group)
+    assert [one.failure for one in outcomes] == ["", ""]
+    assert [one.weights_equal for one in outcomes] == [None, True]
+    assert asked[0] == ("trainingrun", "chaos-0")
+    assert asked[1][1] == "trainingrun.dev/run=chaos-0"
+    assert len(disturber.runs) == 2
 
 
 def test_wrong_weights_are_the_failure_of_every_scenario_of_the_run():
