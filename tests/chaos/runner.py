@@ -39,7 +39,7 @@ checkpoint is uploaded."""
 def spec() -> dict[str, Any]:
     """The run that is disturbed: one worker on each node."""
     found = specification(failures={"hang": {"afterSeconds": HANG_S}})
-    found["workers"]["capacity"] = {"type": "PreferSpot"}
+    found["workers"] |= {"capacity": {"type": "PreferSpot"}, "placement": "Spread"}
     found["podTemplate"] = {"spec": {"topologySpreadConstraints": [ONE_WORKER_PER_NODE]}}
     return found
 

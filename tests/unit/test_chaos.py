@@ -23,12 +23,13 @@ from chaos.plan import (
     table,
     takes_s,
 )
-from chaos.runner import Disturber
+from chaos.runner import Disturber, spec
 from e2e.cluster import TestCluster
 from e2e.kube import CommandError, Kubectl
 from e2e.long_run import LongRun
 from e2e.report import Step
 from e2e.runs import TOTAL_STEPS, Run
+from trainingrun.api.v1alpha1 import TrainingRun
 
 ALL = [scenario for scenario, _ in scenarios().values()]
 
@@ -70,6 +71,12 @@ def test_minutes_keep_the_beginning_of_what_is_drawn(seed):
         assert minutes - 5 < takes <= minutes
     assert [len(group) for group in drawn_groups(ALL, seed, 0)] == [1]
     assert drawn_groups([], seed) == drawn_groups([], seed, 10) == []
+
+
+def test_the_run_that_is_disturbed_has_a_valid_spec():
+    metadata = {"name": "chaos-1", "namespace": "e2e"}
+    run = TrainingRun.model_validate({"metadata": metadata, "spec": spec()})
+    assert run.spec.failures.hang.after_seconds == 25
 
 
 # The table
