@@ -1,4 +1,4 @@
-"""Untrusted text made safe to show, in a terminal and on a page.
+"""Text for a terminal and for a page: untrusted text made safe to show, and sizes.
 
 Messages of a run come from training code, from the API server and from whoever may write a status.
 Control sequences (colors, titles, the clipboard, the cursor) and characters that cannot be seen,
@@ -36,3 +36,12 @@ def _visible(character: str) -> str:
     if character.isascii() and character.isprintable():
         return character
     return "" if unicodedata.category(character) in _INVISIBLE else character
+
+
+def size(number_of_bytes: float) -> str:
+    """Bytes, in a unit that fits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number_of_bytes < 1000:
+            return f"{number_of_bytes:.{0 if unit == 'B' else 1}f} {unit}"
+        number_of_bytes /= 1000
+    return f"{number_of_bytes:.1f} TB"

@@ -12,7 +12,7 @@ import yaml
 from support.apiserver import MERGE, ApiServer
 from support.cli_server import call
 from trainingrun.api.crd import crd
-from trainingrun.cli import installation
+from trainingrun.cli import doctor as checks
 
 INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
 LOCATION = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
@@ -148,7 +148,7 @@ def test_the_rights_that_are_asked_for_suffice(namespace: str, as_user) -> None:
     as_user(
         [
             {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
-            for verb, group, resource in installation._RIGHTS
+            for verb, group, resource in checks._RIGHTS
         ]
     )
     where = f"in namespace {namespace}"
@@ -162,7 +162,7 @@ def test_a_right_that_runs_do_not_need_is_said_and_nothing_is_wrong_with_it(
 ) -> None:
     rules = [
         {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
-        for verb, group, resource in installation._RIGHTS
+        for verb, group, resource in checks._RIGHTS
         if resource != "secrets"
     ]
     as_user(rules)
@@ -206,7 +206,7 @@ def test_a_crd_of_another_version_is_named_with_the_field_that_it_lacks(
         (newer, "and lacks spec.new, which"),
         (older, "and has spec.tracking, which"),
     ):
-        monkeypatch.setattr(installation, "crd", lambda known=known: known)
+        monkeypatch.setattr(checks, "crd", lambda known=known: known)
         code, found = doctor(namespace)
         assert code == 1
         assert found["CRD"][0][0] == "wrong"

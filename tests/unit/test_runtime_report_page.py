@@ -11,7 +11,7 @@ import pytest
 
 from support.report_runs import BEGAN, FAILURE, failed_run
 from trainingrun_protocol.progress import Progress, RunState, Seconds, SweepTable, TrialRow
-from trainingrun_runtime.report_page import charts, contents, folder, page
+from trainingrun_runtime.report_page import charts, contents, folder, page, timeline
 from trainingrun_runtime.report_page.contents import Contents
 from trainingrun_runtime.report_page.folder import RunFolder, Series
 from trainingrun_runtime.store.bucket import Bucket
@@ -199,7 +199,7 @@ def test_a_run_that_trains_says_when_it_was_last_heard_of() -> None:
     driver = Driver(1, 1, BEGAN, NOW - 30, progress)
     found = shown(RunFolder("s3://runs/demo-1", drivers=[driver]))
     assert (found.state, found.tone) == ("Training", "busy")
-    assert found.message.endswith(f"{contents.clock(NOW - 30)}, at step 7.")
+    assert found.message.endswith(f"{timeline.clock(NOW - 30)}, at step 7.")
 
 
 def test_pages_of_a_suspended_run_do_not_count_the_time_of_its_suspension() -> None:
@@ -321,7 +321,7 @@ def test_a_long_curve_is_drawn_by_its_extremes() -> None:
     [(0.04, "0.0 s"), (9.96, "10.0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (7260, "2 h 1 min")],
 )
 def test_durations(seconds: float, written: str) -> None:
-    assert contents.duration(seconds) == written
+    assert timeline.duration(seconds) == written
 
 
 def test_the_time_of_a_lease_is_the_begin_of_its_driver(tmp_path: Path) -> None:

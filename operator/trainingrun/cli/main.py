@@ -13,6 +13,7 @@ from ..rendering import platforms
 from . import (
     cluster_commands,
     cost_command,
+    doctor,
     installation,
     log_command,
     manifest_files,
@@ -148,4 +149,5 @@ pod_commands.add_to(app)
 report_command.add_to(app)
 result_commands.add_to(app)
 installation.add_to(app)
+doctor.add_to(app)
 log_command.add_to(app)

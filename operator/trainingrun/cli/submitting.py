@@ -16,10 +16,10 @@ from typing import Any
 import typer
 
 from trainingrun_protocol.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
+from trainingrun_protocol.plain_text import size
 
 from ..api.parse import InvalidRunError, parse
 from ..api.storage_spec import Storage
-from ..local.terminal_text import size
 from .common import CliError, bucket_access
 from .manifest_files import Documents
 

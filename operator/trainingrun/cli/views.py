@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from trainingrun_protocol.plain_text import size
 from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
 from ..local import terminal_text
-from ..local.terminal_text import duration, gib, number, plain, seconds, size
+from ..local.terminal_text import duration, gib, number, plain, seconds
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.manifest import Manifest

@@ -30,15 +30,6 @@ def gib(size: float) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-def size(number_of_bytes: float) -> str:
-    """Bytes of a file, in a unit that fits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number_of_bytes < 1000:
-            return f"{number_of_bytes:.{0 if unit == 'B' else 1}f} {unit}"
-        number_of_bytes /= 1000
-    return f"{number_of_bytes:.1f} TB"
-
-
 def duration(total_seconds: float) -> str:
     """A duration in its largest unit, as kubectl shows ages: 42s, 17m, 5h, 3d."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):

@@ -10,9 +10,10 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from trainingrun_protocol.plain_text import plain_lines
+from trainingrun_protocol.plain_text import plain_lines, size
 
-from .contents import Contents, clock, duration, size, value_text
+from .contents import Contents, value_text
+from .timeline import clock, duration
 
 LONGEST_TEXT = 20_000
 """Characters of one text on the page."""
