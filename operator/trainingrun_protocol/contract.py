@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from .failure_rules import ContractRule
 from .wire import Wire
 
 CONTRACT_ENV = "TRAININGRUN_CONTRACT"
@@ -244,6 +245,8 @@ class RunContract(Wire):
     """What counts as a hang, and what follows."""
     output: ContractOutput = Field(default_factory=ContractOutput)
     """How much of what is printed is kept."""
+    rules: list[ContractRule] | None = None
+    """What follows failures of certain kinds; the first that a failure meets counts."""
     tracking: ContractTracking | None = None
     """What the runtime does for the tools that draw curves."""
     sweep: ContractSweep | None = None

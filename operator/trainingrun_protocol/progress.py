@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from .failure_rules import FailureFacts
 from .wire import (
     Count,
     Duration,
@@ -106,6 +107,8 @@ class Record(Wire):
     """Unix time in seconds at which the worker group began that was lost; only of OutOfMemory."""
     reason: Sentence | None = None
     """Why the ranks that were left saved no later step; none: they did, or it is not known."""
+    facts: FailureFacts | None = None
+    """Of a loss, what failures.rules ask for; none: it is not known."""
 
 
 class LastCheckpoint(Wire):
@@ -151,6 +154,11 @@ class Failure(Wire):
     """The rank that failed first; none: it was no rank."""
     last_lines: Annotated[list[LogLine], the_last(MOST_LAST_LINES)] = Field(default_factory=list)
     """What it has printed last."""
+    loss: Name | None = None
+    """Class of the loss for which a rule ended the attempt, such as WorkerLost; none: `kind` says
+    it."""
+    facts: FailureFacts | None = None
+    """What failures.rules ask for; none: it is not known."""
 
 
 class HungRank(Wire):

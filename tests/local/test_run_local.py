@@ -303,3 +303,42 @@ def test_a_run_begins_from_another_run_in_the_local_folder(folder: Path) -> None
     assert rest.wait() == 0, rest.output
     assert f"restored step 20 from {checkpoint}" in rest.output
     assert rest.result()["weights_sha256"] == whole.result()["weights_sha256"]
+
+
+DIES_WITH_A_LINE = """
+import os, signal
+from pathlib import Path
+
+import ray.train, torch
+from trainingrun_runtime import Session
+
+
+def train(config):
+    session = Session(seed=1, model=torch.nn.Linear(1, 1))
+    for step in session.steps(40):
+        mark = Path(os.environ["TEST_MARK"]) / f"died-{step}"
+        if ray.train.get_context().get_world_rank() == 1 and step in (5, 9) and not mark.exists():
+            mark.touch()
+            print(f"shard {step} is corrupt", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_rule_counts_what_a_rank_has_printed_before_it_died(folder: Path):
+    (folder / "corrupt.py").write_text(DIES_WITH_A_LINE)
+    manifest = yaml.safe_load(a_run("corrupt:train"))
+    manifest["spec"]["failures"]["rules"] = [
+        {"when": {"logPattern": "shard \\d+ is missing"}, "then": "Fail"},
+        {
+            "when": {"logPattern": "shard \\d+ is corrupt", "classes": ["WorkerLost"]},
+            "then": "Restart",
+            "maxRestarts": 1,
+        },
+    ]
+    command = start(folder, yaml.safe_dump(manifest))
+    assert command.wait() == 1, command.output
+    assert "maxRestarts of rule 2 of failures.rules is 1, and all of them are used up" in (
+        " ".join(command.output.split())
+    )
+    assert (folder / "died-5").exists(), "after which it went on"
+    assert (folder / "died-9").exists()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from support.constraints import MISSING, Row
+from support.failure_constraint_rows import FAILURE_ROWS
 from support.row_makers import by_rule, in_range, max_length, max_quantity_length, one_of, required
 from support.sweep_constraint_rows import SWEEP_ROWS, SWEPT_RUN
 
@@ -692,6 +693,7 @@ ROWS: list[Row] = [
     ),
     *in_range("spec.failures.maxAttemptsWithoutProgress", 1, 1000),
     *in_range("spec.failures.keepFailedPodsSeconds", 0, 604800),
+    *FAILURE_ROWS,
     *by_rule("spec.scheduling.priorityClassName", OBJECT_NAME, ["high"], ["High", "", "a..b"]),
     *by_rule(
         "spec.scheduling.priorityClassName",

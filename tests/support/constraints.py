@@ -40,6 +40,8 @@ PARENTS: Mapping[str, dict[str, Any]] = {
     "spec.tracking.mlflow": {"uri": "https://mlflow.example.com"},
     "spec.scheduling.queue": {"kind": "Kueue", "name": "team-a"},
     "spec.failures.backoff": {"initialSeconds": 0, "maxSeconds": 86400},
+    "spec.failures.rules[]": {"when": {"classes": ["Hang"]}, "then": "Restart"},
+    "spec.failures.rules[].backoff": {"initialSeconds": 0, "maxSeconds": 86400},
 }
 """What an optional object needs to be valid in itself."""
 

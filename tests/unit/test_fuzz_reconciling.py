@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from support import closing_lines
 from support.simulation.faults import GROUPS
+from support.simulation.run_faults import RULES
 from support.simulation.story import STEP_BITS, Story
 from support.simulation.world import World
 
@@ -50,6 +51,8 @@ RUNS = st.fixed_dictionaries(
                 "maxRestarts": st.sampled_from([1000, 3, 0]),
                 "maxAttemptsWithoutProgress": st.sampled_from([1000, 3]),
                 "keepFailedPodsSeconds": st.sampled_from([0, 900]),
+                "rules": st.sampled_from([[], [], *RULES]),
+                "refillAfterSteps": st.sampled_from([1_000_000, 100]),
             }
         ),
         "minimum": st.sampled_from([None, None, 1, 2]),

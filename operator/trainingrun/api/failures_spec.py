@@ -1,8 +1,17 @@
 """spec.failures: how often, and how soon, a run is tried again."""
 
-from typing import ClassVar, Literal
+import re
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
+
+from trainingrun_protocol.failure_rules import (
+    LONGEST_PATTERN,
+    MOST_RULES,
+    ContractRule,
+    LossClass,
+    Then,
+)
 
 from .base import Model, NumberOrAuto, Rule, Whole
 
@@ -66,6 +75,95 @@ class Hang(Model):
     )
 
 
+_BEYOND_RE2 = re.compile(r"\(\?(?:[=!>(#]|<[=!]|P=)|\\[1-9gZ]|(?<!\\)[*+?}]\+")
+"""Of Python's syntax what RE2 has not: assertions, references to groups, possessive repeats."""
+
+
+def _is_re2(pattern: str) -> bool:
+    """Whether a text is a regular expression of RE2; the API server asks RE2 itself."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return _BEYOND_RE2.search(pattern) is None
+
+
+class When(Model):
+    """Which failures a rule is about: all of what is set has to hold. At least one of them is."""
+
+    classes: list[LossClass] = Field(default_factory=list, max_length=10)
+    """Its class, as in status.attempts and status.disruptions.history, is one of these."""
+    reasons: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default_factory=list, max_length=16
+    )
+    """One of its reasons is one of these: of a container or pod (`OOMKilled`, `Evicted`), of the
+    RayJob (`SubmissionFailed`), or the type of the exception (`ValueError`)."""
+    exit_codes: list[Annotated[Whole, Field(ge=1, le=255)]] = Field(
+        default_factory=list, max_length=16
+    )
+    """The exit code of Ray's container, of the driver, or the one of `sys.exit(42)` in the training
+    code is one of these."""
+    log_pattern: str | None = Field(default=None, min_length=1, max_length=LONGEST_PATTERN)
+    """A regular expression in RE2's syntax that is found in the failure's message, or in one of the
+    last 50 lines that the rank has printed that failed first. An attempt has the patterns with
+    which it began."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "(has(self.classes) && self.classes.size() > 0) || "
+            "(has(self.reasons) && self.reasons.size() > 0) || "
+            "(has(self.exitCodes) && self.exitCodes.size() > 0) || has(self.logPattern)",
+            "must have at least one of classes, reasons, exitCodes and logPattern",
+            lambda when: bool(
+                when.classes or when.reasons or when.exit_codes or when.log_pattern is not None
+            ),
+        ),
+        Rule(
+            # A pattern that is none is an error of matches(), which `||` would hide, and which the
+            # API server reports of the object as a whole.
+            "!has(self.logPattern) || ''.matches(self.logPattern) in [true, false]",
+            "logPattern must be a regular expression in RE2's syntax, such as 'CUDA error: .* ECC'"
+            "; it has no lookahead, lookbehind or reference to a group",
+            lambda when: when.log_pattern is None or _is_re2(when.log_pattern),
+        ),
+    )
+
+
+class FailureRule(Model):
+    """What follows failures of one kind."""
+
+    when: When
+    """Which failures."""
+    then: Then
+    """Restart: training goes on from the newest checkpoint, in the same attempt or the next one, as
+    without the rule. Fail: the run fails at once. Ignore: as Restart, and no budget is used;
+    failures.maxAttemptsWithoutProgress still ends the run."""
+    max_restarts: Whole | None = Field(default=None, ge=0, le=10000)
+    """Restarts by this rule, after which the run fails at the next such failure. They use none of
+    failures.maxRestarts, maxPreemptions and maxHangs. Default: those count."""
+    backoff: Backoff | None = None
+    """The wait before a restart by this rule. Default: as without the rule."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.maxRestarts) || !(self.then in ['Fail', 'Ignore'])",
+            "must be left out with then: Fail or Ignore, which use no budget",
+            lambda rule: rule.max_restarts is None or rule.then not in ("Fail", "Ignore"),
+            "max_restarts",
+        ),
+        Rule(
+            "!has(self.backoff) || self.then != 'Fail'",
+            "must be left out with then: Fail, after which nothing begins",
+            lambda rule: rule.backoff is None or rule.then != "Fail",
+            "backoff",
+        ),
+    )
+
+    def contract(self) -> ContractRule:
+        """As the runtime reads it."""
+        return ContractRule.model_validate(self.to_dict())
+
+
 class Failures(Model):
     """How often, and how soon, a run is tried again."""
 
@@ -81,6 +179,17 @@ class Failures(Model):
     """What counts as a hang, and what follows."""
     backoff: Backoff = Field(default_factory=Backoff)
     """The wait before the next attempt. A wait that has begun stays as long as it is."""
+    failure_rules: list[FailureRule] = Field(
+        default_factory=list, max_length=MOST_RULES, alias="rules"
+    )
+    """What follows failures of certain kinds. The first rule that a failure meets counts; one that
+    meets none is treated as without rules."""
+    refill_after_steps: Whole | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Each budget is full again once so many new steps since the last failure that has used it are
+    in a checkpoint. Default: never."""
+    refill_after_seconds: Whole | None = Field(default=None, ge=1, le=31536000)
+    """The same after so many seconds of training in steps that counted, and a newer checkpoint.
+    With both, what comes first."""
     max_attempts_without_progress: Whole = Field(default=3, ge=1, le=1000)
     """Attempts in a row that may end without a newer checkpoint, whatever ended them."""
     keep_failed_pods_seconds: Whole = Field(default=0, ge=0, le=604800)
@@ -88,3 +197,8 @@ class Failures(Model):
     stay in use for as long. The next attempt, suspend and ttlSecondsAfterFinished free them
     earlier. More seconds than an attempt began with keep its pods for ten minutes longer at
     most."""
+
+    @property
+    def contract_rules(self) -> list[ContractRule]:
+        """The rules as the runtime reads them."""
+        return [rule.contract() for rule in self.failure_rules]

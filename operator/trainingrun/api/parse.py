@@ -187,6 +187,8 @@ def _inner_model(annotation: Any) -> type[Wire] | None:
 
 
 def _field_at(location: Location) -> Any:
+    if isinstance(location[-1], int):
+        location = location[:-1]  # one of a list's words
     fields = _fields(_model_at(location[:-1])).values()
     return next((field for field in fields if field.alias == location[-1]), None)
 
@@ -218,7 +220,7 @@ def _meaning(location: Location) -> str:
 def _choices(location: Location) -> str:
     field = _field_at(location)
     options = [option for option in get_args(field.annotation) if isinstance(option, str)]
-    if not options:  # Literal[...] | None
+    if not options:  # Literal[...] | None, or a list of them
         options = [o for arg in get_args(field.annotation) for o in get_args(arg)]
     return " or ".join(filter(None, [", ".join(options[:-1]), *options[-1:]]))
 

@@ -56,6 +56,8 @@ class ConditionReason(StrEnum):
     RANKS_WAIT = "RanksWait"
     HANG = "Hang"
     PODS_KEPT = "PodsKept"
+    FAILED_BY_RULE = "FailedByRule"
+    RULE_EXHAUSTED = "RuleExhausted"
     DRIVER_SILENT = "DriverSilent"
     POD_TERMINATING = "PodTerminating"
     DELETION_HANGS = "DeletionHangs"
@@ -83,6 +85,7 @@ class EventReason(StrEnum):
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
     BUDGET_SPENT = "BudgetSpent"
+    BUDGET_REFILLED = "BudgetRefilled"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     PREEMPTED = "Preempted"
@@ -474,6 +477,16 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "raise the limit (-1: none).",
         ),
         (
+            ConditionReason.FAILED_BY_RULE,
+            "A rule of `failures.rules` says `then: Fail` for what ended the run.",
+            "See the message, and `status.failureRules`.",
+        ),
+        (
+            ConditionReason.RULE_EXHAUSTED,
+            "A rule of `failures.rules` was met more often than its `maxRestarts`.",
+            "Correct what the message ends with, or raise the rule's `maxRestarts`.",
+        ),
+        (
             ConditionReason.NO_PROGRESS,
             "`failures.maxAttemptsWithoutProgress` attempts in a row made no newer checkpoint.",
             "See why the attempts end, or make checkpoints more often "
@@ -500,6 +513,7 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Normal", EventReason.SUSPENDING, "A checkpoint and the attempt's end are requested."),
     EventRow("Normal", EventReason.SUSPENDED, "Every pod of the suspended run is gone."),
     EventRow("Normal", EventReason.RESUMED, "The run is no longer suspended."),
+    EventRow("Normal", EventReason.BUDGET_REFILLED, "A budget of `spec.failures` is full again."),
     EventRow("Warning", EventReason.BUDGET_SPENT, "The run has cost `budget.amount`."),
     EventRow("Normal", EventReason.SUCCEEDED, "The training is complete."),
     EventRow("Warning", EventReason.FAILED, "The run has failed; condition Failed says why."),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from trainingrun_protocol.failure_rules import MOST_RULES
 from trainingrun_protocol.progress import (
     MOST_LAST_LINES,
     MOST_RANKS,
@@ -134,9 +135,26 @@ class Attempt(Wire):
     """Last step that was reported."""
     failed_rank: int | None = None
     """The rank that failed first, where one ended the attempt."""
+    rule: int | None = None
+    """Number of the rule of failures.rules that its end has met, from 1; none: it met none."""
     last_lines: list[str] | None = Field(default=None, max_length=MOST_LAST_LINES)
     """What that rank has printed last, at most 5 lines of 200 characters; 50 of them are in the
     run's folder, and `trainingrun logs` shows all."""
+
+
+class RuleUse(Wire):
+    """How often a rule of spec.failures.rules was met."""
+
+    rule: int
+    """Its number: 1 is the first."""
+    then: str
+    """What it says."""
+    matches: int = 0
+    """Failures that met it. A rule whose `when` or `then` is changed counts anew."""
+    used: int = 0
+    """Those of them that count against its maxRestarts: since they were last refilled."""
+    last_time: str | None = None
+    """When the last one was counted; none: none was."""
 
 
 class RunProgress(Wire):
@@ -480,7 +498,11 @@ class RunStatus(Wire):
     )
     """The newest attempts, oldest first; at most 20 are kept."""
     restarts: int = 0
-    """Retries of failures.maxRestarts used so far."""
+    """Retries of failures.maxRestarts used so far, since they were last refilled."""
+    failure_rules: list[RuleUse] | None = Field(
+        default=None, max_length=MOST_RULES, json_schema_extra=list_by("rule")
+    )
+    """How often each rule of failures.rules was met; none: there are no rules."""
     start_time: str | None = None
     """When the run was accepted."""
     completion_time: str | None = None

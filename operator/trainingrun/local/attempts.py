@@ -1,7 +1,8 @@
 """The attempts of a local run: the driver of each, how it ends, and whether another one follows."""
 
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainingrun_protocol.contract import (
@@ -12,10 +13,13 @@ from trainingrun_protocol.contract import (
     RunContract,
 )
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
-from trainingrun_protocol.progress import Failure, Progress
+from trainingrun_protocol.failure_rules import FailureFacts, first_match
+from trainingrun_protocol.progress import Failure, Progress, Record
 
 from ..api.failures_spec import Failures
-from ..reconciling.attempts import retry_policy
+from ..api.status import LossReason
+from ..reconciling.attempts import budgets, retry_policy
+from ..reconciling.bookkeeping import Charged
 from . import processes
 from .ray_nodes import LocalRay
 
@@ -128,17 +132,48 @@ def failed(failure: Failure, progress: Progress | None) -> FailedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run is."""
+
+    step: int = 0
+    """Steps done."""
+    checkpoint: int = 0
+    """Step of its newest checkpoint."""
+    productive: float = 0.0
+    """Seconds in steps that counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
     """What the run has used up so far."""
 
-    restarts: int = 0
-    """Failures of the application that were retried; failures.maxRestarts bounds them."""
-    losses: int = 0
-    """Losses of infrastructure; failures.maxPreemptions bounds them, and never the other."""
+    used: Mapping[str, int] = field(default_factory=dict)
+    """How often each budget was used, and each rule with a budget of its own, since it was full."""
+    charged_at: Mapping[str, Charged] = field(default_factory=dict)
+    """When each of them was used last."""
     attempts_without_progress: int = 0
     """Attempts in a row that ended without a newer checkpoint."""
     error: str = ""
     """That of the code which ended the last attempt before its first step; empty: none did."""
+
+    @property
+    def restarts(self) -> int:
+        """Failures of the application that were retried; failures.maxRestarts bounds them."""
+        return self.used.get("application", 0)
+
+    def charged(self, failures: Failures, name: str, at: Standing) -> "Tally":
+        """With one more use of a budget or rule, which is full first after enough progress."""
+        before = self.charged_at.get(name)
+        full = before is not None and budgets.progress_since(
+            failures, before, at.checkpoint, at.productive
+        )
+        count = 1 if full else self.used.get(name, 0) + 1
+        now = Charged(step=max(at.step, at.checkpoint), productive=at.productive)
+        return replace(
+            self,
+            used={**self.used, name: count},
+            charged_at={**self.charged_at, name: now},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +194,68 @@ class GiveUp:
     """Why no further attempt is made, in one sentence."""
 
 
+def after_loss(
+    rules: Failures, tally: Tally, record: Record, at: Standing
+) -> tuple[Tally, GiveUp | None]:
+    """What follows a loss after which the attempt goes on: the new tally, and why it does not.
+
+    Args:
+        rules: The run's failures.
+        tally: What was used up before.
+        record: Of the loss.
+        at: Where the run is.
+    """
+    return _charged(rules, tally, record.kind.value, record.facts, at, ("hang",))
+
+
+def _charged(
+    rules: Failures,
+    tally: Tally,
+    loss: str,
+    facts: FailureFacts | None,
+    at: Standing,
+    bounded: Collection[str],
+) -> tuple[Tally, GiveUp | None]:
+    """The tally after a failure of this class, and why no restart follows.
+
+    `bounded`: the budgets that count such failures.
+    """
+    known, reason = rules.contract_rules, LossReason(loss)
+    rule = first_match(known, loss, facts or FailureFacts())
+    if rule is not None:
+        number = known.index(rule) + 1
+        if rule.then == "Fail":
+            return tally, GiveUp(
+                f"rule {number} of failures.rules ends the run with such a failure"
+            )
+        if rule.has_own_budget:
+            tally = tally.charged(rules, rule.key, at)
+            if rule.max_restarts is not None and tally.used[rule.key] > rule.max_restarts:
+                return tally, GiveUp(
+                    f"maxRestarts of rule {number} of failures.rules is {rule.max_restarts}, and "
+                    "all of them are used up"
+                )
+            return tally, None
+    budget = reason.budget
+    if budget not in bounded:
+        return tally, None
+    tally = tally.charged(rules, budget, at)
+    name, most = {
+        "application": ("maxRestarts", rules.max_restarts),
+        "hang": ("maxHangs", rules.max_hangs),
+    }.get(budget, ("maxPreemptions", rules.max_preemptions))
+    if 0 <= most < tally.used[budget]:
+        return tally, GiveUp(f"failures.{name} is {most}, and all of them are used up")
+    return tally, None
+
+
 def after_failure(
-    rules: Failures, tally: Tally, failure: Failure, newer_checkpoint: bool, stepped: bool = True
+    rules: Failures,
+    tally: Tally,
+    failure: Failure,
+    newer_checkpoint: bool,
+    stepped: bool = True,
+    at: Standing | None = None,
 ) -> Retry | GiveUp:
     """What follows the end of an attempt.
 
@@ -170,29 +265,33 @@ def after_failure(
         failure: Why the attempt ended.
         newer_checkpoint: Whether the attempt committed a checkpoint.
         stepped: Whether it did a step.
+        at: Where the run is; None: it has done nothing.
     """
     reason = retry_policy.reason_of(failure)
     application = reason.budget == "application"
-    after = Tally(
-        restarts=tally.restarts + application,
-        losses=tally.losses + (not application),
+    rule = first_match(rules.contract_rules, reason.value, failure.facts or FailureFacts())
+    every = ("application", "infrastructure", "hang")
+    after, ended = _charged(rules, tally, reason.value, failure.facts, at or Standing(), every)
+    after = replace(
+        after,
         attempts_without_progress=0 if newer_checkpoint else tally.attempts_without_progress + 1,
         error=failure.message if application and not stepped else "",
     )
     if failure.retry == "Never":
         return GiveUp("the training is done, and another attempt would only repeat it")
     repeated = tally.error and retry_policy.same_error(after.error, tally.error)
-    if failure.retry == "UnlessRepeated" and repeated:
+    if failure.retry == "UnlessRepeated" and repeated and rule is None:
         return GiveUp("the same error ended two attempts in a row before their first step")
-    if application and after.restarts > rules.max_restarts:
-        return GiveUp(f"failures.maxRestarts is {rules.max_restarts}, and all of them are used up")
-    if not application and 0 <= rules.max_preemptions < after.losses:
-        return GiveUp(
-            f"failures.maxPreemptions is {rules.max_preemptions}, and all of them are used up"
-        )
+    if ended is not None:
+        return ended
     if after.attempts_without_progress >= rules.max_attempts_without_progress:
         return GiveUp(
             f"{after.attempts_without_progress} attempts in a row made no newer checkpoint"
         )
-    wait = retry_policy.backoff(reason, after.attempts_without_progress, rules.backoff)
+    wait = retry_policy.backoff(
+        reason,
+        after.attempts_without_progress,
+        rules.backoff,
+        rule.backoff if rule is not None else None,
+    )
     return Retry(after, wait.total_seconds())

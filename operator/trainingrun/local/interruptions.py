@@ -74,8 +74,8 @@ class Interruptions:
 
     ended: list[Interruption] = field(default_factory=list)
     """Those after which training continued, oldest first."""
-    hangs: int = 0
-    """Hangs that were ended by a restart."""
+    losses: list[Record] = field(default_factory=list)
+    """Why training stopped each time, oldest first."""
     first_step_time: float | None = None
     """Unix time at which the first step was seen, or that training runs without reporting any."""
     _last_step: int = 0
@@ -87,9 +87,9 @@ class Interruptions:
     def record(self, progress: Progress) -> Interruption | None:
         """Evaluate one document; the interruption that ends with it, if one does."""
         for record in self._records.new(progress):
-            self.hangs += record.kind is RecordKind.HANG
-            if self._records.is_loss(record) and self._lost_time is None:
-                self._lost_time = record.time
+            if self._records.is_loss(record):
+                self.losses.append(record)
+                self._lost_time = self._lost_time or record.time
             trained = self.first_step_time is not None or self._lost_time is not None
             if record.kind is RecordKind.RESTORED and trained:
                 # Restored again before any step was done: the former restored step is obsolete.

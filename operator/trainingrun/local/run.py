@@ -20,7 +20,18 @@ from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source
 from . import machine
-from .attempts import Driver, FailedAttempt, GiveUp, Retry, Tally, after_failure, failed, outcome
+from .attempts import (
+    Driver,
+    FailedAttempt,
+    GiveUp,
+    Retry,
+    Standing,
+    Tally,
+    after_failure,
+    after_loss,
+    failed,
+    outcome,
+)
 from .display import Display, beyond_memory, summary
 from .folder import Folder, remember_ranks, remember_sweep
 from .interruptions import Interruptions, TrialLosses
@@ -152,6 +163,11 @@ class _Loop:
     options: Options
     interruptions: Interruptions = field(default_factory=Interruptions)
     tally: Tally = field(default_factory=Tally)
+    standing: Standing = field(default_factory=Standing)
+    trained_before: float = 0.0
+    """Seconds in steps that counted, of the former attempts."""
+    judged: int = 0
+    """Losses that were counted."""
     sweep_losses: TrialLosses = field(default_factory=TrialLosses)
     preemption: Preemption | None = None
     log: Path = field(default_factory=Path)
@@ -187,8 +203,14 @@ class _Loop:
                 driver.kill()
             if not isinstance(ended, FailedAttempt):
                 return ended
+            self.trained_before = self.standing.productive
             match after_failure(
-                spec.failures, self.tally, ended.failure, ended.newer_checkpoint, ended.stepped
+                spec.failures,
+                self.tally,
+                ended.failure,
+                ended.newer_checkpoint,
+                ended.stepped,
+                self.standing,
             ):
                 case GiveUp(message):
                     return f"{ended.failure.message} ({message})"
@@ -210,6 +232,7 @@ class _Loop:
             code = driver.exit_code  # before the document, so that the last one is read
             progress = driver.progress()
             if progress is not None:
+                self._note_standing(progress)
                 self._show(progress, number)
             self.display.output(driver.printed())
             if code is not None:
@@ -219,11 +242,8 @@ class _Loop:
                 self.ray.stop()
                 failure = Failure(kind="Infrastructure", message="the head node died")
                 return failed(failure, progress)
-            most = self.folder.run.spec.failures.max_hangs
-            if progress is not None and progress.hang and 0 <= most < self.interruptions.hangs:
-                return (
-                    f"failures.maxHangs is {most}, and the training hung: {progress.hang.message}"
-                )
+            if given_up := self._judge_losses():
+                return given_up
             if time.monotonic() > deadline:
                 return "activeDeadlineSeconds has passed"
             expected = None
@@ -233,6 +253,25 @@ class _Loop:
             for dead, new in self.ray.replace_dead_workers(expected):
                 self.display.note(f"node {dead.name} died; {new.name} replaces it")
             time.sleep(_POLL_S)
+
+    def _judge_losses(self) -> str | None:
+        """Count the losses that were not counted yet; why the run ends with one."""
+        new = self.interruptions.losses[self.judged :]
+        self.judged += len(new)
+        for record in new:
+            failures = self.folder.run.spec.failures
+            self.tally, ended = after_loss(failures, self.tally, record, self.standing)
+            if ended is not None:
+                return f"{record.message} ({ended.message})"
+        return None
+
+    def _note_standing(self, progress: Progress) -> None:
+        newest = progress.checkpoint.step if progress.checkpoint is not None else 0
+        self.standing = Standing(
+            step=max(self.standing.step, progress.step),
+            checkpoint=max(self.standing.checkpoint, newest),
+            productive=self.trained_before + progress.seconds.productive,
+        )
 
     def _show(self, progress: Progress, number: int) -> None:
         if progress.restored_from is not None and not self.restored:

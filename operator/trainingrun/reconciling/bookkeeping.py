@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from trainingrun_protocol.failure_rules import FailureFacts
+
 from ..api.base import Model
 from ..api.status import LossReason
 
@@ -46,6 +48,30 @@ class CountedDisruption(Model):
     """When its pod was created; only of one that ran out of memory."""
     number: int | None = None
     """Of its entry in status.disruptions.history."""
+    facts: FailureFacts | None = None
+    """What failures.rules ask for; only of a run with rules."""
+    rule: str | None = None
+    """Key of the rule that it met."""
+    rule_pays: bool = False
+    """Whether it uses no budget of its class because of that."""
+
+
+class Charged(Model):
+    """Where a run was when a budget was used last."""
+
+    step: int = 0
+    """The furthest step until then."""
+    productive: float = 0
+    """Seconds in steps that counted until then."""
+
+
+class RuleCount(Model):
+    """How often a rule was met."""
+
+    matches: int = 0
+    """Failures that met it."""
+    time: str | None = None
+    """When the last one was counted."""
 
 
 class Interruption(Model):
@@ -182,6 +208,12 @@ class Bookkeeping(Model):
     """Step of the furthest checkpoint so far: only a newer one is progress."""
     other_losses: int = 0
     """Attempts that infrastructure ended without a loss in `counted`."""
+    rule_counts: dict[str, RuleCount] = Field(default_factory=dict)
+    """Uses of failures.rules, by the rule's key."""
+    forgiven: dict[str, int] = Field(default_factory=dict)
+    """Failures that no longer, or never, count against a budget or a rule, by its name or key."""
+    charged_at: dict[str, Charged] = Field(default_factory=dict)
+    """When each budget or rule was used last; absent: it is full."""
     end_seen: str | None = None
     """When the RayJob was first seen to have ended, while final progress is awaited."""
     given_up: str | None = None

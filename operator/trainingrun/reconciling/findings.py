@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from trainingrun_protocol.failure_rules import FailureFacts
+
 from ..api.reasons import ConditionReason, EventReason
-from ..api.status import Budget, LossReason, RunStatus
+from ..api.status import LossReason, RunStatus
 from .bookkeeping import Bookkeeping
 from .model import Action, Plan, RunEvent
 from .texts import short
@@ -65,6 +67,8 @@ class AttemptEnd(NamedTuple):
     """The rank that failed first; None: it is not known, or it was none."""
     last_lines: tuple[str, ...] = ()
     """What that rank has printed last."""
+    facts: FailureFacts = FailureFacts()
+    """What failures.rules ask for."""
 
 
 class Findings(NamedTuple):
@@ -86,8 +90,8 @@ class Findings(NamedTuple):
     """Actions, carried out in this order."""
     events: tuple[RunEvent, ...] = ()
     """Events, emitted in this order."""
-    charged: frozenset[Budget] = frozenset()
-    """The budgets that a counted loss charges."""
+    charged: frozenset[str] = frozenset()
+    """The budgets that a counted loss charges, and the keys of the rules that it meets."""
     requeue_within_s: float | None = None
     """Seconds until the next reconcile at the latest; None: no bound."""
 
@@ -99,8 +103,8 @@ class PlanBuilder:
     draft: Draft
     actions: list[Action] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
-    charged: frozenset[Budget] = frozenset()
-    """The budgets that this reconcile charged: only those are checked."""
+    charged: frozenset[str] = frozenset()
+    """The budgets that this reconcile charged and the rules that it met: only those are checked."""
     requeue_after_s: float | None = None
     # Of each of these, the first that is found stays; but an action that fails comes first.
     end: AttemptEnd | None = None

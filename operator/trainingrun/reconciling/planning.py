@@ -12,7 +12,7 @@ from trainingrun_protocol.progress import RunState
 from ..api.status import Attempt, LossReason
 from ..api.v1alpha1 import KIND
 from ..rendering.platforms import RenderSettings
-from .attempts import ending, keeping, lifetime, scaling, starting
+from .attempts import budgets, ending, keeping, lifetime, scaling, starting
 from .context import ReconcileContext, UnconfirmedAbsence
 from .diagnosis import blockers, failing_actions, stuck
 from .findings import AttemptEnd, Draft, Findings, PlanBuilder
@@ -65,6 +65,8 @@ def _plan(context: ReconcileContext) -> Plan:
     if builder.run_failure:
         builder.add(lifetime.fail(context, builder.draft, builder.run_failure))
         builder.add(history.close(builder.draft, f"the run failed: {builder.run_failure.message}"))
+    builder.add(budgets.note_charges(builder.draft, builder.charged))
+    builder.add(budgets.rule_uses(context, builder.draft))
     builder.add(cost.record(context, builder.draft))
     builder.add(cost.check_budget(context, builder.draft))
     builder.add(
@@ -91,6 +93,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(goodput.record_seconds(context, builder.draft, number))
     builder.add(progress_status.record_progress(context, builder.draft, attempt))
     builder.add(workers.record(context, builder.draft, number))
+    builder.add(budgets.refill(context, builder.draft))
     attempt = builder.draft.status.attempts[-1]
     builder.add(evidence.record_losses(context, builder.draft, number))
     builder.add(node_loss.lift_exclusion(context, builder.draft, number))

@@ -116,6 +116,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         checkpoints=_checkpoints(run),
         hang=_hang(run),
         output=_output(run),
+        rules=spec.failures.contract_rules or None,
         tracking=_tracking(run),
         sweep=_sweep(run),
     )

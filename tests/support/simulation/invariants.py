@@ -29,6 +29,8 @@ EXPLAINING = (
 )
 """Conditions of which one says why nothing moves."""
 
+OF_RULES = ("FailedByRule", "RuleExhausted")
+
 NODE, APPLICATION = "node", "application"
 
 
@@ -66,6 +68,7 @@ def hold(story: Story, before: Before, made: Plan) -> None:
     _healthy_goes_on(story, before, made)
     _deleted_trains_no_more(story, made)
     _counts(story, after)
+    _pays_once(story, after)
     _in_the_history(after)
     _adds_up(after)
     _small(after)
@@ -144,6 +147,8 @@ def _healthy_goes_on(story: Story, before: Before, made: Plan) -> None:
     just_lost = _total(made.status.to_dict()) > _total(before.status)
     if reason in ("RestartsExhausted", "PreemptionsExhausted") and just_lost:
         return
+    if reason in OF_RULES and _met(made.status.to_dict()) > _met(before.status):
+        return  # of a loss of which more is known, too
     raise AssertionError(f"ends a healthy attempt: {ended.outcome} {ended.message}")
 
 
@@ -155,6 +160,12 @@ def _deleted_trains_no_more(story: Story, made: Plan) -> None:
     running = [known.number for known in made.status.attempts if known.outcome == "Running"]
     assert not running, f"attempts {running} of a deleted run are shown as running"
     assert made.status.phase in ("Deleting", "Succeeded", "Failed"), made.status.phase
+
+
+def _met(status: dict[str, Any]) -> int:
+    """How often rules were met, whatever rules there were."""
+    counts = status.get("seen", {}).get("ruleCounts", {})
+    return sum(count.get("matches", 0) for count in counts.values())
 
 
 def _number(ray_job: str) -> int:
@@ -189,6 +200,17 @@ def _counts(story: Story, after: dict[str, Any]) -> None:
     assert counted.out_of_memory <= of_memory, f"{counted} {incidents}"
     of_nodes = incidents.get(NODE, 0) + story.world.later_causes[NODE]
     assert counted.node_losses <= of_nodes + incidents.get("preempted", 0), counted
+
+
+def _pays_once(story: Story, after: dict[str, Any]) -> None:
+    """No rule is met, and no failure forgiven, more often than there was one to meet or forgive."""
+    causes = sum(max(loss.pods, 1) for loss in story.world.losses)
+    causes += sum(story.world.later_causes.values())
+    assert _met(after) <= causes, f"rules are met {_met(after)} times by {causes} failures"
+    for use in after.get("failureRules") or ():
+        assert 0 <= use["used"] <= use["matches"], use
+    for name, forgiven in after.get("seen", {}).get("forgiven", {}).items():
+        assert 0 <= forgiven <= causes, f"{forgiven} failures of {name} are forgiven of {causes}"
 
 
 def _in_the_history(after: dict[str, Any]) -> None:
@@ -273,6 +295,7 @@ def justified(story: Story) -> None:
         "RestartsExhausted": True,
         "PreemptionsExhausted": spec.get("failures", {}).get("maxPreemptions", -1) >= -1,
         "NoProgress": True,
+        **dict.fromkeys(OF_RULES, bool(spec.get("failures", {}).get("rules"))),
         "Rejected": "validation" in story.groups,
     }
     assert rules.get(failed["reason"]), f"Failed for {failed['reason']}: {failed['message']}"

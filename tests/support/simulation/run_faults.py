@@ -203,6 +203,31 @@ def user_changes_max_preemptions(story: Story, choice: int) -> None:
     story.change(failures={**failures, "maxPreemptions": choice % 20 - 1})
 
 
+RULES = [
+    [
+        {"when": {"classes": ["OutOfMemory"]}, "then": "Ignore"},
+        {
+            "when": {"reasons": ["Error"], "exitCodes": [1, 137]},
+            "then": "Restart",
+            "maxRestarts": 2,
+        },
+        {"when": {"classes": ["ApplicationError"]}, "then": "Ignore", "backoff": {}},
+    ],
+    [
+        {"when": {"classes": ["Preempted", "NodeLost", "HeadLost"]}, "then": "Ignore"},
+        {"when": {"classes": ["WorkerLost", "OutOfMemory"]}, "then": "Restart", "maxRestarts": 1},
+        {"when": {"classes": ["InfrastructureError"]}, "then": "Fail"},
+    ],
+]
+"""Values of failures.rules."""
+
+
+@fault("budgets")
+def user_changes_rules(story: Story, choice: int) -> None:
+    failures = copy.deepcopy(story.operator.spec.get("failures", {}))
+    story.change(failures={**failures, "rules": [*RULES, []][choice % 3]})
+
+
 @fault("budgets")
 def user_sets_a_deadline(story: Story, choice: int) -> None:
     story.change(activeDeadlineSeconds=(None, 600, 3600, 86400)[choice % 4])

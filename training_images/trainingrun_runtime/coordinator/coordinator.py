@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import ray
 
 from trainingrun_protocol.contract import RANK_PODS_FILE, ContractTrial, RunContract
+from trainingrun_protocol.failure_rules import FailureFacts
 from trainingrun_protocol.progress import (
     Failure,
     Hang,
@@ -250,13 +251,19 @@ class Coordinator:
         self._hangs.group_ended()
         self._progress.interrupted()
 
-    def disrupted(self, kind: RecordKind, message: str, ranks: tuple[int, ...]) -> None:
+    def disrupted(
+        self,
+        kind: RecordKind,
+        message: str,
+        ranks: tuple[int, ...],
+        facts: FailureFacts | None = None,
+    ) -> None:
         """Ray's controller: a worker group ended before training was done."""
         self._hangs.group_ended()
         self._store.forget_ranks()
         if kind is RecordKind.WORKER_LOST:
             self._ranks.ended(ranks)
-        self._progress.disrupted(kind, message, self._ranks.of_first(ranks))
+        self._progress.disrupted(kind, message, self._ranks.of_first(ranks), facts)
 
     def survivors(self) -> Survivors:
         """Ray's controller: the ranks that can be asked for the last step."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainingrun_protocol.contract import RunContract
+from trainingrun_protocol.failure_rules import FailureFacts
 from trainingrun_protocol.progress import (
     Failure,
     LastCheckpoint,
@@ -122,11 +123,17 @@ class RunProgress:
         with self._lock:
             self._not_saved_alone = reason
 
-    def disrupted(self, kind: RecordKind, message: str, place: RankPlace | None) -> None:
+    def disrupted(
+        self,
+        kind: RecordKind,
+        message: str,
+        place: RankPlace | None,
+        facts: FailureFacts | None = None,
+    ) -> None:
         """A worker group ended before training was done, by the loss of a rank at this place."""
         node, pod = (place.node, place.pod) if place else (None, None)
         with self._lock:
-            self._accounting.disrupted(time.time(), kind, message, node=node, pod=pod)
+            self._accounting.disrupted(time.time(), kind, message, node, pod, facts)
 
     def ran_out_of_memory(self, rank: int, place: RankPlace) -> None:
         """The rank that was lost last was ended for want of memory, in a pod that lives on."""

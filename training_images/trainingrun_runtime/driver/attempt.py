@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import ray
 
 from trainingrun_protocol.contract import RunContract
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, SUSPEND_EXIT_CODE
+from trainingrun_protocol.failure_rules import ContractRule, FailureFacts
 from trainingrun_protocol.progress import (
     Failure,
     LastCheckpoint,
@@ -23,7 +24,7 @@ from trainingrun_protocol.progress import (
 from .. import stacks
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import start_coordinator
-from ..error_text import first_line
+from ..error_text import first_line, text_of
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..progress.document import Documents
@@ -70,6 +71,19 @@ def failure_of(error: BaseException) -> Failure:
     place = None if type(error).__module__.startswith("ray") else stacks.raised_at(error)
     where = f" ({place})" if place else ""
     return Failure(kind="Infrastructure", message=f"{name}: {explained(error, where)}")
+
+
+def facts_of(rules: Sequence[ContractRule], error: BaseException, message: str) -> FailureFacts:
+    """What failures.rules ask for, of an error that no rank has raised."""
+    from ..known_errors.failure_causes import exit_codes
+    from .failure_rules import matched
+
+    kind = type(error).__name__
+    return FailureFacts(
+        reasons=[kind],
+        exit_codes=list(exit_codes(kind, text_of(error))),
+        matched=matched(rules, message, ()),
+    )
 
 
 class Attempt:
@@ -272,6 +286,9 @@ class Attempt:
 
             update = {"kind": "Application", "retry": retry_of(error)}
             failure = failure.model_copy(update=update)
+        if self._contract.rules:
+            facts = facts_of(self._contract.rules, error, failure.message)
+            failure = failure.model_copy(update={"facts": facts})
         self.fail(failure)
         return FAILED_EXIT_CODE
 

@@ -7,12 +7,14 @@ steps, a crash at a different step each time would be retried without end.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.train import FailureConfig, TrainingFailedError
 
+from trainingrun_protocol.failure_rules import ContractRule, FailureFacts
 from trainingrun_protocol.progress import MOST_LAST_LINES, Failure, Hang, RecordKind
 
 from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
@@ -21,7 +23,8 @@ from ..store.bucket import Bucket
 from ..store.kept_output import Source
 from ..store.storage_retry import limit_s
 from ..survivors import survivors
-from . import last_lines
+from . import failure_rules, last_lines
+from .failure_rules import Verdict
 
 MAX_GROUPS_WITHOUT_CHECKPOINT = 10
 """Groups in a row that may end without a newer checkpoint before the attempt fails. Ray would
@@ -30,6 +33,8 @@ MAX_STORAGE_S = 3600.0
 """Seconds for which groups in a row may end because a store that the training code itself uses does
 not answer."""
 LONGEST_WAIT_S = 30.0
+LONGEST_WAIT_OF_RULE_S = 600.0
+"""Longest wait by a rule within an attempt, whose pods wait too."""
 _LOSSES = {
     FailureCause.WORKER_LOST: RecordKind.WORKER_LOST,
     FailureCause.PREEMPTED: RecordKind.PREEMPTED,
@@ -41,11 +46,15 @@ _LOSSES = {
 class AttemptPolicy(FailurePolicy):
     """Called by Ray's controller after each failure: reports it to the coordinator and decides."""
 
-    def __init__(self, coordinator: Any, bucket: Bucket, attempt: int) -> None:
+    def __init__(
+        self, coordinator: Any, bucket: Bucket, attempt: int, rules: Sequence[ContractRule] = ()
+    ) -> None:
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
         self._coordinator, self._bucket, self._attempt = coordinator, bucket, attempt
+        self._rules = rules
         self._restarts = RestartBackoff()
         self._remedied: ClassifiedFailure | None = None
+        self._saved: ClassifiedFailure | None = None  # whose last step was asked for
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         """RETRY within the attempt, or RAISE to end it."""
@@ -56,8 +65,12 @@ class AttemptPolicy(FailurePolicy):
             trace = failure.traceback or training_failed_error
             self._fail(failure, "Application", failure.message, trace, failure.retry)
             return FailureDecision.RAISE
+        verdict = self._verdict(failure)
+        if verdict.ends_the_run:
+            self._end_by_rule(failure, training_failed_error, verdict.facts)
+            return FailureDecision.RAISE
         if failure.cause in _LOSSES:
-            self._disrupted(failure)
+            self._disrupted(failure, verdict.facts)
         # Synchronous: the number of commits decides, and the state is reported before the wait.
         commits = ray.get(self._coordinator.commits.remote())
         wait_s = (
@@ -70,6 +83,9 @@ class AttemptPolicy(FailurePolicy):
         if wait_s is None:
             self._fail(failure, *self._reason(failure), training_failed_error)
             return FailureDecision.RAISE
+        if verdict.rule is not None and verdict.rule.backoff is not None:
+            own_s = verdict.rule.backoff.seconds(self._restarts.without_checkpoint)
+            wait_s = min(own_s, LONGEST_WAIT_OF_RULE_S)
         time.sleep(wait_s)  # no worker runs that the controller would have to poll
         return FailureDecision.RETRY
 
@@ -82,11 +98,39 @@ class AttemptPolicy(FailurePolicy):
             return failure
         return replace(failure, cause=FailureCause.HANG, message=hang.message)
 
-    def _disrupted(self, failure: ClassifiedFailure) -> None:
+    def _verdict(self, failure: ClassifiedFailure) -> Verdict:
+        if not self._rules:
+            return Verdict()
+        lines: list[str] = []
+        if failure.ranks and failure_rules.have_patterns(self._rules):
+            self._save_last_step(failure)  # first: what a rank has printed may be late
+            lines = last_lines.read(self._bucket, self._source(failure))
+        return failure_rules.judge(self._rules, failure, lines)
+
+    def _disrupted(self, failure: ClassifiedFailure, facts: FailureFacts) -> None:
         kind = _LOSSES[failure.cause]
-        self._coordinator.disrupted.remote(kind, failure.message, failure.ranks)
+        self._coordinator.disrupted.remote(kind, failure.message, failure.ranks, facts)
+        self._save_last_step(failure)
+
+    def _save_last_step(self, failure: ClassifiedFailure) -> None:
+        """Have the ranks that are left save it, once for each failure."""
+        if failure.cause not in _LOSSES or failure is self._saved:
+            return
+        self._saved = failure
         if not failure.saved:  # a drain may end before the ranks have saved, too
             survivors.save_last_step(self._coordinator, failure.lost)
+
+    def _source(self, failure: ClassifiedFailure) -> Source:
+        group = ray.get(self._coordinator.newest_group.remote())
+        return Source(self._attempt, group, failure.ranks[0])
+
+    def _end_by_rule(
+        self, failure: ClassifiedFailure, error: Exception, facts: FailureFacts
+    ) -> None:
+        """End the attempt, which the operator takes for the run's end: it asks the same rules."""
+        self._save_last_step(failure)
+        kind = "Storage" if failure.cause is FailureCause.STORAGE else "Infrastructure"
+        self._fail(failure, kind, failure.message, error, facts=facts)
 
     def _after_storage(self, failure: ClassifiedFailure, commits: int) -> float | None:
         storage = failure.storage
@@ -119,13 +163,18 @@ class AttemptPolicy(FailurePolicy):
         message: str,
         error: Exception | str,
         retry: Any = "Always",
+        facts: FailureFacts | None = None,
     ) -> None:
         ended = Failure(kind=kind, message=message, traceback=str(error)[-4000:], retry=retry)
+        lines: list[str] = []
         if found.ranks:
-            rank = found.ranks[0]
-            group = ray.get(self._coordinator.newest_group.remote())
-            lines = last_lines.keep(self._bucket, Source(self._attempt, group, rank), message)
-            ended = ended.model_copy(update={"rank": rank, "last_lines": _shown(lines)})
+            lines = last_lines.keep(self._bucket, self._source(found), message)
+            ended = ended.model_copy(update={"rank": found.ranks[0], "last_lines": _shown(lines)})
+        if facts is not None:  # a rule ends the attempt for a loss that no record has
+            ended = ended.model_copy(update={"loss": failure_rules.CLASSES[found.cause]})
+        elif self._rules:
+            facts = failure_rules.judge(self._rules, replace(found, message=message), lines).facts
+        ended = ended.model_copy(update={"facts": facts})
         # Synchronous: the driver ends right after the decision, and the reason must not be lost.
         ray.get(self._coordinator.failed.remote(ended))
 

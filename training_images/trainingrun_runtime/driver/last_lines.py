@@ -38,6 +38,15 @@ def keep(bucket: Bucket, source: Source, message: str) -> list[str]:
     return lines
 
 
+def read(bucket: Bucket, source: Source) -> list[str]:
+    """The rank's last lines, as far as they are in the bucket."""
+    try:
+        return _last_lines(bucket, source)
+    except StorageError as error:
+        log.warning("the last lines of rank %d are not read: %s", source.rank or 0, error)
+        return []
+
+
 def _last_lines(bucket: Bucket, source: Source) -> list[str]:
     deadline = time.monotonic() + _WAIT_S
     while True:

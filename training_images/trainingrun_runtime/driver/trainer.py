@@ -81,7 +81,9 @@ class Trainers:
         replaced_functions.refuse_removed()
         return training.intercept_fit(
             self._prepare,
-            lambda: AttemptPolicy(self._coordinator, self._bucket, self._contract.attempt),
+            lambda: AttemptPolicy(
+                self._coordinator, self._bucket, self._contract.attempt, self._contract.rules or ()
+            ),
             prestarted_worker.controller_environment(),
             self._complete if self._contract.script is not None else lambda result: result,
         )

@@ -100,6 +100,10 @@ class ClassifiedFailure:
     """Of an error of the application."""
     retry: Literal["Always", "UnlessRepeated"] = "Always"
     """Of `Failure`."""
+    kinds: tuple[str, ...] = ()
+    """Types of the error that ended the group."""
+    exit_codes: tuple[int, ...] = ()
+    """Those of `sys.exit(42)` in the training code."""
 
 
 _OF_CODE = (
@@ -223,6 +227,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
             tuple(lost),
             lost=tuple(lost),
             remedied=find(reason) is not None,
+            kinds=(type(reason).__name__,),
         )
     own = {rank: e for rank, e in failures.items() if not isinstance(e, PeerLost)}
     if not own:
@@ -242,15 +247,23 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         )
     rank, reason = next(iter(bugs.items()))
     raised = reason if isinstance(reason, RaisedOnRank) else None
+    name = raised.kind if raised else type(reason).__name__
     where = f" ({raised.place})" if raised and raised.place else ""
     return ClassifiedFailure(
         FailureCause.APPLICATION,
-        f"rank {rank} raised {raised.kind if raised else type(reason).__name__}: "
-        f"{explained(reason, where)}",
+        f"rank {rank} raised {name}: {explained(reason, where)}",
         (rank, *(other for other in own if other != rank)),
         traceback=raised.trace if raised else "",
         retry=raised.retry if raised else retry_of(reason),
+        kinds=(name,),
+        exit_codes=exit_codes(name, raised.text if raised else text_of(reason)),
     )
+
+
+def exit_codes(kind: str, text: str) -> tuple[int, ...]:
+    """The exit code that an error of this type and text asks for, if any."""
+    asks = kind == "SystemExit" and text.isascii() and text.isdecimal() and len(text) <= 3
+    return (int(text),) if asks else ()
 
 
 def _end_of(reason: Exception) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainingrun_protocol.failure_rules import FailureFacts
 from trainingrun_protocol.progress import (
     MOST_RESIZES,
     MOST_SIZES,
@@ -358,10 +359,11 @@ class TimeAccounting:
         message: str,
         node: str | None = None,
         pod: str | None = None,
+        facts: FailureFacts | None = None,
     ) -> None:
         """A worker was lost; training is interrupted until the next step."""
         self.interrupted(now)
-        self.record(now, kind, message, node=node, pod=pod, step=self._step)
+        self.record(now, kind, message, node=node, pod=pod, step=self._step, facts=facts)
         number = self._records[-1].number
         lost = kind is RecordKind.WORKER_LOST
         self._worker_lost = (number, self._group_began) if lost else None
@@ -378,7 +380,8 @@ class TimeAccounting:
             return
         self._worker_lost = None
         kind, place = RecordKind.OUT_OF_MEMORY, {"node": node, "pod": pod}
-        self.record(lost.time, kind, message, step=lost.step, group_time=group_time, **place)
+        again = {"group_time": group_time, "facts": lost.facts}
+        self.record(lost.time, kind, message, step=lost.step, **again, **place)
         self._records = [record for record in self._records if record is not lost]
         if number in self._documents:
             found = {"reason": kind.value, "message": message, **place}

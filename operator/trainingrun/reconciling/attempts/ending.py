@@ -9,26 +9,28 @@ deleted, then the next attempt waits until nothing of the former is left.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 from trainingrun_protocol.exit_codes import LEASE_LOST_EXIT_CODE, SUSPEND_EXIT_CODE
+from trainingrun_protocol.failure_rules import FailureFacts, first_match
 from trainingrun_protocol.progress import Failure, Progress, RunState
 
 from ...api.reasons import ConditionReason, EventReason
-from ...api.status import Attempt, Budget, LossReason
+from ...api.status import Attempt, LossReason
 from .. import pod_status
 from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
 from ..context import ReconcileContext
 from ..diagnosis import stuck
 from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
 from ..losses import out_of_memory
-from ..losses.counting import ended_by_itself
+from ..losses.counting import ended_by_itself, rule_counts
 from ..losses.history import History
 from ..model import Delete, Object, RequestSuspend, RunEvent
 from ..texts import ATTEMPT_MESSAGE, seconds_since, short, written
-from . import retry_policy
+from . import budgets, retry_policy
 
 INFRASTRUCTURE_REASONS = frozenset(
     {
@@ -44,12 +46,14 @@ MOST_CRASHES = 3
 """Pods in the same place that end by themselves without a new step in between, after which the
 attempt is given up."""
 
+_OF_CODE = (LossReason.APPLICATION_ERROR, LossReason.OUT_OF_MEMORY)
+
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 """In RayJob's status.message: KubeRay reports the driver's exit code nowhere else."""
 
 
 def ended(
-    context: ReconcileContext, draft: Draft, charged: frozenset[Budget], attempt: Attempt
+    context: ReconcileContext, draft: Draft, charged: frozenset[str], attempt: Attempt
 ) -> Findings:
     """How the attempt ended; no end: it continues, or its driver's final progress is awaited."""
     progress = context.progress(attempt.number)
@@ -110,7 +114,8 @@ def _by_failure(failure: Failure) -> AttemptEnd:
         "Failed" if reason is LossReason.APPLICATION_ERROR else "Lost"
     )
     lines = tuple(failure.last_lines)
-    return AttemptEnd(outcome, reason, failure.message, failure.rank, lines)
+    facts = failure.facts or FailureFacts()
+    return AttemptEnd(outcome, reason, failure.message, failure.rank, lines, facts)
 
 
 def _by_ray_job(context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object) -> Findings:
@@ -192,15 +197,18 @@ def _unexplained(
         return AttemptEnd(
             "Suspended", LossReason.SUSPENDED, "Suspended; the final progress was not read"
         )
+    facts = FailureFacts(
+        reasons=[reason] if reason else [], exit_codes=[code] if code is not None else []
+    )
     if code == LEASE_LOST_EXIT_CODE or reason in INFRASTRUCTURE_REASONS:
-        return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message)
+        return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message, facts=facts)
     causes = [known.reason for known in draft.bookkeeping.counted.values()]
     if without_memory := out_of_memory.end(draft):
         return without_memory
     if LossReason.NODE_LOST in causes or LossReason.HEAD_LOST in causes:
         lost = LossReason.NODE_LOST if LossReason.NODE_LOST in causes else LossReason.HEAD_LOST
-        return AttemptEnd("Lost", lost, message)
-    return AttemptEnd("Failed", LossReason.APPLICATION_ERROR, message)
+        return AttemptEnd("Lost", lost, message, facts=facts)
+    return AttemptEnd("Failed", LossReason.APPLICATION_ERROR, message, facts=facts)
 
 
 class _Crashes(NamedTuple):
@@ -258,6 +266,11 @@ def crashing(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Block
 
 def _out_of_budget(draft: Draft, run_failure: RunFailure) -> AttemptEnd:
     causes = [known.reason for known in draft.bookkeeping.counted.values()]
+    history = draft.status.disruptions.history
+    if run_failure.reason in (ConditionReason.FAILED_BY_RULE, ConditionReason.RULE_EXHAUSTED):
+        cause = causes[-1] if causes else LossReason.INFRASTRUCTURE_ERROR
+        outcome: Literal["Failed", "Lost"] = "Failed" if cause in _OF_CODE else "Lost"
+        return AttemptEnd(outcome, cause, history[-1].signs if history else run_failure.message)
     if run_failure.reason is ConditionReason.RESTARTS_EXHAUSTED:
         # While an attempt runs, only pods without memory charge this budget.
         return out_of_memory.end(draft) or AttemptEnd(
@@ -270,6 +283,9 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
     """Write how the running attempt ended, count it, and forget what concerns it alone."""
     reason = out_of_memory.reason_of_end(end.reason, draft.bookkeeping, context.now)
     *earlier, attempt = draft.status.attempts
+    rules = context.run.spec.failures.contract_rules
+    failed = reason is not None and end.outcome in ("Failed", "Lost")
+    rule = first_match(rules, reason.value, end.facts) if reason is not None and failed else None
     closed = attempt.model_copy(
         update={
             "outcome": end.outcome,
@@ -278,6 +294,7 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
             "end_time": written(context.now),
             "failed_rank": end.failed_rank,
             "last_lines": list(end.last_lines) or None,
+            "rule": rules.index(rule) + 1 if rule is not None else None,
         }
     )
     disruptions, changes = draft.status.disruptions, dict(OF_ONE_ATTEMPT)
@@ -285,6 +302,9 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
     if reason is LossReason.APPLICATION_ERROR:
         errors, uncounted = disruptions.application_errors + 1, True
         disruptions = disruptions.model_copy(update={"application_errors": errors})
+    elif reason is LossReason.HANG and not draft.bookkeeping.counted:
+        hangs, uncounted = disruptions.hangs + 1, True
+        disruptions = disruptions.model_copy(update={"hangs": hangs})
     elif reason is LossReason.STORAGE_ERROR or (
         end.outcome == "Lost" and not draft.bookkeeping.counted
     ):
@@ -293,6 +313,14 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
         history.add(reason, written(context.now), end.message)
         disruptions = disruptions.model_copy(update=history.status())
         changes |= history.bookkeeping()
+    charged: set[str] = set(retry_policy.budgets(reason))
+    if rule is not None and reason is not None:
+        charged.add(rule.key)
+    if rule is not None and reason is not None and uncounted:
+        paid: Counter[str] = Counter({reason.budget: 1} if rule.has_own_budget else {})
+        now = written(context.now)
+        changes |= rule_counts(draft.bookkeeping, rules, Counter({rule.key: 1}), paid, now)
+    after = draft.changed(Findings(status={"disruptions": disruptions}, bookkeeping=changes))
     if end.outcome == "Suspended":
         # A suspended attempt is not one without progress.
         changes["attempts_without_progress"] = max(
@@ -303,7 +331,7 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
         "Failed": (RunEvent("Warning", EventReason.ATTEMPT_FAILED, message),),
         "Lost": (RunEvent("Warning", EventReason.ATTEMPT_LOST, message),),
     }
-    failures = retry_policy.application_failures(disruptions)
+    failures = budgets.used(after, "application")
     return Findings(
         status={
             "attempts": [*earlier, closed],
@@ -312,12 +340,12 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
         },
         bookkeeping=changes,
         events=events.get(end.outcome, ()),
-        charged=retry_policy.budgets(reason),
+        charged=frozenset(charged),
         requeue_within_s=0,
     )
 
 
-def retry(context: ReconcileContext, draft: Draft, charged: frozenset[Budget]) -> Findings:
+def retry(context: ReconcileContext, draft: Draft, charged: frozenset[str]) -> Findings:
     """After a failed or lost attempt: why none follows, or when the next one may begin."""
     ended, failures = draft.status.attempts[-1], context.run.spec.failures
     if ended.outcome not in ("Failed", "Lost"):
@@ -325,6 +353,8 @@ def retry(context: ReconcileContext, draft: Draft, charged: frozenset[Budget]) -
     progress = context.progress(ended.number)
     failure = progress.failure if progress is not None else None
     before = draft.status.attempts[-2] if len(draft.status.attempts) > 1 else None
+    rules = failures.contract_rules
+    rule = rules[ended.rule - 1] if ended.rule is not None else None
     run_failure = (
         (retry_policy.would_repeat(failure, ended, before) if failure is not None else None)
         or retry_policy.exhausted(draft, failures, charged)
@@ -333,7 +363,10 @@ def retry(context: ReconcileContext, draft: Draft, charged: frozenset[Budget]) -
     if run_failure:
         return Findings(run_failure=run_failure)
     wait = retry_policy.backoff(
-        ended.reason, draft.bookkeeping.attempts_without_progress, failures.backoff
+        ended.reason,
+        draft.bookkeeping.attempts_without_progress,
+        failures.backoff,
+        rule.backoff if rule is not None else None,
     )
     if wait > timedelta(0):
         return Findings(status={"next_attempt_time": written(context.now + wait)})

@@ -3,37 +3,25 @@
 import re
 from datetime import timedelta
 
+from trainingrun_protocol.failure_rules import ContractBackoff
 from trainingrun_protocol.progress import Failure
 
 from ...api.failures_spec import Backoff, Failures
 from ...api.reasons import ConditionReason
-from ...api.status import Attempt, Budget, Disruptions, LossReason
+from ...api.status import Attempt, Budget, LossReason
 from ..bookkeeping import Bookkeeping
 from ..findings import Draft, RunFailure
+from . import budgets as counts
 
 _VARIES = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\btmp\w+|\d+")
 """What differs between two texts of the same error: ranks, addresses, times, names of folders."""
 
+_LOSSES = frozenset((LossReason.PREEMPTED, LossReason.WORKER_LOST, LossReason.HANG))
+"""What a rule of the driver's ends an attempt for."""
+
 STORAGE_WAIT_S = (60.0, 600.0)
 """First and longest wait after an attempt that had no storage, in seconds: a bucket or credentials
 are put right by a person, and attempts meanwhile would use up maxAttemptsWithoutProgress."""
-
-
-def application_failures(disruptions: Disruptions) -> int:
-    """What counts against failures.maxRestarts."""
-    return disruptions.application_errors + disruptions.out_of_memory
-
-
-def infrastructure_losses(draft: Draft) -> int:
-    """What counts against failures.maxPreemptions."""
-    lost = draft.status.disruptions
-    return (
-        lost.preemptions
-        + lost.node_losses
-        + lost.head_losses
-        + lost.worker_failures
-        + draft.bookkeeping.other_losses
-    )
 
 
 def budgets(reason: LossReason | None) -> frozenset[Budget]:
@@ -41,26 +29,29 @@ def budgets(reason: LossReason | None) -> frozenset[Budget]:
     return frozenset((reason.budget,) if reason is not None else ())
 
 
-def exhausted(draft: Draft, failures: Failures, charged: frozenset[Budget]) -> RunFailure | None:
-    """Whether a budget is used up.
+def exhausted(draft: Draft, failures: Failures, charged: frozenset[str]) -> RunFailure | None:
+    """Whether a budget is used up, or a rule ends the run.
 
     Only budgets that were charged are checked: one that a user lowers ends no healthy attempt.
     """
-    own = application_failures(draft.status.disruptions)
+    by_rule = _by_rule(draft, failures, charged)
+    if by_rule is not None:
+        return by_rule
+    own = counts.used(draft, "application")
     if "application" in charged and own > failures.max_restarts:
         return RunFailure(
             ConditionReason.RESTARTS_EXHAUSTED,
             f"The training failed by itself {_times(own)} and failures.maxRestarts is "
             f"{failures.max_restarts}",
         )
-    losses = infrastructure_losses(draft)
+    losses = counts.used(draft, "infrastructure")
     if "infrastructure" in charged and 0 <= failures.max_preemptions < losses:
         return RunFailure(
             ConditionReason.PREEMPTIONS_EXHAUSTED,
             f"Infrastructure was lost {_times(losses)} and failures.maxPreemptions is "
             f"{failures.max_preemptions}; -1 survives as many as there are",
         )
-    hangs = draft.status.disruptions.hangs
+    hangs = counts.used(draft, "hang")
     if "hang" in charged and 0 <= failures.max_hangs < hangs:
         latest = draft.status.hang
         where = f", at last with {latest.message}" if latest is not None else ""
@@ -69,6 +60,25 @@ def exhausted(draft: Draft, failures: Failures, charged: frozenset[Budget]) -> R
             f"The training hung {_times(hangs)} and failures.maxHangs is {failures.max_hangs}"
             f"{where}; `trainingrun stacks` prints the stack of each rank",
         )
+    return None
+
+
+def _by_rule(draft: Draft, failures: Failures, charged: frozenset[str]) -> RunFailure | None:
+    for number, rule in enumerate(failures.contract_rules, 1):
+        if rule.key not in charged:
+            continue
+        if rule.then == "Fail":
+            return RunFailure(
+                ConditionReason.FAILED_BY_RULE,
+                f"Rule {number} of failures.rules ends the run with such a failure",
+            )
+        times = counts.used(draft, rule.key)
+        if rule.max_restarts is not None and times > rule.max_restarts:
+            return RunFailure(
+                ConditionReason.RULE_EXHAUSTED,
+                f"Rule {number} of failures.rules was met {_times(times)} and its maxRestarts is "
+                f"{rule.max_restarts}",
+            )
     return None
 
 
@@ -81,6 +91,7 @@ def would_repeat(failure: Failure, ended: Attempt, before: Attempt | None) -> Ru
         return RunFailure(ConditionReason.NON_RETRIABLE_ERROR, message)
     if (
         failure.retry == "UnlessRepeated"
+        and ended.rule is None  # else a user has said what follows
         and before is not None
         and before.reason is ended.reason
         and not (_stepped(ended) or _stepped(before))
@@ -124,6 +135,8 @@ def without_progress(
 
 def reason_of(failure: Failure) -> LossReason:
     """The reason of an attempt that ended with this failure of the runtime."""
+    if failure.loss is not None and failure.loss in _LOSSES:
+        return LossReason(failure.loss)
     match failure.kind:
         case "Application":
             return LossReason.APPLICATION_ERROR
@@ -134,16 +147,22 @@ def reason_of(failure: Failure) -> LossReason:
 
 
 def backoff(
-    reason: LossReason | None, attempts_without_progress: int, settings: Backoff
+    reason: LossReason | None,
+    attempts_without_progress: int,
+    settings: Backoff,
+    of_rule: ContractBackoff | None = None,
 ) -> timedelta:
     """The wait after an attempt that ended for this reason, on a cluster and in a local run.
 
     `attempts_without_progress` counts the attempts in a row that ended without a newer checkpoint:
     a run that makes progress is retried soon. An application failure always waits; the first loss
-    of infrastructure does not, since waiting does not bring the machine back.
+    of infrastructure does not, since waiting does not bring the machine back. A rule's own wait,
+    `of_rule`, comes before all of that.
     """
     if reason is None or reason.budget == "none":
         return timedelta(0)
+    if of_rule is not None:
+        return timedelta(seconds=of_rule.seconds(attempts_without_progress))
     application = reason.budget == "application"
     waits = max(attempts_without_progress, 1) if application else attempts_without_progress - 1
     seconds = 0.0

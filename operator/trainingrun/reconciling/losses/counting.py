@@ -5,13 +5,15 @@ reason of higher precedence replaces it; what another loss explains carries no c
 """
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainingrun_protocol.failure_rules import ContractRule, FailureFacts, first_match
+
 from ...api.reasons import EventReason
-from ...api.status import Budget, LossReason
-from ..bookkeeping import Bookkeeping, CountedDisruption
+from ...api.status import LossReason
+from ..bookkeeping import Bookkeeping, CountedDisruption, RuleCount
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
 from ..model import RunEvent
@@ -66,6 +68,7 @@ class Losses:
         self._status, self._bookkeeping = draft
         self._now, self._written = context.now, written(context.now)
         self._history = History(context, draft)
+        self._rules = context.run.spec.failures.contract_rules
         self.events: list[RunEvent] = []
         """Events of what was found, in order."""
         self.changes: dict[str, Any] = {}
@@ -73,6 +76,8 @@ class Losses:
         self._lost_nodes: dict[str, str] = {}
         self._counted = dict(draft.bookkeeping.counted)
         self._failures_before = out_of_memory.failures(self._counted.values())
+        self._met_before = met(self._counted.values())
+        self._paid_before = paid(self._counted.values())
         self._counts: Counter[str] = Counter()
         self._dropped: set[str] = set()
         self._changed = False
@@ -114,6 +119,7 @@ class Losses:
         termination_message: str = "",
         ended: str | None = None,
         created_at: str | None = None,
+        facts: FailureFacts | None = None,
     ) -> None:
         """Count a loss, unless it is counted; a reason of higher precedence replaces the former.
 
@@ -128,9 +134,15 @@ class Losses:
             termination_message: How its container ended.
             ended: When the container ended, where it ran out of memory.
             created_at: When the pod was created, where it ran out of memory.
+            facts: What failures.rules ask for.
         """
         known = self._counted.get(key)
-        if known and (known.collateral or PRECEDENCE[reason] <= PRECEDENCE[known.reason]):
+        if known and known.collateral:
+            return
+        facts = _all_of(known.facts if known else None, facts)
+        if known and PRECEDENCE[reason] <= PRECEDENCE[known.reason]:
+            if self._rules and facts != known.facts:
+                self._put(key, known.model_copy(update=self._ruled(known.reason, facts)))
             return
         if known:
             self._count(known.reason, -1)
@@ -152,6 +164,7 @@ class Losses:
                 ended=ended,
                 created_at=created_at,
                 number=number,
+                **self._ruled(reason, facts),
             ),
         )
         self.events.append(RunEvent("Warning", EventReason(reason.value), message))
@@ -248,6 +261,10 @@ class Losses:
         """What was counted and found."""
         failed = out_of_memory.failures(self._counted.values()) - self._failures_before
         self._counts["out_of_memory"] += failed
+        rules = met(self._counted.values())
+        rules.subtract(self._met_before)
+        free = paid(self._counted.values())
+        free.subtract(self._paid_before)
         crashed_heads, crashed_workers = 0, 0
         for key in self._dropped:
             known = self._counted.pop(key)
@@ -263,11 +280,13 @@ class Losses:
         if self._lost_nodes:
             changes |= self._nodes()
         changes |= self._history.bookkeeping()
+        changes |= rule_counts(self._bookkeeping, self._rules, rules, free, self._written)
         return Findings(
             status=self._disruptions(),
             bookkeeping=changes,
             events=tuple(self.events),
-            charged=self._charged(failed),
+            charged=self._charged(failed, free)
+            | {key for key, count in rules.items() if count > 0},
         )
 
     def _nodes(self) -> dict[str, Any]:
@@ -289,16 +308,25 @@ class Losses:
         new = {name: max(getattr(counts, name) + number, 0) for name, number in changes.items()}
         return {"disruptions": counts.model_copy(update={**new, **history})}
 
-    def _charged(self, memory: int) -> frozenset[Budget]:
-        charged: set[Budget] = set()
+    def _charged(self, memory: int, free: Counter[str]) -> frozenset[str]:
         hangs = self._counts["hangs"]
-        if memory > 0:
-            charged.add("application")
-        if hangs > 0:
-            charged.add("hang")
-        if sum(self._counts.values()) - memory - hangs > 0:
-            charged.add("infrastructure")
-        return frozenset(charged)
+        new = {
+            "application": memory,
+            "hang": hangs,
+            "infrastructure": sum(self._counts.values()) - memory - hangs,
+        }
+        return frozenset(name for name, count in new.items() if count > max(free[name], 0))
+
+    def _ruled(self, reason: LossReason, facts: FailureFacts | None) -> dict[str, Any]:
+        """Fields of a counted loss: what is known of it, and which rule it meets."""
+        if not self._rules:
+            return {}
+        rule = first_match(self._rules, reason.value, facts or FailureFacts())
+        return {
+            "facts": facts,
+            "rule": rule.key if rule else None,
+            "rule_pays": rule is not None and rule.has_own_budget,
+        }
 
     def _is_recent(self, known: CountedDisruption) -> bool:
         return abs((parsed(known.time) - self._now).total_seconds()) <= SAME_LOSS_S
@@ -321,12 +349,83 @@ class Losses:
             self._pod_times.add(entry.time)
 
 
+def _all_of(one: FailureFacts | None, other: FailureFacts | None) -> FailureFacts | None:
+    return one.with_more(other) if one is not None and other is not None else one or other
+
+
+def met(counted: Iterable[CountedDisruption]) -> Counter[str]:
+    """How many failures met each rule, by its key: pods without memory are one together."""
+    found: Counter[str] = Counter()
+    memory: dict[str, list[CountedDisruption]] = {}
+    for known in counted:
+        if known.rule is None or known.collateral:
+            continue
+        if known.reason is LossReason.OUT_OF_MEMORY:
+            memory.setdefault(known.rule, []).append(known)
+        else:
+            found[known.rule] += 1
+    for key, pods in memory.items():
+        found[key] += out_of_memory.failures(pods)
+    return found
+
+
+def paid(counted: Iterable[CountedDisruption]) -> Counter[str]:
+    """How many failures of each budget rules pay for."""
+    every = [known for known in counted if not known.collateral]
+    unpaid = [known for known in every if not known.rule_pays]
+    memory = out_of_memory.failures(every) - out_of_memory.failures(unpaid)
+    found = Counter({"application": memory} if memory else {})
+    for known in every:
+        if known.rule_pays and known.reason is not LossReason.OUT_OF_MEMORY:
+            found[known.reason.budget] += 1
+    return found
+
+
+def rule_counts(
+    bookkeeping: Bookkeeping,
+    rules: Sequence[ContractRule],
+    new: Counter[str],
+    free: Counter[str],
+    time: str,
+) -> dict[str, Any]:
+    """Changes of the bookkeeping for failures that met rules.
+
+    Args:
+        bookkeeping: Until now.
+        rules: Those of the run; of others nothing is kept.
+        new: Failures that met each rule, by its key.
+        free: Failures for which a rule pays, by their budget.
+        time: For a rule that was met.
+    """
+    if not any(new.values()) and not any(free.values()):
+        return {}
+    counts, keys = dict(bookkeeping.rule_counts), {rule.key for rule in rules}
+    for key, number in new.items():
+        known = counts.get(key, RuleCount())
+        counts[key] = RuleCount(
+            matches=max(known.matches + number, 0), time=time if number > 0 else known.time
+        )
+    forgiven = dict(bookkeeping.forgiven)
+    for name, number in free.items():
+        forgiven[name] = max(forgiven.get(name, 0) + number, 0)
+    return {
+        "rule_counts": {key: count for key, count in counts.items() if key in keys},
+        "forgiven": {
+            name: number
+            for name, number in forgiven.items()
+            if number and (name in keys or not name.startswith("rule:"))
+        },
+    }
+
+
 def ended_by_itself(known: CountedDisruption, reason: LossReason) -> bool:
     """Whether a head or worker was seen to end by itself, for that reason.
 
     Only those that were seen to end count: one that is deleted with notice leaves no message.
+    Memory bounds itself by failures.maxRestarts, unless a rule pays for it.
     """
-    return bool(known.termination_message) and not known.collateral and known.reason is reason
+    alike = known.reason is reason or (known.rule_pays and known.reason is LossReason.OUT_OF_MEMORY)
+    return bool(known.termination_message) and not known.collateral and alike
 
 
 def after_new_step(bookkeeping: Bookkeeping) -> dict[str, Any]:

@@ -187,6 +187,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         termination_message=termination_message,
         ended=(pod_status.ray_ending(pod) or {}).get("finishedAt") if memory else None,
         created_at=pod["metadata"].get("creationTimestamp") if memory else None,
+        facts=signs.facts(pod),
     )
 
 
@@ -259,6 +260,7 @@ def _record_event(
         pod=record.pod,
         node=record.node,
         created_at=written(from_unix(began)) if began is not None else None,
+        facts=record.facts,
     )
 
 

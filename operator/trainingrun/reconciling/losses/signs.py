@@ -3,6 +3,8 @@
 Exit codes alone decide nothing: 137 is preemption, drain, node loss and out of memory alike.
 """
 
+from trainingrun_protocol.failure_rules import MOST_REASONS, FailureFacts
+
 from ...api.status import LossReason
 from .. import pod_status
 from ..context import ReconcileContext
@@ -107,6 +109,22 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
     # The main process of every pod is Ray's own: the training code runs below it, and what goes
     # wrong there is in the driver's progress, never in a pod's exit code.
     return LossReason.HEAD_LOST if pod_status.is_head(pod) else LossReason.WORKER_LOST
+
+
+def facts(pod: Object) -> FailureFacts:
+    """What failures.rules ask for, of a pod that ended."""
+    endings = list(pod_status.terminations(pod))
+    disruption = pod_status.condition(pod, "DisruptionTarget") or {}
+    named = (
+        *(ending.get("reason") for ending in endings),
+        pod.get("status", {}).get("reason"),
+        disruption.get("reason") if disruption.get("status") == "True" else None,
+    )
+    codes = (ending.get("exitCode") for ending in endings)
+    return FailureFacts(
+        reasons=[str(name) for name in named if name][:MOST_REASONS],
+        exit_codes=[code for code in codes if code][:MOST_REASONS],
+    )
 
 
 def _died_before_deletion(pod: Object, endings: list[Object]) -> bool:

@@ -1,0 +1,298 @@
+"""failures.rules and the budgets that fill again: who pays for a failure, and what follows it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.builders import a_pod, a_progress, a_ray_cluster, a_ray_job, at, pods, unix
+from support.reconciled import a_polled_run, a_training_run, begins, condition, reconcile, then
+from trainingrun.api.failures_spec import Failures
+from trainingrun.api.status import RuleUse
+from trainingrun.reconciling import Observed, Plan
+from trainingrun_protocol.failure_rules import FailureFacts, first_match
+
+HEAD, ONE, TWO = pods()
+
+
+def ruled(*rules: dict[str, Any], **failures: Any) -> Observed:
+    return a_polled_run(failures={"rules": list(rules), **failures})
+
+
+def rule(then: str, *, max_restarts: int | None = None, **when: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"when": when, "then": then}
+    return found if max_restarts is None else {**found, "maxRestarts": max_restarts}
+
+
+def failed(kind: str = "Application", **failure: Any) -> Any:
+    found = {"kind": kind, "message": "rank 1 raised ValueError: nan", "rank": 1, **failure}
+    return a_progress(state="Failed", failure=found)
+
+
+def lost(*numbers: int, kind: str = "WorkerLost", **facts: Any) -> Any:
+    records = [
+        {"number": n, "kind": kind, "time": unix(60 + n), "message": "rank 1 died", "facts": facts}
+        for n in numbers
+    ]
+    return a_progress(records=records)
+
+
+def uses(plan: Plan) -> list[tuple[int, int]]:
+    return [(use.matches, use.used) for use in plan.status.failure_rules or ()]
+
+
+OOM = {"exit_code": 137, "ended_because": "OOMKilled"}
+VALUE_ERROR = {"reasons": ["ValueError"], "exitCodes": [3], "matched": ["nan"]}
+
+
+@pytest.mark.parametrize(
+    ("when", "meets"),
+    [
+        pytest.param({"classes": ["ApplicationError"]}, True, id="class"),
+        pytest.param({"classes": ["Hang", "ApplicationError"]}, True, id="one of two classes"),
+        pytest.param({"classes": ["Hang"]}, False, id="another class"),
+        pytest.param({"reasons": ["KeyError", "ValueError"]}, True, id="reason"),
+        pytest.param({"reasons": ["Value"]}, False, id="a reason is a whole word"),
+        pytest.param({"exitCodes": [3, 4]}, True, id="exit code"),
+        pytest.param({"logPattern": "nan"}, True, id="pattern that the driver has found"),
+        pytest.param({"logPattern": "na."}, False, id="pattern that it has not tried"),
+        pytest.param({"reasons": ["ValueError"], "exitCodes": [4]}, False, id="all have to hold"),
+        pytest.param({"reasons": ["ValueError"], "logPattern": "nan"}, True, id="all of them hold"),
+    ],
+)
+def test_a_rule_is_met_where_all_that_it_says_holds(when: dict[str, Any], meets: bool) -> None:
+    rules = Failures.model_validate({"rules": [{"when": when, "then": "Fail"}]}).contract_rules
+    facts = FailureFacts.model_validate(VALUE_ERROR)
+    assert (first_match(rules, "ApplicationError", facts) is not None) is meets
+
+
+def test_a_rule_keeps_its_count_when_its_numbers_or_its_place_change() -> None:
+    def keys(*rules: dict[str, Any]) -> list[str]:
+        found = Failures.model_validate({"rules": list(rules)}).contract_rules
+        return [each.key for each in found]
+
+    one, other = rule("Restart", classes=["Hang"]), rule("Ignore", classes=["Hang"])
+    assert keys(one, other) == keys(other, one)[::-1]
+    assert keys(one) == keys({**one, "maxRestarts": 7, "backoff": {}})
+    assert keys(one) != keys(other)
+
+
+def test_the_first_rule_that_an_attempt_s_end_meets_counts() -> None:
+    training = ruled(
+        rule("Ignore", reasons=["KeyError"]),
+        rule("Fail", reasons=["ValueError"]),
+        rule("Restart", classes=["ApplicationError"]),
+    )
+    plan = reconcile(replace(training, progress=failed(facts=VALUE_ERROR)))
+    found = condition(plan, "Failed")
+    assert (found.status, found.reason) == ("True", "FailedByRule")
+    assert found.message == (
+        "Rule 2 of failures.rules ends the run with such a failure: rank 1 raised ValueError: nan"
+    )
+    assert plan.status.attempts[-1].rule == 2
+    assert uses(plan) == [(0, 0), (1, 0), (0, 0)]
+
+
+def test_an_ignored_error_uses_no_budget_and_is_bounded_by_progress() -> None:
+    seen = ruled(rule("Ignore", classes=["ApplicationError"]), maxRestarts=0)
+    for number in (1, 2, 3):
+        seen = replace(seen, progress=failed(facts={}).model_copy(update={"attempt": number}))
+        plan = reconcile(seen, 60 * number)
+        assert (plan.status.restarts, plan.status.disruptions.application_errors) == (0, number)
+        if number == 3:
+            break
+        seen = then(seen, 60 * number, ray_jobs=(), ray_clusters=(), pods=(), progress=None)
+        assert begins(reconcile(seen, 60 * number + 40)) == number + 1
+        job, cluster = a_ray_job(number + 1, status="RUNNING"), a_ray_cluster(number + 1)
+        seen = replace(seen, ray_jobs=(job,), ray_clusters=(cluster,), pods=pods(number + 1))
+        seen = then(seen, 60 * number + 50)
+    assert condition(plan, "Failed").reason == "NoProgress"
+
+
+def test_a_rule_with_max_restarts_has_a_budget_of_its_own() -> None:
+    training = ruled(rule("Restart", max_restarts=1, exitCodes=[3]), maxRestarts=0)
+    once = reconcile(replace(training, progress=failed(facts=VALUE_ERROR)))
+    assert (condition(once, "Failed").status, once.status.restarts) == ("False", 0)
+    assert uses(once) == [(1, 1)]
+    counted = training.run.status.model_copy(update={"seen": {**once.status.seen}})
+    again = replace(training, run=training.run.model_copy(update={"status": counted}))
+    twice = reconcile(replace(again, progress=failed(facts=VALUE_ERROR)))
+    assert condition(twice, "Failed").reason == "RuleExhausted"
+    assert "Rule 1 of failures.rules was met 2 times and its maxRestarts is 1" in (
+        condition(twice, "Failed").message
+    )
+
+
+@pytest.mark.parametrize("max_preemptions", [0, 1])
+def test_a_rule_pays_for_losses_inside_an_attempt(max_preemptions: int) -> None:
+    """And never the other way round: what meets no rule uses the budget of its class."""
+    rules = [rule("Ignore", reasons=["ActorDiedError"])]
+    training = ruled(*rules, maxPreemptions=max_preemptions)
+    free = reconcile(replace(training, progress=lost(1, 2, reasons=["ActorDiedError"])))
+    assert free.status.disruptions.worker_failures == 2
+    assert free.status.attempts[-1].outcome == "Running"
+    assert uses(free) == [(2, 0)]
+    other = reconcile(replace(training, progress=lost(1, reasons=["NodeDiedError"])))
+    ended = other.status.attempts[-1].outcome == "Lost"
+    assert ended is (max_preemptions == 0)
+
+
+def test_a_rule_ends_the_run_for_a_loss_inside_an_attempt() -> None:
+    training = ruled(rule("Fail", classes=["OutOfMemory"]))
+    plan = reconcile(replace(training, pods=(HEAD, a_pod("worker-1", **OOM), TWO)))
+    assert condition(plan, "Failed").reason == "FailedByRule"
+    last = plan.status.attempts[-1]
+    assert (last.outcome, last.reason) == ("Failed", "OutOfMemory")
+    assert "worker-1" in last.message
+
+
+def test_pods_without_memory_are_one_failure_for_a_rule_too() -> None:
+    training = ruled(rule("Restart", max_restarts=1, exitCodes=[137]), maxRestarts=0)
+    both = (HEAD, a_pod("worker-1", **OOM), a_pod("worker-2", **OOM))
+    seen = then(replace(training, pods=(HEAD, a_pod("worker-1", **OOM), TWO)))
+    plan = reconcile(replace(seen, pods=both))
+    assert (uses(plan), plan.status.disruptions.out_of_memory) == ([(1, 1)], 1)
+    assert plan.status.attempts[-1].outcome == "Running"
+
+
+def test_what_pod_and_driver_say_of_one_loss_is_put_together() -> None:
+    """The pod comes first, and what the rank has printed with the driver's record."""
+    training = ruled(rule("Ignore", exitCodes=[1], logPattern="nan"), maxPreemptions=5)
+    died = replace(training, pods=(HEAD, a_pod("worker-1", exit_code=1), TWO))
+    first = reconcile(died)
+    assert uses(first) == [(0, 0)]
+    record = {"number": 1, "kind": "WorkerLost", "time": unix(60), "pod": "worker-1"}
+    told = a_progress(records=[{**record, "facts": {"matched": ["nan"]}}])
+    plan = reconcile(then(died, progress=told))
+    assert (uses(plan), plan.status.disruptions.worker_failures) == ([(1, 0)], 1)
+    assert plan.status.seen["forgiven"] == {"infrastructure": 1}
+
+
+def test_a_failure_is_counted_once_however_often_it_is_seen() -> None:
+    seen = replace(
+        ruled(rule("Ignore", classes=["WorkerLost"])), progress=lost(1, reasons=["ActorDiedError"])
+    )
+    for _ in range(3):
+        seen = then(seen)
+        assert uses(reconcile(seen)) == [(1, 0)]
+
+
+def test_a_rule_s_own_wait_comes_before_any_other() -> None:
+    backoff = {"initialSeconds": 300, "maxSeconds": 300}
+    training = ruled({**rule("Restart", classes=["InfrastructureError"]), "backoff": backoff})
+    plan = reconcile(replace(training, progress=failed("Infrastructure")))
+    assert plan.status.next_attempt_time == at(360)
+    without = reconcile(replace(a_polled_run(), progress=failed("Infrastructure")))
+    assert without.status.next_attempt_time is None
+
+
+def test_a_rule_comes_before_the_end_by_a_repeated_error() -> None:
+    training = ruled(rule("Restart", reasons=["ValueError"]))
+    error = failed(facts=VALUE_ERROR, retry="UnlessRepeated").model_copy(
+        update={"step": 0, "step_time": None}
+    )
+    before = training.run.status.attempts[-1].model_copy(
+        update={"number": 0, "outcome": "Failed", "reason": "ApplicationError"}
+    )
+    before = before.model_copy(update={"message": "rank 1 raised ValueError: nan", "last_step": 0})
+    attempts = [before, training.run.status.attempts[-1].model_copy(update={"last_step": 0})]
+    status = training.run.status.model_copy(update={"attempts": attempts})
+    seen = replace(training, run=training.run.model_copy(update={"status": status}))
+    assert condition(reconcile(replace(seen, progress=error)), "Failed").status == "False"
+
+
+def test_a_driver_that_a_rule_has_ended_says_for_which_loss() -> None:
+    training = ruled(rule("Fail", classes=["Hang"]))
+    plan = reconcile(replace(training, progress=failed("Infrastructure", loss="Hang", facts={})))
+    assert condition(plan, "Failed").reason == "FailedByRule"
+    assert (plan.status.attempts[-1].reason, plan.status.disruptions.hangs) == ("Hang", 1)
+
+
+def test_rules_of_the_ray_job_s_own_reasons_and_the_driver_s_exit_code() -> None:
+    message = "entrypoint command failed with exit code 9"
+    job = a_ray_job(status="FAILED", reason="AppFailed", message=message)
+    for when in ({"reasons": ["AppFailed"]}, {"exitCodes": [9]}):
+        training = replace(a_training_run(failures={"rules": [rule("Fail", **when)]}))
+        plan = reconcile(then(replace(training, ray_jobs=(job,)), 60), 91)
+        assert condition(plan, "Failed").reason == "FailedByRule"
+
+
+# Budgets that fill again.
+
+
+def saved(step: int, **document: Any) -> Any:
+    return a_progress(
+        step=step, checkpoint={"uri": "s3://c", "step": step, "time": unix(60)}, **document
+    )
+
+
+def with_one_restart_used(**failures: Any) -> Observed:
+    """Attempt 1 has failed after step 10; attempt 2 trains."""
+    training = a_polled_run(failures={"maxRestarts": 1, **failures})
+    ended = then(replace(training, progress=failed()), ray_jobs=(), ray_clusters=(), pods=())
+    job, cluster = a_ray_job(2, status="RUNNING"), a_ray_cluster(2)
+    again = replace(ended, ray_jobs=(job,), ray_clusters=(cluster,), pods=pods(2), progress=None)
+    return then(again, 100)
+
+
+@pytest.mark.parametrize(
+    ("failures", "document", "restarts"),
+    [
+        pytest.param({"refillAfterSteps": 50}, {"step": 60}, 0, id="enough steps"),
+        pytest.param({"refillAfterSteps": 50}, {"step": 59}, 1, id="too few: it was at step 10"),
+        pytest.param({}, {"step": 5000}, 1, id="never by default"),
+        pytest.param(
+            {"refillAfterSeconds": 100},
+            {"step": 60, "seconds": {"productive": 130}},
+            0,
+            id="enough seconds",
+        ),
+        pytest.param(
+            {"refillAfterSeconds": 100},
+            {"step": 60, "seconds": {"productive": 129}},
+            1,
+            id="too few seconds",
+        ),
+        pytest.param(
+            {"refillAfterSeconds": 100},
+            {"step": 10, "seconds": {"productive": 999}},
+            1,
+            id="no newer checkpoint",
+        ),
+    ],
+)
+def test_a_budget_is_full_again_after_sustained_progress(
+    failures: dict[str, Any], document: dict[str, Any], restarts: int
+) -> None:
+    seen = with_one_restart_used(**failures)
+    assert seen.run.status.restarts == 1
+    plan = reconcile(replace(seen, progress=saved(attempt=2, **document)), 200)
+    assert plan.status.restarts == restarts
+    assert plan.status.disruptions.application_errors == 1, "what happened stays in the status"
+    assert any(event.reason == "BudgetRefilled" for event in plan.events) is (restarts == 0)
+    seen = then(replace(seen, progress=saved(attempt=2, **document)), 200)
+    error = failed().model_copy(update={"attempt": 2, "fencing_token": 2, "step": 60})
+    after = reconcile(replace(seen, progress=error), 300)
+    assert (condition(after, "Failed").status == "False") is (restarts == 0)
+
+
+def test_steps_without_a_checkpoint_are_no_progress() -> None:
+    seen = with_one_restart_used(refillAfterSteps=50)
+    plan = reconcile(replace(seen, progress=a_progress(2, step=5000)), 200)
+    assert plan.status.restarts == 1
+
+
+def test_lost_infrastructure_does_not_keep_the_application_s_budget_from_filling() -> None:
+    seen = with_one_restart_used(refillAfterSteps=50)
+    record = {"number": 1, "kind": "Preempted", "time": unix(150), "message": "taken"}
+    seen = then(replace(seen, progress=saved(40, attempt=2, records=[record])), 160)
+    assert reconcile(replace(seen, progress=saved(60, attempt=2)), 200).status.restarts == 0
+
+
+def test_a_rule_s_own_budget_fills_again() -> None:
+    first = {**rule("Restart", max_restarts=1, classes=["WorkerLost"])}
+    seen = ruled(first, refillAfterSteps=50)
+    seen = then(replace(seen, progress=lost(1)))
+    use = RuleUse(rule=1, then="Restart", matches=1, used=1, last_time=at(60))
+    assert seen.run.status.failure_rules == [use]
+    assert uses(reconcile(replace(seen, progress=saved(60)), 200)) == [(1, 0)]
