@@ -42,6 +42,10 @@ class Journals:
         """Every step that was done, oldest first."""
         return read_journals(self._by_pod().values())
 
+    def texts(self, pattern: str) -> list[str]:
+        """What other files in the folder hold."""
+        return [file.read_text() for file in sorted(self._folder.glob(pattern))]
+
     def trainer(self) -> str:
         """Name of the worker pod with rank 0, the last that wrote a journal."""
         return max(self._by_pod().items(), key=lambda item: read_journals([item[1]])[-1])[0]
