@@ -85,6 +85,22 @@ def test_get_shows_the_run_and_what_the_losses_cost(server: Server) -> None:
     assert "goodput  91% (lost: startup 32 s)" in output
 
 
+def test_get_and_list_show_the_workers_of_a_run_whose_number_of_them_changes(
+    server: Server,
+) -> None:
+    sizes = [{"workers": 1, "seconds": 90.0}, {"workers": 2, "seconds": 30.0}]
+    workers = {"wanted": 2, "ready": 2, "training": 1, "sizes": sizes}
+    elastic, fixed = a_run("Running", workers=workers), a_run("Running")
+    server.answers[f"{RUNS}/digits"] = [(200, elastic)]
+    output = call("get", "digits")[1]
+    assert "workers  1 of 2 train, 2 ready; trained 90s with 1, 30s with 2" in output
+    server.answers[RUNS] = [(200, {"items": [elastic, fixed]})]
+    lines = call("list")[1].splitlines()
+    assert [line.split()[-1] for line in lines[:2]] == ["WORKERS", "1/2"]
+    server.answers[RUNS] = [(200, {"items": [fixed]})]
+    assert "WORKERS" not in call("list")[1]
+
+
 def test_get_shows_the_newest_losses(server: Server) -> None:
     loss = {
         "number": 1,

@@ -63,6 +63,15 @@ def test_without_step_times_it_is_said_what_they_need(server: Server) -> None:
     assert call("ranks", "digits")[2] == ""
 
 
+def test_of_a_run_that_trains_with_fewer_workers_no_rank_is_missing(server: Server) -> None:
+    spec, progress = {"workers": {"count": 3, "minimum": 2}}, {"ranks": RANKS}
+    workers = {"wanted": 3, "ready": 2, "training": 2}
+    answer(server, spec, phase="Running", progress=progress, workers=workers)
+    assert call("ranks", "digits")[2] == ""
+    answer(server, spec, phase="Running", progress=progress)
+    assert call("ranks", "digits")[2] == "2 of 3 ranks have reported.\n"
+
+
 def test_the_use_of_gpus_has_a_column_where_a_rank_measures_it(server: Server) -> None:
     ranks = [{"rank": 0, "acceleratorShare": 0.07}, {"rank": 1}]
     answer(server, {"workers": {"count": 2}}, phase="Running", progress={"ranks": ranks})

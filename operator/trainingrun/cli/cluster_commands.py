@@ -144,7 +144,7 @@ def ranks(
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
     if (needed := views.ranks_without_steps(found)) is not None:
         typer.echo(needed, err=True)
-    if run is not None and (rest := views.ranks_left_out(found, run["spec"])) is not None:
+    if run is not None and (rest := views.ranks_left_out(found, run)) is not None:
         typer.echo(rest, err=True)
 
 

@@ -212,7 +212,7 @@ def _pod_of(kube: "Kube", run: dict[str, Any], rank: int, context: str | None) -
     if not rows and rank not in pods:
         raise CliError(views.why_no_ranks(run))
     if rank not in pods:
-        known = str(views.ranks_left_out(rows, run["spec"])).rstrip(".")
+        known = str(views.ranks_left_out(rows, run)).rstrip(".")
         raise CliError(f"the status does not have the pod of rank {rank}: {known}")
     if not pods[rank]:
         raise CliError(f"rank {rank} of {name} does not say in which pod it runs")

@@ -31,8 +31,13 @@ _TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
 
 
 def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int | None) -> str:
-    """One line per run, as kubectl shows them, with its namespace where that is wanted."""
+    """One line per run, as kubectl shows them, with its namespace where that is wanted.
+
+    Where a run's number of workers may change, the last column has those that train, of how many.
+    """
     heads = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
+    elastic = any((run.get("status") or {}).get("workers") for run in runs)
+    heads += ["WORKERS"] if elastic else []
     rows = []
     for run in runs:
         status, metadata = run.get("status") or {}, run["metadata"]
@@ -45,6 +50,7 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int
             str(status.get("disruptions", {}).get("preemptions", "")),
             _percent((status.get("goodput") or {}).get("percent")),
             _age(metadata.get("creationTimestamp"), now),
+            *([_workers(status)] if elastic else []),
         ]
         rows.append([metadata["namespace"], *cells] if with_namespace else cells)
     if with_namespace:
@@ -64,6 +70,7 @@ def details(run: Run, width: int | None) -> str:
     row("name", f"{run['metadata']['namespace']}/{run['metadata']['name']}")
     row("phase", status.get("phase", "not seen by the operator yet"))
     row("step", step(status))
+    row("workers", _workers_and_sizes(status.get("workers") or {}))
     progress = status.get("progress") or {}
     if progress.get("secondsLeft") is not None and status.get("phase") == "Running":
         row("time left", duration(progress["secondsLeft"]))
@@ -118,6 +125,25 @@ def details(run: Run, width: int | None) -> str:
     result = status.get("result") or {}
     row("result", result.get("checkpointUri"))
     return terminal_text.pairs(rows, width)
+
+
+def _workers(status: Mapping[str, Any]) -> str:
+    """Workers that train, of how many; empty: their number stays."""
+    workers = status.get("workers")
+    return f"{workers.get('training', 0)}/{workers.get('wanted', 0)}" if workers else ""
+
+
+def _workers_and_sizes(workers: Mapping[str, Any]) -> str:
+    """How many workers train and are ready, and for how long so many trained."""
+    if not workers:
+        return ""
+    training, wanted, ready = (workers.get(name, 0) for name in ("training", "wanted", "ready"))
+    times = [
+        f"{duration(one.get('seconds', 0))} with {one['workers']}"
+        for one in workers.get("sizes") or ()
+    ]
+    now = f"{training} of {wanted} train, {ready} ready"
+    return f"{now}; trained {', '.join(times)}" if times else now
 
 
 def _loss(loss: Mapping[str, Any]) -> str:
@@ -266,7 +292,7 @@ def top(run: Run, asked: datetime, width: int | None) -> str:
     found = ((run.get("status") or {}).get("progress") or {}).get("ranks") or []
     sentences = [
         *warnings(run),
-        *filter(None, [ranks_without_steps(found), found and ranks_left_out(found, run["spec"])]),
+        *filter(None, [ranks_without_steps(found), found and ranks_left_out(found, run)]),
     ]
     return "\n".join(
         [
@@ -278,9 +304,10 @@ def top(run: Run, asked: datetime, width: int | None) -> str:
     )
 
 
-def ranks_left_out(found: Sequence[Rank], spec: Mapping[str, Any]) -> str | None:
-    """Which ranks of a run with this spec are not shown, in a sentence; None: all are."""
-    workers = spec.get("workers", {}).get("count", 1)
+def ranks_left_out(found: Sequence[Rank], run: Run) -> str | None:
+    """Which ranks of a run are not shown, in a sentence; None: all are."""
+    training = ((run.get("status") or {}).get("workers") or {}).get("training")
+    workers = training or run["spec"].get("workers", {}).get("count", 1)
     if len(found) >= workers:
         return None
     if len(found) < MOST_RANKS:
