@@ -166,6 +166,7 @@ def a_pod(
     unschedulable: str | None = None,
     unschedulable_at: float | None = None,
     ready: bool | None = None,
+    ready_at: float | None = None,
     requests: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """A pod of an attempt; running unless something else is said.
@@ -191,7 +192,8 @@ def a_pod(
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(created_at + 3)}
         )
     if ready is not None:
-        conditions.append({"type": "Ready", "status": str(ready)})
+        changed = {} if ready_at is None else {"lastTransitionTime": at(ready_at)}
+        conditions.append({"type": "Ready", "status": str(ready), **changed})
     if disruption:
         conditions.append({"type": "DisruptionTarget", "status": "True", "reason": disruption})
     state: dict[str, Any] = {"running": {}}

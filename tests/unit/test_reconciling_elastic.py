@@ -71,6 +71,27 @@ def test_a_start_waits_ten_seconds_for_a_pod_without_a_node_and_begins_with_the_
     assert (action.ray_cluster.uid, action.version) == ("cluster-1", "7")
 
 
+def test_a_start_waits_for_the_next_pod_where_nodes_come_one_by_one():
+    workers = {"count": 20, "minimum": 2}
+    last = a_pod("worker-20", unschedulable=FULL, unschedulable_at=3)
+
+    def began(*ready_at: float) -> list[float]:
+        """Seconds, up to 200, at which the pods that are ready would be asked for."""
+        came = [
+            a_pod(f"worker-{number}", ready=True, ready_at=time)
+            for number, time in enumerate(ready_at)
+        ]
+        seen = starting(HEAD, *came, last, workers=workers, replicas=20)
+        late = [
+            second for second in range(int(ready_at[-1]), 200) if scaled(reconcile(seen, second))
+        ]
+        return late[:1]
+
+    assert began(90, 93) == [98]
+    assert began(90, 93, 97) == [102]
+    assert began(90, 93, *range(98, 155, 5)) == [153], "resizeSeconds after there were two"
+
+
 @pytest.mark.parametrize(
     "others",
     [(PULLS,), (), (a_pod("worker-2", node="spot-2", ready=True, terminating_at=5),)],

@@ -113,6 +113,14 @@ def ready(pod: Object) -> bool:
     return found is not None and found.get("status") == "True"
 
 
+def ready_since(pod: Object) -> datetime | None:
+    """Since when it is Ready; None: it is not, or that is not known."""
+    found = condition(pod, "Ready")
+    if found is None or found.get("status") != "True" or not found.get("lastTransitionTime"):
+        return None
+    return parsed(found["lastTransitionTime"])
+
+
 def deletion_requested_at(pod: Object) -> datetime | None:
     """When its deletion was requested; Kubernetes stores that time plus the grace period."""
     text = pod["metadata"].get("deletionTimestamp")

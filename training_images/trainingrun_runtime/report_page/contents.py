@@ -35,6 +35,7 @@ _CAUSES = (
     ("productive", "training", "Steps that counted"),
     ("queue", "queue", "Waiting for admission or capacity"),
     ("startup", "starting", "From pods to the first step"),
+    ("fewerWorkers", "lost", "Training without the workers that were missing"),
     ("lostWork", "lost", "Steps that were done again"),
     ("recovery", "paused", "From the last step before a loss to the next one"),
     ("checkpoint", "saving", "Training stopped for checkpoints"),

@@ -9,7 +9,7 @@ What is wanted follows from the RayJob's state and the pods alone, whatever was 
 pods KubeRay deletes is said with their number, since it would else choose any.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from ...api.status import Attempt
@@ -21,6 +21,10 @@ from ..model import Object, ScaleWorkers
 UNSCHEDULABLE_S = 10.0
 """How long a start waits for a pod for which the scheduler has found no node: another run's may
 just be going. A pod that has a node, or is not made yet, has `workers.resizeSeconds`."""
+
+ARRIVAL_S = 5.0
+"""How long a start waits for the next pod after one became ready: nodes that are added for them
+come one by one."""
 
 
 def scale(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
@@ -70,7 +74,8 @@ def _those_that_are_ready(context: ReconcileContext, number: int, cluster: Objec
         for pod in index.all
         if not pod_status.is_head(pod) and pod_status.name(pod) not in index.ready_workers
     ]
-    until = max(_awaited_until(context, cluster, others, asked - ready), default=context.now)
+    known = [pod for pod in index.all if pod_status.name(pod) in index.ready_workers]
+    until = max(*_awaited_until(context, cluster, others, asked - ready), _settled(context, known))
     wait_s = (until - context.now).total_seconds()
     if wait_s > 0:
         return Findings(requeue_within_s=wait_s)
@@ -84,8 +89,20 @@ def _those_that_are_ready(context: ReconcileContext, number: int, cluster: Objec
     return Findings(actions=(action,))
 
 
+def _settled(context: ReconcileContext, ready: Sequence[Object]) -> datetime:
+    """Until when another pod may become ready right after the last one, for `resizeSeconds` from
+    the time at which there were enough.
+    """
+    times = sorted(time for pod in ready if (time := pod_status.ready_since(pod)) is not None)
+    if len(times) < len(ready):
+        return context.now
+    enough = times[context.run.spec.minimum_worker_pods - 1]
+    patience = timedelta(seconds=context.run.spec.workers.resize_seconds)
+    return min(times[-1] + timedelta(seconds=ARRIVAL_S), enough + patience)
+
+
 def _awaited_until(
-    context: ReconcileContext, cluster: Object, others: list[Object], missing: int
+    context: ReconcileContext, cluster: Object, others: Sequence[Object], missing: int
 ) -> Iterator[datetime]:
     """Until when the start waits for each pod that is not ready."""
     patience = timedelta(seconds=context.run.spec.workers.resize_seconds)
