@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.cli_server import call
+from support.cli_server import RUNS, call, running_server
 from support.processes import wait_for
 from support.s3 import CREDENTIALS, S3Server
+from trainingrun.rendering import names
 from trainingrun_protocol.contract import ContractOutput, ContractStorage, RunContract
 from trainingrun_runtime.driver import last_lines
 from trainingrun_runtime.output import announced, uploader
@@ -463,3 +464,49 @@ def test_what_is_not_there_is_said(kept: Bucket) -> None:
     code, output, errors = logs(kept, "--attempt", "9")
     assert (code, output) == (0, [])
     assert errors == f"There is nothing of this of attempt 9 in {kept.root}.\n"
+
+
+def test_of_a_pod_that_was_replaced_the_lines_are_those_of_the_folder(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = "1a2b3c4d-0000-0000-0000-000000000000"
+    bucket = Bucket.open(f"s3://runs/{tmp_path.name}/digits-{uid[:8]}", s3.url, "us-east-1")
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "x", "uid": "c1"}
+    metadata = {
+        "name": "w1",
+        "uid": "w1",
+        "creationTimestamp": "2026-01-01T00:01:02Z",
+        "labels": {names.ROLE_LABEL: names.WORKER},
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+    run = {
+        "metadata": {"name": "digits", "namespace": "team-a", "uid": uid},
+        "spec": {
+            "storage": {
+                "uri": bucket.root.rpartition("/")[0],
+                "endpoint": bucket.endpoint,
+                "region": bucket.region,
+            }
+        },
+        "status": {
+            "phase": "Running",
+            "attempt": 2,
+            "seen": {"rayCluster": "c1"},
+            "attempts": [{"number": 2, "startTime": "2026-01-01T00:00:00Z"}],
+            "disruptions": {"history": [{"time": "2026-01-01T00:01:00Z", "pods": ["w0"]}]},
+        },
+    }
+    Lease.take(bucket, 2, "pod", NOW)
+    began = 1_767_225_600.0  # of the attempt
+    put(bucket, Source(1, 1, 0), began - 60, "of the former attempt")
+    put(bucket, Source(2, 1, 0), began + 10, "of the pod that is gone")
+    put(bucket, Source(2, 2, 0), began + 70, "of the pod that is there")
+    text = b"2026-01-01T00:01:10.200000000Z [rank 0] of the pod that is there\n"
+    pods = "/api/v1/namespaces/team-a/pods"
+    with running_server(tmp_path, monkeypatch) as server:
+        server.answers[f"{RUNS}/digits"] = [(200, run)]
+        server.answers[pods] = [(200, {"items": [{"metadata": metadata, "status": {}}]})]
+        server.answers[f"{pods}/w1/log"] = [(200, text)]
+        code, output, errors = call("logs", "digits")
+    assert (code, errors) == (0, "")
+    assert output == "[rank 0] of the pod that is gone\n[rank 0] of the pod that is there\n"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun.cli.log_command import Printed, folded
+from trainingrun.cli.log_command import Printed, folded, together
 from trainingrun.rendering import names
 
 PODS = "/api/v1/namespaces/team-a/pods"
@@ -114,9 +114,36 @@ def test_no_log_is_of_a_pod_that_only_has_the_labels_of_the_runs(server: Server)
 
 
 def test_lines_that_former_pods_have_printed_are_said_to_be_in_the_folder(server: Server) -> None:
+    run = a_run()
+    run["spec"]["storage"]["endpoint"] = "http://127.0.0.1:1"
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
     code, output, errors = call("logs", "digits", "--rank", "5")
     assert (code, output) == (0, "")
-    assert "in s3://runs/demo/digits-1a2b3c4d, which `logs` takes as well." in errors
+    assert errors.startswith("What former pods of digits printed is not shown; it is in s3://runs")
+    assert errors.count("\n") == 1
+
+
+def test_a_line_that_a_pod_and_the_folder_have_is_one() -> None:
+    of_pods = [Printed(100.5, 0, "epoch 2"), Printed(110.2, 0, "epoch 2"), Printed(100.5, 1, "a")]
+    of_folder = [
+        Printed(50.0, 0, "epoch 1"),
+        Printed(50.1, 1, "epoch 2"),
+        Printed(100.3, 0, "epoch 2"),
+        Printed(105.0, 0, "epoch 2"),
+        Printed(110.0, 0, "epoch 2"),
+        Printed(60.0, None, "of a former head"),
+    ]
+    found = together(of_pods, of_folder, 1000)
+    assert sorted(found, key=lambda line: line.time) == [
+        Printed(50.0, 0, "epoch 1"),
+        Printed(50.1, 1, "epoch 2"),
+        Printed(60.0, None, "of a former head"),
+        Printed(100.5, 0, "epoch 2"),
+        Printed(100.5, 1, "a"),
+        Printed(105.0, 0, "epoch 2"),
+        Printed(110.2, 0, "epoch 2"),
+    ]
+    assert [line.time for line in together(of_pods, of_folder, 1)] == [110.2, 100.5, 60.0]
 
 
 def test_a_run_that_has_not_begun_has_printed_nothing(server: Server) -> None:

@@ -1,7 +1,8 @@
 """`logs`: what the ranks and the driver of a run print, from its pods or from its folder.
 
 While pods of the run are there, their own logs are read, by the right that Kubernetes' `view` has.
-Later, and of former attempts, it is what the runtime has uploaded (`store.kept_output`).
+Later, of former attempts, and of pods that were replaced, it is what the runtime has uploaded
+(`store.kept_output`).
 """
 
 import queue
@@ -11,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -33,7 +34,7 @@ from .common import (
     one_sentence,
     seconds,
 )
-from .result_commands import Place, in_cluster, run_folder
+from .result_commands import Place, folder_of, in_cluster, run_folder
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 SAME_WITHIN_S = 10.0
 """Seconds within which the equal lines of ranks are printed as one."""
+_BUCKET_S = 15.0
+"""For the folder, of which the lines of former pods are, beside those of the pods."""
+_LATER_S = 2.0
+"""Seconds between the times of one line in the folder and in the pod's log, at most."""
 _POLL_S = 2.0
 _BATCH_S = 0.5
 _LABELED = re.compile(r"\[(driver|(?:trial (\d{1,9}) )?rank (\d{1,9}))\] (.*)", re.DOTALL)
@@ -196,17 +201,92 @@ def logs(
         under_way = status.get("phase") not in ENDED and attempt in (None, newest)
         if under_way and (pods := kube.pods(run)):
             found = _PodLogs(kube, name, selection)
-            _print(sorted(found.now(pods), key=lambda line: line.time))
+            lines = found.now(pods)
+            if found.empty or (gone := _gone(run, pods)):
+                former = f"former pods of {name}" if found.empty else ", ".join(gone)
+                lines = together(lines, _of_former_pods(run, former, selection, endpoint), tail)
+            _print(sorted(lines, key=lambda line: line.time))
             if follow:
                 found.follow()
-            elif found.empty:
-                typer.echo(
-                    f"The pods that {name} has now have printed nothing of this; what was printed "
-                    f"in former ones is in {names.folder_of(run)}, which `logs` takes as well.",
-                    err=True,
-                )
             return
         _of_folder(in_cluster(run, [], endpoint, trial), selection, follow)
+
+
+def _gone(run: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of pods that the running attempt has lost, as far as its status has them."""
+    status = run.get("status") or {}
+    began = next(
+        (
+            _unix(str(one.get("startTime")))
+            for one in status.get("attempts") or []
+            if one.get("number") == status.get("attempt")
+        ),
+        0.0,
+    )
+    history = (status.get("disruptions") or {}).get("history") or []
+    lost = (loss for loss in history if _unix(str(loss.get("time"))) >= began)
+    here = {pod["metadata"]["name"] for pod in pods}
+    return sorted({plain(name) for loss in lost for name in loss.get("pods") or []} - here)
+
+
+def _of_former_pods(
+    run: Mapping[str, Any], former: str, selection: Selection, endpoint: str | None
+) -> list[Printed]:
+    """What the folder has of the running attempt; nothing, and a sentence, where it cannot be read.
+
+    Args:
+        run: The TrainingRun.
+        former: The pods of which something is missing.
+        selection: Of what is wanted.
+        endpoint: Of the bucket.
+    """
+    found: list[Printed] = []
+    reason = f"the bucket has not answered within {_BUCKET_S:.0f} s"
+
+    def read() -> None:
+        nonlocal reason
+        try:
+            with folder_of(in_cluster(run, [], endpoint, selection.trial)) as folder:
+                attempt = (run.get("status") or {}).get("attempt")
+                found.extend(_read(folder, replace(selection, attempt=attempt))[1])
+            reason = ""
+        except CliError as error:
+            reason = str(error)
+
+    # Whoever has no credentials of the bucket waits for the pods' lines alone.
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(_BUCKET_S)
+    if reason:
+        typer.echo(
+            f"What {former} printed is not shown; it is in {names.folder_of(run)}, which `logs` "
+            f"takes as well: {plain(reason)}",
+            err=True,
+        )
+        return []
+    return found
+
+
+def together(of_pods: Iterable[Printed], of_folder: Iterable[Printed], tail: int) -> list[Printed]:
+    """The lines of pods, and those of the folder that no pod has, the last ones of each rank.
+
+    The folder has a line's time as it was read, and the kubelet just after that.
+    """
+    here: dict[tuple[int | None, str], deque[float]] = {}
+    by_rank: dict[int | None, list[Printed]] = {}
+    for line in sorted(of_pods, key=lambda line: line.time):
+        here.setdefault((line.rank, line.text), deque()).append(line.time)
+        by_rank.setdefault(line.rank, []).append(line)
+    for line in sorted(of_folder, key=lambda line: line.time):
+        same = here.get((line.rank, line.text), deque())
+        while same and same[0] < line.time - _LATER_S:
+            same.popleft()
+        if same and same[0] <= line.time + _LATER_S:
+            same.popleft()
+        else:
+            by_rank.setdefault(line.rank, []).append(line)
+    ordered = (sorted(lines, key=lambda line: line.time) for lines in by_rank.values())
+    return [line for lines in ordered for line in lines[-tail:]]
 
 
 def _print(lines: Iterable[Printed]) -> None:
@@ -224,26 +304,34 @@ def _of_folder(place: Place, selection: Selection, follow: bool) -> None:
         bucket = run
         if selection.trial is not None and (trial := open_trial(run, selection.trial)) is not None:
             bucket = trial.bucket
-        parts = kept_output.parts(bucket, selection.attempt)
-        attempts = sorted({part.source.attempt for part in parts})
-        if selection.attempt is None and attempts:
-            parts = [part for part in parts if part.source.attempt == attempts[-1]]
-        lines = kept_output.read(
-            bucket,
-            [part for part in parts if selection.takes(part.source.rank)],
-            since=selection.since,
-            tail=selection.tail,
-            wanted=lambda line: selection.wants(line.text),
-        )
+        parts, lines = _read(bucket, selection)
         everything = selection == Selection(trial=selection.trial, attempt=selection.attempt)
         if everything and not follow and parts:
             _print_failed(kept_output.failed(bucket, parts[0].source.attempt))
-        _print(map(_printed, lines))
+        _print(lines)
         if follow:
             _follow_folder(bucket, parts, selection)
         elif not lines:
             of = f" of attempt {selection.attempt}" if selection.attempt is not None else ""
             typer.echo(f"There is nothing of this{of} in {bucket.root}.", err=True)
+
+
+def _read(bucket: "Bucket", selection: Selection) -> "tuple[list[Part], list[Printed]]":
+    """The parts of the attempt, and the wanted lines."""
+    from trainingrun_runtime.store import kept_output
+
+    parts = kept_output.parts(bucket, selection.attempt)
+    attempts = sorted({part.source.attempt for part in parts})
+    if selection.attempt is None and attempts:
+        parts = [part for part in parts if part.source.attempt == attempts[-1]]
+    lines = kept_output.read(
+        bucket,
+        [part for part in parts if selection.takes(part.source.rank)],
+        since=selection.since,
+        tail=selection.tail,
+        wanted=lambda line: selection.wants(line.text),
+    )
+    return parts, [_printed(line) for line in lines]
 
 
 def _print_failed(failed: "Failed | None") -> None:
