@@ -129,6 +129,14 @@ def test_get_shows_the_newest_losses(server: Server) -> None:
     assert "history" not in output
 
 
+def test_get_shows_on_which_capacity_the_workers_are_and_why(server: Server) -> None:
+    message = "New workers go to on-demand nodes: 3 spot nodes were lost within 3600 s"
+    capacity = {"type": "OnDemand", "message": message, "spot": 5, "onDemand": 3}
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", capacity=capacity))]
+    output = " ".join(call("get", "digits")[1].split())
+    assert f"capacity 5 workers on spot nodes, 3 on on-demand nodes; {message}" in output
+
+
 def test_get_shows_the_wait_for_data(server: Server) -> None:
     progress = {"step": 480, "dataWaitShare": 0.34, "dataWaitRank": 3}
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", progress=progress))]

@@ -37,7 +37,8 @@ FALLBACK = {
     "afterPendingSeconds": 120,
     "returnAfterSeconds": 900,
 }
-SPOT_LABELS = {"trainingrun.dev/capacity": "spot", "topology.kubernetes.io/zone": "zone-b"}
+SPOT_LABELS = {"trainingrun.dev/capacity": "spot"}
+IN_ZONE_B = {**SPOT_LABELS, "topology.kubernetes.io/zone": "zone-b"}
 SPOT = {"count": 2, "capacity": {"type": "Spot", "fallback": FALLBACK}}
 NODES = nodes(
     a_node("base-1", labels={"topology.kubernetes.io/zone": "zone-a"}),
@@ -142,6 +143,7 @@ def test_the_status_says_which_capacity_each_worker_has_and_since_when() -> None
         "type": "Spot",
         "since": at(0),
         "message": "",
+        "avoided": [],
         "spot": 2,
         "onDemand": 0,
         "workers": [
@@ -455,3 +457,83 @@ def test_losses_before_it_took_any_node_count_too() -> None:
     found = lose(any_node, 300, "worker-2", waiting("worker-4", 305)).run.status.capacity
     assert found is not None
     assert found.type == "OnDemand"
+
+
+MANY = {"count": 2, "capacity": {"type": "Spot", "fallback": {**FALLBACK, "afterPreemptions": 9}}}
+SMALL = {"node.kubernetes.io/instance-type": "small"}
+
+
+def on(workers: dict[str, Any], *labels: dict[str, str]) -> Observed:
+    """Two workers train on spot nodes with these labels."""
+    spot = {
+        f"spot-{number}": a_node(f"spot-{number}", labels=found)
+        for number, found in enumerate(labels, 1)
+    }
+    return replace(a_spot_run(workers), nodes={**NODES, **spot})
+
+
+def twice_in_a_zone() -> Observed:
+    """Two spot nodes of zone-b were lost at 100 and 200 s, and a pod waits for a node."""
+    once = lose(on(MANY, IN_ZONE_B, IN_ZONE_B), 100, "worker-1", worker("worker-3", "spot-3"))
+    assert once.run.status.capacity is not None
+    assert once.run.status.capacity.avoided == []
+    return lose(once, 200, "worker-2", waiting("worker-4", 205))
+
+
+def test_a_zone_of_which_two_spot_nodes_were_lost_is_avoided_for_half_an_hour() -> None:
+    seen = twice_in_a_zone()
+    assert seen.run.status.capacity is not None
+    (avoided,) = seen.run.status.capacity.avoided
+    assert avoided.to_dict() == {
+        "label": "topology.kubernetes.io/zone",
+        "value": "zone-b",
+        "losses": 2,
+        "until": at(2000),
+    }
+    plan = reconcile(seen, 206)
+    found = placed(dict(seen.ray_clusters[0]), plan)
+    (term,) = where(found)["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [
+        {"key": "trainingrun.dev/capacity", "operator": "In", "values": ["spot"]},
+        {"key": "topology.kubernetes.io/zone", "operator": "NotIn", "values": ["zone-b"]},
+    ]
+    settled = then(seen, 206, ray_clusters=(found,))
+    assert deleted(reconcile(settled, 208)) == ["worker-4"]
+    label = scheduling_label(found)
+    elsewhere = worker("worker-5", "spot-1", label, created_at=210)
+    calm = then(replace(settled, pods=(*seen.pods[:-1], elsewhere)), 215)
+    assert reconcile(calm, 1999).actions == ()
+    later = reconcile(calm, 2001)
+    assert later.status.capacity is not None
+    assert later.status.capacity.avoided == []
+    assert where(placed(found, later)) == where(a_live_cluster(MANY))
+
+
+def scheduling_label(cluster: Mapping[str, Any]) -> str:
+    return placement_of_cluster(cluster) or ""
+
+
+def test_what_is_avoided_is_forgiven_where_a_pod_finds_no_other_node() -> None:
+    """There may be no other zone; and the same losses do not have it avoided once more."""
+    seen = twice_in_a_zone()
+    found = placed(dict(seen.ray_clusters[0]), reconcile(seen, 206))
+    anew = waiting("worker-5", 210, scheduling_label(found))
+    waits = then(replace(seen, ray_clusters=(found,), pods=(*seen.pods[:-1], anew)), 215)
+    assert placements(reconcile(waits, 269)) == []
+    plan = reconcile(waits, 271)
+    assert plan.status.capacity is not None
+    assert plan.status.capacity.avoided == []
+    bare = placed(found, plan)
+    forgiven = then(waits, 271, ray_clusters=(bare,))
+    assert deleted(reconcile(forgiven, 273)) == ["worker-5"]
+    assert placements(reconcile(forgiven, 300)) == []
+
+
+def test_an_instance_type_is_avoided_in_all_zones_unless_it_is_the_product() -> None:
+    labels = ({**IN_ZONE_B, **SMALL}, {**SPOT_LABELS, **SMALL})
+    gaudi = {**MANY, "accelerator": {"kind": "gaudi", "product": "small"}}
+    for workers, avoided in ((MANY, [*SMALL.items()]), (gaudi, [])):
+        once = lose(on(workers, *labels), 100, "worker-1", worker("worker-3", "spot-3"))
+        found = lose(once, 200, "worker-2", waiting("worker-4", 205)).run.status.capacity
+        assert found is not None
+        assert [(each.label, each.value) for each in found.avoided] == avoided

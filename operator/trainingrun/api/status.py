@@ -33,6 +33,8 @@ MOST_RANKED = 20
 """Trials in `status.result`, the best."""
 MOST_LOSSES = MOST_PREEMPTIONS
 """Losses in a status, the newest."""
+MOST_AVOIDED = 16
+"""Zones and instance types that new workers avoid."""
 MOST_WORKER_NODES = 32
 """Worker pods whose nodes are in a status."""
 
@@ -266,6 +268,8 @@ class Loss(Wire):
     """Node on which it happened, where known."""
     zone: str | None = None
     """That node's topology.kubernetes.io/zone, where known."""
+    instance_type: str | None = None
+    """That node's node.kubernetes.io/instance-type, where known."""
     capacity: Literal["OnDemand", "Spot"] | None = None
     """That node's capacity by the labels of the operator's platform, where they are known."""
     since: str | None = None
@@ -301,6 +305,19 @@ class WorkerNode(Wire):
     """When the pod got the node."""
 
 
+class AvoidedNodes(Wire):
+    """Spot nodes that new workers do not go to, since several of them were lost."""
+
+    label: str
+    """topology.kubernetes.io/zone or node.kubernetes.io/instance-type."""
+    value: str
+    """Of that label."""
+    losses: int
+    """How many of them were lost."""
+    until: str
+    """When new workers may go there again."""
+
+
 class CapacityStatus(Wire):
     """Which nodes new worker pods go to, and on which nodes the workers are."""
 
@@ -312,6 +329,9 @@ class CapacityStatus(Wire):
     """Why it is not the first choice of spec.workers.capacity, in a sentence; empty: it is."""
     return_time: str | None = None
     """When new pods go to the first choice again; none: at no time."""
+    avoided: list[AvoidedNodes] = Field(default_factory=list, max_length=MOST_AVOIDED)
+    """Zones and instance types whose spot nodes were lost again and again: new workers go to other
+    spot nodes for a while."""
     spot: int = 0
     """Worker pods that are on spot nodes."""
     on_demand: int = 0

@@ -104,6 +104,12 @@ def details(run: Run, width: int | None) -> str:
         row(name, count or None)
     for loss in losses[-_SHOWN_LOSSES:]:
         row(f"loss {loss['number']}", _loss(loss))
+    capacity = status.get("capacity") or {}
+    if capacity:
+        where = (
+            f"{capacity['spot']} workers on spot nodes, {capacity['onDemand']} on on-demand nodes"
+        )
+        row("capacity", "; ".join(filter(None, (where, capacity.get("message")))))
     goodput = status.get("goodput") or {}
     if goodput:
         lost = ", ".join(f"{k} {v:.0f} s" for k, v in goodput.get("lostSeconds", {}).items() if v)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..rendering.names import PLACEMENT_LABEL, RUN_LABEL
 from ..rendering.platforms import capacity_labels
-from ..rendering.scheduling import HOSTNAME, ZONE
+from ..rendering.scheduling import HOSTNAME, INSTANCE_TYPE, ZONE
 from .object_store import Index, Object, Store
 from .resources import RAY_API
 
@@ -257,7 +257,10 @@ FIELDS: Mapping[str, Fields] = {
     },
     "Node": {
         **_OBJECT,
-        "metadata": {**_NODE_METADATA, "labels": _whole(HOSTNAME, ZONE, *capacity_labels())},
+        "metadata": {
+            **_NODE_METADATA,
+            "labels": _whole(HOSTNAME, ZONE, INSTANCE_TYPE, *capacity_labels()),
+        },
         "spec": {"taints": _whole("key")},
         "status": {"conditions": _whole("type", "status"), "allocatable": None},
     },

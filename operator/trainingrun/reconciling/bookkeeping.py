@@ -188,6 +188,8 @@ class Bookkeeping(Model):
     """Since when some worker has no node."""
     spot_losses_since: str | None = None
     """Losses of spot nodes up to then count no more: since then new workers go to spot again."""
+    avoided_losses_since: str | None = None
+    """Losses up to then have no zone or instance type avoided any more."""
     placements: int = 0
     """How often new workers were to go to other nodes than before: see `capacity`."""
     sizes: dict[int, float] = Field(default_factory=dict)

@@ -1,6 +1,8 @@
 """Where and when pods may run: queue, capacity, excluded nodes, and placement of workers."""
 
 import copy
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ from .platforms import Platform
 
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -24,11 +27,17 @@ class Placement(NamedTuple):
 
     capacity: WorkerNodes
     """Any: spot is preferred."""
+    avoided: tuple[tuple[str, str], ...] = ()
+    """Labels of the spot nodes that they do not go to, with values."""
 
     @property
     def label(self) -> str:
         """Value of the label of pods that were made for it."""
-        return {"OnDemand": "on-demand", "Spot": "spot", "Any": "any"}[self.capacity]
+        word = {"OnDemand": "on-demand", "Spot": "spot", "Any": "any"}[self.capacity]
+        if not self.avoided:
+            return word
+        text = json.dumps(sorted(self.avoided))
+        return f"{word}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def first_placement(run: TrainingRun) -> Placement:
@@ -68,7 +77,7 @@ def worker_affinity(
             node = _required([{}], [*_off_spot(platform), *everywhere])
         case "Spot":
             # Terms are alternatives: a cloud may label its spot nodes in more than one way.
-            node = _required(_on_spot(platform), everywhere)
+            node = _required(_on_spot(platform), [*_off(placement.avoided), *everywhere])
         case "Any":
             node = _required([{}], everywhere) if everywhere else {}
             node[_PREFERRED] = [{"weight": 100, "preference": term} for term in _on_spot(platform)]
@@ -135,6 +144,15 @@ def _off_spot(platform: Platform) -> list[dict[str, Any]]:
     return [
         {"key": key, "operator": "NotIn", "values": [value]}
         for key, value in platform.spot.on_demand_excludes
+    ]
+
+
+def _off(avoided: tuple[tuple[str, str], ...]) -> list[dict[str, Any]]:
+    labels: dict[str, list[str]] = {}
+    for label, value in sorted(avoided):
+        labels.setdefault(label, []).append(value)
+    return [
+        {"key": label, "operator": "NotIn", "values": values} for label, values in labels.items()
     ]
 
 

@@ -14,7 +14,9 @@ from ... import rendering
 from ...api.pods_spec import Fallback
 from ...api.reasons import ConditionReason, EventReason
 from ...api.status import (
+    MOST_AVOIDED,
     MOST_WORKER_NODES,
+    AvoidedNodes,
     CapacityStatus,
     Loss,
     LossReason,
@@ -22,6 +24,7 @@ from ...api.status import (
     WorkerNodes,
 )
 from ...rendering import Placement, platforms, scheduling
+from ...rendering.scheduling import INSTANCE_TYPE, ZONE
 from .. import pod_status
 from ..context import RAY_API, ReconcileContext
 from ..findings import Blocker, Draft, Findings
@@ -31,6 +34,16 @@ from ..texts import parsed, seconds_since, written
 ONE_LOSS_S = 300.0
 """Losses on one node within so many seconds are one: not all of its pods are seen to go at once.
 Later it is another node, which on some clouds has the same name."""
+
+AVOIDED_AFTER, AVOIDED_WITHIN_S = 2, 3600.0
+"""So many spot nodes of one zone or instance type, lost within so many seconds, and new workers
+avoid it."""
+
+AVOIDED_S = 1800.0
+"""For so many seconds after the last of them."""
+
+FORGIVEN_AFTER_S = 60.0
+"""And no longer than a worker has found no node for so many seconds: there may be no others."""
 
 MOST_NAMED = 5
 """Nodes in one message."""
@@ -55,9 +68,11 @@ def choose(context: ReconcileContext, draft: Draft, attempt: int | None = None) 
     known = _known(context, draft)
     waits_since = _waits_since(context, draft, attempt)
     choice, within_s = _next(context, draft, known, waits_since)
+    avoided, forgiven, until_s = _avoided(context, draft, choice, waits_since)
     workers = _workers(context, known, attempt)
     choice = choice.model_copy(
         update={
+            "avoided": avoided,
             "spot": sum(worker.capacity == "Spot" for worker in workers),
             "on_demand": sum(worker.capacity == "OnDemand" for worker in workers),
             "workers": sorted(workers, key=lambda worker: (worker.since, worker.pod))[
@@ -67,7 +82,10 @@ def choose(context: ReconcileContext, draft: Draft, attempt: int | None = None) 
     )
     changes = _changed(draft, known, choice)
     bookkeeping = {**changes.bookkeeping, "workers_wait_since": waits_since}
-    return changes._replace(bookkeeping=bookkeeping, requeue_within_s=within_s)
+    if forgiven:
+        bookkeeping["avoided_losses_since"] = written(context.now)
+    waits = [each_s for each_s in (within_s, until_s) if each_s is not None]
+    return changes._replace(bookkeeping=bookkeeping, requeue_within_s=min(waits) if waits else None)
 
 
 def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
@@ -93,8 +111,7 @@ def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
 def placement(context: ReconcileContext, draft: Draft) -> Placement:
     """The nodes that new workers go to."""
     known = draft.status.capacity
-    first = scheduling.first_placement(context.run)
-    return first if known is None else first._replace(capacity=known.type)
+    return _placement(known) if known else scheduling.first_placement(context.run)
 
 
 def place_workers(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
@@ -149,21 +166,35 @@ def _known(context: ReconcileContext, draft: Draft) -> CapacityStatus:
     return draft.status.capacity or CapacityStatus(type=first, since=since)
 
 
+def _placement(choice: CapacityStatus) -> Placement:
+    return Placement(choice.type, tuple((each.label, each.value) for each in choice.avoided))
+
+
 def _changed(draft: Draft, known: CapacityStatus, choice: CapacityStatus) -> Findings:
     if choice == draft.status.capacity:
         return Findings()
-    if choice.type == known.type:
+    if _placement(choice) == _placement(known):
         return Findings(status={"capacity": choice})
-    text = choice.message or f"New workers go to {_NODES[choice.type]} again"
-    kind: EventType = "Warning" if choice.type == "OnDemand" else "Normal"
     bookkeeping: dict[str, Any] = {"placements": draft.bookkeeping.placements + 1}
-    if not choice.message:
-        bookkeeping["spot_losses_since"] = choice.since
-    return Findings(
-        status={"capacity": choice},
-        bookkeeping=bookkeeping,
-        events=(RunEvent(kind, EventReason.CAPACITY_CHANGED, text),),
-    )
+    events = []
+    if choice.type != known.type:
+        text = choice.message or f"New workers go to {_NODES[choice.type]} again"
+        kind: EventType = "Warning" if choice.type == "OnDemand" else "Normal"
+        events.append(RunEvent(kind, EventReason.CAPACITY_CHANGED, text))
+        if not choice.message:
+            bookkeeping["spot_losses_since"] = choice.since
+    former = {(each.label, each.value) for each in known.avoided}
+    events += [
+        RunEvent(
+            "Normal",
+            EventReason.CAPACITY_CHANGED,
+            f"New workers go to no spot node with {each.label}={each.value} until {each.until}: "
+            f"{each.losses} of them were lost",
+        )
+        for each in choice.avoided
+        if (each.label, each.value) not in former
+    ]
+    return Findings(status={"capacity": choice}, bookkeeping=bookkeeping, events=tuple(events))
 
 
 def _next(
@@ -223,6 +254,49 @@ def _elsewhere(
             "return_time": written(ends) if ends else None,
         }
     )
+
+
+def _avoided(
+    context: ReconcileContext, draft: Draft, choice: CapacityStatus, waits_since: str | None
+) -> tuple[list[AvoidedNodes], bool, float | None]:
+    """Which spot nodes are avoided from now on, whether others are no longer for the sake of a
+    worker that waits, and after how many seconds that may change.
+    """
+    if context.run.spec.workers.capacity.fallback is None or choice.type != "Spot":
+        return [], False, None
+    now, lost = context.now, dict[tuple[str, str], list[str]]()
+    since = draft.bookkeeping.avoided_losses_since or ""
+    selected = _product_label(context)
+    for loss in _spot_losses(draft.status.disruptions.history, since):
+        for label, value in ((ZONE, loss.zone), (INSTANCE_TYPE, loss.instance_type)):
+            if value is not None and label != selected and parsed(loss.time) <= now:
+                lost.setdefault((label, value), []).append(loss.time)
+    found = []
+    for (label, value), times in sorted(lost.items()):
+        newest = parsed(max(times))
+        count = sum((newest - parsed(time)).total_seconds() <= AVOIDED_WITHIN_S for time in times)
+        until = newest + timedelta(seconds=AVOIDED_S)
+        if count >= AVOIDED_AFTER and until > now:
+            found.append(AvoidedNodes(label=label, value=value, losses=count, until=written(until)))
+    found = sorted(found, key=lambda each: each.until)[-MOST_AVOIDED:]
+    if not found:
+        return [], False, None
+    ends_s = -max(seconds_since(each.until, now) for each in found)
+    if waits_since is None:
+        return found, False, ends_s
+    began = parsed(found[-1].until) - timedelta(seconds=AVOIDED_S)
+    left_s = FORGIVEN_AFTER_S - (now - max(began, parsed(waits_since))).total_seconds()
+    if left_s <= 0:
+        return [], True, None
+    return found, False, min(ends_s, left_s)
+
+
+def _product_label(context: ReconcileContext) -> str | None:
+    """The node label by which the spec selects a product; None: it selects none."""
+    accelerator = context.run.spec.workers.accelerator
+    if accelerator is None or accelerator.product is None:
+        return None
+    return platforms.load(context.render.platform).accelerators[accelerator.kind].product_label
 
 
 def _spot_losses(history: Iterable[Loss], since: str) -> list[Loss]:

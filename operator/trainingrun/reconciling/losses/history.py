@@ -12,7 +12,7 @@ from trainingrun_protocol.progress import Progress, RecordKind, RunState
 
 from ...api.status import MOST_LOSSES, Goodput, Loss, LossReason
 from ...rendering import platforms, scheduling
-from ...rendering.scheduling import ZONE
+from ...rendering.scheduling import INSTANCE_TYPE, ZONE
 from ..bookkeeping import Interruption
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
@@ -138,6 +138,7 @@ class History:
         if node is not None and node.labels:
             platform = self._context.render.platform
             fields["zone"] = node.labels.get(ZONE)
+            fields["instance_type"] = node.labels.get(INSTANCE_TYPE)
             fields["capacity"] = platforms.capacity_of(platform, node.labels)
         if known.get("pods") and scheduling.can_change(self._context.run):
             fields |= self._of_workers(known["pods"], fields)
