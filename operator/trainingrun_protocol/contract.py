@@ -230,7 +230,7 @@ class RunContract(Wire):
     """Smallest world size with which training goes on while workers are lost; none: it waits until
     there are `workers` again."""
     resize_seconds: int = 60
-    """Least seconds between the begin of a worker group and its end for a larger one."""
+    """Seconds that pass at least before a worker group that has grown grows again."""
     resources_per_worker: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
     """Ray resources of each worker, such as {"CPU": 4, "GPU": 1}."""
     placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
@@ -253,6 +253,11 @@ class RunContract(Wire):
     """The function is trained several times; none: once."""
     trial: ContractTrial | None = None
     """Which trial of a sweep this is; none: a run, or the sweep itself."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the number of workers may change while it trains."""
+        return self.minimum_workers is not None and self.minimum_workers < self.workers
 
     @property
     def needed_metrics(self) -> tuple[str, ...]:

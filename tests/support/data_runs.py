@@ -50,6 +50,11 @@ class DataRun(Run):
         records = self.progress().records
         return [r.step for r in records if r.kind is RecordKind.RESTORED][1:]
 
+    def resumed(self) -> list[str]:
+        """From where later worker groups have gone on, in sentences."""
+        records = self.progress().records
+        return [r.message for r in records if r.kind is RecordKind.RESTORED][1:]
+
     def configure(self, workers: int | None = None, **config: Any) -> None:
         """What the next driver gets."""
         update: dict[str, Any] = {"config": {**self.contract.config, **config}}

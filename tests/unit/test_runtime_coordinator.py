@@ -11,25 +11,17 @@ import pytest
 
 from support.builders import a_pod, pods, unix
 from support.reconciled import a_polled_run, reconcile, then
-from trainingrun_protocol.contract import (
-    RANK_PODS_FILE,
-    ContractCheckpoints,
-    ContractStorage,
-    RunContract,
-)
+from support.runtime_calls import a_contract, a_manifest, a_report, an_upload
+from trainingrun_protocol.contract import RANK_PODS_FILE, ContractCheckpoints
 from trainingrun_protocol.progress import ProgressResult, RecordKind, RunState
 from trainingrun_runtime.coordinator.checkpoints import Command, LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.rank_measures import MemoryUse, RankTimes
-from trainingrun_runtime.progress.time_accounting import StepReport
-from trainingrun_runtime.store.manifest import FileDigest, Manifest
 from trainingrun_runtime.store.reported_metrics import SHOWN, Origin, Row
 
-CONTRACT = RunContract(
-    name="digits", namespace="default", uid="0", attempt=1, storage=ContractStorage(uri="s3://b/r")
-)
+CONTRACT = a_contract()
 
 
 @pytest.fixture
@@ -39,25 +31,10 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
     made.close()
 
 
-def an_upload(step: int, group: int) -> UploadedCheckpoint:
-    return UploadedCheckpoint(f"b/r/checkpoints/0001-000003/step-{step:010d}-{group}", step, 2, {})
-
-
-def a_report(group: int, step: int) -> StepReport:
-    return StepReport(
-        group=group, step=step, total=None, begun=1.0, done=2.0, productive=1.0, checkpoint=0.0,
-        metrics={"loss": 0.5},
-    )  # fmt: skip
-
-
 def commit(coordinator: Coordinator, upload: UploadedCheckpoint) -> None:
-    path = upload.path.removeprefix("b/r/")
-    manifest = Manifest(
-        path=path, step=upload.step, world_size=2, attempt=1, fencing_token=3, index=1,
-        files={"state.pt": FileDigest(1, "0" * 64)}, time=1000.0,
-    )  # fmt: skip
+    manifest = a_manifest(upload)
     coordinator.uploaded(upload)
-    coordinator.committed(upload, manifest, f"s3://b/r/{path}")
+    coordinator.committed(upload, manifest, f"s3://b/r/{manifest.path}")
 
 
 def test_scores_of_a_validation_are_of_the_checkpoint_that_it_has_read(

@@ -1,6 +1,7 @@
 """Checkpoints from a request for one, over their upload, to their commit by the driver."""
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -8,6 +9,8 @@ from typing import Any
 
 from ..store.reported_metrics import Row
 
+JUST_S = 3.0
+"""Seconds after a commit in which little is done that the checkpoint lacks."""
 _DONE = 1000
 """Names kept of checkpoints that were committed or abandoned; a rank requests its newest one."""
 
@@ -18,9 +21,11 @@ class Command(IntEnum):
     NONE = 0
     CHECKPOINT = 1
     """Make a checkpoint and continue."""
-    CHECKPOINT_AND_EXIT = 2
-    """Make a checkpoint, wait for its commit and end the worker group; a new one follows."""
-    SUSPEND = 3
+    RESIZE = 2
+    """Make a checkpoint, wait for its commit and end the worker group; a larger one follows."""
+    CHECKPOINT_AND_EXIT = 3
+    """The same, where a pod ends; a new one follows."""
+    SUSPEND = 4
     """The same, and no worker group follows."""
 
 
@@ -69,7 +74,7 @@ class Checkpoints:
         self._command = Command.NONE
         self._group = 0
         self._saved_step = 0  # the newest one of the worker group in the bucket
-        self._commits = 0
+        self._commits, self._committed_at = 0, float("-inf")
         self._waiting: deque[UploadedCheckpoint | LateMetrics] = deque()
         self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
         self._done: deque[str] = deque(maxlen=_DONE)
@@ -79,7 +84,7 @@ class Checkpoints:
         """A worker group begins from the checkpoint of this step."""
         with self._changed:
             self._group, self._saved_step, self._early = group, step, {}
-            if self._command is Command.CHECKPOINT_AND_EXIT:
+            if self._command in (Command.RESIZE, Command.CHECKPOINT_AND_EXIT):
                 self._command = Command.NONE
 
     def request(self, command: Command) -> None:
@@ -150,12 +155,17 @@ class Checkpoints:
     def committed(self, upload: UploadedCheckpoint) -> None:
         """An upload has a manifest now."""
         with self._changed:
-            self._commits += 1
+            self._commits, self._committed_at = self._commits + 1, time.monotonic()
         self.abandoned(upload)
 
     def commits(self) -> int:
         """How many checkpoints this driver has committed."""
         return self._commits
+
+    def just_committed(self) -> bool:
+        """Whether all that was uploaded is committed, and the newest of it a moment ago."""
+        with self._changed:
+            return not self._waiting and time.monotonic() - self._committed_at < JUST_S
 
     def abandoned(self, upload: UploadedCheckpoint) -> None:
         """The driver: an upload is not waited for any longer."""

@@ -116,6 +116,7 @@ class Coordinator:
         self._needed = contract.needed_metrics
         self._last_report = b""
         self._report_uri: str | None = None
+        self._most_workers: int | None = None
         self._path, self._writing = document, threading.Lock()
         # The trials of a sweep share the folder.
         self._pods = None if contract.trial else document.with_name(RANK_PODS_FILE)
@@ -202,6 +203,7 @@ class Coordinator:
         self._store.forget_ranks()
         self._rating.begin()
         self._hangs.begin(group, resumed_step)
+        self._most_workers = None
         return group
 
     def stepped(self, report: StepReport) -> Command:
@@ -241,6 +243,30 @@ class Coordinator:
         self._ranks.rank_use(rank, group, memory, accelerators)
         if quiet is not None:
             self._hangs.quiet(group, quiet)
+
+    def grow(self, workers: int, possible: int) -> bool:
+        """Ray's controller: more workers can be had; whether it is to end their group right now.
+
+        A session makes a checkpoint and ends the group by itself. Code without one has no place
+        for that: its group is ended just after one of its own checkpoints, of which none may come.
+        """
+        if not self._progress.worth_growing(workers, possible):
+            return False
+        if self._progress.has_session:
+            self._checkpoints.request(Command.RESIZE)
+            return False
+        if not self._checkpoints.just_committed():
+            return False
+        self.interrupted()
+        return True
+
+    def limit_workers(self, most: int | None) -> None:
+        """Ray's controller: most workers of the next worker group; None: as many as there are."""
+        self._most_workers = most
+
+    def most_workers(self) -> int | None:
+        """Ray's controller: what `limit_workers` was given for the worker group that begins."""
+        return self._most_workers
 
     def hang_of_group(self) -> Hang | None:
         """Ray's controller: the hang for which the worker group was ended; None: it was not."""

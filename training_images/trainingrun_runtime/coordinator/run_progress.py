@@ -24,6 +24,9 @@ from ..store.manifest import Manifest
 from ..store.reported_metrics import printable_metrics, shown_metrics
 from .rank_comparison import RankPlace
 
+GROWTH_S = 15.0
+"""Seconds that a run may stand still for a larger worker group."""
+
 
 class RunProgress:
     """The time accounting of one driver, with the clock. One lock guards all of it.
@@ -93,6 +96,17 @@ class RunProgress:
             if group == self._group and not self._has_session and not self._has_reported:
                 self._silence = sentence
                 self._accounting.runs_unmeasured()
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the code of the worker group has a session."""
+        return self._has_session
+
+    def worth_growing(self, workers: int, possible: int) -> bool:
+        """Whether more workers save more time until the end than their start takes."""
+        with self._lock:
+            left_s = self._accounting.document(time.time()).seconds_left
+        return left_s is None or left_s * (1 - workers / possible) > GROWTH_S
 
     def stepped(self, report: StepReport) -> None:
         """Steps were done in a session."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .. import random_numbers
 from ..checkpoints.stateful_objects import SmallState
+from ..known_errors.failure_causes import TooManyWorkers
 
 Indices = NDArray[np.int64]
 
@@ -47,7 +48,7 @@ class Dealing:
         """Samples that the next step takes, all ranks together; 0: the epoch is over.
 
         Raises:
-            ValueError: there are fewer samples than ranks.
+            TooManyWorkers: there are fewer samples than ranks.
         """
         full = self.batch_size * self.ranks
         if left >= full + self.ranks or left == full:
@@ -55,10 +56,11 @@ class Dealing:
         if self.drop_last:
             return full if left > full else 0
         if 0 < left < self.ranks:
-            raise ValueError(
+            raise TooManyWorkers(
                 f"{left} samples are left in this epoch for {self.ranks} ranks, and each needs one "
                 f"in each step; train with {left} workers at most until the epoch is over, or set "
-                "drop_last=True, which leaves these samples out"
+                "drop_last=True, which leaves these samples out",
+                left,
             )
         if left > full and self.batch_size > 1:
             return left - self.ranks  # so that each rank has a sample in the step after it
@@ -68,7 +70,7 @@ class Dealing:
         """Steps until that many samples are taken.
 
         Raises:
-            ValueError: there are fewer samples than ranks.
+            TooManyWorkers: there are fewer samples than ranks.
         """
         full = self.batch_size * self.ranks
         steps = max(0, left // full - 2)  # the last ones may be smaller
@@ -222,6 +224,11 @@ class ResumableLoader(SmallState):
             self._position = self._position.after(self._dealing)
             self.drawn += 1
             yield batch
+
+    def continues_with(self, ranks: int) -> bool:
+        """Whether what is left of the epoch can be dealt to any number of ranks up to this one."""
+        left = self._position.left
+        return self._dealing.drop_last or not 0 < left < ranks
 
     def state_dict(self) -> dict[str, Any]:
         """How far the training is in its data."""

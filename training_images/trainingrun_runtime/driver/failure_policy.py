@@ -61,6 +61,10 @@ class AttemptPolicy(FailurePolicy):
         failure = self._of_hang(classify(training_failed_error))
         if failure.cause is FailureCause.SUSPENDED:
             return FailureDecision.RAISE
+        if failure.cause is FailureCause.RESIZED:
+            self._coordinator.interrupted.remote()  # nothing is lost
+            self._coordinator.limit_workers.remote(failure.most_workers)
+            return FailureDecision.RETRY
         if failure.cause is FailureCause.APPLICATION:
             trace = failure.traceback or training_failed_error
             self._fail(failure, "Application", failure.message, trace, failure.retry)

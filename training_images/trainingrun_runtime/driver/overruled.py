@@ -19,12 +19,19 @@ OWN_FOLDER = "<attempt>-<fencing token>"
 _NAMED_BY_RAY = re.compile(r"ray_train_run-[0-9_-]+")
 
 _SCALING = {
-    "num_workers": "which is workers.count of the TrainingRun",
     "placement_strategy": "which follows from workers.placement and workers.perPod",
     "accelerator_type": "since workers.accelerator.product of the TrainingRun chooses the nodes",
     "topology": "since spec.podTemplate of the TrainingRun chooses the nodes",
     "label_selector": "since spec.podTemplate of the TrainingRun chooses the nodes",
+}
+_FIXED = {
+    "num_workers": "which is workers.count of the TrainingRun",
     "elastic_resize_monitor_interval_s": "since the number of workers does not change",
+}
+_BOUNDS = "which is workers.count of the TrainingRun; workers.minimum is not set"
+_ELASTIC = {
+    "num_workers": "which are workers.minimum and workers.count of the TrainingRun",
+    "elastic_resize_monitor_interval_s": "which is workers.resizeSeconds of the TrainingRun",
 }
 _RESOURCES = "which follows from workers.resources and workers.accelerator of the TrainingRun"
 _FAILURES = (
@@ -67,7 +74,12 @@ def by_scaling(theirs: ScalingConfig, ours: ScalingConfig) -> list[str]:
         for name, number in (ours.resources_per_worker or {}).items()
         if name != WORKER_RESOURCE
     }
-    return list(_overruled(theirs, ScalingConfig(), used, _SCALING, _RESOURCES))
+    of_number = dict(_ELASTIC if ours.elasticity_enabled else _FIXED)
+    if theirs.elasticity_enabled and not ours.elasticity_enabled:
+        of_number["num_workers"] = _BOUNDS
+    elif ours.elasticity_enabled and theirs.num_workers == ours.max_workers:
+        used["num_workers"] = theirs.num_workers  # the most that there are, which it means too
+    return list(_overruled(theirs, ScalingConfig(), used, _SCALING | of_number, _RESOURCES))
 
 
 def by_torch(

@@ -32,6 +32,7 @@ from ..worker.training_function import TrainingFunction
 from . import backends, overruled, script
 from .committer import Committer
 from .failure_policy import AttemptPolicy
+from .growth import Growth
 from .report_callback import CoordinatorReports
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class Trainers:
                 self._coordinator, self._bucket, self._contract.attempt, self._contract.rules or ()
             ),
             prestarted_worker.controller_environment(),
+            Growth(self._coordinator),
             self._complete if self._contract.script is not None else lambda result: result,
         )
 
@@ -137,7 +139,7 @@ class Trainers:
         trainer.train_loop_per_worker = TrainingFunction(
             self._coordinator, self._contract, trainer.train_loop_per_worker
         )
-        scaling = scaling_of(self._contract)
+        scaling = scaling_of(self._contract, trainer.scaling_config)
         backend = backends.in_place_of_the_scripts(trainer, self._contract, scaling)
         self._say(
             [
@@ -200,8 +202,12 @@ def _in_order(kept: list[Manifest], best: retention.Best | None) -> list[Manifes
     return [*(each for each in kept if each not in rated), *rated]
 
 
-def scaling_of(contract: RunContract) -> ScalingConfig:
+def scaling_of(contract: RunContract, theirs: ScalingConfig | None = None) -> ScalingConfig:
     """The ScalingConfig of this attempt's workers.
+
+    Args:
+        contract: the operator's settings of this attempt.
+        theirs: a script's own. Of an elastic run its bounds count within those of the run.
 
     Raises:
         ValueError: Ray refuses it, such as several workers with TPUs, whose slice it does not know.
@@ -211,13 +217,29 @@ def scaling_of(contract: RunContract) -> ScalingConfig:
         name: int(count) if count.is_integer() else count
         for name, count in contract.resources_per_worker.items()
     }
+    workers = _number_of_workers(contract, theirs)
+    elastic = {"elastic_resize_monitor_interval_s": float(contract.resize_seconds)}
     return ScalingConfig(
-        num_workers=contract.workers,
+        num_workers=workers,
+        **(elastic if isinstance(workers, tuple) else {}),
         use_gpu=resources.get("GPU", 0) > 0,
         use_tpu=resources.get("TPU", 0) > 0,
         resources_per_worker=resources,
         placement_strategy=contract.placement,
     )
+
+
+def _number_of_workers(
+    contract: RunContract, theirs: ScalingConfig | None
+) -> int | tuple[int, int]:
+    least, most = contract.minimum_workers, contract.workers
+    if least is None or not contract.elastic:
+        return most
+    if theirs is not None and theirs.elasticity_enabled:
+        within = max(least, theirs.min_workers), min(most, theirs.max_workers)
+        if within[0] <= within[1]:
+            return within
+    return least, most
 
 
 def _with_scores_told(config: Any, coordinator: Any) -> Any:

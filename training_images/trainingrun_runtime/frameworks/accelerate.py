@@ -18,6 +18,7 @@ from accelerate.scheduler import AcceleratedScheduler
 from torch.utils.data import RandomSampler
 
 from ..session.session import Session
+from .driven_loop import refuse_other_numbers
 
 
 def prepared_session(*, seed: int | None = None, **objects: Any) -> Session:
@@ -36,7 +37,7 @@ def batches(session: Session, loader: Any) -> Iterator[Any]:
         loader: a prepared one with a length, whose order follows from the number of the epoch.
 
     Raises:
-        ValueError: its order is drawn anew at each start.
+        ValueError: its order is drawn anew at each start, or the number of workers may change.
     """
     if isinstance(_sampler(loader), RandomSampler) and not isinstance(
         _sampler(loader), SeedableRandomSampler
@@ -45,6 +46,7 @@ def batches(session: Session, loader: Any) -> Iterator[Any]:
             "the loader shuffles in an order that a resumed run cannot repeat; make the "
             "accelerator with dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)"
         )
+    refuse_other_numbers("batches() of an Accelerate loader")
     whole = len(loader)
     done = session.steps_of_epoch
     if hasattr(loader, "set_epoch"):

@@ -21,6 +21,7 @@ from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
 from ..survivors.noted_steps import ExchangesGradients
 from ..worker.deepspeed_import import leave_out_extension
+from ..worker.worker import this_worker
 
 leave_out_extension()  # also where no training function is called, as in a test
 
@@ -53,6 +54,12 @@ def kept_objects(engine: Any) -> dict[str, Any]:
         ValueError: the engine trains in a way that a session cannot save.
     """
     _require_savable(engine)
+    if isinstance(engine.optimizer, ZeROOptimizer) and this_worker().most_workers is not None:
+        raise ValueError(
+            "the engine's optimizer is divided among the ranks (ZeRO), and with workers.minimum "
+            "their number changes; leave workers.minimum out, set zero_optimization.stage to 0, or "
+            "shard the model with torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
     found: dict[str, Any] = {}
     if engine.zero_optimization_partition_weights():
         found["buffers"] = _OutsideOptimizer(engine.module)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..data.position import ResumableLoader
 from ..session.session import Session
+from ..worker.worker import this_worker
 
 ENDLESS = 2**31
 """Epochs of a training that names no number of them."""
@@ -41,7 +42,8 @@ class DrivenLoop:
             epoch: of the step that begins, from 0.
 
         Raises:
-            Preempted, Suspended: a checkpoint was made and this worker group ends; let it through.
+            Preempted, Resized, Suspended: a checkpoint was made and this worker group ends; let it
+                through.
         """
         self._epoch = epoch
         next(self._steps)
@@ -69,6 +71,26 @@ def require_usable(loader: Any) -> None:
             f"the trainer's loader is a {type(loader).__name__}, which only a loop over "
             "session.batches() can use; pass a torch.utils.data.DataLoader: it is continued where "
             "the checkpoint was made, too"
+        )
+
+
+def refuse_other_numbers(loop: str) -> None:
+    """Refuse a loop that leaves out batches by their number, where the number of ranks may change.
+
+    With other ranks the same number of batches is of other samples.
+
+    Args:
+        loop: what it is, such as "Lightning's loop".
+
+    Raises:
+        ValueError: with one sentence.
+    """
+    if this_worker().most_workers is not None:
+        raise ValueError(
+            f"{loop} leaves out by their number the batches that were trained on, and with "
+            "workers.minimum the number of workers changes, so samples would be trained on twice "
+            "or never; leave workers.minimum out, or loop over session.batches() of a "
+            "ResumableDataLoader"
         )
 
 

@@ -22,7 +22,7 @@ from lightning.pytorch.loops.progress import _BaseProgress
 
 from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
-from .driven_loop import ENDLESS, DrivenLoop, begin_at, require_usable
+from .driven_loop import ENDLESS, DrivenLoop, begin_at, refuse_other_numbers, require_usable
 
 
 class SessionCallback(Callback):
@@ -59,6 +59,7 @@ class SessionCallback(Callback):
         loaders = trainer.fit_loop._combined_loader
         for loader in loaders.flattened if loaders is not None else ():
             require_usable(loader)
+        refuse_other_numbers("Lightning's loop")
         self.session = session = Session(seed=self._seed, **self._objects(trainer))
         if session.step:
             _continue_data(trainer)

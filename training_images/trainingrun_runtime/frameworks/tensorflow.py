@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from ..session.session import Session
 from . import process_group
-from .driven_loop import DrivenLoop
+from .driven_loop import DrivenLoop, refuse_other_numbers
 
 
 def connect() -> Any:
@@ -64,6 +64,7 @@ def fit(
         ValueError: the model is not one of `tf_keras`, or the number of batches is not known.
     """
     process_group.ensure()
+    refuse_other_numbers("fit() of a TensorFlow model")
     session = Session(seed=seed, model=Variables(model))
     first, done = session.epoch, session.steps_of_epoch
     steps = _Steps(session, epochs)

@@ -17,7 +17,7 @@ from transformers.trainer_callback import ExportableState, TrainerControl
 
 from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
-from .driven_loop import DrivenLoop
+from .driven_loop import DrivenLoop, refuse_other_numbers
 
 _RESTORED = "a checkpoint of the session"
 """What the trainer is told that it resumes from; it opens no such file."""
@@ -72,6 +72,7 @@ class _SessionTrainer:
         prepared = super()._prepare_for_training(  # type: ignore[misc]
             max_steps, train_dataloader, resume_from_checkpoint
         )
+        refuse_other_numbers("a Transformers trainer")
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # without Accelerate's
         objects = {"model": prepared[0], "optimizer": optimizer, "scheduler": self.lr_scheduler}
         scaler = self.accelerator.scaler

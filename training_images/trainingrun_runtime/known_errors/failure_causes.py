@@ -29,6 +29,41 @@ class OwnPodPreempted(Preempted):
     """Raised instead on the ranks of the pod that has the notice."""
 
 
+class Resized(Exception):
+    """Raised on every rank where a worker group of another size takes this one's place.
+
+    That is once the checkpoint is committed from which a larger one begins, or at once where this
+    one is too large for what is left of an epoch.
+
+    Args:
+        text: why, in a sentence.
+        most: workers that the next group may have; None: as many as there are.
+    """
+
+    def __init__(self, text: str, most: int | None = None) -> None:
+        super().__init__(text, most)
+        self.text, self.most = text, most
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class TooManyWorkers(ValueError):
+    """There are more ranks than samples left in an epoch.
+
+    Args:
+        text: that, and what to do, in a sentence.
+        most: ranks that the samples suffice for.
+    """
+
+    def __init__(self, text: str, most: int) -> None:
+        super().__init__(text, most)
+        self.text, self.most = text, most
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Suspended(Exception):
     """Raised on every rank once the checkpoint for `suspend` is committed."""
 
@@ -71,6 +106,7 @@ class FailureCause(Enum):
     """Why a worker group ended."""
 
     SUSPENDED = auto()
+    RESIZED = auto()
     PREEMPTED = auto()
     WORKER_LOST = auto()
     HANG = auto()
@@ -104,8 +140,16 @@ class ClassifiedFailure:
     """Types of the error that ended the group."""
     exit_codes: tuple[int, ...] = ()
     """Those of `sys.exit(42)` in the training code."""
+    most_workers: int | None = None
+    """Workers that the next group may have; None: as many as there are."""
 
 
+_LEAVING = (
+    (Suspended, FailureCause.SUSPENDED),
+    (Preempted, FailureCause.PREEMPTED),
+    (Resized, FailureCause.RESIZED),
+)
+"""What all ranks raise that end by themselves, after a checkpoint."""
 _OF_CODE = (
     ArithmeticError,
     AssertionError,
@@ -211,13 +255,17 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         return ClassifiedFailure(FailureCause.HANG, f"NCCL hangs: {said or first_line(error)}")
     failures: Mapping[int, Exception] = error.worker_failures
     lost = {rank: reason for rank, reason in failures.items() if isinstance(reason, _LOST)}
-    for kind, cause in ((Suspended, FailureCause.SUSPENDED), (Preempted, FailureCause.PREEMPTED)):
+    for kind, cause in _LEAVING:
         marked = [rank for rank, reason in failures.items() if isinstance(reason, kind)]
         if marked:
             # All ranks raise it, but the loss is that of the pod with the notice. None here has
             # one where it is the head's, or a drain that Ray announced.
             noticed = tuple(r for r in marked if isinstance(failures[r], OwnPodPreempted))
-            return ClassifiedFailure(cause, first_line(failures[marked[0]]), noticed, saved=True)
+            first = failures[marked[0]]
+            most = first.most if isinstance(first, Resized) else None
+            return ClassifiedFailure(
+                cause, first_line(first), noticed, saved=True, most_workers=most
+            )
     if lost:
         rank, reason = next(iter(lost.items()))
         preempted = isinstance(reason, RayActorError) and reason.preempted

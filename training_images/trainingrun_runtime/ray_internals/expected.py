@@ -24,6 +24,7 @@ _PREEMPTION = f"{_EXECUTION}.preemption"
 _TRAINER = "ray.train.v2.api.data_parallel_trainer"
 _EXCEPTIONS = "ray.train.v2._internal.exceptions"
 _SCALING = f"{_EXECUTION}.scaling_policy"
+_PLACES = f"{_EXECUTION}.worker_group.placement_group_handle"
 _TORCH = "ray.train.torch"
 """Not checked in an image without PyTorch."""
 
@@ -49,6 +50,17 @@ PARAMETERS: dict[tuple[str, str], str] = {
     (_SCALING, "FixedScalingPolicy._send_resource_request"): "self",
     (_SCALING, "FixedScalingPolicy._maybe_send_resource_request"): "self",
     (_SCALING, "FixedScalingPolicy._cancel_resource_request"): "self",
+    (_SCALING, "ElasticScalingPolicy.__init__"): "self, scaling_config",
+    (_SCALING, "ElasticScalingPolicy._send_resource_request"): "self",
+    (_SCALING, "ElasticScalingPolicy._maybe_send_resource_request"): "self",
+    (_SCALING, "ElasticScalingPolicy._cancel_resource_request"): "self",
+    (_SCALING, "ElasticScalingPolicy.after_controller_start"): "self, train_run_context",
+    (_SCALING, "ElasticScalingPolicy.make_decision_for_non_running_worker_group"): "self",
+    (
+        _SCALING,
+        "ElasticScalingPolicy.make_decision_for_running_worker_group",
+    ): "self, worker_group_state, worker_group_status",
+    (_PLACES, "DefaultPlacementGroupHandle.wait"): "self, timeout_seconds",
     (_TRAINER, "DataParallelTrainer.fit"): "self",
     (
         _TRAINER,
@@ -74,6 +86,7 @@ FIELDS: dict[tuple[str, str], frozenset[str]] = {
     (_CONTEXT, "TrainRunContext"): frozenset(
         {"run_config", "train_loop_config", "scaling_config", "backend_config", "dataset_config"}
     ),
+    (_SCALING, "ResizeDecision"): frozenset({"num_workers", "resources_per_worker"}),
     (_PREEMPTION, "PreemptionInfo"): frozenset({"deadline_ms"}),
     (_PREEMPTION, "PreemptionContext"): frozenset({"preemption_info"}),
 }
@@ -87,6 +100,10 @@ NAMES: dict[tuple[str, str], frozenset[str]] = {
         "PlacementGroupCleanerCallback",
     ): frozenset(),
     (_FAILURES, "FailureDecision"): frozenset({"RETRY", "RAISE"}),
+    (_SCALING, "NoopDecision"): frozenset(),
+    (_CONSTANTS, "WORKER_GROUP_START_TIMEOUT_S_ENV_VAR"): frozenset(),
+    (_CONSTANTS, "DEFAULT_WORKER_GROUP_START_TIMEOUT_S"): frozenset(),
+    ("ray._private.state", "GlobalState"): frozenset({"get_draining_nodes"}),
     (_EXCEPTIONS, "WorkerHealthCheckFailedError"): frozenset(),
     (_EXCEPTIONS, "WorkerHealthCheckTimeoutError"): frozenset(),
     (_CONTEXT, "TrainContext"): frozenset({"report"}),

@@ -47,6 +47,27 @@ def addresses_with(resource: str) -> dict[str, int]:
     }
 
 
+def room_for(each: Mapping[str, float]) -> dict[str, int]:
+    """How many workers the living nodes have room for, in use or not, by the raylet's address.
+
+    Nodes without room, and those that are being drained, are left out.
+
+    Args:
+        each: resources of a worker.
+    """
+    draining = ray._private.state.state.get_draining_nodes()
+    found = {
+        _address(node): min(
+            # Of 1 there are ten times 0.1, though not to floating-point numbers.
+            (int(node["Resources"].get(name, 0) / of + 1e-6) for name, of in each.items() if of),
+            default=0,
+        )
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeID"] not in draining
+    }
+    return {address: room for address, room in found.items() if room}
+
+
 def total_on_own_node(resource: str) -> int:
     """How much of a custom resource this node has, in use or not."""
     own = ray.get_runtime_context().get_node_id()

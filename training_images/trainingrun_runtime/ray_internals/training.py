@@ -35,6 +35,7 @@ from ray.train.v2._internal.execution.failure_handling import (
 
 from ..store.manifest import digest_file
 from ..store.storage_retry import StorageRetry
+from .elastic import Control, ElasticSize
 from .expected import UnknownRay, check, sentence
 from .filesystem import RetryingCheckpoint, behind
 
@@ -246,6 +247,7 @@ def intercept_fit(
     prepare: Callable[[Any], None],
     failure_policy: Callable[[], Any],
     controller_variables: Mapping[str, str],
+    control: Control,
     finish: Callable[[Any], Any] = lambda result: result,
 ) -> Fit:
     """Have the Ray Train v2 trainer of this process prepared by us when it is fitted.
@@ -256,6 +258,7 @@ def intercept_fit(
         prepare: may replace the trainer's attributes.
         failure_policy: makes the policy that Ray's controller asks after each failure.
         controller_variables: environment variables of the controller's process.
+        control: what decides about the number of workers, where the trainer has two bounds of it.
         finish: makes of Ray's result what the script gets.
 
     Returns:
@@ -295,6 +298,10 @@ def intercept_fit(
     def start_ours(trainer: Any, **arguments: Any) -> Any:
         arguments["failure_policy"] = failure_policy()
         _leave_out_the_needless(trainer, arguments)
+        if trainer.scaling_config.elasticity_enabled:
+            arguments["scaling_policy"] = ElasticSize(
+                trainer.scaling_config, control, requests=bool(trainer.datasets)
+            )
         return start(trainer, **arguments)
 
     data_parallel_trainer.get_env_vars_to_propagate = lambda: {
@@ -334,7 +341,8 @@ def _leave_out_the_needless(trainer: Any, arguments: dict[str, Any]) -> None:
     needless: tuple[type, ...] = (PlacementGroupCleanerCallback,)
     if not trainer.datasets:
         needless += (DatasetsCallback,)
-        arguments["scaling_policy"] = FixedSize(trainer.scaling_config)
+        if not trainer.scaling_config.elasticity_enabled:
+            arguments["scaling_policy"] = FixedSize(trainer.scaling_config)
     arguments["callbacks"] = [
         callback for callback in arguments["callbacks"] if not isinstance(callback, needless)
     ]

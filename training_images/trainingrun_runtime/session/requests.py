@@ -7,7 +7,7 @@ import ray
 
 from ..coordinator.checkpoints import Command
 from ..coordinator.standstill import At
-from ..known_errors.failure_causes import OwnPodPreempted, Preempted, Suspended
+from ..known_errors.failure_causes import OwnPodPreempted, Preempted, Resized, Suspended
 from ..ray_internals import nodes, training
 from ..worker.preemption_notice import PreemptionNotice, checkpoint_at, hold_until
 from ..worker.step_consensus import PLACES, Hold, Place, StepValues
@@ -27,7 +27,7 @@ class Requests:
         self._context, self._saving = context, saving
         self._of_ray = training.PreemptionDeadline()
         self._stop_asked = False
-        self._exit: Preempted | Suspended | None = None
+        self._exit: Preempted | Resized | Suspended | None = None
 
     def stop(self) -> None:
         """Request the end of the training."""
@@ -88,9 +88,11 @@ class Requests:
         """Do what the ranks agreed on.
 
         Raises:
-            Preempted, Suspended: this worker group ends.
+            Preempted, Resized, Suspended: this worker group ends.
         """
-        if agreed.command >= Command.CHECKPOINT_AND_EXIT:
+        if agreed.command == Command.RESIZE and not self._context.can_grow():
+            return  # it is asked for again after the next step
+        if agreed.command >= Command.RESIZE:
             if not (self._saving.unsaved and self._held()):
                 self._checkpoint_and_exit(agreed.command)
         elif agreed.command == Command.CHECKPOINT and not agreed.busy and self._saving.unsaved:
@@ -157,6 +159,8 @@ class Requests:
         step = progress.step
         if command == Command.SUSPEND:
             self._exit = Suspended(f"suspended after step {step}")
+        elif command == Command.RESIZE:
+            self._exit = Resized(f"saved after step {step}, for more workers")
         else:
             preempted = Preempted if notice is None else OwnPodPreempted
             self._exit = preempted(f"a pod is preempted; saved after step {step}")

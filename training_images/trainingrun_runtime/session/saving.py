@@ -8,6 +8,7 @@ import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from ..checkpoints import snapshot, state_comparison
+from ..checkpoints.encoding import NotSavable
 from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.staging import Staging
@@ -161,6 +162,13 @@ class Saving:
         fingerprints = state_comparison.fingerprints(states, parameters)
         names = sorted(fingerprints)
         mine = [number for name in names for number in fingerprints[name]]
-        return state_comparison.compare(
+        comparison = state_comparison.compare(
             names, context.consensus.gather(mine), context.worker.rank, parameters
         )
+        if comparison.own and context.worker.most_workers is not None:
+            raise NotSavable(
+                f"each rank has its own {', '.join(sorted(comparison.own))}, which no other number "
+                "of ranks can go on with, and with workers.minimum this number changes; leave it "
+                "out of the session, or leave workers.minimum out"
+            )
+        return comparison

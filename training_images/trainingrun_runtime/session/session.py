@@ -60,7 +60,8 @@ class Session:
 
     Raises:
         RuntimeError: not on a worker of a TrainingRun, or it has a session already.
-        NotRestorable, NotSavable: one of the objects cannot be saved whole, or not restored.
+        NotRestorable, NotSavable: one of the objects cannot be saved whole, or not restored; or
+            not with another number of workers, where workers.minimum lets that change.
         ValueError: the checkpoint holds no state of one of the objects.
     """
 
@@ -75,6 +76,8 @@ class Session:
             exchange=GradientExchange(objects),
         )
         """The state after the last step, for a rank that is lost."""
+        if worker.most_workers is not None:
+            saved.refuse_one_number_of_ranks()
         worker.register(self)
         consensus = StepConsensus(worker.timeout_s)
         seeded = [f"seed={seed}"] if self._random.seeded else []
@@ -245,7 +248,8 @@ class Session:
             total: steps since the run's first one; within `epochs()`, since the epoch's first one.
 
         Raises:
-            Preempted, Suspended: a checkpoint was made and this worker group ends; let it through.
+            Preempted, Resized, Suspended: a checkpoint was made and this worker group ends; let it
+                through.
             ValueError: the same total was reached before: it is not counted from the first step.
         """
         self._requests.raise_exit()
@@ -317,7 +321,7 @@ class Session:
         Always: whether something has changed it since the last checkpoint cannot be known.
 
         Raises:
-            Preempted, Suspended: the function did not let it through.
+            Preempted, Resized, Suspended: the function did not let it through.
         """
         self._requests.raise_exit()
         self._leave_loop()

@@ -13,7 +13,13 @@ from ..checkpoints.downloads import files_of
 from ..checkpoints.gradients import AccumulatedGradients
 from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
-from ..checkpoints.stateful_objects import Stateful, replicated, restorable
+from ..checkpoints.stateful_objects import (
+    NotRestorable,
+    Stateful,
+    replicated,
+    restorable,
+)
+from ..data.position import ResumableLoader
 from ..progress.rank_reporter import ReportRecorder
 from ..survivors.noted_steps import NotedSteps
 from ..worker.step_consensus import StepConsensus, StepValues
@@ -42,6 +48,12 @@ class SessionContext:
     reporter: StepReporter | None
     """On rank 0: tells the coordinator of steps, and has its command."""
 
+    def can_grow(self) -> bool:
+        """Whether all loaders have enough samples left in their epochs; the same on all ranks."""
+        most = self.worker.most_workers or self.worker.world_size
+        loaders = [t for t in self.objects.objects.values() if isinstance(t, ResumableLoader)]
+        return all(loader.continues_with(most) for loader in loaders)
+
 
 class SavedObjects:
     """The objects of a session: what this rank saves of them, and how they are put back.
@@ -58,6 +70,22 @@ class SavedObjects:
         """With the models' wrappers removed."""
         self.replicated = {name for name, thing in objects.items() if replicated(thing)}
         """Names of the models whose buffers are taken from rank 0 before each forward pass."""
+
+    def refuse_one_number_of_ranks(self) -> None:
+        """Refuse what has a state for one number of ranks alone, in a run whose number may change.
+
+        Raises:
+            NotRestorable: with one sentence.
+        """
+        for name, thing in self.objects.items():
+            if isinstance(thing, torch.utils.data.DataLoader | torch.utils.data.Sampler) and not (
+                isinstance(thing, ResumableLoader)
+            ):
+                raise NotRestorable(
+                    f"{name} is a {type(thing).__name__}, whose position is that of one number of "
+                    "ranks, and with workers.minimum this number changes; make "
+                    "ResumableDataLoader(dataset, …) in its place, or leave workers.minimum out"
+                )
 
     def states(self) -> dict[str, Encoded]:
         """What this rank may have to save, not copied yet."""

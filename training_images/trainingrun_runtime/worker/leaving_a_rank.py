@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError
 
 from ..error_text import text_of
 from ..known_errors import failure_causes, remedies
-from ..known_errors.failure_causes import PeerLost, Preempted, RaisedOnRank, Suspended
+from ..known_errors.failure_causes import PeerLost, Preempted, RaisedOnRank, Resized, Suspended
 from ..stacks import own_line, raised_at
 from ..store.reported_metrics import printable
 from ..store.storage_errors import recognize
@@ -40,7 +40,7 @@ def as_text(error: BaseException) -> BaseException:
         Itself where it is the runtime's own; else `RaisedOnRank`, or the error of the store or the
         loss that it is about.
     """
-    if isinstance(error, Preempted | Suspended | PeerLost):
+    if isinstance(error, Preempted | Resized | Suspended | PeerLost):
         return error
     if isinstance(error, RayActorError):  # of another process: this one lives
         return PeerLost(remedies.explained(error))

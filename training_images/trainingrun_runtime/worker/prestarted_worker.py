@@ -107,6 +107,17 @@ def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:
         log.warning("no process was prestarted: %s", error)
 
 
+def prestart_joined(numbers: Mapping[str, int]) -> None:
+    """In Ray's controller: have the raylets of nodes that have joined start workers' processes.
+
+    Args:
+        numbers: how many each starts, by the raylet's address.
+    """
+    worker = prestart.extended(prestart.own_environment(), ENVIRONMENT)
+    for address, number in numbers.items():
+        _prestart_first(address, worker, number)
+
+
 def _prestart_first(address: str, environment: str, number: int = 1) -> None:
     try:
         prestart.prestart(address, environment, FIRST_KEEP_S, number)

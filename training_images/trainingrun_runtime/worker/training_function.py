@@ -18,7 +18,14 @@ from .. import stacks
 from ..checkpoints.background import behind_training
 from ..error_text import first_line
 from ..known_errors import remedies
-from ..known_errors.failure_causes import PeerLost, Preempted, Suspended, is_collective_error
+from ..known_errors.failure_causes import (
+    PeerLost,
+    Preempted,
+    Resized,
+    Suspended,
+    TooManyWorkers,
+    is_collective_error,
+)
 from ..output import announced
 from ..ray_internals import replaced_functions
 from ..store.bucket import Bucket, start_client
@@ -131,8 +138,13 @@ class TrainingFunction:
                     _refuse_unrun(function, returned)
             worker.returned()
             return returned
-        except (Preempted, Suspended):
+        except (Preempted, Resized, Suspended):
             raise
+        except TooManyWorkers as error:
+            least = self._contract.minimum_workers
+            if not self._contract.elastic or least is None or error.most < least:
+                raise
+            raise Resized(str(error), error.most) from error
         except Exception as error:
             if not is_collective_error(error):
                 raise

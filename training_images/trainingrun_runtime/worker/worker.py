@@ -97,6 +97,9 @@ class Worker:
         """When checkpoints are made."""
         self.history = LossHistory()
         """The run's losses before this worker group; rank 0 alone knows them."""
+        self.most_workers = contract.workers if contract.elastic else None
+        """Most ranks of a later worker group, where it may have another number; None: it has
+        not."""
         self.timeout_s = contract.torch_timeout_seconds
         """Seconds after which a collective call fails."""
         self.restored: Manifest | None = None
