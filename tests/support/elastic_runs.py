@@ -17,36 +17,53 @@ SAMPLES, EPOCHS = 96, 2
 
 
 class Indices(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """Samples that tell their index."""
+    """Samples that tell their index.
+
+    Args:
+        number: of samples.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def __len__(self) -> int:
-        return SAMPLES
+        return self._number
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return torch.full((4,), index / SAMPLES), index
+        return torch.full((4,), index / self._number), index
 
 
 def train(config: dict[str, Any]) -> None:
     """Notes `step epoch samples` into a file for each rank of each size, once a step is done.
 
-    Keys of its config: `folder`; `seed` of the session; `step_seconds`.
+    The learning rate is 0.01 for each rank. Keys of its config: `folder`; `seed` of the session;
+    `step_seconds`; `samples`; `saved_at`: a step after which a checkpoint is made, and before whose
+    next one the ranks wait for the file `go-on` in the folder.
     """
     context, folder = ray.train.get_context(), Path(config["folder"])
     rank, size = context.get_world_rank(), context.get_world_size()
     torch.manual_seed(0)
     model = prepare_model(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = ResumableDataLoader(Indices(), 2, seed=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * size)
+    loader = ResumableDataLoader(Indices(config.get("samples", SAMPLES)), 2, seed=3)
     session = Session(seed=config.get("seed"), model=model, optimizer=optimizer, loader=loader)
+    if session.world_changed is not None:
+        before, now = session.world_changed
+        for group in optimizer.param_groups:
+            group["lr"] *= now / before
     for epoch in session.epochs(EPOCHS):
         for numbers, indices in session.batches(loader):
+            while session.step == config.get("saved_at") and not (folder / "go-on").exists():
+                time.sleep(0.05)
             time.sleep(config.get("step_seconds", 0.0))
             optimizer.zero_grad()
             model(numbers).square().mean().backward()
             optimizer.step()
+            if session.step + 1 == config.get("saved_at"):
+                session.save()
             with (folder / f"rank-{rank}-of-{size}").open("a") as journal:
                 journal.write(f"{session.step} {epoch} {indices.tolist()}\n")
-    session.finish(workers=size)
+    session.finish(workers=size, rate=optimizer.param_groups[0]["lr"])
 
 
 class ElasticRun(DataRun):

@@ -1,5 +1,7 @@
 """Which nodes count as lost to the ranks that are on them."""
 
+import pytest
+
 from trainingrun_runtime.coordinator.rank_comparison import RankPlace
 from trainingrun_runtime.coordinator.ranks import Ranks
 
@@ -27,6 +29,38 @@ def test_a_node_on_which_a_new_pod_starts_is_not_lost() -> None:
     places.joined(3, "ray-2", "node-1", "pod-2")
     places.died({"ray-0", "ray-1"})
     assert places.lost_nodes == ["node-0"]
+
+
+def smaller(ranks: Ranks) -> Ranks:
+    """A group of the two ranks on node-0 takes the place of the one on both nodes."""
+    ranks.begin(1, 4)
+    for rank in range(2):
+        ranks.joined(rank, "ray-0", "node-0", "pod-0")
+    ranks.begin(2, 2)
+    return ranks
+
+
+def test_a_node_that_a_smaller_group_has_left_is_lost_once_it_is_dead() -> None:
+    ranks = smaller(two_nodes())
+    assert ranks.lost_nodes == []
+    ranks.died({"ray-1"})
+    assert ranks.lost_nodes == ["node-1"]
+    assert sorted(ranks.members()) == []
+    ranks.joined(2, "ray-2", "node-1", "pod-2")
+    ranks.died({"ray-1"})
+    assert ranks.lost_nodes == [], "a new pod is there"
+
+
+def test_a_node_is_not_said_to_be_lost_for_ever_while_fewer_ranks_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = smaller(two_nodes())
+    ranks.died({"ray-1"})
+    monkeypatch.setattr("trainingrun_runtime.coordinator.ranks.LOST_S", 0.0)
+    ranks.died({"ray-1"})
+    assert ranks.lost_nodes == [], "a new pod there may have no rank yet"
+    ranks.begin(3, 4)
+    assert ranks.lost_nodes == ["node-1"], "as without workers.minimum"
 
 
 def test_the_place_of_a_loss_is_that_of_the_first_rank_that_is_known() -> None:

@@ -323,9 +323,8 @@ class Workers(Model):
     Default: training waits for all workers.
     """
     resize_seconds: Whole = Field(default=60, ge=10, le=86400, json_schema_extra=without_default)
-    """With minimum: least seconds for which training goes on with one number of workers before a
-    larger one, and seconds after which a start waits no longer for pods beyond minimum. Default:
-    60.
+    """With minimum: least seconds from one growth of the number of workers to the next, and seconds
+    after which a start waits no longer for pods beyond minimum. Default: 60.
     """
     resources: WorkerResources = Field(default_factory=WorkerResources)
     """What each worker requests and is limited to; its pod, perPod times as much."""

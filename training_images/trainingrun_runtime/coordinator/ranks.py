@@ -11,6 +11,9 @@ from . import standstill
 from .rank_comparison import RankComparison, RankPlace
 from .standstill import Location
 
+LOST_S = 120.0
+"""Seconds for which a node is said to be lost that had a rank of a larger group."""
+
 
 class Survivors(NamedTuple):
     """What is known of a worker group of which a rank was lost."""
@@ -48,6 +51,15 @@ class OutOfMemory(NamedTuple):
     place: RankPlace
 
 
+class _LostNode(NamedTuple):
+    """A node of Ray that is dead."""
+
+    name: str
+    """Kubernetes node on which it was."""
+    since: float
+    """When that was seen, in seconds of a monotonic clock."""
+
+
 class _Group:
     """What the ranks of one worker group have told."""
 
@@ -66,15 +78,23 @@ class Ranks:
         self._lock = threading.Lock()
         self._places: dict[int, RankPlace] = {}
         self._processes: dict[int, RankProcess] = {}
-        self._lost: dict[str, str] = {}  # Ray node -> Kubernetes node
+        self._lost: dict[str, _LostNode] = {}  # by the id of the Ray node
+        self._left: dict[str, str] = {}  # Ray nodes of no rank any longer -> Kubernetes node
+        self._most = 0  # ranks of the largest group until now
         self._oom_kills: dict[int, int] = {}  # of its pod, as each rank has told last
         self._before_loss: dict[str, tuple[int, int]] = {}  # Ray node -> rank, its last `oom_kills`
         self._group = _Group(0, 0)
 
     def begin(self, group: int, world_size: int) -> None:
-        """A worker group begins."""
+        """A worker group begins, whose ranks have joined."""
         with self._lock:
-            self._group = _Group(group, world_size)
+            self._group, self._most = _Group(group, world_size), max(self._most, world_size)
+            for rank in [rank for rank in self._places if rank >= world_size]:
+                place = self._places.pop(rank)
+                self._processes.pop(rank, None)
+                self._left[place.ray_node] = place.node
+            for place in self._places.values():
+                self._left.pop(place.ray_node, None)
 
     def joined(
         self,
@@ -109,7 +129,8 @@ class Ranks:
             if process is not None:
                 self._processes[rank] = process
             # A node that is reachable again, or runs a new pod, is not lost.
-            self._lost = {dead: name for dead, name in self._lost.items() if name != node}
+            self._lost = {dead: lost for dead, lost in self._lost.items() if lost.name != node}
+            self._left = {left: name for left, name in self._left.items() if name != node}
             if before is None or oom_kills is None or oom_kills <= before[1]:
                 return None
             self._before_loss = {}
@@ -137,15 +158,23 @@ class Ranks:
     def died(self, ray_nodes: Collection[str]) -> None:
         """These nodes of Ray are dead; those on which no rank is do not count."""
         with self._lock:
-            for place in self._places.values():
-                if place.ray_node in ray_nodes:
-                    self._lost.setdefault(place.ray_node, place.node)
+            here = {place.ray_node: place.node for place in self._places.values()}
+            for ray_node, name in (self._left | here).items():
+                if ray_node in ray_nodes:
+                    self._left.pop(ray_node, None)
+                    self._lost.setdefault(ray_node, _LostNode(name, time.monotonic()))
 
     @property
     def lost_nodes(self) -> list[str]:
-        """Kubernetes nodes whose Ray is dead."""
+        """Kubernetes nodes whose Ray is dead.
+
+        While fewer ranks train than did, a new pod without a rank may run there: only for a while
+        is this known to be true.
+        """
         with self._lock:
-            return sorted(set(self._lost.values()))
+            fewer, now = self._group.world_size < self._most, time.monotonic()
+            lost = [one for one in self._lost.values() if not fewer or now - one.since < LOST_S]
+            return sorted({one.name for one in lost})
 
     def of_first(self, ranks: Collection[int]) -> RankPlace | None:
         """Where the first of these ranks is whose place is known."""

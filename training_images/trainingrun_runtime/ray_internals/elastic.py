@@ -29,8 +29,8 @@ from . import nodes
 
 log = logging.getLogger(__name__)
 
-FIRST_GROUP_S = 20.0
-"""Seconds for which the first worker group waits for all workers: most nodes join together."""
+FIRST_GROUP_S = 5.0
+"""Seconds without a further node after which the first worker group begins with fewer workers."""
 SETTLE_S = 2.0
 """Seconds without a further node after which a worker group grows: nodes often join together."""
 _LOOK_EVERY_S = 1.0
@@ -147,14 +147,16 @@ class ElasticSize(ElasticScalingPolicy):
 
     def _awaited(self) -> int:
         """How many workers can be had, once that is the minimum or nobody waits any longer."""
-        began = time.monotonic()
-        enough_s = 0.0 if self._workers else FIRST_GROUP_S
+        began = changed = time.monotonic()
+        settle_s, seen = 0.0 if self._workers else FIRST_GROUP_S, 0
         while True:
-            possible, waited_s = self._possible(), time.monotonic() - began
+            possible, now = self._possible(), time.monotonic()
+            if possible != seen:
+                seen, changed = possible, now
             if (
                 possible >= self.scaling_config.max_workers
-                or (possible >= self.scaling_config.min_workers and waited_s >= enough_s)
-                or waited_s >= _start_timeout_s()
+                or (possible >= self.scaling_config.min_workers and now - changed >= settle_s)
+                or now - began >= _start_timeout_s()
             ):
                 return possible
             time.sleep(_POLL_S)  # no worker trains that the controller would have to poll

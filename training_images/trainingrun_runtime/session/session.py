@@ -142,6 +142,17 @@ class Session:
         """Steps of the epoch under way that are done."""
         return self.step - self._progress.epoch_began
 
+    @property
+    def world_changed(self) -> tuple[int, int] | None:
+        """How many ranks had made the checkpoint that was restored, and how many there are.
+
+        None: as many, or none was restored. With as many samples per rank and step as before, the
+        optimizer's batch has changed by as much, for a rule of learning rates.
+        """
+        fetched, now = self._context.worker.fetched, self._context.worker.world_size
+        before = fetched.manifest.world_size if fetched is not None else now
+        return (before, now) if before != now else None
+
     def report(self, **metrics: float) -> None:
         """Metrics of this step; rank 0's are shown, and kept with the step's checkpoint.
 
