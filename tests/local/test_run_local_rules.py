@@ -15,7 +15,15 @@ from trainingrun.local.display import Display, beyond_memory
 from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
 from trainingrun.rendering import RenderSettings, contract
-from trainingrun_protocol.progress import Failure, Progress, RankRow, Record, RecordKind, RunState
+from trainingrun_protocol.progress import (
+    Failure,
+    Progress,
+    RankRow,
+    Record,
+    RecordKind,
+    Resize,
+    RunState,
+)
 
 APPLICATION = Failure(kind="Application", message="ValueError: no")
 STORAGE = Failure(kind="Storage", message="a disk is full")
@@ -171,6 +179,16 @@ def test_an_interruption_says_why_steps_are_done_again() -> None:
     found.record(Progress(attempt=1, step=7, step_time=10.0))
     found.record(Progress(attempt=1, step=5, step_time=10.0, records=[restored]))
     assert found.record(Progress(attempt=1, step=6, step_time=12.0)) == Interruption(7, 5, 2.0, why)
+
+
+def test_a_larger_worker_group_is_no_interruption() -> None:
+    larger = Record(number=1, kind=RecordKind.RESTORED, time=10.0, step=7)
+    resize = Resize(number=1, step=7, time=10.0, from_workers=1, to_workers=2)
+    found = Interruptions()
+    found.record(Progress(attempt=1, step=7, step_time=9.0))
+    after = Progress(attempt=1, step=8, step_time=14.0, records=[larger], resizes=[resize])
+    assert found.record(after) is None
+    assert found.ended == []
 
 
 LOST = Record(number=1, kind=RecordKind.WORKER_LOST, time=50.0, message="rank 1 died")

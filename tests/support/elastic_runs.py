@@ -13,7 +13,7 @@ from trainingrun_runtime import ResumableDataLoader, Session
 
 from .data_runs import DataRun
 
-SAMPLES, EPOCHS = 96, 2
+SAMPLES, EPOCHS = 200, 2
 
 
 class Indices(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):

@@ -137,8 +137,16 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
     made.close()
 
 
+def trains(coordinator: Coordinator, left_s: float = 1000) -> None:
+    """A session has done a step of a second, and has as many seconds left."""
+    coordinator.session_began(1)
+    coordinator.stepped(a_report(1, 1, total=1 + int(left_s)))
+
+
 def test_a_session_is_asked_to_save_and_ends_by_itself(coordinator: Coordinator) -> None:
     coordinator.session_began(1)
+    assert not coordinator.grow(2, 8)
+    assert coordinator.stepped(a_report(1, 1, total=1000)) is Command.NONE, "nobody knew the rest"
     assert not coordinator.grow(2, 8)
     assert coordinator.stepped(a_report(1, 5)) is Command.RESIZE
     coordinator.group_started(8, 5, [])
@@ -146,7 +154,7 @@ def test_a_session_is_asked_to_save_and_ends_by_itself(coordinator: Coordinator)
 
 
 def test_a_suspension_comes_before_a_growth(coordinator: Coordinator) -> None:
-    coordinator.session_began(1)
+    trains(coordinator)
     coordinator.request(Command.SUSPEND)
     assert not coordinator.grow(2, 8)
     assert coordinator.stepped(a_report(1, 5)) is Command.SUSPEND
@@ -172,8 +180,7 @@ def test_code_without_a_session_grows_only_just_after_a_checkpoint(
 def test_what_is_nearly_done_does_not_grow(
     coordinator: Coordinator, left: float, grows: bool
 ) -> None:
-    coordinator.session_began(1)
-    coordinator.stepped(a_report(1, 1, total=1 + int(left), productive=1.0))
+    trains(coordinator, left)
     coordinator.grow(2, 4)
     assert (coordinator.stepped(a_report(1, 1)) is Command.RESIZE) is grows
 

@@ -86,11 +86,14 @@ class Interruptions:
 
     def record(self, progress: Progress) -> Interruption | None:
         """Evaluate one document; the interruption that ends with it, if one does."""
+        grown = {one.time for one in progress.resizes if one.to_workers > one.from_workers}
         for record in self._records.new(progress):
             if self._records.is_loss(record):
                 self.losses.append(record)
                 self._lost_time = self._lost_time or record.time
             trained = self.first_step_time is not None or self._lost_time is not None
+            if self._lost_time is None and record.time in grown:
+                continue  # nothing has interrupted it
             if record.kind is RecordKind.RESTORED and trained:
                 # Restored again before any step was done: the former restored step is obsolete.
                 self._restored = record

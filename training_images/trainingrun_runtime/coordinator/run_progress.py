@@ -103,10 +103,15 @@ class RunProgress:
         return self._has_session
 
     def worth_growing(self, workers: int, possible: int) -> bool:
-        """Whether more workers save more time until the end than their start takes."""
+        """Whether more workers save more time until the end than their start takes.
+
+        Code without a session does not tell how much is left; a session does after its first step.
+        """
         with self._lock:
             left_s = self._accounting.document(time.time()).seconds_left
-        return left_s is None or left_s * (1 - workers / possible) > GROWTH_S
+            if left_s is None:
+                return not self._has_session
+        return left_s * (1 - workers / possible) > GROWTH_S
 
     def stepped(self, report: StepReport) -> None:
         """Steps were done in a session."""

@@ -63,7 +63,7 @@ class AttemptPolicy(FailurePolicy):
             return FailureDecision.RAISE
         if failure.cause is FailureCause.RESIZED:
             self._coordinator.interrupted.remote()  # nothing is lost
-            self._coordinator.limit_workers.remote(failure.most_workers)
+            ray.get(self._coordinator.limit_workers.remote(failure.most_workers))  # asked for next
             return FailureDecision.RETRY
         if failure.cause is FailureCause.APPLICATION:
             trace = failure.traceback or training_failed_error
