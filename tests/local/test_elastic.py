@@ -13,6 +13,7 @@ from support.elastic_runs import EPOCHS, SAMPLES, ElasticRun
 from support.local_runs import Run, two_workers, wait_for_both_nodes
 from support.s3 import CREDENTIALS
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 from trainingrun_protocol.progress import Progress, RecordKind, RunState
 
 pytestmark = pytest.mark.slow
@@ -93,6 +94,18 @@ def test_an_epochs_end_that_is_too_small_for_two_ranks_is_done_by_one(
     assert run.seen() == [Counter(range(5))] * EPOCHS
     losses = [r.kind for r in run.progress().records if r.kind is not RecordKind.RESTORED]
     assert losses == [RecordKind.WORKER_LOST]
+
+
+def test_what_each_rank_has_for_itself_is_refused_before_anything_is_lost(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    run = ElasticRun(ray, tmp_path / "run", own=True)
+    wait_for_both_nodes(ray, tmp_path)
+    assert run.drive() == FAILED_EXIT_CODE, run.log()
+    failure = run.progress().failure
+    assert failure is not None
+    assert "each rank has its own noise, which no other number of ranks" in failure.message
+    assert {step for step, _, _ in run.steps()} == {0}
 
 
 SCRIPT = """

@@ -38,7 +38,7 @@ def train(config: dict[str, Any]) -> None:
 
     The learning rate is 0.01 for each rank. Keys of its config: `folder`; `seed` of the session;
     `step_seconds`; `samples`; `saved_at`: a step after which a checkpoint is made, and before whose
-    next one the ranks wait for the file `go-on` in the folder.
+    next one the ranks wait for the file `go-on` in the folder; `own`: each rank has a generator.
     """
     context, folder = ray.train.get_context(), Path(config["folder"])
     rank, size = context.get_world_rank(), context.get_world_size()
@@ -46,7 +46,10 @@ def train(config: dict[str, Any]) -> None:
     model = prepare_model(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * size)
     loader = ResumableDataLoader(Indices(config.get("samples", SAMPLES)), 2, seed=3)
-    session = Session(seed=config.get("seed"), model=model, optimizer=optimizer, loader=loader)
+    own = {"noise": torch.Generator().manual_seed(rank)} if config.get("own") else {}
+    session = Session(
+        seed=config.get("seed"), model=model, optimizer=optimizer, loader=loader, **own
+    )
     if session.world_changed is not None:
         before, now = session.world_changed
         for group in optimizer.param_groups:
