@@ -1,6 +1,7 @@
 """Fewer workers rather than none: a lost rank's group goes on smaller, and grows again."""
 
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -59,7 +60,7 @@ def test_a_lost_node_costs_no_step_and_the_group_grows_once_a_node_joins(
         RecordKind.RESTORED, RecordKind.WORKER_LOST, RecordKind.RESTORED, RecordKind.RESTORED
     ], "growth is no loss"  # fmt: skip
     lost, again = run.resumed()
-    assert lost.endswith("which rank 0 saved after the loss; 1 worker instead of 2")
+    assert re.search(r", which rank [01] saved after the loss; 1 worker instead of 2$", lost)
     assert again.endswith("; 2 workers instead of 1")
     assert {one.workers for one in progress.sizes} == {1, 2}
     assert run.metrics() == {"workers": 2, "rate": pytest.approx(0.02)}
