@@ -16,7 +16,7 @@ from .data_runs import DataRun
 SAMPLES, EPOCHS = 200, 2
 
 
-class Indices(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+class Indices:
     """Samples that tell their index.
 
     Args:
