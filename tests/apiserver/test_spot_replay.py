@@ -76,18 +76,19 @@ def test_the_stages_are_the_measured_ones():
 
 async def test_the_operator_brings_a_run_through_losses_of_spot_nodes(apiserver):
     """One node, then two at once, for which there is one more only later."""
+    hour = 3600.0
     nodes = [Event(0.0, f"spot-{number}", True) for number in (1, 2, 3)]
     losses = [
-        Event(3600.0, "spot-1", False),
-        Event(7200.0, "spot-2", False),
-        Event(7200.0, "spot-3", False),
-        Event(7200.0, "spot-4", True),
-        Event(10800.0, "spot-5", True),
+        Event(6 * hour, "spot-1", False),
+        Event(12 * hour, "spot-2", False),
+        Event(12 * hour, "spot-3", False),
+        Event(12 * hour, "spot-4", True),
+        Event(18 * hour, "spot-5", True),
     ]
-    events, end = [*nodes, *losses], 14400.0
+    events, end = [*nodes, *losses], 24 * hour
     ours = await replay(apiserver, events, end, 2, SHORT, SPEED)
-    assert (ours.attempt, ours.restarts) == (1, 0)
-    assert (ours.hits, ours.node_losses) == (3, 3)
+    assert (ours.attempt, ours.restarts, ours.recoveries) == (1, 0, 2)
+    assert ours.hits == ours.counted == 3
     oracle = oracle_s(events, end, 2)
-    assert oracle == end - 3600
+    assert oracle == end - 6 * hour
     assert 0.97 * oracle < ours.trained_s < oracle

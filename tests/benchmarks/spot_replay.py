@@ -89,8 +89,10 @@ class Replayed:
     """Nodes that were lost with a worker on them."""
     attempt: int
     restarts: int
-    node_losses: int
-    """As the operator has counted them."""
+    recoveries: int
+    """How often it began to train again."""
+    counted: int
+    """Pods and nodes that the operator has counted as lost."""
 
 
 def main() -> None:
@@ -116,7 +118,7 @@ def main() -> None:
     print(f"oracle         {oracle / 3600:6.2f} h of training")
     print(f"TrainingRun    {ours.trained_s / 3600:6.2f} h  {ours.trained_s / oracle:7.2%}")
     print(f"plain RayJob   {plain / 3600:6.2f} h  {plain / oracle:7.2%}")
-    print(f"attempts {ours.attempt}, restarts {ours.restarts}, node losses {ours.node_losses}")
+    print(f"attempts {ours.attempt}, restarts {ours.restarts}, losses counted {ours.counted}")
     row = (
         f"{arguments.trace.stem}, {arguments.workers} workers",
         nodes,
@@ -299,6 +301,9 @@ async def replay(
                 server.create(a_run(namespace, workers={"count": workers, "capacity": capacity}))
                 for event in events:
                     await cluster.until(event.time)
+                    what = "comes" if event.comes else "is lost"
+                    trained = f"{cluster.trained_s:.0f} s trained, {cluster.recoveries} recoveries"
+                    print(f"{event.time:.0f} s: {event.node} {what}; {trained}", file=sys.stderr)
                     if event.comes:
                         await cluster.add_node(event.node)
                     else:
@@ -307,12 +312,14 @@ async def replay(
                 status = server.get(API_VERSION, KIND, "digits", namespace)["status"]
     finally:
         await connection.close()
+    losses = status.get("disruptions", {})
     return Replayed(
         trained_s=cluster.trained_s,
         hits=hits,
         attempt=status["attempt"],
         restarts=status.get("restarts", 0),
-        node_losses=status.get("disruptions", {}).get("nodeLosses", 0),
+        recoveries=cluster.recoveries,
+        counted=sum(losses.get(kind, 0) for kind in ("nodeLosses", "preemptions")),
     )
 
 

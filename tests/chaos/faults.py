@@ -599,9 +599,11 @@ def etcd_compacted(run: Run) -> Iterator[None]:
 @contextmanager
 def etcd_paused(run: Run) -> Iterator[None]:
     """The API server gets no answer from its store."""
-    with process_stopped(run.cluster, run.cluster.control_plane, "etcd"):
-        yield
-    outages.wait_for_api_server(run.cluster)
+    try:
+        with process_stopped(run.cluster, run.cluster.control_plane, "etcd"):
+            yield
+    finally:
+        outages.wait_for_api_server(run.cluster)
 
 
 @contextmanager
