@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from .wire import Count, LogLine, Name, Wire, the_last
+from .wire import Count, LogLine, Name, Sentence, Wire, the_last
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ LossClass = Literal[
 ]
 """Classes of failures."""
 
-Then = Literal["Restart", "Fail", "Ignore"]
+Then = Literal["Restart", "RestartOnOtherNode", "Fail", "Ignore"]
 """What follows a failure."""
 
 MOST_RULES = 16
@@ -103,6 +103,8 @@ class FailureFacts(Wire):
     """Of processes or containers that ended."""
     matched: Annotated[list[LogLine], the_last(MOST_RULES)] = Field(default_factory=list)
     """The rules' patterns that were found in it."""
+    bad_node: Sentence | None = None
+    """Why the node on which it happened is no good, in a phrase; none: nothing says so."""
 
     def with_more(self, other: "FailureFacts") -> "FailureFacts":
         """The same failure, of which another source knows more."""
@@ -110,6 +112,7 @@ class FailureFacts(Wire):
             reasons=_joined(self.reasons, other.reasons),
             exit_codes=_joined(self.exit_codes, other.exit_codes),
             matched=_joined(self.matched, other.matched),
+            bad_node=self.bad_node or other.bad_node,
         )
 
 

@@ -154,6 +154,8 @@ class Failure(Wire):
     """The rank that failed first; none: it was no rank."""
     last_lines: Annotated[list[LogLine], the_last(MOST_LAST_LINES)] = Field(default_factory=list)
     """What it has printed last."""
+    node: Name | None = None
+    """Kubernetes node of that rank, where known."""
     loss: Name | None = None
     """Class of the loss for which a rule ended the attempt, such as WorkerLost; none: `kind` says
     it."""

@@ -324,6 +324,7 @@ def train(config):
 """
 
 
+@pytest.mark.slow
 def test_a_rule_counts_what_a_rank_has_printed_before_it_died(folder: Path):
     (folder / "corrupt.py").write_text(DIES_WITH_A_LINE)
     manifest = yaml.safe_load(a_run("corrupt:train"))

@@ -58,6 +58,7 @@ def test_lists_of_named_things_are_merged_by_their_names():
         ".status.conditions": ["type"],
         ".status.attempts": ["number"],
         ".status.failureRules": ["rule"],
+        ".status.excludedNodes": ["node"],
         ".status.disruptions.history": ["number"],
         ".status.progress.ranks": ["rank"],
         ".status.workers.sizes": ["workers"],

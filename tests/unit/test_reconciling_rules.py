@@ -1,5 +1,6 @@
 """failures.rules and the budgets that fill again: who pays for a failure, and what follows it."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from support.reconciled import a_polled_run, a_training_run, begins, condition, 
 from trainingrun.api.failures_spec import Failures
 from trainingrun.api.status import RuleUse
 from trainingrun.reconciling import Observed, Plan
+from trainingrun.reconciling.model import Apply, Delete, ExcludeNodes
 from trainingrun_protocol.failure_rules import FailureFacts, first_match
 
 HEAD, ONE, TWO = pods()
@@ -296,3 +298,78 @@ def test_a_rule_s_own_budget_fills_again() -> None:
     use = RuleUse(rule=1, then="Restart", matches=1, used=1, last_time=at(60))
     assert seen.run.status.failure_rules == [use]
     assert uses(reconcile(replace(seen, progress=saved(60)), 200)) == [(1, 0)]
+
+
+# Nodes that are left although they are well.
+
+LEAVE = rule("RestartOnOtherNode", classes=["WorkerLost"])
+
+
+def died_on_spot_1(state: str = "Recovering", **record: Any) -> Any:
+    found = {"number": 1, "kind": "WorkerLost", "time": unix(60), "message": "rank 0 died"}
+    where = {"node": "spot-1", "pod": "worker-1"}
+    return a_progress(state=state, records=[{**found, **where, **record}])
+
+
+def excluded(plan: Plan) -> list[tuple[str, str]]:
+    return [(one.node, one.reason) for one in plan.status.excluded_nodes or ()]
+
+
+@pytest.mark.parametrize(
+    ("rules", "record", "reason"),
+    [
+        pytest.param([LEAVE], {}, "by rule 1, as rank 0 died", id="by a rule"),
+        pytest.param(
+            [], {"facts": {"badNode": "its GPU is broken"}}, "its GPU is broken", id="GPU"
+        ),
+        pytest.param([], {}, None, id="without either"),
+        pytest.param([rule("Restart", classes=["WorkerLost"])], {}, None, id="another rule"),
+    ],
+)
+def test_a_node_is_excluded_with_its_reason_and_its_pods_are_replaced(
+    rules: list[dict[str, Any]], record: dict[str, Any], reason: str | None
+) -> None:
+    plan = reconcile(replace(ruled(*rules), progress=died_on_spot_1(**record)))
+    assert excluded(plan) == ([("spot-1", reason)] if reason else [])
+    patches = [action for action in plan.actions if isinstance(action, ExcludeNodes)]
+    deleted = [(a.ref.name, a.grace_s) for a in plan.actions if isinstance(a, Delete)]
+    assert [patch.nodes for patch in patches] == ([("spot-1",)] if reason else [])
+    on_it = [pod["metadata"]["name"] for pod in (ONE, TWO) if pod["spec"]["nodeName"] == "spot-1"]
+    assert deleted == ([(name, 0) for name in on_it] if reason else [])
+    if reason:
+        order = [type(action) for action in plan.actions]
+        assert order.index(ExcludeNodes) < order.index(Delete), "else it would come back there"
+
+
+def test_nothing_is_ended_where_the_driver_trains_again_already() -> None:
+    plan = reconcile(replace(ruled(LEAVE), progress=died_on_spot_1("Training")))
+    assert excluded(plan) == [("spot-1", "by rule 1, as rank 0 died")]
+    assert not [action for action in plan.actions if isinstance(action, Delete)]
+
+
+def test_the_loss_is_counted_once_and_the_pod_that_goes_is_none() -> None:
+    seen = then(replace(ruled(LEAVE), progress=died_on_spot_1()))
+    gone = replace(seen, pods=(HEAD, TWO))
+    assert reconcile(gone, 70).status.disruptions.worker_failures == 1
+    assert uses(reconcile(gone, 70)) == [(1, 0)]
+
+
+def test_the_next_attempt_s_pods_exclude_the_node_of_the_rank_that_failed() -> None:
+    leave = rule("RestartOnOtherNode", reasons=["ValueError"])
+    training = ruled(leave)
+    error = failed(facts=VALUE_ERROR, node="spot-1")
+    ended = then(replace(training, progress=error), ray_jobs=(), ray_clusters=(), pods=())
+    plan = reconcile(replace(ended, progress=None), 100)
+    assert begins(plan) == 2
+    assert '"spot-1"' in json.dumps([a.manifest for a in plan.actions if isinstance(a, Apply)])
+
+
+def test_a_node_is_taken_back_after_hours_or_once_pods_find_no_other() -> None:
+    seen = then(replace(ruled(LEAVE), progress=died_on_spot_1()))
+    waits = a_pod("worker-3", node=None, phase="Pending", created_at=100, unschedulable="no GPU")
+    training = replace(seen, pods=(HEAD, waits, TWO), progress=a_progress())
+    assert excluded(reconcile(training, 690))
+    assert not excluded(reconcile(training, 700))
+    well = replace(seen, progress=a_progress())
+    assert excluded(reconcile(well, 6 * 3600 + 59))
+    assert not excluded(reconcile(well, 6 * 3600 + 60))

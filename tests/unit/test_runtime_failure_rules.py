@@ -7,7 +7,14 @@ from ray.train import WorkerGroupError
 
 from trainingrun_protocol.failure_rules import ContractBackoff, ContractRule, ContractWhen
 from trainingrun_runtime.driver.failure_rules import judge, matched
-from trainingrun_runtime.known_errors.failure_causes import RaisedOnRank, classify
+from trainingrun_runtime.known_errors.failure_causes import (
+    FailureCause,
+    PeerLost,
+    RaisedOnRank,
+    broken_gpu,
+    classify,
+)
+from trainingrun_runtime.worker import leaving_a_rank
 
 
 def a_rule(then: str = "Fail", **when: object) -> ContractRule:
@@ -62,3 +69,39 @@ def test_a_text_that_is_no_exit_code_is_none() -> None:
 def test_waits_grow_up_to_their_limit() -> None:
     backoff = ContractBackoff(initial_seconds=10, factor=3, max_seconds=50)
     assert [backoff.seconds(count) for count in (0, 1, 2, 3, 10_000)] == [10, 10, 30, 50, 50]
+
+
+ECC = (
+    "NCCL error in: ProcessGroupNCCL.cpp:3384, unhandled cuda error, NCCL version 2.27\n"
+    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+    "Cuda failure 'uncorrectable ECC error encountered'"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        (ECC, True),
+        ("CUDA error: uncorrectable ECC error encountered", True),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", True),
+        ("Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.", True),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, Graphics SM Exception", False),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("NCCL error: remote process exited or there was a network error", False),
+        ("CUDA out of memory", False),
+    ],
+)
+def test_a_gpu_is_broken_where_the_rank_s_own_error_says_so(text: str, broken: bool) -> None:
+    assert (broken_gpu(RuntimeError(text)) is not None) is broken
+
+
+def test_the_rank_with_the_broken_gpu_is_the_lost_one_and_its_node_is_left() -> None:
+    """Rank 0 fails first, since its peer is gone; the error of NCCL becomes its peer's loss."""
+    met = PeerLost("NCCL error")
+    met.__cause__ = RuntimeError(ECC)
+    told = leaving_a_rank.as_text(met)
+    failure = classify(WorkerGroupError("failed", {0: PeerLost("gone"), 1: told}))
+    assert (failure.cause, failure.ranks, failure.lost) == (FailureCause.WORKER_LOST, (1, 0), (1,))
+    verdict = judge([], failure, [])
+    assert verdict.moves
+    assert verdict.facts.bad_node == "the GPU of rank 1 is broken there (uncorrectable ECC)"

@@ -136,7 +136,8 @@ class FailureRule(Model):
     """Which failures."""
     then: Then
     """Restart: training goes on from the newest checkpoint, in the same attempt or the next one, as
-    without the rule. Fail: the run fails at once. Ignore: as Restart, and no budget is used;
+    without the rule. RestartOnOtherNode: the same, and the run's pods exclude the node. Fail: the
+    run fails at once. Ignore: as Restart, and no budget is used;
     failures.maxAttemptsWithoutProgress still ends the run."""
     max_restarts: Whole | None = Field(default=None, ge=0, le=10000)
     """Restarts by this rule, after which the run fails at the next such failure. They use none of

@@ -86,6 +86,7 @@ class EventReason(StrEnum):
     RESUMED = "Resumed"
     BUDGET_SPENT = "BudgetSpent"
     BUDGET_REFILLED = "BudgetRefilled"
+    NODE_EXCLUDED = "NodeExcluded"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     PREEMPTED = "Preempted"
@@ -514,6 +515,7 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Normal", EventReason.SUSPENDED, "Every pod of the suspended run is gone."),
     EventRow("Normal", EventReason.RESUMED, "The run is no longer suspended."),
     EventRow("Normal", EventReason.BUDGET_REFILLED, "A budget of `spec.failures` is full again."),
+    EventRow("Warning", EventReason.NODE_EXCLUDED, "Pods of the run exclude a node that is well."),
     EventRow("Warning", EventReason.BUDGET_SPENT, "The run has cost `budget.amount`."),
     EventRow("Normal", EventReason.SUCCEEDED, "The training is complete."),
     EventRow("Warning", EventReason.FAILED, "The run has failed; condition Failed says why."),

@@ -29,6 +29,8 @@ from .pods_spec import MOST_PREEMPTIONS
 
 MOST_ATTEMPTS = 20
 """Attempts in a status, the newest."""
+MOST_EXCLUDED_NODES = 20
+"""Nodes excluded for what happened there, the newest."""
 MOST_RANKED = 20
 """Trials in `status.result`, the best."""
 MOST_LOSSES = MOST_PREEMPTIONS
@@ -157,6 +159,18 @@ class RuleUse(Wire):
     """Those of them that count against its maxRestarts: since they were last refilled."""
     last_time: str | None = None
     """When the last one was counted; none: none was."""
+
+
+class ExcludedNode(Wire):
+    """A node that the run's pods exclude although it is well."""
+
+    node: str
+    """Its name."""
+    since: str
+    """When it was excluded. It is taken back after 6 hours, or once pods have found no node for 10
+    minutes."""
+    reason: str
+    """Why."""
 
 
 class RunProgress(Wire):
@@ -523,6 +537,11 @@ class RunStatus(Wire):
         default=None, max_length=MOST_RULES, json_schema_extra=list_by("rule")
     )
     """How often each rule of failures.rules was met; none: there are no rules."""
+    excluded_nodes: list[ExcludedNode] | None = Field(
+        default=None, max_length=MOST_EXCLUDED_NODES, json_schema_extra=list_by("node")
+    )
+    """Nodes that pods exclude because of a rule or for a bad GPU; none:
+    there are none. Those that are excluded because they were lost are not among them."""
     start_time: str | None = None
     """When the run was accepted."""
     completion_time: str | None = None

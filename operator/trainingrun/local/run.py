@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -14,6 +14,7 @@ from types import FrameType
 from rich.console import Console
 
 from trainingrun_protocol.contract import CONFIG_ENV, RunContract
+from trainingrun_protocol.failure_rules import ContractRule
 from trainingrun_protocol.progress import Failure, Progress
 
 from ..api.v1alpha1 import TrainingRun
@@ -83,6 +84,7 @@ def run_locally(
     base = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
         update={
             "script": str(script) if script else None,
+            "rules": _on_one_machine(folder.run.spec.failures.contract_rules),
             "restore_from": folder.restore_from(run.spec.storage),
             # The folder takes the place of the bucket for checkpoints, not for the code.
             "code": code_source(run),
@@ -112,6 +114,14 @@ def run_locally(
             final = loop.run_attempts()
         # Before the nodes are ended, which takes seconds.
         return _show_end(run, loop, final, time.monotonic() - began, console)
+
+
+def _on_one_machine(rules: Sequence[ContractRule]) -> list[ContractRule] | None:
+    """The rules where there is no other node: no driver waits for one."""
+    plain = {"RestartOnOtherNode": "Restart"}
+    return [
+        rule.model_copy(update={"then": plain.get(rule.then, rule.then)}) for rule in rules
+    ] or None
 
 
 def _show_end(

@@ -74,6 +74,19 @@ class RuleCount(Model):
     """When the last one was counted."""
 
 
+class AvoidedNode(Model):
+    """A node that pods exclude although it is well."""
+
+    time: str
+    """Since when."""
+    reason: str = ""
+    """Why, in a phrase."""
+    hostname: str = ""
+    """Its label kubernetes.io/hostname."""
+    move: bool = False
+    """Whether the worker pods that were there are replaced."""
+
+
 class Interruption(Model):
     """Losses whose cost is not known yet: the training has not continued since."""
 
@@ -158,6 +171,8 @@ class Bookkeeping(Model):
     """Nodes that were lost, with the time; kept across attempts, for a while."""
     hostnames: dict[str, str] = Field(default_factory=dict)
     """Their label kubernetes.io/hostname, where it is not the node's name."""
+    avoided: dict[str, AvoidedNode] = Field(default_factory=dict)
+    """Nodes that are well and excluded all the same, by name; kept across attempts."""
     crashed_heads: int = 0
     """Heads that ended by themselves since the last new step and are no longer in `counted`."""
     crashed_workers: int = 0

@@ -69,6 +69,8 @@ class AttemptEnd(NamedTuple):
     """What that rank has printed last."""
     facts: FailureFacts = FailureFacts()
     """What failures.rules ask for."""
+    node: str | None = None
+    """Node of the rank that failed first."""
 
 
 class Findings(NamedTuple):

@@ -16,7 +16,7 @@ from .attempts import budgets, ending, keeping, lifetime, scaling, starting
 from .context import ReconcileContext, UnconfirmedAbsence
 from .diagnosis import blockers, failing_actions, stuck
 from .findings import AttemptEnd, Draft, Findings, PlanBuilder
-from .losses import capacity, evidence, history, node_loss
+from .losses import avoided_nodes, capacity, evidence, history, node_loss
 from .losses.signs import control_sign
 from .model import Object, Observed, Plan, ReconcileSettings
 from .status import conditions, cost, goodput, progress_status, workers
@@ -67,6 +67,7 @@ def _plan(context: ReconcileContext) -> Plan:
         builder.add(history.close(builder.draft, f"the run failed: {builder.run_failure.message}"))
     builder.add(budgets.note_charges(builder.draft, builder.charged))
     builder.add(budgets.rule_uses(context, builder.draft))
+    builder.add(avoided_nodes.report(builder.draft))
     builder.add(cost.record(context, builder.draft))
     builder.add(cost.check_budget(context, builder.draft))
     builder.add(
@@ -97,6 +98,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     attempt = builder.draft.status.attempts[-1]
     builder.add(evidence.record_losses(context, builder.draft, number))
     builder.add(node_loss.lift_exclusion(context, builder.draft, number))
+    builder.add(avoided_nodes.lift(context, builder.draft, number))
     lost = node_loss.lost_nodes(context, number)
     signs = {name: node.signs for name, node in lost.items()}
     builder.add(evidence.record_lost_nodes(context, builder.draft, number, signs))
@@ -118,6 +120,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(node_loss.replace_pods(lost))
     builder.add(node_loss.replace_pods_without_ray(context, number))
     builder.add(node_loss.replace_pods_with_hung_process(context, number))
+    builder.add(avoided_nodes.replace_pods(context, builder.draft, number))
     builder.add(node_loss.replace_workers_of_lost_head(context, builder.draft, number))
     builder.add(scaling.scale(context, builder.draft, attempt))
     after_s = requeue_after_s(context, builder.draft, attempt)
@@ -192,6 +195,7 @@ def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         builder.add(found)
         return
     builder.add(node_loss.lift_exclusion(context, builder.draft))
+    builder.add(avoided_nodes.lift(context, builder.draft))
     builder.add(capacity.choose(context, builder.draft))
     builder.add(starting.begin(context, builder.draft))
 

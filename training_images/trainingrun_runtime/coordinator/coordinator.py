@@ -125,6 +125,7 @@ class Coordinator:
         threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
 
     rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
+    place_of = _of(lambda self: self._ranks, Ranks.of_first)
     members = _of(lambda self: self._ranks, Ranks.members)
     rank_location = _of(lambda self: self._ranks, Ranks.rank_location)
     can_save_alone = _of(lambda self: self._ranks, Ranks.can_save_alone)

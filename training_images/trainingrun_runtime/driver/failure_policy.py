@@ -18,6 +18,7 @@ from trainingrun_protocol.failure_rules import ContractRule, FailureFacts
 from trainingrun_protocol.progress import MOST_LAST_LINES, Failure, Hang, RecordKind
 
 from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
+from ..ray_internals import nodes
 from ..ray_internals.training import FailureDecision, FailurePolicy
 from ..store.bucket import Bucket
 from ..store.kept_output import Source
@@ -33,6 +34,8 @@ MAX_STORAGE_S = 3600.0
 """Seconds for which groups in a row may end because a store that the training code itself uses does
 not answer."""
 LONGEST_WAIT_S = 30.0
+LONGEST_MOVE_S = 30.0
+"""For the operator to delete the pod whose node is left."""
 LONGEST_WAIT_OF_RULE_S = 600.0
 """Longest wait by a rule within an attempt, whose pods wait too."""
 _LOSSES = {
@@ -90,6 +93,8 @@ class AttemptPolicy(FailurePolicy):
         if verdict.rule is not None and verdict.rule.backoff is not None:
             own_s = verdict.rule.backoff.seconds(self._restarts.without_checkpoint)
             wait_s = min(own_s, LONGEST_WAIT_OF_RULE_S)
+        if verdict.moves:
+            self._wait_for_another_pod(failure)
         time.sleep(wait_s)  # no worker runs that the controller would have to poll
         return FailureDecision.RETRY
 
@@ -103,7 +108,7 @@ class AttemptPolicy(FailurePolicy):
         return replace(failure, cause=FailureCause.HANG, message=hang.message)
 
     def _verdict(self, failure: ClassifiedFailure) -> Verdict:
-        if not self._rules:
+        if not self._rules and not failure.bad_node:
             return Verdict()
         lines: list[str] = []
         if failure.ranks and failure_rules.have_patterns(self._rules):
@@ -123,6 +128,15 @@ class AttemptPolicy(FailurePolicy):
         self._saved = failure
         if not failure.saved:  # a drain may end before the ranks have saved, too
             survivors.save_last_step(self._coordinator, failure.lost)
+
+    def _wait_for_another_pod(self, failure: ClassifiedFailure) -> None:
+        """Wait until the operator has deleted the failed rank's pod, or does not for long."""
+        place = ray.get(self._coordinator.place_of.remote(failure.ranks))
+        if place is None or not place.pod:  # of a local run nobody replaces a node
+            return
+        deadline = time.monotonic() + LONGEST_MOVE_S
+        while place.ray_node not in nodes.dead_nodes() and time.monotonic() < deadline:
+            time.sleep(0.5)
 
     def _source(self, failure: ClassifiedFailure) -> Source:
         group = ray.get(self._coordinator.newest_group.remote())
@@ -176,9 +190,11 @@ class AttemptPolicy(FailurePolicy):
             ended = ended.model_copy(update={"rank": found.ranks[0], "last_lines": _shown(lines)})
         if facts is not None:  # a rule ends the attempt for a loss that no record has
             ended = ended.model_copy(update={"loss": failure_rules.CLASSES[found.cause]})
-        elif self._rules:
+        elif self._rules or found.bad_node:
             facts = failure_rules.judge(self._rules, replace(found, message=message), lines).facts
-        ended = ended.model_copy(update={"facts": facts})
+        place = ray.get(self._coordinator.place_of.remote(found.ranks))
+        node = (place.node if place is not None else "") or None
+        ended = ended.model_copy(update={"facts": facts, "node": node})
         # Synchronous: the driver ends right after the decision, and the reason must not be lost.
         ray.get(self._coordinator.failed.remote(ended))
 

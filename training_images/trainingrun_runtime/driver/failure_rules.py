@@ -42,6 +42,12 @@ class Verdict:
         """Whether no worker group may follow."""
         return self.rule is not None and self.rule.then == "Fail"
 
+    @property
+    def moves(self) -> bool:
+        """Whether the next worker group leaves the node."""
+        by_rule = self.rule is not None and self.rule.then == "RestartOnOtherNode"
+        return by_rule or self.facts.bad_node is not None
+
 
 def have_patterns(rules: Sequence[ContractRule]) -> bool:
     """Whether any rule asks for what was printed."""
@@ -56,6 +62,7 @@ def judge(
         reasons=list(failure.kinds),
         exit_codes=list(failure.exit_codes),
         matched=matched(rules, failure.message, lines),
+        bad_node=failure.bad_node,
     )
     return Verdict(first_match(rules, CLASSES.get(failure.cause, ""), facts), facts)
 

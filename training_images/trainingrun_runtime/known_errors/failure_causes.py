@@ -76,6 +76,22 @@ class DataLost(Exception):
     """What Ray Data had loaded is lost, as it is on the other ranks when rank 0 is lost."""
 
 
+class GpuBroken(Exception):
+    """A rank's own error says that its GPU is broken.
+
+    Args:
+        sign: what says so.
+        message: the error, in a sentence.
+    """
+
+    def __init__(self, sign: str, message: str) -> None:
+        super().__init__(sign, message)
+        self.sign, self.message = sign, message
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class RaisedOnRank(Exception):
     """What training code has raised, as text: its own type may not be known elsewhere.
 
@@ -142,6 +158,8 @@ class ClassifiedFailure:
     """Those of `sys.exit(42)` in the training code."""
     most_workers: int | None = None
     """Workers that the next group may have; None: as many as there are."""
+    bad_node: str | None = None
+    """Why the node of the first of `ranks` is no good, in a phrase."""
 
 
 _LEAVING = (
@@ -277,6 +295,9 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
             remedied=find(reason) is not None,
             kinds=(type(reason).__name__,),
         )
+    broken = _of_broken_gpu(failures)
+    if broken is not None:
+        return broken
     own = {rank: e for rank, e in failures.items() if not isinstance(e, PeerLost)}
     if not own:
         rank, reason = next(iter(failures.items()))
@@ -306,6 +327,39 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         kinds=(name,),
         exit_codes=exit_codes(name, raised.text if raised else text_of(reason)),
     )
+
+
+_BAD_GPU = re.compile(
+    r"uncorrectable ECC|fallen off the bus|GPU is lost|"
+    r"\bXid\b[^\n]{0,60}?: ?(?:48|62|63|64|74|79|92|94|95|119|120)\b",
+    re.IGNORECASE,
+)
+"""What CUDA, NCCL and the driver say of a GPU that has to be looked at. Other errors of CUDA, such
+as an illegal address, are of the code."""
+
+
+def broken_gpu(error: BaseException) -> GpuBroken | None:
+    """The same as an error of the rank's GPU, where it, or one that caused it, says so.
+
+    NCCL has its last error on the rank that met it; the others only say that a peer is gone.
+    """
+    found = next(filter(None, map(_BAD_GPU.search, texts(error))), None)
+    return GpuBroken(found[0], explained(error)) if found else None
+
+
+def _of_broken_gpu(failures: Mapping[int, Exception]) -> ClassifiedFailure | None:
+    for rank, reason in failures.items():
+        if isinstance(reason, GpuBroken):
+            return ClassifiedFailure(
+                FailureCause.WORKER_LOST,
+                f"the GPU of rank {rank} is broken: {reason.message}",
+                (rank, *(other for other in failures if other != rank)),
+                lost=(rank,),
+                remedied=True,
+                kinds=(GpuBroken.__name__,),
+                bad_node=f"the GPU of rank {rank} is broken there ({reason.sign})",
+            )
+    return None
 
 
 def exit_codes(kind: str, text: str) -> tuple[int, ...]:

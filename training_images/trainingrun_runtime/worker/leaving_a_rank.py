@@ -40,7 +40,12 @@ def as_text(error: BaseException) -> BaseException:
         Itself where it is the runtime's own; else `RaisedOnRank`, or the error of the store or the
         loss that it is about.
     """
-    if isinstance(error, Preempted | Resized | Suspended | PeerLost):
+    if isinstance(error, Preempted | Resized | Suspended):
+        return error
+    broken = failure_causes.broken_gpu(error)
+    if broken is not None:
+        return broken
+    if isinstance(error, PeerLost):
         return error
     if isinstance(error, RayActorError):  # of another process: this one lives
         return PeerLost(remedies.explained(error))

@@ -25,7 +25,7 @@ from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
 from ..context import ReconcileContext
 from ..diagnosis import stuck
 from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
-from ..losses import out_of_memory
+from ..losses import avoided_nodes, out_of_memory
 from ..losses.counting import ended_by_itself, rule_counts
 from ..losses.history import History
 from ..model import Delete, Object, RequestSuspend, RunEvent
@@ -115,7 +115,7 @@ def _by_failure(failure: Failure) -> AttemptEnd:
     )
     lines = tuple(failure.last_lines)
     facts = failure.facts or FailureFacts()
-    return AttemptEnd(outcome, reason, failure.message, failure.rank, lines, facts)
+    return AttemptEnd(outcome, reason, failure.message, failure.rank, lines, facts, failure.node)
 
 
 def _by_ray_job(context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object) -> Findings:
@@ -320,6 +320,14 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
         paid: Counter[str] = Counter({reason.budget: 1} if rule.has_own_budget else {})
         now = written(context.now)
         changes |= rule_counts(draft.bookkeeping, rules, Counter({rule.key: 1}), paid, now)
+    bad: dict[str, tuple[str, bool]] = {}
+    if failed and end.node is not None:
+        if end.facts.bad_node:
+            bad[end.node] = (end.facts.bad_node, False)
+        elif rule is not None and rule.then == "RestartOnOtherNode":
+            bad[end.node] = (f"by rule {rules.index(rule) + 1}, as {end.message}", False)
+    avoided, excluded = avoided_nodes.avoid(context, draft.bookkeeping, bad)
+    changes |= avoided
     after = draft.changed(Findings(status={"disruptions": disruptions}, bookkeeping=changes))
     if end.outcome == "Suspended":
         # A suspended attempt is not one without progress.
@@ -339,7 +347,7 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
             "restarts": min(failures, context.run.spec.failures.max_restarts),
         },
         bookkeeping=changes,
-        events=events.get(end.outcome, ()),
+        events=(*events.get(end.outcome, ()), *excluded),
         charged=frozenset(charged),
         requeue_within_s=0,
     )

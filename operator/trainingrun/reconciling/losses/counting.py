@@ -18,7 +18,7 @@ from ..context import ReconcileContext
 from ..findings import Draft, Findings
 from ..model import RunEvent
 from ..texts import parsed, written
-from . import out_of_memory
+from . import avoided_nodes, out_of_memory
 from .history import History
 
 SAME_LOSS_S = 60.0
@@ -65,7 +65,7 @@ class Losses:
 
     def __init__(self, context: ReconcileContext, draft: Draft):
         """From what was counted so far."""
-        self._status, self._bookkeeping = draft
+        self._context, (self._status, self._bookkeeping) = context, draft
         self._now, self._written = context.now, written(context.now)
         self._history = History(context, draft)
         self._rules = context.run.spec.failures.contract_rules
@@ -74,6 +74,7 @@ class Losses:
         self.changes: dict[str, Any] = {}
         """Fields of the bookkeeping to change, other than the losses themselves."""
         self._lost_nodes: dict[str, str] = {}
+        self._avoided: dict[str, tuple[str, bool]] = {}
         self._counted = dict(draft.bookkeeping.counted)
         self._failures_before = out_of_memory.failures(self._counted.values())
         self._met_before = met(self._counted.values())
@@ -141,8 +142,9 @@ class Losses:
             return
         facts = _all_of(known.facts if known else None, facts)
         if known and PRECEDENCE[reason] <= PRECEDENCE[known.reason]:
-            if self._rules and facts != known.facts:
-                self._put(key, known.model_copy(update=self._ruled(known.reason, facts)))
+            if facts != known.facts:
+                ruled = self._ruled(known.reason, facts, node, message)
+                self._put(key, known.model_copy(update=ruled))
             return
         if known:
             self._count(known.reason, -1)
@@ -164,7 +166,7 @@ class Losses:
                 ended=ended,
                 created_at=created_at,
                 number=number,
-                **self._ruled(reason, facts),
+                **self._ruled(reason, facts, node, message),
             ),
         )
         self.events.append(RunEvent("Warning", EventReason(reason.value), message))
@@ -280,11 +282,13 @@ class Losses:
         if self._lost_nodes:
             changes |= self._nodes()
         changes |= self._history.bookkeeping()
+        avoided, excluded = avoided_nodes.avoid(self._context, self._bookkeeping, self._avoided)
+        changes |= avoided
         changes |= rule_counts(self._bookkeeping, self._rules, rules, free, self._written)
         return Findings(
             status=self._disruptions(),
             bookkeeping=changes,
-            events=tuple(self.events),
+            events=(*self.events, *excluded),
             charged=self._charged(failed, free)
             | {key for key, count in rules.items() if count > 0},
         )
@@ -317,11 +321,18 @@ class Losses:
         }
         return frozenset(name for name, count in new.items() if count > max(free[name], 0))
 
-    def _ruled(self, reason: LossReason, facts: FailureFacts | None) -> dict[str, Any]:
+    def _ruled(
+        self, reason: LossReason, facts: FailureFacts | None, node: str | None, message: str
+    ) -> dict[str, Any]:
         """Fields of a counted loss: what is known of it, and which rule it meets."""
+        if facts is not None and facts.bad_node and node:
+            self._avoided[node] = (facts.bad_node, True)
         if not self._rules:
-            return {}
+            return {"facts": facts} if facts is not None and facts.bad_node else {}
         rule = first_match(self._rules, reason.value, facts or FailureFacts())
+        if rule is not None and rule.then == "RestartOnOtherNode" and node:
+            number = self._rules.index(rule) + 1
+            self._avoided.setdefault(node, (f"by rule {number}, as {message}", True))
         return {
             "facts": facts,
             "rule": rule.key if rule else None,

@@ -29,7 +29,7 @@ from ..context import RAY_API, ReconcileContext
 from ..findings import Draft, Findings
 from ..model import Delete, ExcludeNodes, NodeState, Object, Observed, ReconcileSettings
 from ..texts import parsed, seconds_since
-from . import evidence
+from . import avoided_nodes, evidence
 from .signs import HEALTHY_S, control_sign, well_since
 
 STUCK_POD_S = 600.0
@@ -298,7 +298,8 @@ def excluded_hostnames(bookkeeping: Bookkeeping) -> tuple[str, ...]:
     """The hostnames that pods exclude now."""
     lost = bookkeeping.lost_nodes
     newest = sorted(lost, key=lambda node: lost[node])[-MOST_EXCLUDED:]
-    return tuple(sorted({bookkeeping.hostnames.get(node, node) for node in newest}))
+    names = {bookkeeping.hostnames.get(node, node) for node in newest}
+    return tuple(sorted(names | avoided_nodes.hostnames(bookkeeping)))
 
 
 def exclude_nodes(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
