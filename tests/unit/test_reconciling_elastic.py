@@ -247,6 +247,18 @@ def test_the_history_says_with_how_many_workers_training_went_on():
     assert plan.status.attempts[-1].outcome == "Running"
 
 
+def test_a_loss_is_forgotten_though_its_pod_finds_no_node_for_long():
+    leaving = a_pod("worker-2", node="spot-2", ready=True, terminating_at=63)
+    lost = then(training(HEAD, READY, leaving, world_size=1), 64)
+    assert list(lost.run.status.seen["counted"]) == ["uid-1-worker-2"]
+    document = a_progress(world_size=1, step=700, step_time=unix(700))
+    waits = a_pod("worker-3", unschedulable=FULL, unschedulable_at=70)
+    later = replace(lost, pods=(HEAD, READY, waits), progress=document)
+    assert "counted" not in reconcile(later, 700).status.seen
+    recovering = replace(later, pods=(HEAD, waits), progress=document)
+    assert "counted" in reconcile(recovering, 700).status.seen
+
+
 def test_a_lost_node_is_replaced_while_training_goes_on():
     gone = a_node("spot-2", exists=False)
     seen = replace(training(HEAD, READY, OTHER, world_size=1), nodes=nodes(gone))
