@@ -382,7 +382,10 @@ def spot_node_drained_against_a_budget(run: Run) -> Iterator[None]:
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
     try:
         run.kubectl.apply({**budget, "spec": {"maxUnavailable": 0, "selector": selector}})
-        run.kubectl("drain", node, *DRAINING, "--timeout=15s", check=False)
+        # Before its controller has seen it, an eviction is told to wait, not refused.
+        seen = "--for=jsonpath={.status.observedGeneration}=1"
+        run.kubectl("wait", f"poddisruptionbudget/{name}", seen, "--timeout=30s")
+        run.kubectl("drain", node, *DRAINING, "--timeout=15s", timeout=100, check=False)
         yield
     finally:
         run.kubectl.delete("poddisruptionbudget", name)
@@ -642,7 +645,7 @@ def operator_throttled(run: Run) -> Iterator[None]:
     }
     schema = {
         "priorityLevelConfiguration": {"name": "chaos"},
-        "matchingPrecedence": 1,
+        "matchingPrecedence": 2,  # 1 is the API server's own
         "rules": [
             {
                 "subjects": [{"kind": "ServiceAccount", "serviceAccount": account}],
