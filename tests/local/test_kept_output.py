@@ -509,4 +509,11 @@ def test_of_a_pod_that_was_replaced_the_lines_are_those_of_the_folder(
         server.answers[f"{pods}/w1/log"] = [(200, text)]
         code, output, errors = call("logs", "digits")
     assert (code, errors) == (0, "")
-    assert output == "[rank 0] of the pod that is gone\n[rank 0] of the pod that is there\n"
+    lines = "[rank 0] of the pod that is gone\n[rank 0] of the pod that is there\n"
+    assert output == lines
+    why = "rank 0 died: pod w1 used more memory than its limit"
+    ended = {"number": 2, "outcome": "Failed", "message": why}
+    run = {**run, "status": {"phase": "Failed", "attempt": 2, "attempts": [ended]}}
+    with running_server(tmp_path, monkeypatch) as server:
+        server.answers[f"{RUNS}/digits"] = [(200, run)]
+        assert call("logs", "digits") == (0, f"==> the attempt ended: {why} <==\n{lines}", "")

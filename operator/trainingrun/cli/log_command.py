@@ -307,7 +307,8 @@ def _of_folder(place: Place, selection: Selection, follow: bool) -> None:
         parts, lines = _read(bucket, selection)
         everything = selection == Selection(trial=selection.trial, attempt=selection.attempt)
         if everything and not follow and parts:
-            _print_failed(kept_output.failed(bucket, parts[0].source.attempt))
+            ended = parts[0].source.attempt
+            _print_failed(kept_output.failed(bucket, ended), _why_ended(place.run, ended))
         _print(lines)
         if follow:
             _follow_folder(bucket, parts, selection)
@@ -334,9 +335,21 @@ def _read(bucket: "Bucket", selection: Selection) -> "tuple[list[Part], list[Pri
     return parts, [_printed(line) for line in lines]
 
 
-def _print_failed(failed: "Failed | None") -> None:
-    """Print first what the rank has printed last that failed first."""
+def _why_ended(run: Mapping[str, Any] | None, attempt: int) -> str:
+    """What the status says of an attempt that has failed or was lost; "": nothing."""
+    attempts = ((run or {}).get("status") or {}).get("attempts") or []
+    found: Mapping[str, Any] = next((one for one in attempts if one.get("number") == attempt), {})
+    return str(found.get("message") or "") if found.get("outcome") in ("Failed", "Lost") else ""
+
+
+def _print_failed(failed: "Failed | None", why: str) -> None:
+    """Print first what the rank has printed last that failed first.
+
+    Where the driver has named none, as it was ended by the operator, that is what the status says.
+    """
     if failed is None:
+        if why:
+            typer.echo(f"==> the attempt ended: {plain(why)} <==")
         return
     text = f"==> rank {failed.rank} failed first: {plain(failed.message)} <==\n"
     text += "".join(f"[rank {failed.rank}] {line}\n" for line in failed.lines)

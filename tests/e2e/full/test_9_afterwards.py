@@ -75,6 +75,7 @@ def test_the_rank_and_the_cause_are_told_after_the_pods_are_gone(
         printed = with_bucket(kubectl, tmp_path, "logs", how)
         assert "[rank 1] rank 1 reads shard-0007\n" in printed
         assert "(RayTrainWorker" not in printed, "the driver's lines have no rank's once more"
+        assert re.search(case.says, printed)
         if how == "crash":  # else the operator ends its driver, which names no rank then
             assert printed.startswith("==> rank 1 failed first: ")
         page = tmp_path / "page.html"
