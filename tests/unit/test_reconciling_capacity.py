@@ -537,3 +537,78 @@ def test_an_instance_type_is_avoided_in_all_zones_unless_it_is_the_product() -> 
         found = lose(once, 200, "worker-2", waiting("worker-4", 205)).run.status.capacity
         assert found is not None
         assert [(each.label, each.value) for each in found.avoided] == avoided
+
+
+GPU = {"kind": "nvidia", "products": ["h100", "a100", "l4"]}
+
+
+def product_of(cluster: Mapping[str, Any]) -> str:
+    return str(where(cluster)["nodeSelector"]["nvidia.com/gpu.product"])
+
+
+def chosen(plan: Plan) -> tuple[str, str | None]:
+    assert plan.status.capacity is not None
+    return plan.status.capacity.type, plan.status.capacity.product
+
+
+def test_products_are_tried_in_order_and_from_the_first_again() -> None:
+    """On on-demand nodes, with the default of ten minutes for each."""
+    workers = {"count": 2, "accelerator": GPU}
+    seen = a_spot_run(workers)
+    (live,) = seen.ray_clusters
+    assert product_of(live) == "h100"
+    pods = (a_head(), worker("worker-1", "demand-1", "on-demand"))
+    seen = then(replace(seen, pods=(*pods, waiting("worker-2", 60, "on-demand"))), 65)
+    assert chosen(reconcile(seen, 659)) == ("OnDemand", None)
+    cluster, label, now = dict(live), "on-demand", 661
+    for product in ("a100", "l4", "h100"):
+        plan = reconcile(seen, now)
+        (event,) = [event for event in plan.events if event.reason == "CapacityChanged"]
+        assert event.message.startswith(f"New workers go to on-demand nodes with {product}")
+        cluster = placed(cluster, plan)
+        assert product_of(cluster) == product
+        anew = then(seen, now, ray_clusters=(cluster,))
+        assert deleted(reconcile(anew, now + 2)) == ["worker-2"]
+        label = scheduling_label(cluster)
+        seen = then(replace(anew, pods=(*pods, waiting("worker-2", now + 4, label))), now + 5)
+        assert reconcile(seen, now + 6).actions == ()
+        now += 601
+    assert label == "on-demand", "the first one again"
+    assert in_the_way(reconcile(seen, now)).reason == "Unschedulable"
+
+
+def test_the_message_says_which_product_was_not_to_be_had() -> None:
+    seen = a_spot_run({"count": 2, "accelerator": GPU})
+    pods = (a_head(), worker("worker-1", "demand-1", "on-demand"))
+    seen = then(replace(seen, pods=(*pods, waiting("worker-2", 60, "on-demand"))), 65)
+    found = reconcile(seen, 661).status.capacity
+    assert found is not None
+    assert found.message == (
+        "New workers go to on-demand nodes with a100: a worker pod has found no on-demand node "
+        "with h100 for 600 s"
+    )
+    assert found.return_time == at(661 + 1800)
+    back = reconcile(then(replace(seen, pods=pods), 661), 661 + 1801)
+    assert chosen(back) == ("OnDemand", None)
+
+
+def test_all_products_are_tried_on_spot_nodes_before_on_demand_ones() -> None:
+    run = a_run(workers={**SPOT, "accelerator": GPU})
+    order = [("Spot", None)]
+    status = a_spot_run().run.status.capacity
+    assert status is not None
+    for _ in range(6):
+        kind, product = order[-1]
+        known = status.model_copy(update={"type": kind, "product": product})
+        found = capacity._following(context_of(Observed(run), 0), known)
+        assert found is not None
+        order.append(found)
+    assert order == [
+        ("Spot", None),
+        ("Spot", "a100"),
+        ("Spot", "l4"),
+        ("OnDemand", None),
+        ("OnDemand", "a100"),
+        ("OnDemand", "l4"),
+        ("OnDemand", None),
+    ]

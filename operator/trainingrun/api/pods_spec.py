@@ -4,6 +4,7 @@ Of a user's PodTemplateSpec the fields are here that the operator depends on. Ea
 kept as it is, and the API server checks it with the pod.
 """
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler
@@ -237,6 +238,14 @@ class HeadResources(Model):
     rules: ClassVar[tuple[Rule, ...]] = (_CPU, _MEMORY)
 
 
+MOST_PRODUCTS = 8
+_LABEL_VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_LABEL_VALUE_SAYS = "must be the value of a node label, such as NVIDIA-A100-SXM4-80GB"
+
+Product = Annotated[str, Field(max_length=63)]
+"""Value of a node label."""
+
+
 class Accelerator(Model):
     """The accelerators of each worker; its pod has perPod times as many."""
 
@@ -246,14 +255,41 @@ class Accelerator(Model):
     """
     product: str | None = Field(default=None, max_length=63)
     """Node label value of the product, such as NVIDIA-A100-SXM4-80GB. Default: any."""
+    products: list[Product] | None = Field(default=None, min_length=1, max_length=MOST_PRODUCTS)
+    """Several products instead, tried in this order: once a worker pod has found no node with one
+    for capacity.fallback.afterPendingSeconds, new pods go to nodes with the next one. Pods that run
+    stay, so that workers may have different ones. After returnAfterSeconds new pods go to the first
+    again. Default: product alone."""
     count: Whole = Field(default=1, ge=1, le=64)
     """Devices per worker; for neuron, NeuronCores."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         matching(
             "product",
-            r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
-            "must be the value of a node label, such as NVIDIA-A100-SXM4-80GB",
+            _LABEL_VALUE,
+            _LABEL_VALUE_SAYS,
+        ),
+        Rule(
+            f"!has(self.products) || self.products.all(p, p.matches(r'^({_LABEL_VALUE})$'))",
+            f"each {_LABEL_VALUE_SAYS}",
+            lambda accelerator: all(
+                re.fullmatch(_LABEL_VALUE, product) for product in accelerator.products or ()
+            ),
+            "products",
+        ),
+        Rule(
+            "!has(self.products) || !has(self.product)",
+            "cannot be set together with product; write it as the first of products",
+            lambda accelerator: accelerator.products is None or accelerator.product is None,
+            "products",
+        ),
+        Rule(
+            "!has(self.products) || self.products.all(p, self.products.exists_one(q, q == p))",
+            "must name each product once",
+            lambda accelerator: (
+                len(set(accelerator.products or ())) == len(accelerator.products or ())
+            ),
+            "products",
         ),
         Rule(
             f"self.kind != 'tpu' || self.count in {list(_TPU_CHIPS)}",
@@ -262,6 +298,11 @@ class Accelerator(Model):
             "count",
         ),
     )
+
+    @property
+    def choices(self) -> list[str]:
+        """The products in order; empty: any will do."""
+        return self.products or ([self.product] if self.product else [])
 
 
 MOST_PREEMPTIONS = 50

@@ -337,10 +337,12 @@ class CapacityStatus(Wire):
 
     type: WorkerNodes
     """The capacity of new worker pods; Any: spot is preferred."""
+    product: str | None = None
+    """The accelerator's product that they go to; none: the first that the spec names, or any."""
     since: str
     """Since when."""
     message: str = ""
-    """Why it is not the first choice of spec.workers.capacity, in a sentence; empty: it is."""
+    """Why this is not the first choice of the spec, in a sentence; empty: it is."""
     return_time: str | None = None
     """When new pods go to the first choice again; none: at no time."""
     avoided: list[AvoidedNodes] = Field(default_factory=list, max_length=MOST_AVOIDED)
@@ -563,7 +565,8 @@ class RunStatus(Wire):
     disruptions: Disruptions = Field(default_factory=Disruptions)
     """What was lost so far, by kind."""
     capacity: CapacityStatus | None = None
-    """Which nodes new worker pods go to; none: spec.workers.capacity is OnDemand."""
+    """Which nodes new worker pods go to; none: spec.workers.capacity is OnDemand, and
+    accelerator.products names no second product."""
     hang: HangStatus | None = None
     """The latest hang; none: none was found."""
     goodput: Goodput | None = None

@@ -142,7 +142,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         builder.add(stuck.of_attempt(context, builder.draft, attempt))
     if fewer and not builder.blocker:
         builder.add(Findings(blocker=blockers.of_fewer_workers(context, builder.draft, attempt)))
-    builder.add(Findings(blocker=capacity.explanation(builder.draft)))
+    builder.add(Findings(blocker=capacity.explanation(context, builder.draft)))
 
 
 def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEnd) -> None:

@@ -201,8 +201,10 @@ def _worker(
         device = platform.accelerators[workers.accelerator.kind]
         resources[device.resource] = str(workers.accelerator.count * workers.per_pod)
         tolerations += device.tolerations
-        if workers.accelerator.product:
-            node_selector[device.product_label] = workers.accelerator.product
+        for product in (placement.product, *workers.accelerator.choices):
+            if product is not None:
+                node_selector[device.product_label] = product
+                break
     return _pod(
         run,
         number,

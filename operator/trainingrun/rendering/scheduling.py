@@ -30,13 +30,16 @@ class Placement(NamedTuple):
     avoided: tuple[tuple[str, str], ...] = ()
     """Labels of the spot nodes that they do not go to, with values."""
 
+    product: str | None = None
+    """One of accelerator.products; None: the first one."""
+
     @property
     def label(self) -> str:
         """Value of the label of pods that were made for it."""
         word = {"OnDemand": "on-demand", "Spot": "spot", "Any": "any"}[self.capacity]
-        if not self.avoided:
+        if not self.avoided and self.product is None:
             return word
-        text = json.dumps(sorted(self.avoided))
+        text = json.dumps([self.product, *sorted(self.avoided)])
         return f"{word}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
@@ -53,7 +56,9 @@ def first_placement(run: TrainingRun) -> Placement:
 
 def can_change(run: TrainingRun) -> bool:
     """Whether new workers of the run may go to other nodes than its first ones."""
-    return run.spec.workers.capacity.type != "OnDemand"
+    workers = run.spec.workers
+    several = workers.accelerator is not None and len(workers.accelerator.choices) > 1
+    return workers.capacity.type != "OnDemand" or several
 
 
 def head_affinity(platform: Platform, excluded_hostnames: tuple[str, ...]) -> dict[str, Any]:

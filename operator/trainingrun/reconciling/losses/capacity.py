@@ -49,10 +49,10 @@ MOST_NAMED = 5
 """Nodes in one message."""
 
 _NODES = {"OnDemand": "on-demand nodes", "Spot": "spot nodes", "Any": "any nodes, spot preferred"}
-_PATIENCE_S = {"Spot": 600, "PreferSpot": 60}
-"""Seconds for which a worker pod waits for a spot node by default, by capacity.type. With
-PreferSpot a spot node that is being made is taken all the same: going on early costs little.
-"""
+
+PATIENCE_S, PREFERRED_PATIENCE_S = 600, 60
+"""Seconds for which a worker pod waits for a node by default; the second with PreferSpot, where a
+spot node that is being made is taken all the same: going on early costs little."""
 
 
 def choose(context: ReconcileContext, draft: Draft, attempt: int | None = None) -> Findings:
@@ -80,7 +80,7 @@ def choose(context: ReconcileContext, draft: Draft, attempt: int | None = None) 
             ],
         }
     )
-    changes = _changed(draft, known, choice)
+    changes = _changed(context, draft, known, choice)
     bookkeeping = {**changes.bookkeeping, "workers_wait_since": waits_since}
     if forgiven:
         bookkeeping["avoided_losses_since"] = written(context.now)
@@ -92,7 +92,8 @@ def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
     """Have new workers go to on-demand nodes from now on, for a reason that the caller knows; in
     this attempt and the next ones. Nothing where they do already.
 
-    `capacity.fallback.returnAfterSeconds` ends it; without `fallback` it stays so.
+    `capacity.fallback.returnAfterSeconds` ends it, with PreferSpot its default where there is no
+    `fallback`. With Spot alone it stays so.
 
     Args:
         context: What was observed.
@@ -104,8 +105,9 @@ def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
     known = _known(context, draft)
     if known.type == "OnDemand":
         return Findings()
-    fallback = context.run.spec.workers.capacity.fallback
-    return _changed(draft, known, _elsewhere(known, "OnDemand", context.now, fallback, why))
+    return _changed(
+        context, draft, known, _elsewhere(context, known, ("OnDemand", known.product), why)
+    )
 
 
 def placement(context: ReconcileContext, draft: Draft) -> Placement:
@@ -147,12 +149,14 @@ def place_workers(context: ReconcileContext, draft: Draft, attempt: int) -> Find
     return Findings(actions=(*patches, *deletions))
 
 
-def explanation(draft: Draft) -> Blocker | None:
+def explanation(context: ReconcileContext, draft: Draft) -> Blocker | None:
     """Why new workers go to on-demand nodes alone, though the spec asks for spot; None: they do
     not.
     """
     known = draft.status.capacity
     if known is None or known.type != "OnDemand":
+        return None
+    if context.run.spec.workers.capacity.type == "OnDemand":
         return None
     message = f"{known.message} (since {known.since})"
     if known.return_time:
@@ -167,19 +171,24 @@ def _known(context: ReconcileContext, draft: Draft) -> CapacityStatus:
 
 
 def _placement(choice: CapacityStatus) -> Placement:
-    return Placement(choice.type, tuple((each.label, each.value) for each in choice.avoided))
+    avoided = tuple((each.label, each.value) for each in choice.avoided)
+    return Placement(choice.type, avoided, choice.product)
 
 
-def _changed(draft: Draft, known: CapacityStatus, choice: CapacityStatus) -> Findings:
+def _changed(
+    context: ReconcileContext, draft: Draft, known: CapacityStatus, choice: CapacityStatus
+) -> Findings:
     if choice == draft.status.capacity:
         return Findings()
     if _placement(choice) == _placement(known):
         return Findings(status={"capacity": choice})
     bookkeeping: dict[str, Any] = {"placements": draft.bookkeeping.placements + 1}
     events = []
-    if choice.type != known.type:
-        text = choice.message or f"New workers go to {_NODES[choice.type]} again"
-        kind: EventType = "Warning" if choice.type == "OnDemand" else "Normal"
+    if (choice.type, choice.product) != (known.type, known.product):
+        nodes = _named(context, _NODES[choice.type], choice.product)
+        falls_back = choice.type == "OnDemand" != known.type
+        kind: EventType = "Warning" if falls_back else "Normal"
+        text = choice.message or f"New workers go to {nodes} again"
         events.append(RunEvent(kind, EventReason.CAPACITY_CHANGED, text))
         if not choice.message:
             bookkeeping["spot_losses_since"] = choice.since
@@ -201,13 +210,12 @@ def _next(
     context: ReconcileContext, draft: Draft, known: CapacityStatus, waits_since: str | None
 ) -> tuple[CapacityStatus, float | None]:
     """The choice from now on, and after how many seconds it may be another one."""
-    capacity, now = context.run.spec.workers.capacity, context.now
-    first = scheduling.first_placement(context.run).capacity
-    rule = capacity.fallback or (Fallback() if capacity.type == "PreferSpot" else None)
+    capacity, now, rule = context.run.spec.workers.capacity, context.now, _rule(context)
     if rule is None:
         return known, None
     within_s: float | None = None
-    if known.type != first:
+    first = scheduling.first_placement(context.run).capacity
+    if (known.type, known.product) != (first, None):
         lost = _spot_losses(draft.status.disruptions.history, known.since)
         newest = max((known.since, *(loss.time for loss in lost if parsed(loss.time) <= now)))
         ends = parsed(newest) + timedelta(seconds=rule.return_after_seconds)
@@ -215,19 +223,57 @@ def _next(
             return CapacityStatus(type=first, since=written(now)), None
         known = known.model_copy(update={"return_time": written(ends)})
         within_s = (ends - now).total_seconds()
-    if known.type == "OnDemand":
+    if (
+        known.type != "OnDemand"
+        and capacity.fallback is not None
+        and (why := _too_many(draft, capacity.fallback, now))
+    ):
+        return _elsewhere(context, known, ("OnDemand", known.product), why), None
+    following = _following(context, known)
+    if following is None or waits_since is None:
         return known, within_s
-    if capacity.fallback is not None and (why := _too_many(draft, capacity.fallback, now)):
-        return _elsewhere(known, "OnDemand", now, rule, why), None
-    if known.type == "Any" or waits_since is None:
-        return known, within_s
-    patience_s = rule.after_pending_seconds or _PATIENCE_S[capacity.type]
+    default_s = PREFERRED_PATIENCE_S if capacity.type == "PreferSpot" else PATIENCE_S
+    patience_s = rule.after_pending_seconds or default_s
     waited_s = seconds_since(max(waits_since, known.since), now)
     if waited_s < patience_s:
-        return known, patience_s - waited_s
-    why = f"a worker pod has found no spot node for {patience_s} s"
-    where: WorkerNodes = "OnDemand" if capacity.type == "Spot" else "Any"
-    return _elsewhere(known, where, now, rule, why), None
+        left_s = patience_s - waited_s
+        return known, left_s if within_s is None else min(left_s, within_s)
+    nodes = _named(context, {**_NODES, "Any": "nodes"}[known.type], known.product)
+    why = f"a worker pod has found no {nodes.replace('nodes', 'node', 1)} for {patience_s} s"
+    return _elsewhere(context, known, following, why), None
+
+
+def _rule(context: ReconcileContext) -> Fallback | None:
+    """How long is waited; None: new workers go to the same nodes always, but for a request."""
+    workers = context.run.spec.workers
+    several = workers.accelerator is not None and len(workers.accelerator.choices) > 1
+    default = Fallback() if workers.capacity.type == "PreferSpot" or several else None
+    return workers.capacity.fallback or default
+
+
+def _following(
+    context: ReconcileContext, known: CapacityStatus
+) -> tuple[WorkerNodes, str | None] | None:
+    """What follows where no node is found: the next product, then the next capacity with the first
+    product, at last the first product again. None: nothing else is allowed.
+    """
+    workers = context.run.spec.workers
+    products = workers.accelerator.choices if workers.accelerator else []
+    at = products.index(known.product) if known.product in products else 0
+    if at + 1 < len(products):
+        return known.type, products[at + 1]
+    if known.type == "Spot" and workers.capacity.type == "PreferSpot":
+        return "Any", None
+    if known.type == "Spot" and workers.capacity.fallback is not None:
+        return "OnDemand", None
+    return (known.type, None) if at else None
+
+
+def _named(context: ReconcileContext, nodes: str, product: str | None) -> str:
+    """The nodes in a phrase, with their product where the spec names several."""
+    accelerator = context.run.spec.workers.accelerator
+    products = accelerator.choices if accelerator else []
+    return f"{nodes} with {product or products[0]}" if len(products) > 1 else nodes
 
 
 def _too_many(draft: Draft, rule: Fallback, now: datetime) -> str | None:
@@ -243,14 +289,22 @@ def _too_many(draft: Draft, rule: Fallback, now: datetime) -> str | None:
 
 
 def _elsewhere(
-    known: CapacityStatus, where: WorkerNodes, now: datetime, rule: Fallback | None, why: str
+    context: ReconcileContext,
+    known: CapacityStatus,
+    where: tuple[WorkerNodes, str | None],
+    why: str,
 ) -> CapacityStatus:
+    now, rule = context.now, _rule(context)
+    kind, product = where
+    if where == (scheduling.first_placement(context.run).capacity, None):
+        return CapacityStatus(type=kind, since=written(now))
     ends = now + timedelta(seconds=rule.return_after_seconds) if rule else None
     return known.model_copy(
         update={
-            "type": where,
+            "type": kind,
+            "product": product,
             "since": written(now),
-            "message": f"New workers go to {_NODES[where]}: {why}",
+            "message": f"New workers go to {_named(context, _NODES[kind], product)}: {why}",
             "return_time": written(ends) if ends else None,
         }
     )
@@ -294,7 +348,7 @@ def _avoided(
 def _product_label(context: ReconcileContext) -> str | None:
     """The node label by which the spec selects a product; None: it selects none."""
     accelerator = context.run.spec.workers.accelerator
-    if accelerator is None or accelerator.product is None:
+    if accelerator is None or not accelerator.choices:
         return None
     return platforms.load(context.render.platform).accelerators[accelerator.kind].product_label
 
