@@ -1,5 +1,6 @@
 """A training function that notes which samples each rank has trained on, and its runs."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from ray.train.torch import prepare_model
 
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_runtime import ResumableDataLoader, Session
+from trainingrun_runtime.worker.worker import this_worker
 
 from .data_runs import DataRun
 
@@ -34,7 +36,7 @@ class Indices:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Notes `step epoch samples` into a file for each rank of each size, once a step is done.
+    """Notes `step epoch samples` into a file for each rank of each worker group, within the step.
 
     The learning rate is 0.01 for each rank. Keys of its config: `folder`; `seed` of the session;
     `step_seconds`; `samples`; `saved_at`: a step after which a checkpoint is made, and before whose
@@ -42,6 +44,7 @@ def train(config: dict[str, Any]) -> None:
     """
     context, folder = ray.train.get_context(), Path(config["folder"])
     rank, size = context.get_world_rank(), context.get_world_size()
+    journals = folder / f"rank-{rank}-{this_worker().group:03d}"
     torch.manual_seed(0)
     model = prepare_model(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * size)
@@ -64,7 +67,7 @@ def train(config: dict[str, Any]) -> None:
             optimizer.step()
             if session.step + 1 == config.get("saved_at"):
                 session.save()
-            with (folder / f"rank-{rank}-of-{size}").open("a") as journal:
+            with journals.open("a") as journal:
                 journal.write(f"{session.step} {epoch} {indices.tolist()}\n")
     session.finish(workers=size, rate=optimizer.param_groups[0]["lr"])
 
@@ -76,6 +79,19 @@ class ElasticRun(DataRun):
         super().__init__(ray, folder, "support.elastic_runs:train", config, EPOCHS)
         elastic = {"minimum_workers": 1, "resize_seconds": resize_seconds}
         self.contract = self.contract.model_copy(update=elastic)
+
+    def steps(self) -> list[tuple[int, int, list[int]]]:
+        """Those that counted: of one that a lost rank was in, the time that it was done again."""
+        done: dict[int, list[tuple[int, int, list[int]]]] = {}
+        for file in sorted(self.folder.glob("rank-*"), key=lambda file: file.name[-3:]):
+            again = {}
+            for line in file.read_text().splitlines():
+                step, epoch, samples = line.split(maxsplit=2)
+                again[int(step)] = (int(file.name[-3:]), int(epoch), json.loads(samples))
+            for number, found in again.items():
+                former = [one for one in done.get(number, []) if one[0] == found[0]]
+                done[number] = [*former, found]
+        return [(step, one[1], one[2]) for step in sorted(done) for one in done[step]]
 
     def sizes(self) -> list[tuple[int, int]]:
         """The resizes: workers before and after."""
