@@ -626,7 +626,9 @@ def controllers_paused(run: Run) -> Iterator[None]:
 
 @contextmanager
 def operator_throttled(run: Run) -> Iterator[None]:
-    """The API server answers 429 to every request of the operator."""
+    """The API server works on one request of the operator at a time: it always takes one where none
+    is underway, also with no share of its own. It answers 429 to each that comes meanwhile.
+    """
     cluster = run.kubectl.within("")
     (subject,) = cluster.get("clusterrolebinding", DEPLOYMENT)["subjects"]
     account = {"name": subject["name"], "namespace": subject["namespace"]}
@@ -952,7 +954,7 @@ FAULTS = (
     Fault("scheduler paused, worker deleted", scheduler_paused_and_worker_deleted, POD_S + 40,
           lasts_s=20),
     Fault("controllers paused", controllers_paused, UNNOTICED_S, lasts_s=20),
-    Fault("operator answered 429", operator_throttled, UNNOTICED_S, lasts_s=20,
+    Fault("operator throttled", operator_throttled, UNNOTICED_S, lasts_s=20,
           phases=(TRAINING, RECOVERING)),
     Fault("DNS away", dns_away, UNNOTICED_S, lasts_s=20),
     Fault("DNS away, rank 0 killed", dns_away_and_trainer_killed, PROCESS_S + 60, lasts_s=20),
