@@ -71,6 +71,7 @@ class RecordKind(StrEnum):
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
     SETTING_OVERRULED = "SettingOverruled"
     RESTORED = "Restored"
+    NODE_SLOW = "NodeSlow"
 
 
 def _of_known_kinds(found: Any) -> Any:

@@ -373,3 +373,16 @@ def test_a_node_is_taken_back_after_hours_or_once_pods_find_no_other() -> None:
     well = replace(seen, progress=a_progress())
     assert excluded(reconcile(well, 6 * 3600 + 59))
     assert not excluded(reconcile(well, 6 * 3600 + 60))
+
+
+def test_a_node_on_which_a_rank_is_slow_is_excluded_and_nothing_is_ended() -> None:
+    said = "rank 1 was the slow one there 3 times"
+    record = {"number": 1, "kind": "NodeSlow", "time": unix(60), "message": said, "node": "spot-1"}
+    seen = replace(a_polled_run(), progress=a_progress(records=[record]))
+    plan = reconcile(seen)
+    assert excluded(plan) == [("spot-1", said)]
+    assert [type(action) for action in plan.actions] == [ExcludeNodes]
+    assert not plan.status.disruptions.history
+    assert [event.reason for event in plan.events] == ["NodeExcluded"]
+    later = then(seen)
+    assert not excluded(reconcile(replace(later, progress=seen.progress), 7 * 3600)), "told once"

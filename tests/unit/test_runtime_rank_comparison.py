@@ -3,7 +3,12 @@
 import pytest
 
 from trainingrun_protocol.progress import MOST_RANKS, RankRow
-from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S, RankComparison, RankPlace
+from trainingrun_runtime.coordinator.rank_comparison import (
+    PATIENCE_S,
+    RankComparison,
+    RankPlace,
+    SlowNodes,
+)
 from trainingrun_runtime.progress.rank_measures import MemoryUse, RankTimes
 
 PLACES = {rank: RankPlace("", node, "") for rank, node in enumerate("abcd")}
@@ -171,3 +176,51 @@ def test_of_many_ranks_the_slowest_the_waiting_and_the_fullest_are_shown() -> No
 def test_where_nothing_sets_ranks_apart_the_first_ones_are_shown() -> None:
     memory = {rank: MemoryUse(GIB, None, None) for rank in range(20)}
     assert [row.rank for row in rank_rows({}, memory, {})] == list(range(MOST_RANKS))
+
+
+def named(*found: tuple[int | None, str, float]) -> list[str | None]:
+    """What is said after each of these: the slow rank, its node, and seconds."""
+    nodes = SlowNodes()
+    return [nodes.note(rank, node, seconds) for rank, node, seconds in found]
+
+
+NONE = (None, "", 0.0)
+LEAVE = "rank 1 was the slow one there 3 times"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param([(1, "a", 0), NONE, (1, "a", 90), NONE, (1, "a", 200)], LEAVE, id="thrice"),
+        pytest.param([(1, "a", 0), (1, "a", 600), (1, "a", 1200)], LEAVE, id="for long"),
+        pytest.param([(1, "a", 0), (1, "a", 599), (1, "a", 1199)], None, id="not for so long"),
+        pytest.param([(1, "a", 0), NONE, (1, "a", 90)], None, id="twice"),
+        pytest.param([(0, "a", 0), (2, "a", 9), (1, "a", 19)], LEAVE, id="any rank there"),
+        pytest.param(
+            [(1, "b", 0), (1, "a", 9), NONE, (1, "a", 90), NONE, (1, "a", 200)],
+            None,
+            id="a rank that is slow elsewhere too",
+        ),
+        pytest.param([(1, "", 0), NONE, (1, "", 9), NONE, (1, "", 19)], None, id="no node known"),
+    ],
+)
+def test_a_node_is_left_where_a_rank_was_slow_three_times(
+    found: list[tuple[int | None, str, float]], said: str | None
+) -> None:
+    assert named(*found)[-1] == said
+    assert named(*found)[:-1] == [None] * (len(found) - 1)
+
+
+def test_a_node_is_left_once() -> None:
+    said = named(*[(1, "a", 600.0 * number) for number in range(10)])
+    assert [sentence for sentence in said if sentence] == [LEAVE]
+
+
+def test_a_rank_that_waits_for_data_is_not_slow_by_itself() -> None:
+    for data_s, rank in (([0.01, 0.3], None), ([0.1, 0.12], 1), ([None, 0.3], None)):
+        ranks = RankComparison(2)
+        for now in (100.0, 100.0 + PATIENCE_S):
+            ranks.times(0, RankTimes(0.4, 0.3, None, data_s[0]), now)
+            ranks.times(1, RankTimes(0.4, 0.0, None, data_s[1]), now)
+        assert ranks.slow_by_itself(100.0 + PATIENCE_S) == rank
+        assert ranks.slow_by_itself(99.0 + PATIENCE_S) is None

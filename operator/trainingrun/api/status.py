@@ -542,7 +542,7 @@ class RunStatus(Wire):
     excluded_nodes: list[ExcludedNode] | None = Field(
         default=None, max_length=MOST_EXCLUDED_NODES, json_schema_extra=list_by("node")
     )
-    """Nodes that pods exclude because of a rule or for a bad GPU; none:
+    """Nodes that pods exclude because of a rule, a bad GPU or a rank that was slow there; none:
     there are none. Those that are excluded because they were lost are not among them."""
     start_time: str | None = None
     """When the run was accepted."""

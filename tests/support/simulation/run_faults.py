@@ -215,7 +215,8 @@ RULES = [
     ],
     [
         {"when": {"classes": ["Preempted", "NodeLost", "HeadLost"]}, "then": "Ignore"},
-        {"when": {"classes": ["WorkerLost", "OutOfMemory"]}, "then": "Restart", "maxRestarts": 1},
+        {"when": {"exitCodes": [137]}, "then": "Restart", "maxRestarts": 1},
+        {"when": {"classes": ["WorkerLost", "Hang"]}, "then": "RestartOnOtherNode"},
         {"when": {"classes": ["InfrastructureError"]}, "then": "Fail"},
     ],
 ]

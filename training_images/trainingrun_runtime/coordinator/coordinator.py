@@ -384,6 +384,8 @@ class Coordinator:
                 if count % _LOOK_EVERY == 0 and self._ranks.have_joined:
                     self._write_pods()
                     self._ranks.died(nodes.dead_nodes())
+                    if (slow := self._ranks.slow_node(time.time())) is not None:
+                        self._progress.node_is_slow(*slow)
                 self.write()
             except Exception:  # a failed call of Ray must not end the updates of the document
                 log.exception("the progress document could not be written")

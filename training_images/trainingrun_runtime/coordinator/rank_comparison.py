@@ -15,6 +15,11 @@ _LEAST_SHARE = 0.1
 """Share of a step by which it has to be longer: of short differences nobody has a gain."""
 PATIENCE_S = 20.0
 """Seconds for which a rank has to be slow."""
+SLOW_TIMES = 3
+"""So often a rank has to be the slow one on a node before the run leaves it."""
+SLOW_AGAIN_S = 600.0
+"""Seconds after which a rank that is still slow counts once more."""
+_MOST_TIMES = 100
 _DATA_EXPLAIN = 0.5
 """Share of the difference from which on a longer wait for data is said to be its cause."""
 _SOON_H = 1.0
@@ -39,6 +44,44 @@ class RankPlace(NamedTuple):
 _NOWHERE = RankPlace()
 
 
+class SlowNodes:
+    """On which nodes a rank was the slow one again and again.
+
+    A rank that is slow on one node and then on another one has more to do than others: no node is
+    to blame for that.
+    """
+
+    def __init__(self) -> None:
+        self._times: list[tuple[int, str]] = []  # (rank, node), each time that it was found slow
+        self._since: tuple[int, str, float] | None = None  # and the Unix time of the last one
+        self._told: set[str] = set()
+
+    def note(self, rank: int | None, node: str, now: float) -> str | None:
+        """The rank that is slow at this moment; returns a sentence once its node is to be left.
+
+        Args:
+            rank: None: no rank is.
+            node: of the rank; "": not known.
+            now: Unix time in seconds.
+        """
+        if rank is None or not node:
+            self._since = None
+            return None
+        if self._since is not None:
+            former_rank, former_node, since = self._since
+            if (former_rank, former_node) == (rank, node) and now - since < SLOW_AGAIN_S:
+                return None
+        self._since = (rank, node, now)
+        self._times = [*self._times, (rank, node)][-_MOST_TIMES:]
+        ranks = {slow for slow, on in self._times if on == node}
+        elsewhere = any(slow in ranks and on != node for slow, on in self._times)
+        times = sum(on == node for _, on in self._times)
+        if elsewhere or times < SLOW_TIMES or node in self._told:
+            return None
+        self._told.add(node)
+        return f"rank {rank} was the slow one there {times} times"
+
+
 class RankComparison:
     """The latest measurements of a worker group's ranks."""
 
@@ -60,6 +103,20 @@ class RankComparison:
             self._slow = None
         elif self._slow is None or self._slow[0] != slow:
             self._slow = (slow, now)
+
+    def slow_by_itself(self, now: float) -> int | None:
+        """The rank that has been slow for long, and not for want of data; None: no rank is."""
+        slowest = self._slowest()
+        if slowest is None or self._slow is None or self._slow[0] != slowest[0]:
+            return None
+        rank, own_s, others_s = slowest
+        waits = {each: times.data_s for each, times in self._times.items()}
+        known = [waited for each, waited in waits.items() if each != rank and waited is not None]
+        own = waits[rank]
+        if now - self._slow[1] < PATIENCE_S or own is None or len(known) < len(waits) - 1:
+            return None
+        by_data = own - median(known) >= _DATA_EXPLAIN * (own_s - others_s)
+        return None if by_data else rank
 
     def data_wait(self) -> dict[str, Any]:
         """Which rank waits longest for data, as fields of the progress document."""

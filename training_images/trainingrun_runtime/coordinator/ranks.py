@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..progress.rank_measures import AcceleratorUse, MemoryUse, RankTimes
 from . import standstill
-from .rank_comparison import RankComparison, RankPlace
+from .rank_comparison import RankComparison, RankPlace, SlowNodes
 from .standstill import Location
 
 LOST_S = 120.0
@@ -83,7 +83,17 @@ class Ranks:
         self._most = 0  # ranks of the largest group until now
         self._oom_kills: dict[int, int] = {}  # of its pod, as each rank has told last
         self._before_loss: dict[str, tuple[int, int]] = {}  # Ray node -> rank, its last `oom_kills`
+        self._slow_nodes = SlowNodes()
         self._group = _Group(0, 0)
+
+    def slow_node(self, now: float) -> tuple[str, str] | None:
+        """A node on which a rank was slow again and again, once, and a sentence about it."""
+        with self._lock:
+            rank = self._group.comparison.slow_by_itself(now)
+            place = self._places.get(rank) if rank is not None else None
+            node = place.node if place is not None else ""
+            sentence = self._slow_nodes.note(rank, node, now)
+        return (node, sentence) if sentence is not None else None
 
     def begin(self, group: int, world_size: int) -> None:
         """A worker group begins, whose ranks have joined."""

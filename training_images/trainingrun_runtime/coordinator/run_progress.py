@@ -189,6 +189,11 @@ class RunProgress:
             for sentence in sentences:
                 self._accounting.record(time.time(), RecordKind.SETTING_OVERRULED, sentence)
 
+    def node_is_slow(self, node: str, sentence: str) -> None:
+        """A rank was the slow one on a node again and again."""
+        with self._lock:
+            self._accounting.record(time.time(), RecordKind.NODE_SLOW, sentence, node=node)
+
     def failed(self, failure: Failure) -> None:
         """The driver ends the attempt; the first reason is kept."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""Nodes that pods exclude although they are well: by a rule, or for a bad GPU.
+"""Nodes that pods exclude although they are well: by a rule, a bad GPU, or a slow rank.
 
 They are excluded for hours and not until their kubelet is healthy, as it is all the time. Where
 pods find no node for long they are taken back: a bad node may still be the only one.

@@ -220,6 +220,10 @@ class Losses:
                 self._history.correct(known.number, pods=[pod], node=node)
                 return
 
+    def leave_node(self, node: str, reason: str) -> None:
+        """Exclude a node that is well, from the next pods on."""
+        self._avoided[node] = (reason, False)
+
     def lose_node(self, node: str, hostname: str) -> None:
         """Remember a node that was just lost, for pods to exclude."""
         self._lost_nodes[node] = hostname

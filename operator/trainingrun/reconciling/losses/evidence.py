@@ -234,6 +234,9 @@ def _record_event(
     if event is not None:
         losses.events.append(RunEvent(*event, record.message))
         return
+    if record.kind is RecordKind.NODE_SLOW and record.node is not None:
+        losses.leave_node(record.node, record.message)
+        return
     if record.kind not in _LOST:
         return
     reason, when = LossReason(record.kind.value), from_unix(record.time)
