@@ -386,3 +386,15 @@ def test_a_node_on_which_a_rank_is_slow_is_excluded_and_nothing_is_ended() -> No
     assert [event.reason for event in plan.events] == ["NodeExcluded"]
     later = then(seen)
     assert not excluded(reconcile(replace(later, progress=seen.progress), 7 * 3600)), "told once"
+
+
+def test_what_a_rule_pays_for_does_not_delay_the_class_s_own_budget() -> None:
+    seen = with_one_restart_used(
+        refillAfterSteps=50, rules=[rule("Ignore", reasons=["ConnectionResetError"])]
+    )
+    before = seen.run.status.seen["chargedAt"]
+    error = failed(facts={"reasons": ["ConnectionResetError"]})
+    later = error.model_copy(update={"attempt": 2, "fencing_token": 2, "step": 40})
+    plan = reconcile(replace(seen, progress=later), 200)
+    assert plan.status.seen["chargedAt"]["application"] == before["application"]
+    assert plan.status.restarts == 1

@@ -313,11 +313,12 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
         history.add(reason, written(context.now), end.message)
         disruptions = disruptions.model_copy(update=history.status())
         changes |= history.bookkeeping()
-    charged: set[str] = set(retry_policy.budgets(reason))
-    if rule is not None and reason is not None:
+    pays = rule is not None and rule.has_own_budget
+    charged: set[str] = set() if pays else set(retry_policy.budgets(reason))
+    if rule is not None:
         charged.add(rule.key)
     if rule is not None and reason is not None and uncounted:
-        paid: Counter[str] = Counter({reason.budget: 1} if rule.has_own_budget else {})
+        paid: Counter[str] = Counter({reason.budget: 1} if pays else {})
         now = written(context.now)
         changes |= rule_counts(draft.bookkeeping, rules, Counter({rule.key: 1}), paid, now)
     bad: dict[str, tuple[str, bool]] = {}
