@@ -117,6 +117,17 @@ def runs_out_of_memory(story: Story, choice: int) -> None:
 
 
 @fault("memory")
+def kernel_kills_a_process(story: Story, choice: int) -> None:
+    """The training process of a worker that needs too much; its pod lives on."""
+    driver = story.world.driver
+    if driver and driver.trains and driver.group and driver.killed is None:
+        pod = driver.group[choice % len(driver.group)]
+        story.world.lose("oom")
+        driver.record(story.world.now, RecordKind.WORKER_LOST, pod)
+        driver.killed = driver.records[-1], pod
+
+
+@fault("memory")
 def head_runs_out_of_memory(story: Story, choice: int) -> None:
     for pod in _live_pods(story):
         if pod.is_head:

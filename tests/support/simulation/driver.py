@@ -69,6 +69,8 @@ class Driver:
     """Since when its bucket does not answer."""
     anonymous: bool = False
     """Its records name no pods."""
+    killed: "tuple[dict[str, Any], Pod] | None" = None
+    """The record of a process that the kernel has ended, of which the pod has not told yet."""
 
     @property
     def over(self) -> bool:
@@ -95,6 +97,7 @@ class Driver:
             self.state, self.exit_code = RunState.SUSPENDED, 75
             return
         joined = [pod for pod in workers if pod.head_uid == self.head.uid and pod.alive]
+        self._tell_of_memory(joined)
         if self.state is RunState.TRAINING:
             self._train(now, passed, joined)
         else:
@@ -159,7 +162,7 @@ class Driver:
         named = pod is not None and not self.anonymous
         self.records.append(
             {
-                "number": len(self.records) + 1,
+                "number": max((one["number"] for one in self.records), default=0) + 1,
                 "kind": kind,
                 "time": unix(now),
                 "message": f"{kind.value}",
@@ -168,6 +171,18 @@ class Driver:
                 "node": pod.node.name if named and pod and pod.node else None,
             }
         )
+
+    def _tell_of_memory(self, joined: list[Pod]) -> None:
+        """The rank that joins in the pod says why the one before it was lost."""
+        if self.killed is None:
+            return
+        lost, pod = self.killed
+        if pod in joined:
+            number = max(one["number"] for one in self.records) + 1
+            found = {"kind": RecordKind.OUT_OF_MEMORY, "pod": pod.name, "number": number}
+            self.records = [one for one in self.records if one is not lost]
+            self.records.append({**lost, **found, "group_time": unix(self.grouped_at)})
+        self.killed = None
 
     def fail(self, now: float, code: int, failure: dict[str, str] | None) -> None:
         """It ends by itself; without a failure it leaves no document."""
