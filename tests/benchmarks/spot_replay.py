@@ -44,7 +44,7 @@ from support.operators import (  # noqa: E402
     running,
     settings_for,
 )
-from support.simulated_nodes import HEAD_NODE, SimulatedCluster, Stages  # noqa: E402
+from support.simulated_nodes import GONE_S, HEAD_NODE, SimulatedCluster, Stages  # noqa: E402
 from trainingrun.api.checkpoints_spec import DEFAULT_INTERVAL_S  # noqa: E402
 from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.api.v1alpha1 import API_VERSION, KIND  # noqa: E402
@@ -285,6 +285,7 @@ async def replay(
     workers: int,
     stages: Stages,
     speed: float,
+    gone_s: float = GONE_S,
 ) -> Replayed:
     """The operator and its run in such a cluster."""
     namespace = server.new_namespace()
@@ -295,6 +296,7 @@ async def replay(
         async with PlaysHead().listening() as head:
             operator = Operator(settings_at(speed, namespace), configuration, head.target)
             cluster = SimulatedCluster(connection, namespace, head, stages, speed)
+            cluster.gone_s = gone_s
             await cluster.add_node(HEAD_NODE, spot=False)
             async with running(operator), cluster.living():
                 capacity = {"type": "Spot"}

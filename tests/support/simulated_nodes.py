@@ -35,8 +35,8 @@ TOLERATED_S = NOT_READY_S + 30.0
 """After which pods there are deleted: what they tolerate of such a node."""
 GONE_S = 90.0
 """After which a cloud's controller has deleted the Node object of a machine that is gone."""
-COLLECTED_S = GONE_S + 40.0
-"""After which the garbage collector has deleted the pods of a Node object that is gone."""
+COLLECTED_S = 40.0
+"""After that the garbage collector has deleted the pods of the Node object that is gone."""
 LEAVING_S = 3.0
 """From a pod's deletion until a kubelet that runs has ended it."""
 HEAD_NODE = "base-1"
@@ -99,6 +99,7 @@ class SimulatedCluster:
     Attributes:
         trained_s: Seconds in which it has trained.
         recoveries: How often it had to begin again.
+        gone_s: Seconds after which the Node object of a machine that is gone is deleted.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class SimulatedCluster:
         self._changed = 0
         """How many documents had been fetched when something changed last."""
         self._trained_until = 0.0
-        self.trained_s, self.recoveries = 0.0, 0
+        self.trained_s, self.recoveries, self.gone_s = 0.0, 0, GONE_S
 
     @property
     def now(self) -> float:
@@ -258,13 +259,13 @@ class SimulatedCluster:
             node.evicted = True
             for pod in self._pods_on(node):
                 await self._delete(self._path_of(pod))
-        elif silent_s >= GONE_S and not node.deleted:
+        elif silent_s >= self.gone_s and not node.deleted:
             node.deleted = True
             await self._delete(where)
             await self._delete(f"{LEASES}/{node.name}")
-        elif silent_s >= GONE_S and not self._pods_on(node):
+        elif silent_s >= self.gone_s and not self._pods_on(node):
             del self._nodes[node.name]
-        elif silent_s >= COLLECTED_S:
+        elif silent_s >= self.gone_s + COLLECTED_S:
             for pod in self._pods_on(node):
                 await self._delete(self._path_of(pod), force=True)
 
