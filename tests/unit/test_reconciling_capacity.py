@@ -612,3 +612,14 @@ def test_all_products_are_tried_on_spot_nodes_before_on_demand_ones() -> None:
         ("OnDemand", "l4"),
         ("OnDemand", None),
     ]
+
+
+def test_losses_before_the_return_count_no_more_though_their_window_is_longer() -> None:
+    longer = {**FALLBACK, "withinSeconds": 3600, "returnAfterSeconds": 60}
+    seen = a_spot_run({"count": 2, "capacity": {"type": "Spot", "fallback": longer}})
+    once = lose(seen, 100, "worker-1", worker("worker-3", "spot-3"))
+    fallen = lose(once, 200, "worker-2", worker("worker-4", "demand-1", "on-demand"))
+    assert chosen(reconcile(fallen, 210)) == ("OnDemand", None)
+    back = then(fallen, 261)
+    assert chosen(reconcile(back, 263)) == ("Spot", None)
+    assert chosen(reconcile(then(back, 263), 270)) == ("Spot", None)
