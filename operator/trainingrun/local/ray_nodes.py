@@ -187,8 +187,10 @@ class LocalRay:
         self.address = f"127.0.0.1:{port}"
         for _ in range(workers):
             self.add_worker()
-        self._wait((self._home / "head" / "ray_current_cluster").exists)
-        self.address = (self._home / "head" / "ray_current_cluster").read_text().strip()
+        current = self._home / "head" / "ray_current_cluster"
+        # It is there, and empty, before Ray has written to it.
+        self._wait(lambda: current.exists() and bool(current.read_text().strip()))
+        self.address = current.read_text().strip()
         if self._uploads_output:  # one for all nodes
             states = str(self._state_of("*"))
             uploader = ["-m", "trainingrun_runtime.output.uploader", str(os.getpid()), states]
