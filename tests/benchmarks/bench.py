@@ -18,8 +18,7 @@ restore: 200 MB that every rank has whole, from the search for a checkpoint unti
     made; both ranks are on this machine, so one reads them for both. Beside it each rank reads them
     in parallel, in the same processes.
 output: rank 1 prints a line in each step, or 5,000, which are 50,000 lines a second, in turns while
-    the process that keeps them goes on and while it is stopped; and its CPU, and a rank's for
-    hangs.
+    the process that keeps them goes on and while it is stopped; and its CPU.
 sharded: 2 GB, of which each of two ranks has a half (FSDP2); the same, and the save.
 
 The first 15 s of a training do not count: a process for the next worker is started then. Ray
@@ -35,7 +34,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
@@ -47,7 +45,6 @@ from sides import Measured, Sides, Training, two_workers  # noqa: E402
 from step_times import Stall, Windows, gaps, stall  # noqa: E402
 
 from support import benchmark_page  # noqa: E402
-from trainingrun_runtime.progress.rank_reporter import UseReporter  # noqa: E402
 
 STEP: dict[str, Any] = {
     "width": 512,
@@ -180,22 +177,11 @@ def outputs(sides: Sides, rounds: int) -> Iterator[Row]:
         yield _rate(beside, pairs, statistics.fmean)
         of_a_step = used_s / (len(kept) * TURN)
         yield Row(f"CPU of a step to keep what a rank {what}", f"{of_a_step * 1e3:.2f} ms")
-    yield Row("CPU of a step of 100 ms to look for hangs, in a rank", f"{_looks_s() * 100:.3f} ms")
 
 
 def _is_first(turn: int) -> bool:
     """Which of two sides has a turn: the first, the second, the second, the first …"""
     return (turn + 1) // 2 % 2 == 0
-
-
-def _looks_s(seconds: float = 20.0) -> float:
-    """CPU seconds a second of what a rank measures for hangs; its reports are not sent here."""
-    nobody = SimpleNamespace(rank_use=SimpleNamespace(remote=lambda *_: None))
-    reporter, began = UseReporter(nobody, 0, 1), time.process_time()
-    time.sleep(seconds)
-    used_s = time.process_time() - began
-    reporter.close()
-    return used_s / seconds
 
 
 def losses(sides: Sides, rounds: int) -> list[Row]:
