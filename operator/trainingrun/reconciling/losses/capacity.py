@@ -399,8 +399,8 @@ def _waiting(context: ReconcileContext, attempt: int) -> list[Object]:
 
 
 def _unschedulable_since(pod: Object) -> str:
-    found = pod_status.condition(pod, "PodScheduled") or {}
-    return str(found.get("lastTransitionTime") or pod_status.creation_text(pod))
+    found = pod_status.unschedulable_since(pod)
+    return written(found) if found else pod_status.creation_text(pod)
 
 
 def _workers(
