@@ -347,6 +347,21 @@ def test_nothing_is_ended_where_the_driver_trains_again_already() -> None:
     assert not [action for action in plan.actions if isinstance(action, Delete)]
 
 
+@pytest.mark.parametrize(
+    "heard",
+    [
+        pytest.param({"progress": None}, id="an operator that has just begun"),
+        pytest.param({"progress_failing_s": 5.0}, id="the driver does not answer"),
+        pytest.param({"progress_age_s": 60.0}, id="what it said is old"),
+    ],
+)
+def test_nothing_is_ended_where_the_driver_may_train_again(heard: dict[str, Any]) -> None:
+    seen = replace(then(replace(ruled(LEAVE), progress=died_on_spot_1())), **heard)
+    plan = reconcile(seen)
+    assert excluded(plan) == [("spot-1", "by rule 1, as rank 0 died")]
+    assert not [action for action in plan.actions if isinstance(action, Delete)]
+
+
 def test_the_loss_is_counted_once_and_the_pod_that_goes_is_none() -> None:
     seen = then(replace(ruled(LEAVE), progress=died_on_spot_1()))
     gone = replace(seen, pods=(HEAD, TWO))

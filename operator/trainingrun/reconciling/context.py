@@ -378,6 +378,17 @@ class ReconcileContext:
         """Whether the driver that is there now says that steps are being done."""
         return trains(self.live_progress(number))
 
+    def driver_answers(self, number: int) -> bool:
+        """Whether the driver answers this process's polls, and has not ended."""
+        progress, age_s = self.live_progress(number), self.observed.progress_age_s
+        return (
+            progress is not None
+            and not progress.state.final
+            and self.observed.progress_failing_s is None
+            and age_s is not None
+            and age_s < self.settings.final_progress_s
+        )
+
     def wanted_workers(self, draft: Draft) -> int:
         """Workers of the current attempt as it was rendered: its world size."""
         return draft.bookkeeping.workers or self.run.spec.total_workers

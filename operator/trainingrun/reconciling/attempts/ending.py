@@ -133,7 +133,7 @@ def _by_ray_job(context: ReconcileContext, draft: Draft, attempt: Attempt, job: 
     reason = str(status.get("reason") or "")
     # KubeRay's status is one sign that the driver is lost, and the driver's answer is one against
     # it. KubeRay deletes its RayCluster some minutes later; a checkpoint before that loses no step.
-    if reason in INFRASTRUCTURE_REASONS and _driver_lives(context, attempt):
+    if reason in INFRASTRUCTURE_REASONS and context.driver_answers(attempt.number):
         given_up_at = changes["given_up"] = draft.bookkeeping.given_up or written(context.now)
         if seconds_since(given_up_at, context.now) < context.settings.suspend_deadline_s:
             return Findings(bookkeeping=changes, actions=(RequestSuspend(attempt.number),))
@@ -155,18 +155,6 @@ def given_up(bookkeeping: Bookkeeping, attempt: Attempt) -> Blocker | None:
         f"KubeRay gave up on RayJob {attempt.ray_job}, though its driver answers: the operator "
         "requests a checkpoint, and the next attempt continues from there; check whether KubeRay's "
         "operator can reach port 8265 of the head pod",
-    )
-
-
-def _driver_lives(context: ReconcileContext, attempt: Attempt) -> bool:
-    """Whether the driver answers this process's polls, and has not ended."""
-    progress, age_s = context.live_progress(attempt.number), context.observed.progress_age_s
-    return (
-        progress is not None
-        and not progress.state.final
-        and context.observed.progress_failing_s is None
-        and age_s is not None
-        and age_s < context.settings.final_progress_s
     )
 
 

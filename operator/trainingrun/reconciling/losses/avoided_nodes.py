@@ -99,6 +99,7 @@ def replace_pods(context: ReconcileContext, draft: Draft, attempt: int) -> Findi
         not moved
         or context.unknown("Pod")
         or context.suspended_by_queue(attempt)
+        or not context.driver_answers(attempt)  # it may train: an operator that has just begun
         or context.trains(attempt)
     ):
         return Findings()
