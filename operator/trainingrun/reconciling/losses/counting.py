@@ -24,6 +24,9 @@ from .history import History
 SAME_LOSS_S = 60.0
 """A record that names no pod and a pod that ended belong together within so many seconds."""
 
+NODE_SEEN_S = 300.0
+"""A worker that was lost so many seconds before its node is seen to be lost was lost with it."""
+
 MEMORY_S = 600.0
 """How long a pod that is gone is remembered while the driver's documents are read: no record about
 it is written later than that."""
@@ -171,14 +174,25 @@ class Losses:
         )
         self.events.append(RunEvent("Warning", EventReason(reason.value), message))
 
-    def explain(self, key: str, pod: str, reason: LossReason) -> None:
-        """Remember a pod whose end another loss explains; if it was counted, it no longer is."""
+    def explain(self, key: str, pod: str, reason: LossReason, by: str | None = None) -> None:
+        """Remember a pod whose end another loss explains; if it was counted, it no longer is.
+
+        Args:
+            key: UID of the pod.
+            pod: Its name.
+            reason: Of the other loss.
+            by: Key of the other loss, where it takes over what is known of the cost.
+        """
         known = self._counted.get(key)
         if known and known.collateral:
             return
+        if known and by and (self._now - parsed(known.time)).total_seconds() > NODE_SEEN_S:
+            self._put(f"{key}/{known.time}", known)  # a process that ended there long before
+            known = None
         if known:
             self._count(known.reason, -1)
-            self._history.remove(known.number)
+            other = self._counted.get(by or "")
+            self._history.remove(known.number, explained_by=other.number if other else None)
         time = known.time if known else self._written
         self._put(key, CountedDisruption(reason=reason, time=time, pod=pod, collateral=True))
 

@@ -104,7 +104,9 @@ def _lose_node(
     )
     for pod in pods:
         losses.adopt_record(pod_status.uid(pod), pod_status.name(pod), node)
-        losses.explain(pod_status.uid(pod), pod_status.name(pod), LossReason.NODE_LOST)
+        losses.explain(
+            pod_status.uid(pod), pod_status.name(pod), LossReason.NODE_LOST, by=f"node:{node}"
+        )
 
 
 def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> None:

@@ -5,23 +5,29 @@ status. What it cost is known once the training has continued: then goodput tell
 the driver's records tell the steps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
 
-from trainingrun_protocol.progress import Progress, RecordKind, RunState
+from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
 from ...api.status import MOST_LOSSES, Goodput, Loss, LossReason
 from ...rendering import platforms, scheduling
 from ...rendering.scheduling import INSTANCE_TYPE, ZONE
+from .. import pod_status
 from ..bookkeeping import Interruption
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
-from ..texts import from_unix, short
+from ..texts import from_unix, parsed, short
 
 MOST_PODS = 8
 """Pods that an entry names."""
 SIGNS = 300
 """Characters of an entry's `signs` and `action`."""
+GOES_ON_S = 60.0
+"""What is gone for so many seconds while steps are done, and no record of the driver names, has
+stopped nothing."""
+_COST = ("step", "lost_steps", "lost_seconds", "action")
 _LOST = frozenset(
     {
         RecordKind.PREEMPTED,
@@ -46,7 +52,6 @@ class History:
         }
         # The bookkeeping may be lost, and the entries not.
         self._losses = max(draft.bookkeeping.losses, *self._entries, 0)
-        self._first: int | None = None
         self._changed = False
 
     def add(
@@ -67,7 +72,7 @@ class History:
             "pods": pods,
             "node": node,
         }
-        self._first, self._changed = self._first or self._losses, True
+        self._changed = True
         return self._losses
 
     def correct(
@@ -93,9 +98,18 @@ class History:
             self._entries[number] = changed
             self._changed = True
 
-    def remove(self, number: int | None) -> None:
-        """Another loss explains it."""
-        self._changed |= self._entries.pop(number or 0, None) is not None
+    def remove(self, number: int | None, explained_by: int | None = None) -> None:
+        """Another loss explains it, whose entry takes over what is known of its cost."""
+        removed = self._entries.pop(number or 0, None)
+        self._changed |= removed is not None
+        other = self._entries.get(explained_by or 0)
+        if explained_by is None or not isinstance(removed, Loss) or not removed.action:
+            return
+        cost = {name: getattr(removed, name) for name in _COST}
+        if isinstance(other, dict):
+            self._entries[explained_by] = {**cost, **other}
+        elif other is not None and not other.action:
+            self._entries[explained_by] = other.model_copy(update=cost)
 
     def status(self) -> dict[str, Any]:
         """Fields of status.disruptions to change."""
@@ -106,7 +120,7 @@ class History:
         attempt = self._draft.status.attempt
         return {
             "history": [
-                Loss(number=number, attempt=attempt, step=step, **self._fields(entry))
+                Loss(number=number, attempt=attempt, **{"step": step, **self._fields(entry)})
                 if isinstance(entry, dict)
                 else entry
                 for number, entry in list(self._entries.items())[-MOST_LOSSES:]
@@ -116,10 +130,18 @@ class History:
     def bookkeeping(self) -> dict[str, Any]:
         """Fields of the bookkeeping to change."""
         changes: dict[str, Any] = {"losses": self._losses} if self._changed else {}
-        if self._first is not None and self._draft.bookkeeping.interruption is None:
+        first = next(
+            (
+                number
+                for number, entry in self._entries.items()
+                if isinstance(entry, dict) and "action" not in entry
+            ),
+            None,
+        )
+        if first is not None and self._draft.bookkeeping.interruption is None:
             written = self._context.written
             changes["interruption"] = Interruption(
-                first=self._first,
+                first=first,
                 fencing_token=written.fencing_token,
                 record=written.records,
                 step=written.last_step,
@@ -160,50 +182,213 @@ class History:
         }
 
 
+class _Recovery(NamedTuple):
+    """What the driver has recorded from a loss, or several, until a step was done."""
+
+    losses: list[Record]
+    """Without any, a new driver has begun or a store did not answer."""
+    restored: Record | None
+    """How training continued; None: it has not yet."""
+    step: int
+    """The last one before it."""
+    lost_steps: int
+
+    def names(self, loss: Loss) -> bool:
+        """Whether one of its records is of that loss."""
+        return any(
+            record.pod in loss.pods if record.pod else bool(loss.node) and record.node == loss.node
+            for record in self.losses
+        )
+
+    def cost(self, *, pays: bool, seconds: float | None) -> dict[str, Any]:
+        """Fields of the entry of a loss that it followed; of several one pays."""
+        if self.restored is None or self.restored.step is None:  # of a sweep, with steps each
+            return {"lost_steps": None, "lost_seconds": None}
+        if not pays:
+            return {"lost_steps": 0, "lost_seconds": None if seconds is None else 0}
+        return {"step": self.step, "lost_steps": self.lost_steps, "lost_seconds": seconds}
+
+
 def settle(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
-    """What the losses have cost, once the training has done a step after them."""
-    open_losses, progress = draft.bookkeeping.interruption, context.progress(attempt)
-    if open_losses is None or progress is None or progress.step_time is None:
+    """What each loss has cost, once the training has done a step after it: by the recovery that
+    followed it, and by no later one.
+    """
+    since, progress = draft.bookkeeping.interruption, context.progress(attempt)
+    if since is None or progress is None or progress.step_time is None:
         return Findings()
-    since = (open_losses.fencing_token, open_losses.record)
-    records = _records_since(progress, since)
-    restored = [record for record in records if record.kind is RecordKind.RESTORED]
-    if not restored or progress.state not in (RunState.TRAINING, RunState.SUCCEEDED):
+    chains = _chains(progress, since)
+    restored = [chain[-1] for chain in chains if chain[-1].kind is RecordKind.RESTORED]
+    if chains and restored[-1:] == chains[-1][-1:] and not _stepped_since(progress, restored[-1]):
         return Findings()
-    if from_unix(progress.step_time) < from_unix(restored[-1].time):
+    recoveries = [
+        _recovery(chain, since.step if chain is chains[0] else 0)
+        for chain in chains
+        if not _only_grows(progress, chain)
+    ]
+    losses = _open(draft, since)
+    followed: dict[int, list[Loss]] = {}
+    for loss in losses:
+        found = _followed_by(context, loss, recoveries, since, progress)
+        if found is not None:
+            followed.setdefault(found, []).append(loss)
+    spent = lost_seconds(draft.status.goodput)
+    # Of several restarts only the sum is known.
+    measured = len(restored) == 1 and since.step
+    seconds = round(max(spent - since.lost_seconds, 0.0), 1) if measured else None
+    settled: dict[int, dict[str, Any]] = {}
+    for found, together in followed.items():
+        recovery = recoveries[found]
+        if recovery.restored is None:
+            continue
+        payer = next(filter(recovery.names, together), together[0])
+        went_on = _went_on_with(context, draft, progress, recovery.restored)
+        action = f"{went_on}, in attempt {attempt}"
+        for loss in together:
+            cost = recovery.cost(pays=loss is payer, seconds=seconds)
+            settled[loss.number] = {**cost, "action": action}
+    if not settled and _has_stopped_nothing(context, progress, since, losses):
+        action = f"training went on without a restart, in attempt {attempt}"
+        cost = {"lost_steps": 0, "lost_seconds": 0, "action": action}
+        settled = {loss.number: cost for loss in losses}
+    left = [loss.number for loss in losses if loss.number not in settled]
+    if left and not settled:
         return Findings()
-    again, step = 0, max(open_losses.step, _known_step(progress, records, since))
-    at = step
-    for record in records:
+    following = None
+    if left:
+        following = Interruption(
+            first=left[0],
+            fencing_token=progress.fencing_token,
+            record=max(record.number for record in restored),
+            step=progress.step,
+            lost_seconds=spent,
+        )
+    return _settled(draft, settled, following)
+
+
+def _chains(progress: Progress, since: Interruption) -> list[list[Record]]:
+    """The losses and restores that the driver has recorded since, divided where a step was done."""
+    chains: list[list[Record]] = []
+    restored: Record | None = None
+    # By time: that memory was full is recorded once training has continued.
+    for record in sorted(progress.records, key=lambda record: (record.time, record.number)):
+        known = (progress.fencing_token, record.number) <= (since.fencing_token, since.record)
+        if known or not (record.kind in _LOST or record.kind is RecordKind.RESTORED):
+            continue
+        before = restored.step if restored is not None else None
+        if not chains or (before is not None and (record.step or 0) > before):
+            chains.append([])
+            restored = None
+        chains[-1].append(record)
+        restored = record if record.kind is RecordKind.RESTORED else restored
+    return chains
+
+
+def _recovery(chain: Sequence[Record], step: int) -> _Recovery:
+    """From the records of one, and the last step that the operator had read before it."""
+    losses = [record for record in chain if record.kind in _LOST]
+    restored = chain[-1] if chain[-1].kind is RecordKind.RESTORED else None
+    begins = at = max(step, chain[0].step or 0)
+    again = 0
+    for record in chain:
         if record.step is None:
             continue
         if record.kind is RecordKind.RESTORED:
             again, at = again + max(at - record.step, 0), record.step
-        elif record.kind in _LOST:
+        else:
             at = max(at, record.step)
-    seconds = lost_seconds(draft.status.goodput) - open_losses.lost_seconds
-    is_sweep = any(record.step is None for record in restored)  # whose trials have steps each
-    return _settled(
-        draft,
-        step=None if is_sweep else step,
-        lost_steps=None if is_sweep else again,
-        lost_seconds=round(max(seconds, 0.0), 1) if open_losses.step and not is_sweep else None,
-        action=f"{_went_on_with(context, draft, progress)}{restored[-1].message}, in attempt "
-        f"{attempt}",
+    return _Recovery(losses, restored, begins, again)
+
+
+def _only_grows(progress: Progress, chain: Sequence[Record]) -> bool:
+    """Whether a worker group began for its size alone, so that no loss came before it."""
+    grew = {each.time for each in progress.resizes if each.to_workers > each.from_workers}
+    return all(record.kind is RecordKind.RESTORED and record.time in grew for record in chain)
+
+
+def _stepped_since(progress: Progress, restored: Record) -> bool:
+    trains = progress.state in (RunState.TRAINING, RunState.SUCCEEDED)
+    return trains and from_unix(progress.step_time or 0.0) >= from_unix(restored.time)
+
+
+def _followed_by(
+    context: ReconcileContext,
+    loss: Loss,
+    recoveries: Sequence[_Recovery],
+    since: Interruption,
+    progress: Progress,
+) -> int | None:
+    """Which recovery followed a loss: one that names it or, where none does, the next one in time.
+    None: none did yet.
+    """
+    named = [number for number, each in enumerate(recoveries) if each.names(loss)]
+    if not named and _may_train(context, loss, progress.attempt):
+        return None
+    for number in named or range(len(recoveries)):
+        restored = recoveries[number].restored
+        if restored is None or from_unix(restored.time) >= parsed(loss.time):
+            return number
+    if named:
+        return named[-1]
+    # A driver that is there now has begun after the head was lost, however late that was seen.
+    newer = progress.fencing_token != since.fencing_token
+    of_former = loss.number == since.first or loss.reason is LossReason.HEAD_LOST
+    return 0 if recoveries and newer and of_former else None
+
+
+def _may_train(context: ReconcileContext, loss: Loss, attempt: int) -> bool:
+    """Whether a pod that was seen to be lost may still be there, such as one that was evicted."""
+    if loss.reason is LossReason.HEAD_LOST:
+        return False
+    if context.unknown("Pod"):
+        return bool(loss.pods)
+    found = (context.index(attempt).by_name.get(name) for name in loss.pods)
+    return any(
+        pod is not None and not pod_status.ended(pod) and pod_status.creation_text(pod) <= loss.time
+        for pod in found
     )
 
 
-def _went_on_with(context: ReconcileContext, draft: Draft, progress: Progress) -> str:
-    """With how many workers, where that is fewer than all."""
-    wanted = context.wanted_workers(draft)
-    if not context.is_elastic or not 0 < progress.world_size < wanted:
-        return ""
-    return f"went on with {progress.world_size} of {wanted} workers: "
+def _has_stopped_nothing(
+    context: ReconcileContext, progress: Progress, since: Interruption, losses: Sequence[Loss]
+) -> bool:
+    """Whether the same driver has trained on without what was lost: a pod that waited to join, or
+    one whose restart a record of another pod has explained.
+    """
+    if progress.state is not RunState.TRAINING or progress.fencing_token != since.fencing_token:
+        return False
+    if any(record.kind in _LOST and record.number > since.record for record in progress.records):
+        return False
+    ended = from_unix(progress.step_time or 0.0) - timedelta(seconds=GOES_ON_S)
+    return all(
+        bool(loss.pods or loss.node)
+        and parsed(loss.time) <= ended
+        and not _may_train(context, loss, progress.attempt)
+        for loss in losses
+    )
+
+
+def _went_on_with(
+    context: ReconcileContext, draft: Draft, progress: Progress, restored: Record
+) -> str:
+    """How training continued, and with how many workers where that is fewer than all."""
+    size, wanted = progress.world_size, context.wanted_workers(draft)
+    for resize in reversed(progress.resizes):
+        if resize.time <= restored.time:
+            size = resize.to_workers
+            break
+        size = resize.from_workers
+    if context.is_elastic and 0 < size < wanted:
+        return f"went on with {size} of {wanted} workers: {restored.message}"
+    return restored.message
 
 
 def close(draft: Draft, action: str) -> Findings:
     """The run ends, and what the last losses have cost stays unknown."""
-    return _settled(draft, step=None, lost_steps=None, lost_seconds=None, action=action)
+    since = draft.bookkeeping.interruption
+    if since is None:
+        return Findings()
+    known = {loss.number: {"action": action} for loss in _open(draft, since)}
+    return _settled(draft, known, None)
 
 
 def lost_seconds(goodput: Goodput | None) -> float:
@@ -211,43 +396,23 @@ def lost_seconds(goodput: Goodput | None) -> float:
     return goodput.lost_seconds.lost_work + goodput.lost_seconds.recovery if goodput else 0.0
 
 
-def _records_since(progress: Progress, since: tuple[int, int]) -> list[Any]:
-    found = (
-        record for record in progress.records if (progress.fencing_token, record.number) > since
-    )
-    return sorted(found, key=lambda record: record.number)
-
-
-def _known_step(progress: Progress, records: Iterable[Any], since: tuple[int, int]) -> int:
-    """The step of the first loss, which the driver that survived it knows best."""
-    if progress.fencing_token != since[0]:
-        return 0
-    first = next((record for record in records if record.step is not None), None)
-    return int(first.step) if first is not None and first.kind in _LOST else 0
+def _open(draft: Draft, since: Interruption) -> list[Loss]:
+    """The losses whose cost is not known yet."""
+    history = draft.status.disruptions.history
+    return [loss for loss in history if loss.number >= since.first and not loss.action]
 
 
 def _settled(
-    draft: Draft,
-    *,
-    step: int | None,
-    lost_steps: int | None,
-    lost_seconds: float | None,
-    action: str,
+    draft: Draft, known: Mapping[int, Mapping[str, Any]], left: Interruption | None
 ) -> Findings:
-    open_losses = draft.bookkeeping.interruption
-    if open_losses is None:
-        return Findings()
-    entries, first = [], True
-    for entry in draft.status.disruptions.history:
-        if entry.number < open_losses.first or entry.action:
-            entries.append(entry)
-            continue
-        cost: dict[str, Any] = {"lost_steps": lost_steps, "lost_seconds": lost_seconds}
-        if not first:
-            cost = {name: None if value is None else 0 for name, value in cost.items()}
-        elif step is not None:
-            cost["step"] = step
-        entries.append(entry.model_copy(update={**cost, "action": short(action, SIGNS)}))
-        first = False
+    """With what is known now of some losses, by their number; None: no other one is left."""
+    entries = [
+        loss.model_copy(
+            update={**cost, "action": short(cost["action"], SIGNS)}
+            if (cost := known.get(loss.number))
+            else {}
+        )
+        for loss in draft.status.disruptions.history
+    ]
     disruptions = draft.status.disruptions.model_copy(update={"history": entries})
-    return Findings(status={"disruptions": disruptions}, bookkeeping={"interruption": None})
+    return Findings(status={"disruptions": disruptions}, bookkeeping={"interruption": left})
