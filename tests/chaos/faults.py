@@ -16,7 +16,7 @@ from e2e.cluster import NAMESPACE, SYSTEM, TestCluster
 from e2e.installing import DEPLOYMENT
 from e2e.kube import Kubectl, wait_for
 from e2e.network import client
-from e2e.runs import Run, kill_trainer, signal_trainer
+from e2e.runs import WORKERS, Run, kill_trainer, signal_trainer
 
 from .plan import PHASE_S, Phase, Scenario
 
@@ -381,7 +381,9 @@ def spot_node_drained_against_a_budget(run: Run) -> Iterator[None]:
     selector = {"matchLabels": {"trainingrun.dev/run": run.name}}
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
     try:
-        run.kubectl.apply({**budget, "spec": {"maxUnavailable": 0, "selector": selector}})
+        # Not maxUnavailable: its controller asks for a scale subresource, and a RayCluster has none.
+        spec = {"minAvailable": WORKERS + 1, "selector": selector}
+        run.kubectl.apply({**budget, "spec": spec})
         # Before its controller has seen it, an eviction is told to wait, not refused.
         seen = "--for=jsonpath={.status.observedGeneration}=1"
         run.kubectl("wait", f"poddisruptionbudget/{name}", seen, "--timeout=30s")

@@ -300,6 +300,37 @@ def test_a_rule_s_own_budget_fills_again() -> None:
     assert uses(reconcile(replace(seen, progress=saved(60)), 200)) == [(1, 0)]
 
 
+@pytest.mark.parametrize(
+    "learned",
+    [
+        pytest.param({"rules": [rule("Ignore", classes=["WorkerLost"])]}, id="a rule that pays"),
+        pytest.param({"reason": "OOMKilled"}, id="another budget"),
+    ],
+)
+def test_a_loss_is_forgiven_once_whatever_is_learned_about_it_later(
+    learned: dict[str, Any],
+) -> None:
+    gone = a_pod("worker-1", phase="Failed", exit_code=137, ended_at=60)
+    seen = replace(a_polled_run(failures={"refillAfterSteps": 50}), pods=(HEAD, gone, TWO))
+    seen = then(then(replace(seen, progress=a_progress())), 61)
+    trained = then(replace(seen, progress=saved(90)), 200)
+    assert trained.run.status.seen["forgiven"] == {"infrastructure": 1}
+    if rules := learned.get("rules"):
+        spec = trained.run.spec
+        failures = spec.failures.model_validate({"refillAfterSteps": 50, "rules": rules})
+        spec = spec.model_copy(update={"failures": failures})
+        trained = replace(trained, run=trained.run.model_copy(update={"spec": spec}))
+    else:
+        known = a_pod(
+            "worker-1", phase="Failed", exit_code=137, ended_at=60, ended_because="OOMKilled"
+        )
+        trained = replace(trained, pods=(HEAD, known, TWO))
+    plan = reconcile(replace(trained, progress=saved(95)), 210)
+    assert plan.status.seen["forgiven"] == {"infrastructure": 1}
+    lost = plan.status.disruptions
+    assert (lost.worker_failures, lost.out_of_memory) == (1, 0), "it counts as what it did"
+
+
 # Nodes that are left although they are well.
 
 LEAVE = rule("RestartOnOtherNode", classes=["WorkerLost"])

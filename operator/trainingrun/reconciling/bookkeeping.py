@@ -54,6 +54,14 @@ class CountedDisruption(Model):
     """Key of the rule that it met."""
     rule_pays: bool = False
     """Whether it uses no budget of its class because of that."""
+    forgiven: bool = False
+    """Whether what it used has been filled again since: nothing that is learned about it later, and
+    no rule that is written later, changes what it counts as. It would be forgiven twice."""
+
+    @property
+    def charges(self) -> str | None:
+        """The budget, or the rule's key, that it uses."""
+        return self.rule if self.rule_pays else self.reason.budget
 
 
 class Charged(Model):

@@ -70,6 +70,10 @@ def refill(context: ReconcileContext, draft: Draft) -> Findings:
     if not why:
         return Findings()
     full = {name: seen.forgiven.get(name, 0) + used(draft, name) for name in why}
+    counted = {
+        key: known.model_copy(update={"forgiven": True}) if known.charges in full else known
+        for key, known in seen.counted.items()
+    }
     left = {name: at for name, at in seen.charged_at.items() if name not in why}
     status: dict[str, Any] = {"restarts": 0} if "application" in why else {}
     events = tuple(
@@ -79,7 +83,11 @@ def refill(context: ReconcileContext, draft: Draft) -> Findings:
     )
     return Findings(
         status=status,
-        bookkeeping={"forgiven": {**seen.forgiven, **full}, "charged_at": left},
+        bookkeeping={
+            "forgiven": {**seen.forgiven, **full},
+            "charged_at": left,
+            "counted": counted,
+        },
         events=events,
     )
 

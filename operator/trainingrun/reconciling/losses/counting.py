@@ -141,7 +141,7 @@ class Losses:
             facts: What failures.rules ask for.
         """
         known = self._counted.get(key)
-        if known and known.collateral:
+        if known and (known.collateral or known.forgiven):
             return
         facts = _all_of(known.facts if known else None, facts)
         if known and PRECEDENCE[reason] <= PRECEDENCE[known.reason]:
@@ -184,7 +184,7 @@ class Losses:
             by: Key of the other loss, where it takes over what is known of the cost.
         """
         known = self._counted.get(key)
-        if known and known.collateral:
+        if known and (known.collateral or known.forgiven):
             return
         if known and by and (self._now - parsed(known.time)).total_seconds() > NODE_SEEN_S:
             self._put(f"{key}/{known.time}", known)  # a process that ended there long before
