@@ -381,7 +381,7 @@ def spot_node_drained_against_a_budget(run: Run) -> Iterator[None]:
     selector = {"matchLabels": {"trainingrun.dev/run": run.name}}
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
     try:
-        # Not maxUnavailable: its controller asks for a scale subresource, and a RayCluster has none.
+        # Not maxUnavailable: its controller asks for a scale subresource; RayClusters have none.
         spec = {"minAvailable": WORKERS + 1, "selector": selector}
         run.kubectl.apply({**budget, "spec": spec})
         # Before its controller has seen it, an eviction is told to wait, not refused.
