@@ -231,6 +231,9 @@ class RunContract(Wire):
     there are `workers` again."""
     resize_seconds: int = 60
     """Seconds that pass at least before a worker group that has grown grows again."""
+    standby: int | None = None
+    """Nodes beyond those that the workers take, on which processes for workers are to wait; none:
+    there are no such nodes."""
     resources_per_worker: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
     """Ray resources of each worker, such as {"CPU": 4, "GPU": 1}."""
     placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"

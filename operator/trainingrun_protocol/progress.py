@@ -36,6 +36,8 @@ MOST_RANKS = 16
 """Ranks in a document."""
 MOST_LAST_LINES = 5
 """Lines of the rank that failed first."""
+MOST_SPARE_PODS = 64
+"""Pods without a rank in a document; of more, the newest are read."""
 MOST_RESIZES = 100
 """Resizes in a document; of more, the newest are read."""
 MOST_SIZES = 100
@@ -405,6 +407,9 @@ class Progress(Wire):
     """Where this driver's time went."""
     lost_nodes: Annotated[list[Name], the_last(MOST_NODES)] = Field(default_factory=list)
     """Kubernetes nodes from which Ray gets no more heartbeats."""
+    spare_pods: Annotated[list[Name], the_last(MOST_SPARE_PODS)] = Field(default_factory=list)
+    """Pods that wait, with no rank of the worker group that trains in them, and such that have
+    ended since."""
     storage_error: Sentence | None = None
     """Why the bucket does not answer at present, in a sentence; none: it does. Training continues,
     uploads and commits wait."""

@@ -455,6 +455,22 @@ ROWS: list[Row] = [
         [{"count": 2, "resizeSeconds": 60}],
         "spec.workers",
     ),
+    Row("spec.workers.standby", "minimum", 0, -1, "should be greater than or equal to 0"),
+    Row("spec.workers.standby", "maximum", 16, 17, "should be less than or equal to 16"),
+    *by_rule(
+        "spec.workers.standby",
+        "must be 0 with accelerator.kind tpu, whose worker is moved to no other pod; leave it",
+        [{"standby": 1, **_GPU}, {"standby": 0, **_TPU}, {"standby": 1}],
+        [{"standby": 1, **_TPU}],
+        "spec.workers",
+    ),
+    *by_rule(
+        "spec.workers.standby",
+        "cannot be set together with spec.sweep, whose trials share the pods; leave one of them",
+        [_SPEC | {"workers": {"standby": 1}}, SWEPT_RUN | {"workers": {"standby": 0}}],
+        [SWEPT_RUN | {"workers": {"standby": 1}}],
+        "spec",
+    ),
     *in_range("spec.workers.resources.dataCpus", 1, 1000),
     *[
         row

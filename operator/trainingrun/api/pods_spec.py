@@ -347,6 +347,10 @@ class Capacity(Model):
     )
 
 
+MOST_STANDBY = 16
+"""Most pods that wait. The driver's document names them."""
+
+
 class Workers(Model):
     """The workers, each of them one rank of the training, and their pods."""
 
@@ -366,6 +370,11 @@ class Workers(Model):
     resize_seconds: Whole = Field(default=60, ge=10, le=86400, json_schema_extra=without_default)
     """With minimum: least seconds from one growth of the number of workers to the next, and seconds
     after which a start waits no longer for pods beyond minimum. Default: 60.
+    """
+    standby: Whole = Field(default=0, ge=0, le=MOST_STANDBY, json_schema_extra=without_default)
+    """Further worker pods, which wait with the code and its packages imported: after a loss
+    training goes on in one of them at once, with all workers. The pod that replaces the lost one
+    waits then. Training neither waits for them nor stops for their loss. Default: 0.
     """
     resources: WorkerResources = Field(default_factory=WorkerResources)
     """What each worker requests and is limited to; its pod, perPod times as much."""
@@ -424,6 +433,18 @@ class Workers(Model):
                 or workers.count == 1
             ),
             "count",
+        ),
+        Rule(
+            "!has(self.accelerator) || self.accelerator.kind != 'tpu' || !has(self.standby) || "
+            "self.standby == 0",
+            "must be 0 with accelerator.kind tpu, whose worker is moved to no other pod; leave it "
+            "out",
+            lambda workers: (
+                workers.accelerator is None
+                or workers.accelerator.kind != "tpu"
+                or workers.standby == 0
+            ),
+            "standby",
         ),
     )
 

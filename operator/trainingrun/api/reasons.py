@@ -52,6 +52,7 @@ class ConditionReason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     CAPACITY_FALLBACK = "CapacityFallback"
     FEWER_WORKERS = "FewerWorkers"
+    STANDBY_MISSING = "StandbyMissing"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     RANKS_WAIT = "RanksWait"
     HANG = "Hang"
@@ -94,6 +95,7 @@ class EventReason(StrEnum):
     NODE_LOST = "NodeLost"
     HEAD_LOST = "HeadLost"
     WORKER_LOST = "WorkerLost"
+    STANDBY_LOST = "StandbyLost"
     INFRASTRUCTURE_ERROR = "InfrastructureError"
     OUT_OF_MEMORY = "OutOfMemory"
     HANG = "Hang"
@@ -273,6 +275,12 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             ConditionReason.FEWER_WORKERS,
             "Training goes on with fewer workers than `workers.count`, but with at least "
             "`workers.minimum`. The message says what the others wait for.",
+            "What the message names, where it does not pass by itself.",
+        ),
+        (
+            ConditionReason.STANDBY_MISSING,
+            "All workers train, and pods of `workers.standby` are missing. The message says what "
+            "they wait for.",
             "What the message names, where it does not pass by itself.",
         ),
         (
@@ -524,6 +532,7 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Warning", EventReason.NODE_LOST, "A node was lost, with the pods on it."),
     EventRow("Warning", EventReason.HEAD_LOST, "The head pod was lost while its node was not."),
     EventRow("Warning", EventReason.WORKER_LOST, "A worker pod or process died without notice."),
+    EventRow("Normal", EventReason.STANDBY_LOST, "A standby pod was lost; the training goes on."),
     EventRow("Warning", EventReason.HANG, "No rank did a step for long; workers were restarted."),
     EventRow(
         "Warning",

@@ -229,7 +229,7 @@ class WorkersAtSize(Wire):
 
 
 class WorkersStatus(Wire):
-    """How many workers an elastic run has, and had."""
+    """How many workers a run with workers.minimum or workers.standby has, and had."""
 
     wanted: int = 0
     """All of them: workers.count."""
@@ -237,6 +237,8 @@ class WorkersStatus(Wire):
     """Workers whose pods are ready."""
     training: int = 0
     """Workers that train now; 0: none does."""
+    standby: int | None = None
+    """Standby pods that are ready and wait; none: workers.standby is not set."""
     sizes: list[WorkersAtSize] = Field(
         default_factory=list, max_length=MOST_SIZES, json_schema_extra=list_by("workers")
     )
@@ -448,7 +450,7 @@ class AcceleratorSeconds(Wire):
     starting: float = 0
     """Before the first step of the run, once every pod had a node."""
     waiting: float = 0
-    """Held by some pods while others had no node."""
+    """Held by some pods while others had no node, and by standby pods."""
 
 
 class Cost(Wire):
@@ -557,7 +559,8 @@ class RunStatus(Wire):
     progress: RunProgress | None = None
     """How far the training is."""
     workers: WorkersStatus | None = None
-    """How many workers the run has, and had; none: workers.minimum is not set."""
+    """How many workers the run has, and had; none: neither workers.minimum nor
+    workers.standby is set."""
     checkpoint: CheckpointStatus | None = None
     """The newest committed checkpoint."""
     restored_from: RestoredFrom | None = None

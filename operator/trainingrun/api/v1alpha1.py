@@ -169,6 +169,13 @@ class RunSpec(Model):
             "workers.minimum",
         ),
         Rule(
+            "!has(self.sweep) || !has(self.workers.standby) || self.workers.standby == 0",
+            "cannot be set together with spec.sweep, whose trials share the pods; leave one of "
+            "them out",
+            lambda spec: spec.sweep is None or spec.workers.standby == 0,
+            "workers.standby",
+        ),
+        Rule(
             None,  # CEL does not see config and the sweep's values
             f"config, requirements, script.args and spec.sweep must have at most "
             f"{MAX_CONTRACT_BYTES} bytes together, as JSON; put larger things into a file of "
@@ -186,7 +193,7 @@ class RunSpec(Model):
 
     @property
     def worker_pods(self) -> int:
-        """Number of worker pods."""
+        """Number of worker pods that train."""
         return self.total_workers // self.workers.per_pod
 
     @property

@@ -42,6 +42,8 @@ class CountedDisruption(Model):
     has done a new step since."""
     collateral: bool = False
     """True: it is known, and explained by another loss that carries the count."""
+    spare: bool = False
+    """Whether no rank was there, so that no record is about it; `collateral` then."""
     ended: str | None = None
     """When the container ended, by the kubelet's clock; only of one that ran out of memory."""
     created_at: str | None = None
@@ -115,6 +117,8 @@ class Held(Model):
 
     devices: int = 0
     """Accelerators of the workers; without accelerators, workers."""
+    standby: int = 0
+    """Of those, the ones of standby pods."""
     waits: bool = False
     """Whether other pods have no node yet."""
     per_hour: float = 0
@@ -137,7 +141,7 @@ class Meter(Model):
     device_seconds: float = 0
     """Of all accelerators."""
     waiting: float = 0
-    """Of those, while other pods had no node."""
+    """Of those, while other pods had no node, and those of standby pods."""
     starting: float | None = None
     """Of those, before the first step; none: it is not done yet."""
     spent: float = 0

@@ -397,15 +397,24 @@ class ReconcileContext:
         """Pods of the current attempt: those of its workers as they were rendered, and the head."""
         return self.wanted_workers(draft) // self.run.spec.workers.per_pod + 1
 
+    def all_pods(self, draft: Draft) -> int:
+        """Those, and the standby pods."""
+        return self.wanted_pods(draft) + self.run.spec.workers.standby
+
     @property
     def is_elastic(self) -> bool:
         """Whether the training goes on with fewer workers than all."""
         return self.run.spec.workers.minimum is not None
 
+    @property
+    def can_lack_pods(self) -> bool:
+        """Whether the training begins, and goes on, while some pods are missing."""
+        return self.is_elastic or self.run.spec.workers.standby > 0
+
     def asked_pods(self, draft: Draft, number: int) -> int:
-        """Pods that KubeRay is to keep: fewer than all while an elastic attempt begins small."""
-        wanted = self.wanted_pods(draft)
-        if not self.is_elastic:
+        """Pods that KubeRay is to keep: fewer than all while an attempt begins without some."""
+        wanted = self.all_pods(draft)
+        if not self.can_lack_pods:
             return wanted
         replicas = self.worker_group(number).get("replicas")
         return wanted if replicas is None else min(wanted, replicas + 1)
@@ -417,6 +426,30 @@ class ReconcileContext:
             return False
         return self.run.spec.minimum_workers <= progress.world_size < self.wanted_workers(draft)
 
+    def trains_without_standby(self, draft: Draft, number: int) -> bool:
+        """Whether all workers train, and standby pods are missing."""
+        progress, standby = self.live_progress(number), self.run.spec.workers.standby
+        if not standby or progress is None or not trains(progress):
+            return False
+        ready = len(self.index(number).ready_workers)
+        return progress.world_size >= self.wanted_workers(draft) and (
+            ready < self.all_pods(draft) - 1
+        )
+
+    def spare_pods(self, number: int) -> frozenset[str]:
+        """Names of the pods in which no rank is, by the driver that answers."""
+        found = self._spare_pods.get(number)
+        if found is None:
+            progress = self.live_progress(number) if self.run.spec.workers.standby else None
+            known = progress is not None and self.driver_answers(number)
+            found = frozenset(progress.spare_pods if progress is not None and known else ())
+            self._spare_pods[number] = found
+        return found
+
+    @cached_property
+    def _spare_pods(self) -> dict[int, frozenset[str]]:
+        return {}
+
     def every_pod_runs(self, draft: Draft, number: int) -> bool:
         """Whether the attempt has all of its pods, and each of them runs."""
         index = self.index(number)
@@ -425,10 +458,10 @@ class ReconcileContext:
         return all(pod_status.running(pod) for pod in index.unwell)
 
     def enough_pods_run(self, draft: Draft, number: int) -> bool:
-        """Whether so many pods run that the attempt trains: all, or of an elastic run the head and
-        as many as `workers.minimum` takes.
+        """Whether so many pods run that the attempt trains: all; or the head and, of an elastic run
+        as many as `workers.minimum` takes, of one with standby pods as many as all workers take.
         """
-        if not self.is_elastic:
+        if not self.can_lack_pods:
             return self.every_pod_runs(draft, number)
         head, index = self.head(number), self.index(number)
         if head is None or not pod_status.running(head):

@@ -127,11 +127,12 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(Findings(requeue_within_s=after_s))
     # Training goes on, so that what keeps pods from it stops nothing.
     fewer = context.trains_with_fewer(builder.draft, number)
+    no_standby = context.trains_without_standby(builder.draft, number)
     blocker = (
         blockers.of_access(context)
         or blockers.of_kuberay(context)
         or ending.crashing(context, builder.draft, attempt)
-        or (None if fewer else blockers.of_pods(context, attempt))
+        or (None if fewer or no_standby else blockers.of_pods(context, attempt))
         or blockers.of_storage(context.live_progress(number))
         or blockers.of_ranks(context.live_progress(number))
         or stuck.silent_driver(context, attempt)
@@ -142,6 +143,8 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         builder.add(stuck.of_attempt(context, builder.draft, attempt))
     if fewer and not builder.blocker:
         builder.add(Findings(blocker=blockers.of_fewer_workers(context, builder.draft, attempt)))
+    if no_standby and not builder.blocker:
+        builder.add(Findings(blocker=blockers.of_missing_standby(context, builder.draft, attempt)))
     builder.add(Findings(blocker=capacity.explanation(context, builder.draft)))
 
 

@@ -105,6 +105,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         workers=spec.workers.count,
         minimum_workers=spec.workers.minimum,
         resize_seconds=spec.workers.resize_seconds,
+        standby=spec.workers.standby or None,
         resources_per_worker={resource: float(count) for resource, count in resources.items()},
         placement=_placement(run),
         storage=ContractStorage(

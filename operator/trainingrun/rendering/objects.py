@@ -67,7 +67,7 @@ def attempt(
         ttl_seconds=_LEFT_TO_KUBERAY_S + run.spec.failures.keep_failed_pods_seconds,
         head_start=_head_start(run),
         worker_group=names.WORKER_GROUP,
-        worker_pods=run.spec.worker_pods,
+        worker_pods=run.spec.worker_pods + run.spec.workers.standby,
         minimum_worker_pods=run.spec.minimum_worker_pods,
         worker_start=_worker_start(run, settings),
     )

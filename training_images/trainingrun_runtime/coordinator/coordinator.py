@@ -16,7 +16,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 
-from trainingrun_protocol.contract import RANK_PODS_FILE, ContractTrial, RunContract
+from trainingrun_protocol.contract import (
+    RANK_PODS_FILE,
+    WORKER_RESOURCE,
+    ContractTrial,
+    RunContract,
+)
 from trainingrun_protocol.failure_rules import FailureFacts
 from trainingrun_protocol.progress import (
     Failure,
@@ -40,6 +45,7 @@ from .hangs import Hangs
 from .inbox import Inbox
 from .ranks import Ranks, RestoreSearch, Survivors
 from .run_progress import RunProgress, StoreErrors, TrialRating
+from .standby import Preparation, Standby
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +114,8 @@ class Coordinator:
         if checkpoint is not None:
             accounting.committed(checkpoint)
         self._progress = RunProgress(contract, accounting)
-        self._ranks, self._restore = Ranks(), RestoreSearch()
+        self._ranks, self._restore = Ranks(others_wait=bool(contract.standby)), RestoreSearch()
+        self._standby = Standby() if contract.standby else None
         self._checkpoints, self._rows = Checkpoints(), Inbox()
         self._store = StoreErrors()
         self._hangs = Hangs(contract.hang)
@@ -269,6 +276,11 @@ class Coordinator:
         """Ray's controller: what `limit_workers` was given for the worker group that begins."""
         return self._most_workers
 
+    def prepare_standby(self, preparation: Preparation) -> None:
+        """Rank 0: what is to be run on nodes that wait."""
+        if self._standby is not None:
+            self._standby.prepare(preparation)
+
     def hang_of_group(self) -> Hang | None:
         """Ray's controller: the hang for which the worker group was ended; None: it was not."""
         return self._hangs.hang_of(self._ranks.group)
@@ -351,6 +363,8 @@ class Coordinator:
         update["warnings"] = [*document.warnings, *update.get("warnings", ())]
         update |= self._rating.fields(document.metrics) | self._hangs.fields()
         update["report_uri"] = self._report_uri
+        if self._standby is not None:
+            update["spare_pods"] = self._standby.pods(document.state is RunState.TRAINING)
         if document.state is not RunState.SUCCEEDED:
             update |= self._store.fields()
         return document.model_copy(update=update)
@@ -370,6 +384,13 @@ class Coordinator:
             part.replace(self._pods)
             self._pods_written = found
 
+    def _look_at_standby(self) -> None:
+        if self._standby is None or not self._progress.trains:
+            return
+        usable = nodes.usable_with(WORKER_RESOURCE)
+        for ray_node, node in self._standby.look(usable, self._ranks.ray_nodes(), time.monotonic()):
+            self._ranks.waits(ray_node, node)
+
     def close(self) -> None:
         """Write the document no more by itself."""
         self._closed.set()
@@ -383,6 +404,7 @@ class Coordinator:
                     self._hangs.sign()  # what waits for the store goes on once it answers
                 if count % _LOOK_EVERY == 0 and self._ranks.have_joined:
                     self._write_pods()
+                    self._look_at_standby()
                     self._ranks.died(nodes.dead_nodes())
                     if (slow := self._ranks.slow_node(time.time())) is not None:
                         self._progress.node_is_slow(*slow)

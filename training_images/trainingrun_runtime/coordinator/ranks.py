@@ -72,10 +72,14 @@ class _Group:
 
 
 class Ranks:
-    """One lock guards all of it. What a rank of a former group tells changes nothing."""
+    """One lock guards all of it. What a rank of a former group tells changes nothing.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    Args:
+        others_wait: whether there are nodes beyond those of the ranks.
+    """
+
+    def __init__(self, *, others_wait: bool = False) -> None:
+        self._lock, self._others_wait = threading.Lock(), others_wait
         self._places: dict[int, RankPlace] = {}
         self._processes: dict[int, RankProcess] = {}
         self._lost: dict[str, _LostNode] = {}  # by the id of the Ray node
@@ -135,6 +139,9 @@ class Ranks:
                 self._oom_kills[rank] = oom_kills
             else:
                 self._oom_kills.pop(rank, None)
+            former = self._places.get(rank)
+            if self._others_wait and former is not None:
+                self._left[former.ray_node] = former.node  # it may still be dying
             self._places[rank] = RankPlace(ray_node, node, pod)
             if process is not None:
                 self._processes[rank] = process
@@ -145,6 +152,20 @@ class Ranks:
                 return None
             self._before_loss = {}
             return OutOfMemory(before[0], RankPlace(ray_node, node, pod))
+
+    def waits(self, ray_node: str, node: str) -> None:
+        """A node answers on which no rank is."""
+        with self._lock:
+            # Another one on the same Kubernetes node may be dead.
+            self._lost = {dead: lost for dead, lost in self._lost.items() if lost.name != node}
+            self._left = {left: name for left, name in self._left.items() if name != node}
+            self._left[ray_node] = node
+
+    def ray_nodes(self) -> frozenset[str]:
+        """The Ray nodes of the worker group."""
+        with self._lock:
+            size = self._group.world_size
+            return frozenset(p.ray_node for rank, p in self._places.items() if rank < size)
 
     def ended(self, lost: Collection[int]) -> None:
         """The worker group has ended, by the loss of these ranks; none: it is not known which."""
@@ -178,11 +199,12 @@ class Ranks:
     def lost_nodes(self) -> list[str]:
         """Kubernetes nodes whose Ray is dead.
 
-        While fewer ranks train than did, a new pod without a rank may run there: only for a while
-        is this known to be true.
+        While fewer ranks train than did, or others wait, a new pod without a rank may run there:
+        only for a while is this known to be true.
         """
         with self._lock:
-            fewer, now = self._group.world_size < self._most, time.monotonic()
+            fewer = self._others_wait or self._group.world_size < self._most
+            now = time.monotonic()
             lost = [one for one in self._lost.values() if not fewer or now - one.since < LOST_S]
             return sorted({one.name for one in lost})
 

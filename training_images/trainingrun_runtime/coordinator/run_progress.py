@@ -98,6 +98,12 @@ class RunProgress:
                 self._accounting.runs_unmeasured()
 
     @property
+    def trains(self) -> bool:
+        """Whether the worker group does steps."""
+        with self._lock:
+            return self._accounting.state is RunState.TRAINING
+
+    @property
     def has_session(self) -> bool:
         """Whether the code of the worker group has a session."""
         return self._has_session

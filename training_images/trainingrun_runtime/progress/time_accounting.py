@@ -121,6 +121,11 @@ class TimeAccounting:
         """Steps done."""
         return self._step
 
+    @property
+    def state(self) -> RunState:
+        """What the driver is doing."""
+        return self._state
+
     def metrics_of(self, step: int) -> dict[str, Any]:
         """What rank 0 has reported of that step, if it is the last one that it has reported."""
         return dict(self._metrics) if step == self._step else {}

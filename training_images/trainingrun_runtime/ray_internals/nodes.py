@@ -47,6 +47,16 @@ def addresses_with(resource: str) -> dict[str, int]:
     }
 
 
+def usable_with(resource: str) -> frozenset[str]:
+    """Ids of the living nodes with some of a custom resource that are not being drained."""
+    draining = ray._private.state.state.get_draining_nodes()
+    return frozenset(
+        node["NodeID"]
+        for node in ray.nodes()
+        if node["Alive"] and resource in node["Resources"] and node["NodeID"] not in draining
+    )
+
+
 def room_for(each: Mapping[str, float]) -> dict[str, int]:
     """How many workers the living nodes have room for, in use or not, by the raylet's address.
 

@@ -14,8 +14,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +59,54 @@ def _claim() -> Path:
     return state_directory() / f"controller-{os.getpid()}"
 
 
-def schedule() -> threading.Timer:
+def schedule(tell: Callable[[Callable[[], tuple[str, str]]], Any] | None = None) -> threading.Timer:
     """Have this node's raylet start a process for the next worker after `DELAY_S`.
 
     Cancel the timer when training ends.
+
+    Args:
+        tell: called with what makes the same ready on a node that waits, see `wait_here`.
     """
-    timer = threading.Timer(DELAY_S, _start)
+    timer = threading.Timer(DELAY_S, _start, (tell,))
     timer.daemon = True
     timer.start()
     return timer
 
 
-def _start() -> None:
+def _start(tell: Callable[[Callable[[], tuple[str, str]]], Any] | None) -> None:
     try:
         names = [name for name in list(sys.modules) if name not in ("__main__", "__mp_main__")]
-        # Renamed into place: a process that another worker of this pod has requested may read it.
-        written = state_directory() / f".{FILE}-{os.getpid()}"
-        written.write_text("\n".join(names))
-        written.replace(state_directory() / FILE)
-        own = ray.get_runtime_context().get_node_id()
-        prestart.prestart(nodes.address_of(own), prestart.own_environment(), KEEP_S)
+        environment = prestart.own_environment()
+        if tell is not None:
+            tell(partial(wait_here, names, environment))
+        _start_here(names, environment)
     except Exception as error:  # a restart without it is slower, not wrong
         log.warning("no worker process was prestarted: %s", error)
+
+
+def _start_here(modules: Iterable[str], environment: str, number: int = 1) -> None:
+    # Renamed into place: a process that another worker of this pod has requested may read it.
+    written = state_directory() / f".{FILE}-{os.getpid()}"
+    written.write_text("\n".join(modules))
+    written.replace(state_directory() / FILE)
+    own = ray.get_runtime_context().get_node_id()
+    prestart.prestart(nodes.address_of(own), environment, KEEP_S, number)
+
+
+def wait_here(modules: Sequence[str], environment: str) -> tuple[str, str]:
+    """In a task on a node that waits: have its raylet start a process for each worker that it may
+    get. Where a worker was before, it has left such processes.
+
+    Args:
+        modules: names of those that a worker has loaded.
+        environment: that worker's runtime environment, as Ray writes it.
+
+    Returns:
+        The node's Kubernetes node and pod, "" where not known.
+    """
+    if not (state_directory() / FILE).exists():
+        _start_here(modules, environment, nodes.total_on_own_node(WORKER_RESOURCE))
+    return os.environ.get("NODE_NAME", ""), os.environ.get("POD_NAME", "")
 
 
 def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:

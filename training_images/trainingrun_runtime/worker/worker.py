@@ -115,6 +115,7 @@ class Worker:
         self.needed_metrics = contract.needed_metrics
         """Metrics by which checkpoints or trials are compared."""
         self._restore_from = contract.restore_from
+        self._others_wait = bool(contract.standby)
         tracked = contract.tracking
         self._has_event_files = bool(tracked and tracked.tensorboard_every_seconds)
         self.group = 0
@@ -173,7 +174,7 @@ class Worker:
     def start(self) -> None:
         """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
         context = ray.get_runtime_context()
-        self.coordinator.joined.remote(
+        joined = self.coordinator.joined.remote(
             self.rank,
             context.get_node_id(),
             os.environ.get("NODE_NAME", ""),
@@ -181,6 +182,8 @@ class Worker:
             RankProcess(training.worker_actor(), os.getpid(), psutil.Process().create_time()),
             read_oom_kills(),
         )
+        if self._others_wait:
+            ray.get(joined)  # before the group begins: a node of no rank is then known to wait
         if self.rank == 0:
             # Uploads of the former group are complete and about to be committed.
             while ray.get(self.coordinator.uploads_waiting.remote()):
@@ -217,7 +220,9 @@ class Worker:
         training.change_reports(leaving_a_rank.report)
         training.keep_checkpoints_apart(self.group, lambda: self.waiting(At.REPORT))
         self._watcher.start()
-        self._timers.append(prestarted_worker.schedule())
+        tells = self._others_wait and self.rank == 0
+        told = self.coordinator.prepare_standby.remote if tells else None
+        self._timers.append(prestarted_worker.schedule(told))
         if self.rank == 0:
             silence = threading.Timer(SILENT_AFTER_S, self._report_silence)
             silence.daemon = True

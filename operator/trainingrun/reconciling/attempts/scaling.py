@@ -1,9 +1,11 @@
-"""How many worker pods KubeRay keeps of an elastic attempt (`workers.minimum`).
+"""How many worker pods KubeRay keeps of an attempt that can lack some: with `workers.minimum`, or
+with `workers.standby`.
 
 KubeRay submits the driver once every pod that the RayCluster asks for is ready, and for none that
 finds no node does it go ahead. So the RayCluster asks for all of them first. Where some are missing
-for long and `minimum` are ready, it asks for those alone, and for all again once the driver is
-submitted: KubeRay then waits for nothing any more, and the pods that come later join the training.
+for long and as many are ready as the training needs, it asks for those alone, and for all again
+once the driver is submitted: KubeRay then waits for nothing any more, and the pods that come later
+join the training, or wait.
 
 What is wanted follows from the RayJob's state and the pods alone, whatever was done before. Which
 pods KubeRay deletes is said with their number, since it would else choose any.
@@ -30,7 +32,7 @@ come one by one."""
 def scale(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
     """Ask for fewer worker pods while the driver waits for them, and for all once it is there."""
     if (
-        not context.is_elastic
+        not context.can_lack_pods
         or context.unknown("RayJob", "RayCluster", "Pod")
         or context.suspended_by_queue(attempt.number)
         or draft.bookkeeping.end_seen
@@ -49,7 +51,7 @@ def scale(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings
 
 def _all(context: ReconcileContext, draft: Draft, number: int, cluster: Object) -> Findings:
     """Every pod, and no deletion of what is gone."""
-    wanted, known = context.wanted_pods(draft) - 1, context.removed_pods(number)
+    wanted, known = context.all_pods(draft) - 1, context.removed_pods(number)
     left = tuple(name for name in known if name in context.index(number).by_name)
     if context.worker_group(number).get("replicas") == wanted and left == known:
         return Findings()

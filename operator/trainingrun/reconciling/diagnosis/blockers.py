@@ -145,6 +145,19 @@ def of_fewer_workers(context: ReconcileContext, draft: Draft, attempt: Attempt) 
     return Blocker(ConditionReason.FEWER_WORKERS, f"{training} of {wanted} workers train; {others}")
 
 
+def of_missing_standby(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Blocker:
+    """How many standby pods a run has whose workers all train, and what the others wait for."""
+    standby = context.run.spec.workers.standby
+    ready = len(context.index(attempt.number).ready_workers)
+    waiting = max(ready - (context.all_pods(draft) - 1 - standby), 0)
+    in_the_way = of_pods(context, attempt)
+    others = in_the_way.message if in_the_way is not None else "the others start"
+    return Blocker(
+        ConditionReason.STANDBY_MISSING,
+        f"All workers train; {waiting} of {standby} standby pods are ready; {others}",
+    )
+
+
 def _of_refusal(pod: Object) -> Blocker | None:
     """A pod that the kubelet of its node does not take."""
     status = pod.get("status", {})

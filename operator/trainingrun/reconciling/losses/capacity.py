@@ -383,7 +383,7 @@ def _waits_since(context: ReconcileContext, draft: Draft, attempt: int | None) -
     if waiting:
         return min(filter(None, (known, *waiting)), default=None)
     placed = sum(1 for _ in context.index(attempt).workers_on_nodes)
-    return None if placed >= context.wanted_pods(draft) - 1 else known
+    return None if placed >= context.all_pods(draft) - 1 else known
 
 
 def _waiting(context: ReconcileContext, attempt: int) -> list[Object]:

@@ -13,10 +13,11 @@ from trainingrun_protocol.failure_rules import ContractRule, FailureFacts, first
 
 from ...api.reasons import EventReason
 from ...api.status import LossReason
+from .. import pod_status
 from ..bookkeeping import Bookkeeping, CountedDisruption, RuleCount
 from ..context import ReconcileContext
 from ..findings import Draft, Findings
-from ..model import RunEvent
+from ..model import Object, RunEvent
 from ..texts import parsed, written
 from . import avoided_nodes, out_of_memory
 from .history import History
@@ -196,6 +197,23 @@ class Losses:
         time = known.time if known else self._written
         self._put(key, CountedDisruption(reason=reason, time=time, pod=pod, collateral=True))
 
+    def lose_spare(
+        self, key: str, pods: Sequence[Object], reason: LossReason, message: str
+    ) -> None:
+        """Remember the loss of pods in which no rank was: it costs nothing, and is not counted."""
+        if key in self._counted:
+            return
+        for one, pod in ((key, pods[0]), *((pod_status.uid(pod), pod) for pod in pods)):
+            name = pod_status.name(pod)
+            known = CountedDisruption(
+                reason=reason, time=self._written, pod=name, collateral=True, spare=True
+            )
+            if one not in self._counted:
+                self._put(one, known)
+        self.events.append(
+            RunEvent("Normal", EventReason.STANDBY_LOST, f"{message}; no rank was there")
+        )
+
     def rename(self, pod: str, when: datetime, key: str) -> None:
         """Give the loss of a worker a key of its own, where its pod lives on.
 
@@ -374,7 +392,7 @@ class Losses:
             self._by_pod.setdefault(entry.pod, key)
         if key.startswith("record:"):
             self._records[key] = entry
-        else:
+        elif not entry.spare:
             self._pod_times.add(entry.time)
 
 

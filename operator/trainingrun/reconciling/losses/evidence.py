@@ -11,10 +11,11 @@ count moves along. The rules:
 - workerFailures: a worker that dies without notice, by pod or, if no pod shows it, by record;
 - hangs: a worker group that stood still, by record; its pods live on;
 - outOfMemory: a container over its limit, head or worker; once for all that end together;
-- what dies with a lost head is not counted again: it carries no loss of its own.
+- what dies with a lost head is not counted again: it carries no loss of its own;
+- a standby pod in which no rank is, by the driver that answers, is no loss: nothing stops.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from trainingrun_protocol.progress import Progress, Record, RecordKind
 
@@ -90,10 +91,12 @@ def reopen_nodes(context: ReconcileContext, draft: Draft, nodes: Iterable[str]) 
 def _lose_node(
     context: ReconcileContext, losses: Losses, attempt: int, node: str, message: str
 ) -> None:
+    pods = context.index(attempt).by_node.get(node, ())
     if f"node:{node}" not in losses:
         node_state = context.observed.nodes.get(node)
         losses.lose_node(node, (node_state and node_state.hostname) or node)
-    pods = context.index(attempt).by_node.get(node, ())
+        if pods and _waited(context, losses, attempt, pods):
+            losses.lose_spare(f"node:{node}", pods, LossReason.NODE_LOST, message)
     losses.count_disruption(
         f"node:{node}",
         LossReason.NODE_LOST,
@@ -165,6 +168,9 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
             message = f"Node {node} was lost with pod {name}"
             _lose_node(context, losses, attempt, node, message)
         return
+    if _waited(context, losses, attempt, [pod]):
+        losses.lose_spare(uid, [pod], reason, f"Pod {name} ended: {describe(reason)}")
+        return
     if pod_status.is_head(pod) and reason is not LossReason.OUT_OF_MEMORY:
         reason = LossReason.HEAD_LOST
     elif reason in (LossReason.WORKER_LOST, LossReason.PREEMPTED) and _headless(
@@ -190,6 +196,18 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         ended=(pod_status.ray_ending(pod) or {}).get("finishedAt") if memory else None,
         created_at=pod["metadata"].get("creationTimestamp") if memory else None,
         facts=signs.facts(pod),
+    )
+
+
+def _waited(
+    context: ReconcileContext, losses: Losses, attempt: int, pods: Sequence[Object]
+) -> bool:
+    """Whether no rank was in these pods, and no loss of one is counted."""
+    spare = context.spare_pods(attempt)
+    return bool(spare) and all(
+        (name := pod_status.name(pod)) in spare
+        and ((key := losses.key_of(name)) is None or losses.explained(key))
+        for pod in pods
     )
 
 

@@ -102,7 +102,7 @@ def counted_until(meter: Meter, time: datetime) -> Meter:
         update={
             "time": written(time),
             "device_seconds": meter.device_seconds + used,
-            "waiting": meter.waiting + used * held.waits,
+            "waiting": meter.waiting + (used if held.waits else held.standby * passed),
             "spent": round(meter.spent + held.per_hour * passed / HOUR_S, 6),
             "saved": round(meter.saved + held.saves_per_hour * passed / HOUR_S, 6),
             "unpriced": meter.unpriced or (held.unpriced is not None and passed > 0),
@@ -151,8 +151,10 @@ def _held(context: ReconcileContext, draft: Draft) -> Held:
     minimum = context.run.spec.minimum_worker_pods + 1
     needed = minimum if context.is_elastic else context.wanted_pods(draft)
     per_pod = context.run.spec.workers.per_pod * devices_per_worker(context.run)
+    more = max(workers - (context.wanted_pods(draft) - 1), 0)
     return Held(
         devices=workers * per_pod,
+        standby=min(more, context.run.spec.workers.standby) * per_pod,
         waits=draft.status.running_attempt is not None and pods < needed,
         per_hour=round(per_hour, 6),
         saves_per_hour=round(saved, 6),

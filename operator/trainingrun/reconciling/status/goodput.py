@@ -109,8 +109,8 @@ def _queue(context: ReconcileContext, draft: Draft, attempt: int) -> dict[str, A
     found = context.pods(attempt)
     times = [time for pod in found if (time := pod_status.scheduled_at(pod))]
     complete = len(times) == len(found) >= context.wanted_pods(draft)
-    # An elastic attempt waits for those alone with which it begins.
-    begun = context.is_elastic and context.progress(attempt) is not None
+    # An attempt that can lack some waits for those alone with which it begins.
+    begun = context.can_lack_pods and context.progress(attempt) is not None
     if not times or not (complete or begun):
         return {}
     waited = seconds_since(draft.status.start_time, max(times))

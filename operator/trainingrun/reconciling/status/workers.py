@@ -1,5 +1,5 @@
-"""How many workers an elastic run (`workers.minimum`) has, and for how long it trained with each
-number of them.
+"""How many workers a run has that can lack some (`workers.minimum`, `workers.standby`), and for how
+long an elastic one trained with each number of them.
 
 Each driver reports its seconds at each size from zero; those of earlier drivers are kept in the
 bookkeeping. A second of training with 6 of 8 workers is worth three quarters of one: goodput and
@@ -19,12 +19,15 @@ from ..findings import Draft, Findings
 
 def record(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     """Bring status.workers up to the pods that are there and to what the driver reports."""
-    if not context.is_elastic or context.unknown("Pod"):
+    if not context.can_lack_pods or context.unknown("Pod"):
         return Findings()
-    progress = context.live_progress(attempt)
+    progress, workers = context.live_progress(attempt), context.run.spec.workers
+    wanted, ready = context.wanted_workers(draft), context.index(attempt).ready_workers
+    spare = ready.intersection(progress.spare_pods if progress else ())
     found = WorkersStatus(
-        wanted=context.wanted_workers(draft),
-        ready=len(context.index(attempt).ready_workers) * context.run.spec.workers.per_pod,
+        wanted=wanted,
+        ready=min(len(ready) * workers.per_pod, wanted),
+        standby=len(spare) if workers.standby else None,
         training=progress.world_size if progress and context.trains(attempt) else 0,
         sizes=[
             WorkersAtSize(workers=workers, seconds=round(seconds, 1))
@@ -39,7 +42,10 @@ def none_left(draft: Draft) -> Findings:
     known = draft.status.workers
     if known is None:
         return Findings()
-    return Findings(status={"workers": known.model_copy(update={"ready": 0, "training": 0})})
+    waiting = {"standby": 0} if known.standby is not None else {}
+    return Findings(
+        status={"workers": known.model_copy(update={"ready": 0, "training": 0} | waiting)}
+    )
 
 
 def of_driver(progress: Progress) -> dict[str, Any]:
