@@ -29,7 +29,7 @@ LossClass = Literal[
 ]
 """Classes of failures."""
 
-Then = Literal["Restart", "RestartOnOtherNode", "Fail", "Ignore"]
+Then = Literal["Restart", "RestartOnOtherNode", "RestartOnDemand", "Fail", "Ignore"]
 """What follows a failure."""
 
 MOST_RULES = 16

@@ -31,6 +31,8 @@ _GPU = {"accelerator": {"kind": "nvidia"}}
 _TPU = {"accelerator": {"kind": "tpu"}}
 _SPEC = {"training": {"function": "a:b"}, "storage": _STORAGE}
 _ELASTIC = {"count": 2, "minimum": 1}
+_ON_DEMAND = {"rules": [{"when": {"classes": ["Preempted"]}, "then": "RestartOnDemand"}]}
+_PACKED_SPOT = {"placement": "StrictPack", "capacity": {"type": "Spot"}}
 
 
 def _env(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
@@ -424,6 +426,17 @@ ROWS: list[Row] = [
         [{"count": 16, "perPod": 8, "minimum": 8}, {"count": 4, "minimum": 3}],
         [{"count": 16, "perPod": 8, "minimum": 4}, {"count": 4, "perPod": 2, "minimum": 3}],
         "spec.workers",
+    ),
+    *by_rule(
+        "spec.failures.rules",
+        "RestartOnDemand cannot be set together with workers.placement StrictPack",
+        [
+            _SPEC | {"failures": _ON_DEMAND, "workers": {"capacity": {"type": "Spot"}}},
+            _SPEC | {"failures": _ON_DEMAND, "workers": {"placement": "StrictPack"}},
+            _SPEC | {"workers": _PACKED_SPOT},
+        ],
+        [_SPEC | {"failures": _ON_DEMAND, "workers": _PACKED_SPOT}],
+        "spec",
     ),
     *by_rule(
         "spec.workers.minimum",

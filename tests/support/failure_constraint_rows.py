@@ -34,7 +34,15 @@ FAILURE_ROWS: list[Row] = [
     ),
     required(f"{RULE}.when", _HANG),
     required(f"{RULE}.then", "Restart"),
-    *one_of(f"{RULE}.then", "Repeat", "Restart", "RestartOnOtherNode", "Fail", "Ignore"),
+    *one_of(
+        f"{RULE}.then",
+        "Repeat",
+        "Restart",
+        "RestartOnOtherNode",
+        "RestartOnDemand",
+        "Fail",
+        "Ignore",
+    ),
     *in_range(f"{RULE}.maxRestarts", 0, 10000),
     *by_rule(
         f"{RULE}.maxRestarts",

@@ -13,6 +13,7 @@ from support.builders import (
     a_head,
     a_node,
     a_pod,
+    a_progress,
     a_ray_cluster,
     a_ray_job,
     a_run,
@@ -102,11 +103,11 @@ def waiting(name: str, since: float, label: str = "spot") -> dict[str, Any]:
     return worker(name, None, label, created_at=since, unschedulable="0/3 nodes are available")
 
 
-def a_spot_run(workers: dict[str, Any] | None = None) -> Observed:
+def a_spot_run(workers: dict[str, Any] | None = None, **spec: Any) -> Observed:
     """Two workers train on spot-1 and spot-2."""
     workers = workers or SPOT
     begun = then(
-        Observed(a_run(workers=workers)),
+        Observed(a_run(workers=workers, **spec)),
         0,
         ray_jobs=(a_ray_job(status="RUNNING"),),
         ray_clusters=(a_live_cluster(workers),),
@@ -397,13 +398,13 @@ def test_a_run_on_on_demand_nodes_has_no_such_status() -> None:
     assert reconcile(Observed(a_run()), 0).status.capacity is None
 
 
-def test_a_caller_may_have_new_workers_go_to_on_demand_nodes_for_the_rest_of_the_run() -> None:
-    """Without `fallback` nothing returns by itself."""
+def test_a_caller_may_have_new_workers_go_to_on_demand_nodes_for_half_an_hour() -> None:
+    """Or for `fallback.returnAfterSeconds`."""
     seen = a_spot_run({"count": 2, "capacity": {"type": "Spot"}})
     before = Draft.of(seen.run.status)
     found = capacity.to_on_demand(context_of(seen, 100), before, "rule 1 requests it")
     chosen = found.status["capacity"]
-    assert (chosen.type, chosen.return_time) == ("OnDemand", None)
+    assert (chosen.type, chosen.return_time) == ("OnDemand", at(1900))
     assert chosen.message == "New workers go to on-demand nodes: rule 1 requests it"
     draft = before.changed(found)
     status = draft.status.model_copy(update={"seen": draft.bookkeeping.write()})
@@ -411,7 +412,85 @@ def test_a_caller_may_have_new_workers_go_to_on_demand_nodes_for_the_rest_of_the
     assert len(placements(reconcile(asked, 102))) == 1
     again = capacity.to_on_demand(context_of(asked, 103), draft, "rule 1 requests it")
     assert again.status == {}
-    assert reconcile(asked, 100_000).status.capacity == reconcile(asked, 102).status.capacity
+    back = reconcile(asked, 1900).status.capacity
+    assert back is not None
+    assert (back.type, back.return_time, back.message) == ("Spot", None, "")
+
+
+def on_demand(**when: Any) -> dict[str, Any]:
+    return {"rules": [{"when": when, "then": "RestartOnDemand"}]}
+
+
+def test_a_loss_that_meets_a_rule_sends_new_workers_to_on_demand_nodes_at_once() -> None:
+    workers = {"count": 2, "capacity": {"type": "Spot"}}
+    seen = a_spot_run(workers, failures=on_demand(classes=["Preempted"]))
+    lost = lose(seen, 100, "worker-1", waiting("worker-3", 101))
+    found = lost.run.status.capacity
+    assert found is not None
+    assert (found.type, found.since, found.return_time) == ("OnDemand", at(100), at(1900))
+    assert found.message == (
+        "New workers go to on-demand nodes: by rule 1 of failures.rules, as Pod worker-1 ended: "
+        "it was deleted or drained"
+    )
+    plan = reconcile(lost, 102)
+    made = placed(dict(lost.ray_clusters[0]), plan)
+    assert where(made) == where(a_live_cluster({"count": 2}))
+    patched_then = then(lost, 102, ray_clusters=(made,))
+    assert deleted(reconcile(patched_then, 104)) == ["worker-3"], "and no pod that has a node"
+    there = worker("worker-4", "demand-1", "on-demand", created_at=110)
+    trains = replace(patched_then, pods=(*lost.pods[:2], there))
+    blocked = in_the_way(reconcile(trains, 120))
+    assert (blocked.reason, found.message in blocked.message) == ("CapacityFallback", True)
+    back = reconcile(trains, 1900)
+    assert back.status.capacity is not None
+    assert (back.status.capacity.type, deleted(back)) == ("Spot", [])
+
+
+@pytest.mark.parametrize(
+    ("workers", "when"),
+    [
+        pytest.param({"count": 2}, {"classes": ["Preempted"]}, id="they are there already"),
+        pytest.param(
+            {"count": 2, "capacity": {"type": "Spot"}}, {"classes": ["Hang"]}, id="another loss"
+        ),
+    ],
+)
+def test_a_rule_changes_no_placement(workers: dict[str, Any], when: dict[str, Any]) -> None:
+    seen = a_spot_run(workers, failures=on_demand(**when))
+    lost = lose(seen, 100, "worker-1", waiting("worker-3", 101))
+    assert lost.run.status.disruptions.preemptions == 1
+    found = lost.run.status.capacity
+    assert found is None or found.type == "Spot"
+    assert placements(reconcile(lost, 102)) == []
+
+
+@pytest.mark.parametrize("max_restarts", [3, 0])
+def test_the_attempt_after_an_end_that_meets_a_rule_begins_on_on_demand_nodes(
+    max_restarts: int,
+) -> None:
+    workers = {"count": 2, "capacity": {"type": "PreferSpot", "fallback": FALLBACK}}
+    rules = on_demand(reasons=["ValueError"])
+    seen = a_spot_run(workers, failures={**rules, "maxRestarts": max_restarts})
+    failure = {"kind": "Application", "message": "rank 1 raised ValueError"}
+    error = a_progress(state="Failed", failure={**failure, "facts": {"reasons": ["ValueError"]}})
+    ended = then(replace(seen, progress=error), 100)
+    found = ended.run.status.capacity
+    assert found is not None
+    if not max_restarts:
+        assert (found.type, ended.run.status.phase) == ("Spot", "Failed"), "nothing follows"
+        return
+    assert (found.type, found.return_time) == ("OnDemand", at(1000))
+    assert found.message.endswith("by rule 1 of failures.rules, as rank 1 raised ValueError")
+    gone = replace(ended, ray_jobs=(), ray_clusters=(), pods=(), progress=None)
+    plan = reconcile(gone, 160)
+    assert begins(plan) == 2
+    (job,) = [
+        action.manifest
+        for action in plan.actions
+        if isinstance(action, Apply) and action.manifest["kind"] == "RayJob"
+    ]
+    cluster = {"spec": job["spec"]["rayClusterSpec"]}
+    assert placement_of_cluster(cluster) == "on-demand"
 
 
 PREFER_SPOT = {"count": 2, "capacity": {"type": "PreferSpot"}}

@@ -60,6 +60,14 @@ def test_what_a_rank_raises_is_a_reason_and_its_exit_code() -> None:
     assert judge([a_rule(reasons=["KeyError"])], raised, []).ends_the_run
 
 
+@pytest.mark.parametrize("then", ["RestartOnDemand", "OfANewerOperator"])
+def test_what_the_operator_alone_does_is_a_restart_for_the_driver(then: str) -> None:
+    raised = classify(WorkerGroupError("failed", {0: KeyError("a")}))
+    verdict = judge([a_rule(then, reasons=["KeyError"])], raised, [])
+    assert verdict.rule is not None
+    assert (verdict.ends_the_run, verdict.moves) == (False, False)
+
+
 def test_a_text_that_is_no_exit_code_is_none() -> None:
     for text in ("", "no", "-1", "1000", "²"):
         error = RaisedOnRank("SystemExit", text, None, "")

@@ -136,9 +136,11 @@ class FailureRule(Model):
     """Which failures."""
     then: Then
     """Restart: training goes on from the newest checkpoint, in the same attempt or the next one, as
-    without the rule. RestartOnOtherNode: the same, and the run's pods exclude the node. Fail: the
-    run fails at once. Ignore: as Restart, and no budget is used;
-    failures.maxAttemptsWithoutProgress still ends the run."""
+    without the rule. RestartOnOtherNode: the same, and the run's pods exclude the node.
+    RestartOnDemand: the same, and new worker pods go to on-demand nodes for
+    workers.capacity.fallback.returnAfterSeconds, 1800 by default. Fail: the run fails at once.
+    Ignore: as Restart, and no budget is used; failures.maxAttemptsWithoutProgress still ends the
+    run."""
     max_restarts: Whole | None = Field(default=None, ge=0, le=10000)
     """Restarts by this rule, after which the run fails at the next such failure. They use none of
     failures.maxRestarts, maxPreemptions and maxHangs. Default: those count."""

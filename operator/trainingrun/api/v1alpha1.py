@@ -176,6 +176,20 @@ class RunSpec(Model):
             "workers.standby",
         ),
         Rule(
+            "!has(self.failures) || !has(self.failures.rules) || "
+            "self.workers.placement != 'StrictPack' || "
+            "self.workers.capacity.type == 'OnDemand' || "
+            "self.failures.rules.all(rule, rule.then != 'RestartOnDemand')",
+            "RestartOnDemand cannot be set together with workers.placement StrictPack, by which a "
+            "new worker has to be on the spot node of the others; use another placement or Restart",
+            lambda spec: (
+                spec.workers.placement != "StrictPack"
+                or spec.workers.capacity.type == "OnDemand"
+                or all(rule.then != "RestartOnDemand" for rule in spec.failures.failure_rules)
+            ),
+            "failures.rules",
+        ),
+        Rule(
             None,  # CEL does not see config and the sweep's values
             f"config, requirements, script.args and spec.sweep must have at most "
             f"{MAX_CONTRACT_BYTES} bytes together, as JSON; put larger things into a file of "

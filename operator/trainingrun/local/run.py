@@ -118,7 +118,7 @@ def run_locally(
 
 def _on_one_machine(rules: Sequence[ContractRule]) -> list[ContractRule] | None:
     """The rules where there is no other node: no driver waits for one."""
-    plain = {"RestartOnOtherNode": "Restart"}
+    plain = {"RestartOnOtherNode": "Restart", "RestartOnDemand": "Restart"}
     return [
         rule.model_copy(update={"then": plain.get(rule.then, rule.then)}) for rule in rules
     ] or None

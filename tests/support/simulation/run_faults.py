@@ -219,6 +219,10 @@ RULES = [
         {"when": {"classes": ["WorkerLost", "Hang"]}, "then": "RestartOnOtherNode"},
         {"when": {"classes": ["InfrastructureError"]}, "then": "Fail"},
     ],
+    [
+        {"when": {"classes": ["Preempted", "ApplicationError"]}, "then": "RestartOnDemand"},
+        {"when": {"exitCodes": [137]}, "then": "RestartOnDemand", "maxRestarts": 2},
+    ],
 ]
 """Values of failures.rules."""
 
@@ -226,7 +230,7 @@ RULES = [
 @fault("budgets")
 def user_changes_rules(story: Story, choice: int) -> None:
     failures = copy.deepcopy(story.operator.spec.get("failures", {}))
-    story.change(failures={**failures, "rules": [*RULES, []][choice % 3]})
+    story.change(failures={**failures, "rules": [*RULES, []][choice % 4]})
 
 
 @fault("budgets")

@@ -25,7 +25,7 @@ from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
 from ..context import ReconcileContext
 from ..diagnosis import stuck
 from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
-from ..losses import avoided_nodes, out_of_memory
+from ..losses import avoided_nodes, capacity, out_of_memory
 from ..losses.counting import ended_by_itself, rule_counts
 from ..losses.history import History
 from ..model import Delete, Object, RequestSuspend, RunEvent
@@ -365,9 +365,14 @@ def retry(context: ReconcileContext, draft: Draft, charged: frozenset[str]) -> F
         failures.backoff,
         rule.backoff if rule is not None else None,
     )
+    moved = Findings()
+    if rule is not None and rule.then == "RestartOnDemand":
+        why = capacity.by_rule(rules.index(rule) + 1, ended.message)
+        moved = capacity.to_on_demand(context, draft, why)
     if wait > timedelta(0):
-        return Findings(status={"next_attempt_time": written(context.now + wait)})
-    return Findings()
+        next_time = {"next_attempt_time": written(context.now + wait)}
+        return moved._replace(status={**moved.status, **next_time})
+    return moved
 
 
 def nothing_left(context: ReconcileContext) -> bool:

@@ -29,7 +29,7 @@ from .. import pod_status
 from ..context import RAY_API, ReconcileContext
 from ..findings import Blocker, Draft, Findings
 from ..model import Delete, EventType, Object, PlaceWorkers, RunEvent
-from ..texts import parsed, seconds_since, written
+from ..texts import parsed, seconds_since, short, written
 
 ONE_LOSS_S = 300.0
 """Losses on one node within so many seconds are one: not all of its pods are seen to go at once.
@@ -47,6 +47,9 @@ FORGIVEN_AFTER_S = 60.0
 
 MOST_NAMED = 5
 """Nodes in one message."""
+
+MOST_OF_WHY = 300
+"""Characters of what a rule was met by."""
 
 _NODES = {"OnDemand": "on-demand nodes", "Spot": "spot nodes", "Any": "any nodes, spot preferred"}
 
@@ -92,13 +95,12 @@ def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
     """Have new workers go to on-demand nodes from now on, for a reason that the caller knows; in
     this attempt and the next ones. Nothing where they do already.
 
-    `capacity.fallback.returnAfterSeconds` ends it, with PreferSpot its default where there is no
-    `fallback`. With Spot alone it stays so.
+    `capacity.fallback.returnAfterSeconds` ends it, or its default where there is no `fallback`.
 
     Args:
         context: What was observed.
         draft: The status so far.
-        why: A clause, such as "rule 2 of failures.rules requests it".
+        why: A clause, see `by_rule`.
     """
     if not scheduling.can_change(context.run):
         return Findings()
@@ -108,6 +110,11 @@ def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
     return _changed(
         context, draft, known, _elsewhere(context, known, ("OnDemand", known.product), why)
     )
+
+
+def by_rule(number: int, message: str) -> str:
+    """The clause for a rule of failures.rules, and what has happened."""
+    return short(f"by rule {number} of failures.rules, as {message}", MOST_OF_WHY)
 
 
 def placement(context: ReconcileContext, draft: Draft) -> Placement:
@@ -211,8 +218,6 @@ def _next(
 ) -> tuple[CapacityStatus, float | None]:
     """The choice from now on, and after how many seconds it may be another one."""
     capacity, now, rule = context.run.spec.workers.capacity, context.now, _rule(context)
-    if rule is None:
-        return known, None
     within_s: float | None = None
     first = scheduling.first_placement(context.run).capacity
     if (known.type, known.product) != (first, None):
@@ -243,12 +248,9 @@ def _next(
     return _elsewhere(context, known, following, why), None
 
 
-def _rule(context: ReconcileContext) -> Fallback | None:
-    """How long is waited; None: new workers go to the same nodes always, but for a request."""
-    workers = context.run.spec.workers
-    several = workers.accelerator is not None and len(workers.accelerator.choices) > 1
-    default = Fallback() if workers.capacity.type == "PreferSpot" or several else None
-    return workers.capacity.fallback or default
+def _rule(context: ReconcileContext) -> Fallback:
+    """How long is waited."""
+    return context.run.spec.workers.capacity.fallback or Fallback()
 
 
 def _following(
@@ -298,14 +300,14 @@ def _elsewhere(
     kind, product = where
     if where == (scheduling.first_placement(context.run).capacity, None):
         return CapacityStatus(type=kind, since=written(now))
-    ends = now + timedelta(seconds=rule.return_after_seconds) if rule else None
+    ends = now + timedelta(seconds=rule.return_after_seconds)
     return known.model_copy(
         update={
             "type": kind,
             "product": product,
             "since": written(now),
             "message": f"New workers go to {_named(context, _NODES[kind], product)}: {why}",
-            "return_time": written(ends) if ends else None,
+            "return_time": written(ends),
         }
     )
 

@@ -19,7 +19,7 @@ from ..context import ReconcileContext
 from ..findings import Draft, Findings
 from ..model import Object, RunEvent
 from ..texts import parsed, written
-from . import avoided_nodes, out_of_memory
+from . import avoided_nodes, capacity, out_of_memory
 from .history import History
 
 SAME_LOSS_S = 60.0
@@ -69,7 +69,8 @@ class Losses:
 
     def __init__(self, context: ReconcileContext, draft: Draft):
         """From what was counted so far."""
-        self._context, (self._status, self._bookkeeping) = context, draft
+        self._context, self._draft = context, draft
+        self._status, self._bookkeeping = draft
         self._now, self._written = context.now, written(context.now)
         self._history = History(context, draft)
         self._rules = context.run.spec.failures.contract_rules
@@ -79,6 +80,7 @@ class Losses:
         """Fields of the bookkeeping to change, other than the losses themselves."""
         self._lost_nodes: dict[str, str] = {}
         self._avoided: dict[str, tuple[str, bool]] = {}
+        self._on_demand: str | None = None
         self._counted = dict(draft.bookkeeping.counted)
         self._failures_before = out_of_memory.failures(self._counted.values())
         self._met_before = met(self._counted.values())
@@ -321,10 +323,13 @@ class Losses:
         avoided, excluded = avoided_nodes.avoid(self._context, self._bookkeeping, self._avoided)
         changes |= avoided
         changes |= rule_counts(self._bookkeeping, self._rules, rules, free, self._written)
+        moved = Findings()
+        if self._on_demand is not None:
+            moved = capacity.to_on_demand(self._context, self._draft, self._on_demand)
         return Findings(
-            status=self._disruptions(),
-            bookkeeping=changes,
-            events=(*self.events, *excluded),
+            status={**self._disruptions(), **moved.status},
+            bookkeeping={**changes, **moved.bookkeeping},
+            events=(*self.events, *excluded, *moved.events),
             charged=self._charged(failed, free)
             | {key for key, count in rules.items() if count > 0},
         )
@@ -369,6 +374,8 @@ class Losses:
         if rule is not None and rule.then == "RestartOnOtherNode" and node:
             number = self._rules.index(rule) + 1
             self._avoided.setdefault(node, (f"by rule {number}, as {message}", True))
+        if rule is not None and rule.then == "RestartOnDemand":
+            self._on_demand = capacity.by_rule(self._rules.index(rule) + 1, message)
         return {
             "facts": facts,
             "rule": rule.key if rule else None,
