@@ -79,7 +79,10 @@ def hold(story: Story, before: Before, made: Plan) -> None:
 def at_rest(story: Story) -> None:
     """What holds once reconciles change nothing more."""
     running = Before.of(story).running
-    if running is None or "RayJob" in story.operator.stale or story.operator.kuberay == "missing":
+    operator = story.operator
+    if running is None or "RayJob" in operator.stale or operator.kuberay == "missing":
+        return
+    if ("delete", "RayJob") in operator.refuses:
         return
     left = [
         number
