@@ -234,6 +234,9 @@ class RunContract(Wire):
     standby: int | None = None
     """Nodes beyond those that the workers take, on which processes for workers are to wait; none:
     there are no such nodes."""
+    global_batch: Literal["keep", "scale"] = "scale"
+    """With fewer workers: whether each step of the optimizer takes as many samples as with all of
+    them, or as many for each rank."""
     resources_per_worker: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
     """Ray resources of each worker, such as {"CPU": 4, "GPU": 1}."""
     placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
@@ -261,6 +264,11 @@ class RunContract(Wire):
     def elastic(self) -> bool:
         """Whether the number of workers may change while it trains."""
         return self.minimum_workers is not None and self.minimum_workers < self.workers
+
+    @property
+    def keeps_batch(self) -> bool:
+        """Whether the batch of a step is that of all workers, however many there are."""
+        return self.elastic and self.global_batch == "keep"
 
     @property
     def needed_metrics(self) -> tuple[str, ...]:

@@ -484,6 +484,24 @@ ROWS: list[Row] = [
         [SWEPT_RUN | {"workers": {"standby": 1}}],
         "spec",
     ),
+    *[
+        Row(
+            "spec.workers.globalBatch",
+            "enum",
+            _ELASTIC | {"globalBatch": option},
+            _ELASTIC | {"globalBatch": "Keep"},
+            'supported values: "keep", "scale"',
+            "spec.workers",
+        )
+        for option in ("keep", "scale")
+    ],
+    *by_rule(
+        "spec.workers.globalBatch",
+        "needs workers.minimum, without which the number of workers stays, and the batch with it;",
+        [_ELASTIC | {"globalBatch": "keep"}, _ELASTIC | {"globalBatch": "scale"}, {"count": 2}],
+        [{"count": 2, "globalBatch": "keep"}, {"count": 2, "globalBatch": "scale"}],
+        "spec.workers",
+    ),
     *in_range("spec.workers.resources.dataCpus", 1, 1000),
     *[
         row

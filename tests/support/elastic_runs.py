@@ -73,10 +73,17 @@ def train(config: dict[str, Any]) -> None:
 
 
 class ElasticRun(DataRun):
-    """A run of `train` with 1 or 2 workers."""
+    """A run of `train`, or another function, with 1 or 2 workers."""
 
-    def __init__(self, ray: LocalRay, folder: Path, resize_seconds: int = 0, **config: Any) -> None:
-        super().__init__(ray, folder, "support.elastic_runs:train", config, EPOCHS)
+    def __init__(
+        self,
+        ray: LocalRay,
+        folder: Path,
+        resize_seconds: int = 0,
+        function: str = "support.elastic_runs:train",
+        **config: Any,
+    ) -> None:
+        super().__init__(ray, folder, function, config, EPOCHS)
         elastic = {"minimum_workers": 1, "resize_seconds": resize_seconds}
         self.contract = self.contract.model_copy(update=elastic)
 

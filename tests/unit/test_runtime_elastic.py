@@ -20,7 +20,7 @@ from trainingrun_runtime.coordinator import checkpoints
 from trainingrun_runtime.coordinator.checkpoints import Command
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.run_progress import GROWTH_S
-from trainingrun_runtime.data.position import Dealing, Position, steps_from
+from trainingrun_runtime.data.position import Dealing, Position, batches_from
 from trainingrun_runtime.driver import overruled
 from trainingrun_runtime.driver.trainer import scaling_of
 from trainingrun_runtime.known_errors.failure_causes import (
@@ -205,7 +205,7 @@ def test_three_sizes_in_one_epoch_see_each_sample_once(
     seen: Counter[int] = Counter()
     for ranks, most in zip(sizes, [*steps, samples], strict=True):
         dealing = Dealing(batch_size, min(ranks, max(position.left, 1)), drop_last=False)
-        for done, step in enumerate(steps_from(position, dealing, range(dealing.ranks))):
+        for done, step in enumerate(batches_from(position, dealing, range(dealing.ranks))):
             if done == most:
                 break
             for batch in step:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainingrun_runtime.data import ray_loader, ray_source
-from trainingrun_runtime.data.position import Dealing, Position, steps_from
+from trainingrun_runtime.data.position import Dealing, Position, batches_from, order
 from trainingrun_runtime.data.ray_source import SAMPLE_INDEX, Layout, columns
 
 
@@ -38,23 +38,30 @@ def blocks(layout: Layout, monkeypatch: pytest.MonkeyPatch, data: Any) -> list[A
 @given(
     samples=st.integers(6, 60),
     ranks=st.integers(1, 5),
+    lost=st.integers(0, 3),
     batch_size=st.integers(1, 5),
     per_block=st.integers(1, 4),
     done=st.integers(0, 8),
     drop_last=st.booleans(),
 )
 def test_blocks_in_turn_are_the_batches_of_each_rank(
-    samples: int, ranks: int, batch_size: int, per_block: int, done: int, drop_last: bool
+    samples: int,
+    ranks: int,
+    lost: int,
+    batch_size: int,
+    per_block: int,
+    done: int,
+    drop_last: bool,
 ) -> None:
-    """Ray Data gives the next block to the rank with the fewest rows, and of these to the first."""
-    dealing = Dealing(batch_size, ranks, drop_last)
+    """Ray Data gives the next block to the rank with the fewest rows, and of these to the first.
+
+    Also where the ranks do the steps of all workers (`workers.globalBatch: keep`).
+    """
+    dealing = Dealing(batch_size, ranks, drop_last, ranks + lost)
     position = Position(seed=3, shuffle=True, samples=samples)
-    seen: Counter[int] = Counter()
-    for step, batches in enumerate(steps_from(position, dealing, range(ranks))):
-        if step < done:
-            seen.update(int(i) for batch in batches for i in batch.indices)
     for _ in range(min(done, dealing.steps(samples))):
         position = position.after(dealing)
+    seen = Counter(order(samples, 3, 0, shuffle=True)[: position.consumed].tolist())
     layout = Layout(position, dealing, per_block)
     data = Numbers()
     with pytest.MonkeyPatch.context() as patch:
@@ -66,12 +73,14 @@ def test_blocks_in_turn_are_the_batches_of_each_rank(
         assert len(rows) == layout.rows_per_block, "else the next block goes to another rank"
         min(got, key=len).extend(rows)
     size = layout.rows_per_batch
-    for step, batches in enumerate(steps_from(position, dealing, range(ranks))):
+    for step, batches in enumerate(batches_from(position, dealing, range(ranks))):
         for rank, batch in enumerate(batches):
             rows = got[rank][step * size : (step + 1) * size]
             assert rows[: len(batch.indices)] == batch.indices.tolist()
             seen.update(batch.indices.tolist())
-    left = sum(len(b.indices) for step in steps_from(position, dealing, range(ranks)) for b in step)
+    left = sum(
+        len(b.indices) for step in batches_from(position, dealing, range(ranks)) for b in step
+    )
     assert len(data.loaded) == left, "no sample is loaded only to be left out"
     assert set(seen.values()) <= {1}
     assert drop_last or len(seen) == samples

@@ -45,10 +45,17 @@ class StepRandom:
         if self._seed is not None:
             begin(derive(self._seed, where, step, epoch))
 
-    def begin_step(self, step: int, epoch: int) -> None:
-        """From here on they follow from this step and the rank."""
+    def begin_step(self, step: int, epoch: int, place: int | None = None) -> None:
+        """From here on they follow from this step and the rank.
+
+        Args:
+            step: its number.
+            epoch: its number.
+            place: the rank that would draw them with all workers, if it is another one.
+        """
         if self._seed is not None:
-            begin(derive(self._seed, "step", step, epoch, self._rank))
+            rank = self._rank if place is None else place
+            begin(derive(self._seed, "step", step, epoch, rank))
 
 
 def begin(number: int) -> None:

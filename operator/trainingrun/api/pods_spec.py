@@ -376,6 +376,13 @@ class Workers(Model):
     training goes on in one of them at once, with all workers. The pod that replaces the lost one
     waits then. Training neither waits for them nor stops for their loss. Default: 0.
     """
+    global_batch: Literal["keep", "scale"] = Field(
+        default="scale", json_schema_extra=without_default
+    )
+    """With minimum, the samples of a step of the optimizer while fewer workers train. keep: as many
+    as with all of them; each rank takes its part in several microbatches, by a loop over
+    session.microbatches(). scale: as many for each rank as before. Default: scale.
+    """
     resources: WorkerResources = Field(default_factory=WorkerResources)
     """What each worker requests and is limited to; its pod, perPod times as much."""
     accelerator: Accelerator | None = None
@@ -421,6 +428,15 @@ class Workers(Model):
                 "resize_seconds" not in workers.model_fields_set or workers.minimum is not None
             ),
             "resize_seconds",
+        ),
+        Rule(
+            "!has(self.globalBatch) || has(self.minimum)",
+            "needs workers.minimum, without which the number of workers stays, and the batch with "
+            "it; set it, or leave globalBatch out",
+            lambda workers: (
+                "global_batch" not in workers.model_fields_set or workers.minimum is not None
+            ),
+            "global_batch",
         ),
         Rule(
             "!has(self.accelerator) || self.accelerator.kind != 'tpu' || self.count == 1",

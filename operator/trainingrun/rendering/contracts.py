@@ -106,6 +106,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         minimum_workers=spec.workers.minimum,
         resize_seconds=spec.workers.resize_seconds,
         standby=spec.workers.standby or None,
+        global_batch=spec.workers.global_batch,
         resources_per_worker={resource: float(count) for resource, count in resources.items()},
         placement=_placement(run),
         storage=ContractStorage(

@@ -1,11 +1,11 @@
 """What a training draws from its loaders: how long it waits, and that each step draws its own."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..checkpoints.stateful_objects import instead_of_loader
-from .position import ResumableLoader
+from .position import Microbatch, ResumableLoader
 
 T = TypeVar("T")
 
@@ -50,7 +50,17 @@ class DrawnBatches:
                 )
 
     def step_done(self) -> None:
-        """The step is over; the next one draws batches of its own."""
+        """The step is over; the next one draws batches of its own.
+
+        Raises:
+            RuntimeError: some of its microbatches are left, and a resumed run would see all again.
+        """
+        for name in self._drawn:
+            if self._objects[name].within_step:
+                raise RuntimeError(
+                    f"a step has ended before it has taken all of its microbatches of {name}; let "
+                    "the inner loop over them run to its end"
+                )
         self._drawn = {name: self._objects[name].drawn for name in self._drawn}
 
     def timed(self, items: Iterable[T]) -> Iterator[T]:
@@ -73,6 +83,24 @@ class DrawnBatches:
         Raises:
             ValueError: the session does not restore it, or it has no item.
         """
+        self._require_known(loader)
+        return self._repeated(loader, lambda: loader)
+
+    def microbatches(self, loader: ResumableLoader) -> Iterator[Microbatch]:
+        """The same of its microbatches.
+
+        Raises:
+            TypeError: it has none.
+        """
+        if not isinstance(loader, ResumableLoader):
+            raise TypeError(
+                f"session.microbatches() takes a ResumableDataLoader, and this is a "
+                f"{type(loader).__name__}; make one of the same data set"
+            )
+        self._require_known(loader)
+        return self._repeated(loader, loader.microbatches)
+
+    def _require_known(self, loader: Any) -> None:
         known = self._objects.values()
         if all(loader is not thing for thing in known):
             instead = instead_of_loader(loader)
@@ -81,14 +109,13 @@ class DrawnBatches:
                 f"as in Session(loader=loader): this {type(loader).__name__} would begin anew in a "
                 "resumed run"
             )
-        return self._repeated(loader)
 
-    def _repeated(self, loader: Iterable[T]) -> Iterator[T]:
+    def _repeated(self, loader: Any, begin: Callable[[], Iterable[T]]) -> Iterator[T]:
         # A loader that was saved at its end may be there still, and then has none at first.
         empty = 0
         while empty < 2:
             empty += 1
-            for item in self.timed(loader):
+            for item in self.timed(begin()):
                 empty = 0
                 yield item
         raise ValueError(f"this {type(loader).__name__} has no batch")

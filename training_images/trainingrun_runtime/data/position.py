@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .. import random_numbers
 from ..checkpoints.stateful_objects import SmallState
 from ..known_errors.failure_causes import TooManyWorkers
+from .kept_batch import kept, use_microbatches
 
 Indices = NDArray[np.int64]
 
@@ -35,14 +36,28 @@ class Dealing:
     What a step takes depends on the number of samples that are left and on nothing before, so that
     a resumed training, with any number of ranks, goes on where the former one has stopped. Each
     rank gets a sample in each step: without one it could not take part in the step's collectives.
+
+    A step takes what `whole` ranks take in one batch each. Fewer ranks share it in as many
+    microbatches as it needs, each of them as many. Where their number divides `whole`, these are
+    the very batches of `whole` ranks.
     """
 
     batch_size: int
-    """Samples per rank and step."""
+    """Most samples of a microbatch; with `whole` ranks, samples per rank and step."""
     ranks: int
     """How many ranks take samples."""
     drop_last: bool
-    """Whether the samples at the end that do not fill every rank's batch are left out."""
+    """Whether the samples at the end that do not fill the whole step are left out."""
+    whole: int = 0
+    """Ranks whose batches make up one step, no fewer than `ranks`; 0: `ranks`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "whole", max(self.whole, self.ranks))
+
+    @property
+    def full(self) -> int:
+        """Samples that a step takes, all ranks together, but for the last ones of an epoch."""
+        return self.batch_size * self.whole
 
     def taken(self, left: int) -> int:
         """Samples that the next step takes, all ranks together; 0: the epoch is over.
@@ -50,8 +65,8 @@ class Dealing:
         Raises:
             TooManyWorkers: there are fewer samples than ranks.
         """
-        full = self.batch_size * self.ranks
-        if left >= full + self.ranks or left == full:
+        full = self.full
+        if left >= full + self.whole or left == full:
             return full
         if self.drop_last:
             return full if left > full else 0
@@ -63,7 +78,7 @@ class Dealing:
                 left,
             )
         if left > full and self.batch_size > 1:
-            return left - self.ranks  # so that each rank has a sample in the step after it
+            return left - self.whole  # so that each rank has a sample in the step after it
         return left
 
     def steps(self, left: int) -> int:
@@ -72,18 +87,54 @@ class Dealing:
         Raises:
             TooManyWorkers: there are fewer samples than ranks.
         """
-        full = self.batch_size * self.ranks
-        steps = max(0, left // full - 2)  # the last ones may be smaller
-        left -= steps * full
-        while taken := self.taken(left):
-            steps, left = steps + 1, left - taken
-        return steps
+        full_steps, last = self._until(left)
+        return full_steps + len(last)
 
-    def share(self, taken: int, rank: int) -> slice:
-        """Which of the samples that a step takes are this rank's; sizes differ by 1 at most."""
-        each, more = divmod(taken, self.ranks)
-        begin = rank * each + min(rank, more)
-        return slice(begin, begin + each + (rank < more))
+    def batches(self, left: int) -> int:
+        """Microbatches of each rank until that many samples are taken.
+
+        Raises:
+            TooManyWorkers: there are fewer samples than ranks.
+        """
+        full_steps, last = self._until(left)
+        return full_steps * self.parts(self.full) + sum(map(self.parts, last))
+
+    def parts(self, taken: int) -> int:
+        """Microbatches of each rank in a step that takes so many samples."""
+        return min(-(-self.whole // self.ranks), taken // self.ranks)  # none of them is empty
+
+    def share(self, taken: int, rank: int, part: int = 0) -> slice:
+        """Which of the samples that a step takes are in a microbatch of this rank.
+
+        The sizes of the step's microbatches differ by 1 at most.
+        """
+        place = self.place(taken, rank, part)
+        each, more = divmod(taken, self.ranks * self.parts(taken))
+        begin = place * each + min(place, more)
+        return slice(begin, begin + each + (place < more))
+
+    def place(self, taken: int, rank: int, part: int) -> int:
+        """The number of a microbatch among all of the step; with `whole` ranks, the rank."""
+        return rank * self.parts(taken) + part
+
+    def weight(self, taken: int, rank: int, part: int) -> float:
+        """What a microbatch's mean counts in the sum over a rank's, for the mean over all samples.
+
+        The ranks' sums are averaged afterwards.
+        """
+        share = self.share(taken, rank, part)
+        samples: int = share.stop - share.start
+        return samples * self.ranks / taken
+
+    def _until(self, left: int) -> tuple[int, list[int]]:
+        """Steps that take as many samples as the first, and what each of the last ones takes."""
+        full_steps = max(0, left // self.full - 2)
+        left -= full_steps * self.full
+        last = []
+        while taken := self.taken(left):
+            last.append(taken)
+            left -= taken
+        return full_steps, last
 
 
 @dataclass(frozen=True)
@@ -101,7 +152,7 @@ class Position:
     consumed: int = 0
     """Samples of it that were handed out, to all ranks together."""
     batches: int = 0
-    """Batches of it that were handed out to each rank."""
+    """Steps of it that were handed out."""
 
     @property
     def left(self) -> int:
@@ -117,7 +168,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one rank takes in one step."""
+    """What one rank takes at once: in one step, or with more microbatches in a part of it."""
 
     number: int
     """Random numbers that the batch is loaded with follow from it."""
@@ -125,23 +176,41 @@ class Batch:
     """Its samples."""
 
 
-def steps_from(
+def batches_from(
     position: Position, dealing: Dealing, ranks: Iterable[int]
 ) -> Iterator[tuple[Batch, ...]]:
-    """For each step from a position to the end of its epoch: the batches of these ranks."""
+    """Step by step from a position to the end of its epoch: the batches of these ranks.
+
+    Of a step with several microbatches, each rank's first one, then each rank's second one.
+    """
     ranks = tuple(ranks)
     indices = order(position.samples, position.seed, position.epoch, position.shuffle)
     while taken := dealing.taken(position.left):
         here = indices[position.consumed : position.consumed + taken]
-        place = ("batch", position.epoch, position.consumed)
-        yield tuple(
-            Batch(
-                random_numbers.derive(position.seed, *place, rank),
-                here[dealing.share(taken, rank)],
+        at = ("batch", position.epoch, position.consumed)
+        for part in range(dealing.parts(taken)):
+            yield tuple(
+                Batch(
+                    random_numbers.derive(position.seed, *at, dealing.place(taken, rank, part)),
+                    here[dealing.share(taken, rank, part)],
+                )
+                for rank in ranks
             )
-            for rank in ranks
-        )
         position = position.after(dealing)
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """A part of a step as it is handed out to the training."""
+
+    data: Any
+    """As the loader loads it."""
+    weight: float
+    """See `Dealing.weight`."""
+    place: int
+    """See `Dealing.place`."""
+    last: bool
+    """Whether the step has no further one."""
 
 
 class ResumableLoader(SmallState):
@@ -173,18 +242,24 @@ class ResumableLoader(SmallState):
         distributed = dist.is_available() and dist.is_initialized()
         own_rank, ranks = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
         self._rank = own_rank if rank is None else rank
+        ranks = ranks if world_size is None else world_size
+        keep = kept()
+        self._keeps = keep is not None
         self._dealing = Dealing(
-            int(batch_size), ranks if world_size is None else world_size, drop_last
+            int(batch_size), ranks, drop_last, keep.shared_by(ranks) if keep is not None else ranks
         )
         self._position = Position(int(seed), bool(shuffle), len(dataset))
         self.drawn = 0
         """Batches that this object has handed out."""
+        self.within_step = False
+        """Whether a step's microbatches were handed out in part."""
+        self._saved_step: int | None = None
         self._iteration, self._epoch_is_set = 0, False
-        least = self._dealing.ranks * (batch_size if drop_last else 1)
+        least = self._dealing.whole * (batch_size if drop_last else 1)
         if len(dataset) < least:
             raise ValueError(
                 f"the data set has {len(dataset)} samples, and each step of "
-                f"{self._dealing.ranks} ranks takes at least {least}; lower batch_size, use fewer "
+                f"{self._dealing.whole} ranks takes at least {least}; lower batch_size, use fewer "
                 "workers, or more samples"
             )
 
@@ -203,27 +278,53 @@ class ResumableLoader(SmallState):
             self._begin(epoch)
 
     def __len__(self) -> int:
-        """Batches of the epoch under way, with those that were handed out before a checkpoint."""
+        """Steps of the epoch under way, with those that were handed out before a checkpoint.
+
+        Each is one batch, or with `workers.globalBatch: keep` its microbatches.
+        """
         return self._position.batches + self._dealing.steps(self._position.left)
+
+    @property
+    def dealing(self) -> Dealing:
+        """How the samples are dealt to the ranks."""
+        return self._dealing
 
     def __iter__(self) -> Iterator[Any]:
         """The batches that are left of the epoch; of the next one, where none is left.
 
         An epoch that was set and is over has none.
+
+        Raises:
+            ValueError: with `workers.globalBatch: keep` it has microbatches.
         """
+        if self._keeps:
+            raise ValueError(
+                use_microbatches("this loop takes one batch after the other") + "; for data that "
+                "no step of the optimizer takes, make a torch.utils.data.DataLoader"
+            )
+        return (microbatch.data for microbatch in self.microbatches())
+
+    def microbatches(self) -> Iterator[Microbatch]:
+        """The same, with the place of each batch in its step."""
         if not self._epoch_is_set and not self._dealing.taken(self._position.left):
             self._begin(self._position.epoch + 1)
         self._iteration += 1
-        iteration = self._iteration
-        for batch in self._batches_from(self._position):
+        iteration, part = self._iteration, 0
+        for data in self._batches_from(self._position):
             if self._iteration != iteration:
                 raise RuntimeError(
                     "a loop over the loader goes on after its position was changed by another "
                     "loop, set_epoch() or load_state_dict(); begin a new loop"
                 )
-            self._position = self._position.after(self._dealing)
+            dealing, taken = self._dealing, self._dealing.taken(self._position.left)
+            last = part + 1 == dealing.parts(taken)
+            if last:
+                self._position = self._position.after(dealing)
+            self.within_step = not last
             self.drawn += 1
-            yield batch
+            weight = dealing.weight(taken, self._rank, part)
+            yield Microbatch(data, weight, dealing.place(taken, self._rank, part), last)
+            part = 0 if last else part + 1
 
     def continues_with(self, ranks: int) -> bool:
         """Whether what is left of the epoch can be dealt to any number of ranks up to this one."""
@@ -232,7 +333,8 @@ class ResumableLoader(SmallState):
 
     def state_dict(self) -> dict[str, Any]:
         """How far the training is in its data."""
-        return asdict(self._position)
+        kept = {"step_samples": self._dealing.full} if self._keeps else {}
+        return {**asdict(self._position), **kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue there.
@@ -240,7 +342,9 @@ class ResumableLoader(SmallState):
         Raises:
             ValueError: the data set has another number of samples.
         """
-        position = Position(**state)
+        numbers = dict(state)
+        self._saved_step = numbers.pop("step_samples", None)
+        position = Position(**numbers)
         if position.samples != self._position.samples:
             raise ValueError(
                 f"the loader was saved with a data set of {position.samples} samples, and this one "
@@ -250,6 +354,19 @@ class ResumableLoader(SmallState):
         self._dealing.steps(position.left)  # raises where too few samples are left
         self._move(position)
 
+    def require_same_batch(self) -> None:
+        """Refuse another batch of the optimizer than the restored one, where it is to be kept.
+
+        Raises:
+            ValueError: with one sentence.
+        """
+        if self._keeps and self._saved_step not in (None, self._dealing.full):
+            raise ValueError(
+                f"a step of the optimizer had {self._saved_step} samples and would have "
+                f"{self._dealing.full} now, and workers.globalBatch is keep; give the loader the "
+                "same batch_size with any number of ranks, since a step takes that of all workers"
+            )
+
     def _batches_from(self, position: Position) -> Iterator[Any]:
         """This rank's batches from a position to the end of its epoch."""
         raise NotImplementedError
@@ -258,7 +375,7 @@ class ResumableLoader(SmallState):
         self._move(replace(self._position, epoch=epoch, consumed=0, batches=0))
 
     def _move(self, position: Position) -> None:
-        self._position = position
+        self._position, self.within_step = position, False
         self._iteration += 1
 
 

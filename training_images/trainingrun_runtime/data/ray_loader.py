@@ -15,7 +15,7 @@ from ray.train.torch import get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..known_errors.failure_causes import DataLost
-from .position import Indices, Position, ResumableLoader, steps_from
+from .position import Indices, Position, ResumableLoader, batches_from
 from .ray_source import SAMPLE_INDEX, Layout, SamplesLeft
 
 Transform = Callable[[ray.data.Dataset], ray.data.Dataset]
@@ -39,7 +39,7 @@ class ResumableRayDataLoader(ResumableLoader):
     Args:
         dataset: one with `__getitem__`, which returns a dict, and `__len__`. Rank 0's is put into
             Ray's object store, so where it is large it has paths and not what the files hold.
-        batch_size: samples per rank and step.
+        batch_size: samples per rank and step; see `ResumableDataLoader`.
         shuffle: whether each epoch has an order of its own.
         seed: decides order and random numbers. A restored loader has the seed, and `shuffle`, that
             it was saved with.
@@ -91,7 +91,7 @@ class ResumableRayDataLoader(ResumableLoader):
                 )
             )
         try:
-            for (batch,) in steps_from(position, self._dealing, [self._rank]):
+            for (batch,) in batches_from(position, self._dealing, [self._rank]):
                 with _lost_with_a_rank():
                     found = next(rows, None)
                 yield self._placed(_checked(found, batch.indices))

@@ -11,7 +11,7 @@ import ray
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from .position import Batch, Dealing, Position, loaded, steps_from
+from .position import Batch, Dealing, Position, batches_from, loaded
 
 SAMPLE_INDEX = "sample_index"
 """The column that each row has: which sample it is."""
@@ -22,7 +22,7 @@ class Layout:
     """In which order the rows of the samples that are left follow one another.
 
     Ray Data hands blocks to the ranks in turn where all of them have as many rows. So a block holds
-    what one rank takes in some steps, and the ranks' blocks follow one another. A batch that has
+    what one rank takes in some batches, and the ranks' blocks follow one another. A batch that has
     fewer samples, as at the end of an epoch, is filled up with rows that the rank leaves out.
     """
 
@@ -31,7 +31,7 @@ class Layout:
     dealing: Dealing
     """Which samples each rank takes in each step."""
     batches_per_block: int
-    """Steps that a block is for; the last blocks may be for fewer."""
+    """Batches that a block has; the last blocks may have fewer."""
 
     @property
     def rows_per_block(self) -> int:
@@ -46,15 +46,15 @@ class Layout:
 
     def number_of_blocks(self) -> int:
         """Blocks of all ranks together."""
-        steps = self.dealing.steps(self.position.left)
-        return self.dealing.ranks * -(-steps // self.batches_per_block)
+        batches = self.dealing.batches(self.position.left)
+        return self.dealing.ranks * -(-batches // self.batches_per_block)
 
     def blocks(self) -> Iterator[list[Batch]]:
-        """What is loaded for each block: rank by rank, again for the next steps, and so on."""
-        steps = steps_from(self.position, self.dealing, range(self.dealing.ranks))
-        while group := list(islice(steps, self.batches_per_block)):
+        """What is loaded for each block: rank by rank, again for the next batches, and so on."""
+        batches = batches_from(self.position, self.dealing, range(self.dealing.ranks))
+        while group := list(islice(batches, self.batches_per_block)):
             for rank in range(self.dealing.ranks):
-                yield [step[rank] for step in group]
+                yield [of_ranks[rank] for of_ranks in group]
 
 
 class SamplesLeft(Datasource):

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from .. import random_numbers
-from .position import Batch, Position, ResumableLoader, loaded, steps_from
+from .position import Batch, Position, ResumableLoader, batches_from, loaded
 
 _LOOK_EVERY_S = 0.1
 
@@ -33,7 +33,8 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
 
     Args:
         dataset: one with `__getitem__` and `__len__`.
-        batch_size: samples per rank and step.
+        batch_size: samples per rank and step. With `workers.globalBatch: keep` and fewer ranks, the
+            most that a rank takes at once.
         shuffle: whether each epoch has an order of its own.
         seed: decides order and random numbers. A restored loader has the seed, and `shuffle`, that
             it was saved with.
@@ -100,7 +101,7 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
 
     def _batches_to_load(self, position: Position) -> Iterator[Batch]:
         """This rank's batches from a position on; worker processes load them in advance."""
-        for (batch,) in steps_from(position, self._dealing, [self._rank]):
+        for (batch,) in batches_from(position, self._dealing, [self._rank]):
             yield batch
 
 

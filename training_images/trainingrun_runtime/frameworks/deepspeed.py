@@ -60,6 +60,12 @@ def kept_objects(engine: Any) -> dict[str, Any]:
             "their number changes; leave workers.minimum out, set zero_optimization.stage to 0, or "
             "shard the model with torch.distributed.fsdp.fully_shard (FSDP2)"
         )
+    if this_worker().keeps_batch:
+        raise ValueError(
+            "the engine counts the batches of a step of its optimizer by itself, as many with any "
+            "number of workers, and workers.globalBatch is keep; set globalBatch to scale, or "
+            "train with a Session and a loop over session.microbatches() in PyTorch"
+        )
     found: dict[str, Any] = {}
     if engine.zero_optimization_partition_weights():
         found["buffers"] = _OutsideOptimizer(engine.module)

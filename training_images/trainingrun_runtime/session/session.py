@@ -15,7 +15,7 @@ checkpoint of its last step is.
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, TypeVar
@@ -25,14 +25,16 @@ import ray
 from ..checkpoints import snapshot
 from ..checkpoints.gradients import AccumulatedGradients
 from ..data.drawn_batches import DrawnBatches
+from ..data.kept_batch import use_microbatches
 from ..data.position import ResumableLoader
 from ..progress.rank_reporter import ReportRecorder, TimesReporter
 from ..progress.time_accounting import StepReport
 from ..random_numbers import StepRandom, first_of_group
 from ..store.reported_metrics import printable_metrics
-from ..survivors.noted_steps import GradientExchange, NotedSteps
+from ..survivors.noted_steps import GradientExchange, NotedSteps, parallel
 from ..worker.step_consensus import Place, StepConsensus
 from ..worker.worker import this_worker
+from . import microbatches
 from .requests import Requests
 from .saving import Saving
 from .session_context import Loops, ProgressState, SavedObjects, SessionContext
@@ -76,8 +78,11 @@ class Session:
             exchange=GradientExchange(objects),
         )
         """The state after the last step, for a rank that is lost."""
+        self._parallel = [m for thing in objects.values() if (m := parallel(thing)) is not None]
         if worker.most_workers is not None:
             saved.refuse_one_number_of_ranks()
+        if worker.keeps_batch:
+            saved.require_microbatches(worker.rank)
         worker.register(self)
         consensus = StepConsensus(worker.timeout_s)
         seeded = [f"seed={seed}"] if self._random.seeded else []
@@ -147,8 +152,11 @@ class Session:
         """How many ranks had made the checkpoint that was restored, and how many there are.
 
         None: as many, or none was restored. With as many samples per rank and step as before, the
-        optimizer's batch has changed by as much, for a rule of learning rates.
+        optimizer's batch has changed by as much, for a rule of learning rates. With
+        `workers.globalBatch: keep` it has not, and this is None.
         """
+        if self._context.worker.keeps_batch:
+            return None
         fetched, now = self._context.worker.fetched, self._context.worker.world_size
         before = fetched.manifest.world_size if fetched is not None else now
         return (before, now) if before != now else None
@@ -309,15 +317,58 @@ class Session:
                 the loader; a resumable one then has the epochs of `epochs()`.
 
         Raises:
-            ValueError: the session does not restore the loader, or it has no batch.
+            ValueError: the session does not restore the loader, or it has no batch; or
+                `workers.globalBatch` is keep.
         """
-        if total is None:
-            if self._epochs is not None and isinstance(loader, ResumableLoader):
-                loader.set_epoch(self.epoch)
-            total = len(loader)  # type: ignore[arg-type]
+        if self._context.worker.keeps_batch:
+            raise ValueError(use_microbatches("this loop takes one batch in each step"))
+        total = self._length(loader) if total is None else total
         batches = self._data.repeated(loader)
         for _ in self.steps(total):
             yield next(batches)
+
+    def microbatches(
+        self, loader: ResumableLoader, total: int | None = None
+    ) -> Iterator[Iterator[tuple[Any, float]]]:
+        """In each step the microbatches of one step of the optimizer, each with its weight.
+
+            for microbatches in session.microbatches(loader):
+                for batch, weight in microbatches:
+                    (loss_of(model, batch) * weight).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        A rank has one in each step, and with `workers.globalBatch: keep` more of them while fewer
+        workers train. A loss that is a mean over its microbatch's samples, times its weight, makes
+        the gradients those of the mean over all samples of the step, once the ranks' gradients are
+        averaged. A `DistributedDataParallel` among the session's objects exchanges them with the
+        last microbatch alone.
+
+        Args:
+            loader: a `ResumableDataLoader` or a `ResumableRayDataLoader`, one of the session's
+                objects.
+            total: see `batches()`.
+
+        Raises:
+            TypeError: it is another loader.
+            ValueError: the session does not restore it, or it has no batch.
+            RuntimeError: a step ends before all of its microbatches are taken.
+        """
+        drawn = self._data.microbatches(loader)
+        total = self._length(loader) if total is None else total
+        for _ in self.steps(total):
+            yield microbatches.of_step(drawn, self._parallel, self._begin_microbatch(loader))
+
+    def _begin_microbatch(self, loader: ResumableLoader) -> Callable[[int], None]:
+        """Has one draw the random numbers of the rank that takes it with all workers, if any."""
+        dealing = loader.dealing
+        sharing = self._context.worker.world_size // dealing.ranks  # ranks with the same samples
+
+        def begin(place: int) -> None:
+            if dealing.whole > dealing.ranks:
+                self._random.begin_step(self.step, self.epoch, place * sharing)
+
+        return begin
 
     def timed(self, items: Iterable[T]) -> Iterator[T]:
         """The same items; the time until each is there counts as waiting for data.
@@ -362,6 +413,12 @@ class Session:
             and not in_step
         ):
             self._context.reporter.measured(self.step, metrics)
+
+    def _length(self, loader: Any) -> int:
+        """Steps of a loader, of the epoch under way where it has epochs."""
+        if self._epochs is not None and isinstance(loader, ResumableLoader):
+            loader.set_epoch(self.epoch)
+        return len(loader)
 
     def _whole(self, total: int) -> int:
         """Steps of the whole run, as far as it is known."""

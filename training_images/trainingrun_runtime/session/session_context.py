@@ -19,11 +19,13 @@ from ..checkpoints.stateful_objects import (
     replicated,
     restorable,
 )
+from ..data.kept_batch import use_microbatches
 from ..data.position import ResumableLoader
 from ..progress.rank_reporter import ReportRecorder
 from ..survivors.noted_steps import NotedSteps
 from ..worker.step_consensus import StepConsensus, StepValues
 from ..worker.worker import Worker
+from .microbatches import log_uneven
 from .step_reporter import StepReporter
 
 
@@ -87,6 +89,19 @@ class SavedObjects:
                     "ResumableDataLoader(dataset, …) in its place, or leave workers.minimum out"
                 )
 
+    def require_microbatches(self, rank: int) -> None:
+        """Refuse a session whose steps cannot take the batches of all workers.
+
+        Raises:
+            NotRestorable: with one sentence.
+        """
+        loaders = [t for t in self.objects.values() if isinstance(t, ResumableLoader)]
+        if not loaders:
+            raise NotRestorable(use_microbatches("this session has no ResumableDataLoader"))
+        if rank == 0:
+            for loader in loaders:
+                log_uneven(loader.dealing)
+
     def states(self) -> dict[str, Encoded]:
         """What this rank may have to save, not copied yet."""
         return snapshot.encoded(self.objects, self.objects.keys())
@@ -112,6 +127,10 @@ class SavedObjects:
         fetched = worker.fetched if checkpoint is worker.offered else None
         with files_of(checkpoint, fetched) as files:
             position = snapshot.restore(files, self.objects, worker.rank, worker.world_size)
+        if worker.restored is not None:  # not another run's, whose batch was its own
+            for thing in self.objects.values():
+                if isinstance(thing, ResumableLoader):
+                    thing.require_same_batch()
         # Another run's `stop()` was its own: a run that begins there trains on.
         return position if worker.continues is not None else replace(position, stop_at=None)
 

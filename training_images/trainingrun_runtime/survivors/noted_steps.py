@@ -187,7 +187,7 @@ class GradientExchange:
     """
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
-        self._models = {name: m for name, thing in objects.items() if (m := _parallel(thing))}
+        self._models = {name: m for name, thing in objects.items() if (m := parallel(thing))}
         self._groups = [o.param_groups for o in objects.values() if isinstance(o, Optimizer)]
         # What needs no gradient when it is wrapped is left out for ever.
         self._exchanged = {name: _exchanged(model) for name, model in self._models.items()}
@@ -227,7 +227,8 @@ def _doubt(name: str, model: DistributedDataParallel) -> str | None:
     return None
 
 
-def _parallel(thing: Any) -> DistributedDataParallel | None:
+def parallel(thing: Any) -> DistributedDataParallel | None:
+    """The wrapper for data parallelism that an object is, maybe compiled; None: it is none."""
     while not isinstance(thing, DistributedDataParallel):
         thing = getattr(thing, "_orig_mod", None)  # of `torch.compile`
         if thing is None:

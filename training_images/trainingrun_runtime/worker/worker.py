@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +22,8 @@ from ..checkpoints.background import behind_training
 from ..checkpoints.downloads import Fetched
 from ..coordinator.ranks import RankProcess
 from ..coordinator.standstill import At
+from ..data import kept_batch
+from ..data.kept_batch import KeptBatch
 from ..progress.rank_measures import read_oom_kills
 from ..progress.rank_reporter import UseReporter
 from ..ray_internals import nodes, training
@@ -100,6 +102,10 @@ class Worker:
         self.most_workers = contract.workers if contract.elastic else None
         """Most ranks of a later worker group, where it may have another number; None: it has
         not."""
+        self.keeps_batch = contract.keeps_batch
+        """Whether each step takes the batches of all workers, however many ranks there are."""
+        kept = KeptBatch(contract.workers, self.world_size) if self.keeps_batch else None
+        kept_batch.keep(kept)
         self.timeout_s = contract.torch_timeout_seconds
         """Seconds after which a collective call fails."""
         self.restored: Manifest | None = None
@@ -217,7 +223,7 @@ class Worker:
         training.attach_checksums(_digest, self.storage_retry)
         self._standstill = StandstillWatcher(self.coordinator, self.rank, self.group)
         self._use = UseReporter(self.coordinator, self.rank, self.group)
-        training.change_reports(leaving_a_rank.report)
+        training.change_reports(self._reported)
         training.keep_checkpoints_apart(self.group, lambda: self.waiting(At.REPORT))
         self._watcher.start()
         tells = self._others_wait and self.rank == 0
@@ -246,6 +252,13 @@ class Worker:
             timer.cancel()
         if self.fetched is not None:
             self.fetched.close()
+
+    def _reported(self, metrics: Mapping[Any, Any]) -> dict[Any, Any]:
+        if self.keeps_batch and self.session is None:
+            raise ValueError(
+                kept_batch.use_microbatches("this code reports without a trainingrun Session")
+            )
+        return leaving_a_rank.report(metrics)
 
     def _report_silence(self) -> None:
         if self.session is None:  # the coordinator knows whether there was a report
