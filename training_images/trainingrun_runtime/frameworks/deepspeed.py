@@ -42,8 +42,10 @@ def prepared_session(engine: Any, *, seed: int | None = None, **objects: Any) ->
         objects: further ones, see `Session`.
 
     Raises:
-        ValueError: the engine trains in a way that a session cannot save.
+        ValueError: the engine trains in a way that a session cannot save, or not with another
+            number of workers.
     """
+    _refuse_other_workers(engine)
     return Session(seed=seed, **kept_objects(engine), **objects)
 
 
@@ -54,18 +56,6 @@ def kept_objects(engine: Any) -> dict[str, Any]:
         ValueError: the engine trains in a way that a session cannot save.
     """
     _require_savable(engine)
-    if isinstance(engine.optimizer, ZeROOptimizer) and this_worker().most_workers is not None:
-        raise ValueError(
-            "the engine's optimizer is divided among the ranks (ZeRO), and with workers.minimum "
-            "their number changes; leave workers.minimum out, set zero_optimization.stage to 0, or "
-            "shard the model with torch.distributed.fsdp.fully_shard (FSDP2)"
-        )
-    if this_worker().keeps_batch:
-        raise ValueError(
-            "the engine counts the batches of a step of its optimizer by itself, as many with any "
-            "number of workers, and workers.globalBatch is keep; set globalBatch to scale, or "
-            "train with a Session and a loop over session.microbatches() in PyTorch"
-        )
     found: dict[str, Any] = {}
     if engine.zero_optimization_partition_weights():
         found["buffers"] = _OutsideOptimizer(engine.module)
@@ -78,6 +68,22 @@ def kept_objects(engine: Any) -> dict[str, Any]:
     if engine.lr_scheduler is not None:
         found["lr_scheduler"] = _Schedule(engine.lr_scheduler)
     return {**found, "engine": _Engine(engine)}
+
+
+def _refuse_other_workers(engine: Any) -> None:
+    worker = this_worker()
+    if isinstance(engine.optimizer, ZeROOptimizer) and worker.most_workers is not None:
+        raise ValueError(
+            "the engine's optimizer is divided among the ranks (ZeRO), and with workers.minimum "
+            "their number changes; leave workers.minimum out, set zero_optimization.stage to 0, or "
+            "shard the model with torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
+    if worker.keeps_batch:
+        raise ValueError(
+            "the engine counts the batches of a step of its optimizer by itself, as many with any "
+            "number of workers, and workers.globalBatch is keep; set globalBatch to scale, or "
+            "train with a Session and a loop over session.microbatches() in PyTorch"
+        )
 
 
 class _ZeroOptimizer:
