@@ -298,7 +298,8 @@ def justified(story: Story) -> None:
         "RestartsExhausted": True,
         "PreemptionsExhausted": spec.get("failures", {}).get("maxPreemptions", -1) >= -1,
         "NoProgress": True,
-        **dict.fromkeys(OF_RULES, bool(spec.get("failures", {}).get("rules"))),
+        # The rules of then: the user may have changed them since.
+        **dict.fromkeys(OF_RULES, bool(status.get("failureRules"))),
         "Rejected": "validation" in story.groups,
     }
     assert rules.get(failed["reason"]), f"Failed for {failed['reason']}: {failed['message']}"
