@@ -1,5 +1,9 @@
 """`workers.globalBatch: keep`: fewer ranks do the steps of all of them, in microbatches."""
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +26,7 @@ from trainingrun_runtime.known_errors.failure_causes import TooManyWorkers
 from trainingrun_runtime.session import microbatches
 from trainingrun_runtime.session.session_context import SavedObjects
 
+ROOT = Path(__file__).parents[2]
 WHOLE = st.integers(1, 9)
 
 
@@ -242,6 +247,22 @@ def test_other_microbatches_than_those_of_all_workers_are_told(
         "each step has 512 samples as with 8 ranks; 6 ranks take them in 2 microbatches of at most "
         "43 each, which are other ones than with all ranks, since 8 is no multiple of 6"
     ]
+
+
+def test_two_ranks_or_one_end_with_the_weights_of_three_but_for_the_order_of_addition() -> None:
+    roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "support" / "kept_batch_ranks.py")],
+        env={**os.environ, "PYTHONPATH": roots},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    assert [of["steps"] for of in found.values()] == [2 * 27] * 3
+    assert all(of["apart"] < 1e-14 for of in found.values()), "of weights of about 1, in 64 bits"
 
 
 class Exchanges:
