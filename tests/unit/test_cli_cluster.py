@@ -94,6 +94,9 @@ def test_get_and_list_show_the_workers_of_a_run_whose_number_of_them_changes(
     server.answers[f"{RUNS}/digits"] = [(200, elastic)]
     output = call("get", "digits")[1]
     assert "workers  1 of 2 train, 2 ready; trained 90s with 1, 30s with 2" in output
+    waits = {"wanted": 2, "ready": 2, "training": 2, "standby": 1}
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", workers=waits))]
+    assert "workers  2 of 2 train, 2 ready, 1 standby" in call("get", "digits")[1]
     server.answers[RUNS] = [(200, {"items": [elastic, fixed]})]
     lines = call("list")[1].splitlines()
     assert [line.split()[-1] for line in lines[:2]] == ["WORKERS", "1/2"]

@@ -56,6 +56,7 @@ RUNS = st.fixed_dictionaries(
             }
         ),
         "minimum": st.sampled_from([None, None, 1, 2]),
+        "standby": st.sampled_from([0, 0, 1]),
         "spot": st.sampled_from([False, False, True]),
         "ttl": st.sampled_from([None, 3600, 0]),
         "groups": st.frozensets(GROUP, max_size=7),
@@ -72,6 +73,7 @@ def a_story(run: dict[str, Any]) -> Story:
         per_pod=run["per_pod"],
         total_steps=run["total_steps"],
         minimum=run["minimum"] if (run["minimum"] or 0) < run["pods"] else None,
+        standby=run["standby"],
         spot=run["spot"],
     )
     return Story(world, spec, run["groups"])

@@ -67,3 +67,36 @@ def test_the_place_of_a_loss_is_that_of_the_first_rank_that_is_known() -> None:
     places = two_nodes()
     assert places.of_first((7, 2, 0)) == RankPlace("ray-1", "node-1", "pod-1")
     assert places.of_first((7,)) is None
+
+
+def moved() -> Ranks:
+    """Rank 1 has moved from node-1 to the node that waited, and the group trains."""
+    ranks = Ranks(others_wait=True)
+    for rank in range(2):
+        ranks.joined(rank, f"ray-{rank}", f"node-{rank}", f"pod-{rank}")
+    ranks.begin(1, 2)
+    ranks.waits("ray-2", "node-2")
+    ranks.joined(1, "ray-2", "node-2", "pod-2")
+    ranks.begin(2, 2)
+    return ranks
+
+
+def test_a_node_that_a_rank_has_left_for_one_that_waited_is_lost_once_it_is_dead() -> None:
+    ranks = moved()
+    assert ranks.ray_nodes() == {"ray-0", "ray-2"}
+    ranks.died({"ray-1"})
+    assert ranks.lost_nodes == ["node-1"]
+    ranks.waits("ray-3", "node-1")
+    ranks.died({"ray-1"})
+    assert ranks.lost_nodes == [], "a new pod waits there"
+    ranks.died({"ray-1", "ray-3"})
+    assert ranks.lost_nodes == ["node-1"], "which is lost in its turn"
+
+
+def test_a_lost_node_on_which_a_pod_may_wait_is_not_said_to_be_lost_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = moved()
+    ranks.died({"ray-1"})
+    monkeypatch.setattr("trainingrun_runtime.coordinator.ranks.LOST_S", 0.0)
+    assert ranks.lost_nodes == []

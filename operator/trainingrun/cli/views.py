@@ -140,7 +140,7 @@ def _workers(status: Mapping[str, Any]) -> str:
 
 
 def _workers_and_sizes(workers: Mapping[str, Any]) -> str:
-    """How many workers train and are ready, and for how long so many trained."""
+    """How many workers train and are ready, and wait as pods, and for how long so many trained."""
     if not workers:
         return ""
     training, wanted, ready = (workers.get(name, 0) for name in ("training", "wanted", "ready"))
@@ -149,6 +149,8 @@ def _workers_and_sizes(workers: Mapping[str, Any]) -> str:
         for one in workers.get("sizes") or ()
     ]
     now = f"{training} of {wanted} train, {ready} ready"
+    if "standby" in workers:
+        now += f", {workers['standby']} standby"
     return f"{now}; trained {', '.join(times)}" if times else now
 
 

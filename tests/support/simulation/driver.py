@@ -69,6 +69,10 @@ class Driver:
     """Since when its bucket does not answer."""
     anonymous: bool = False
     """Its records name no pods."""
+    waiting: dict[str, Pod] = field(default_factory=dict)
+    """Pods beside its group, by name."""
+    gone: list[str] = field(default_factory=list)
+    """Names of those that have ended so."""
     killed: "tuple[dict[str, Any], Pod] | None" = None
     """The record of a process that the kernel has ended, of which the pod has not told yet."""
 
@@ -98,6 +102,7 @@ class Driver:
             return
         joined = [pod for pod in workers if pod.head_uid == self.head.uid and pod.alive]
         self._tell_of_memory(joined)
+        self._see_who_waits(joined)
         if self.state is RunState.TRAINING:
             self._train(now, passed, joined)
         else:
@@ -172,6 +177,12 @@ class Driver:
             }
         )
 
+    def _see_who_waits(self, joined: list[Pod]) -> None:
+        here = self.state is RunState.TRAINING
+        self.gone += [name for name, pod in self.waiting.items() if pod not in joined]
+        waiting = (pod for pod in joined if here and pod not in self.group and not pod.terminating)
+        self.waiting = {pod.name: pod for pod in waiting}
+
     def _tell_of_memory(self, joined: list[Pod]) -> None:
         """The rank that joins in the pod says why the one before it was lost."""
         if self.killed is None:
@@ -226,6 +237,7 @@ class Driver:
                         if pod.node and (not pod.node.powered or pod.ray_ended_at is not None)
                     }
                 ),
+                "spare_pods": [*self.gone[-32:], *self.waiting],
                 "storage_error": (
                     None if self.storage_since is None else "The bucket does not answer"
                 ),

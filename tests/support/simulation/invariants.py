@@ -104,7 +104,8 @@ def _all_workers_are_asked_for(story: Story) -> None:
             continue
         if (job["status"]["jobDeploymentStatus"], cluster.number) == ("Running", world.number()):
             (group,) = cluster.object["spec"]["workerGroupSpecs"]
-            assert group["replicas"] == world.count, f"{group['replicas']} of {world.count} pods"
+            wanted = world.count + world.standby
+            assert group["replicas"] == wanted, f"{group['replicas']} of {wanted} pods"
 
 
 def _one_attempt(after: dict[str, Any]) -> None:

@@ -64,6 +64,8 @@ class Story:
         workers: dict[str, Any] = {"count": world.count * world.per_pod, "perPod": world.per_pod}
         if world.minimum is not None:
             workers["minimum"] = world.minimum * world.per_pod
+        if world.standby:
+            workers["standby"] = world.standby
         if world.spot:
             fallback = {"afterPreemptions": 1, "afterPendingSeconds": 30, "returnAfterSeconds": 300}
             workers["capacity"] = {"type": "Spot", "fallback": fallback}

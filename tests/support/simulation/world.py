@@ -63,6 +63,8 @@ class World:
     total_steps: int = 400
     minimum: int | None = None
     """Worker pods with which training goes on; None: with all."""
+    standby: int = 0
+    """Further worker pods, which wait."""
     spot: bool = False
     """The workers' nodes are spot nodes, and there are as many on-demand ones."""
     now: float = 0.0
@@ -96,13 +98,14 @@ class World:
     storage_since: float | None = None
 
     def __post_init__(self) -> None:
-        names = ["base-1", *(f"spot-{number}" for number in range(1, self.count + 2))]
+        nodes = range(1, self.count + self.standby + 2)
+        names = ["base-1", *(f"spot-{number}" for number in nodes)]
         for name in names:
             # On some clouds a node's name is not its hostname.
             hostname = f"ip-{name}" if name.endswith("2") else name
             spot = self.spot and name.startswith("spot")
             self.nodes[name] = Node(name, hostname, capacity="spot" if spot else "")
-        for number in range(1, self.count + 2) if self.spot else ():
+        for number in nodes if self.spot else ():
             name = f"demand-{number}"
             self.nodes[name] = Node(name, name, capacity="on-demand")
 

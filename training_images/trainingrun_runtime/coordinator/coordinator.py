@@ -205,6 +205,8 @@ class Coordinator:
         """
         group = self._progress.group_started(world_size, resumed_step, skipped, restored_from)
         self._ranks.begin(group, world_size)
+        if self._standby is not None:
+            self._standby.begin(self._ranks.ray_nodes(), time.monotonic())
         self._checkpoints.begin(group, resumed_step)
         self._rows.begin(group, origin)
         self._restore.end()
@@ -364,7 +366,7 @@ class Coordinator:
         update |= self._rating.fields(document.metrics) | self._hangs.fields()
         update["report_uri"] = self._report_uri
         if self._standby is not None:
-            update["spare_pods"] = self._standby.pods(document.state is RunState.TRAINING)
+            update["spare_pods"] = self._standby.pods(training=document.state is RunState.TRAINING)
         if document.state is not RunState.SUCCEEDED:
             update |= self._store.fields()
         return document.model_copy(update=update)

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import ray
 
@@ -16,44 +16,56 @@ log = logging.getLogger(__name__)
 LEFT_S = 60.0
 """Seconds for which a node that a rank has left counts as one that may be dying."""
 AGAIN_S = 30.0
-"""Seconds until a node is asked again that has not answered, or on which nothing was started."""
-
+"""Seconds until a node is asked again on which the preparation has failed."""
 
 Preparation = Callable[[], tuple[str, str]]
 """Run on a node that waits, it makes ready what the next worker there needs; the node's Kubernetes
 node and pod, "" where not known."""
 
 
-class _Asked(NamedTuple):
-    """A node that was asked to start processes."""
+class Task(Protocol):
+    """A preparation that was started on a node."""
 
-    answer: Any
-    """The task's reference."""
+    def result(self) -> tuple[str, str] | None:
+        """What it has returned; None: it has not ended. Raises what it has raised."""
+        ...
+
+    def cancel(self) -> None:
+        """Its node is gone."""
+        ...
+
+
+class _Asked(NamedTuple):
+    task: Task
     since: float
     """When, in seconds of a monotonic clock."""
 
 
 class Standby:
-    """Called by one thread, except where it is said. It takes no node for one that waits before
-    the preparation has ended there.
+    """One lock guards all of it. No node is taken for one that waits before the preparation has
+    ended there.
 
     Args:
-        ask: has a task run a preparation on a Ray node; its reference.
+        start: starts a preparation on a Ray node.
     """
 
-    def __init__(self, ask: Callable[[str, Preparation], Any] | None = None) -> None:
-        self._ask = ask or _ask
+    def __init__(self, start: Callable[[str, Preparation], Task] | None = None) -> None:
+        self._lock, self._start = threading.Lock(), start or _RayTask
         self._preparation: Preparation | None = None
         self._asked: dict[str, _Asked] = {}  # by Ray node, as all that follows
-        self._pods: dict[str, str] = {}  # of nodes that have answered
+        self._waiting: dict[str, str] = {}  # the pods
         self._had_ranks: dict[str, float] = {}  # when a rank was seen there last
-        self._lock = threading.Lock()
-        self._waiting: list[str] = []
-        self._gone: list[str] = []
+        self._gone: list[str] = []  # pods that have ended while they waited
 
     def prepare(self, preparation: Preparation) -> None:
-        """Rank 0: what is to be run on nodes that wait. Called by any thread."""
-        self._preparation = preparation
+        """Rank 0: what is to be run on nodes that wait."""
+        with self._lock:
+            self._preparation = preparation
+
+    def begin(self, of_ranks: frozenset[str], now: float) -> None:
+        """A worker group begins on these nodes, which wait no more."""
+        with self._lock:
+            self._trains_on(of_ranks, now)
 
     def look(
         self, usable: frozenset[str], of_ranks: frozenset[str], now: float
@@ -66,56 +78,70 @@ class Standby:
             now: seconds of a monotonic clock.
 
         Returns:
-            The nodes that have answered, with their Kubernetes nodes.
+            The nodes that have answered since, with their Kubernetes nodes.
         """
-        self._had_ranks |= dict.fromkeys(of_ranks, now)
-        idle = {
-            node
-            for node in usable - of_ranks
-            if now - self._had_ranks.get(node, float("-inf")) > LEFT_S
-        }
-        answered = [
-            (node, found)
-            for node, asked in list(self._asked.items())
-            if (found := self._answer(node, asked, now)) is not None
-        ]
-        if self._preparation is not None:
-            for node in idle - self._pods.keys() - self._asked.keys():
-                self._asked[node] = _Asked(self._ask(node, self._preparation), now)
         with self._lock:
-            gone = [pod for node, pod in self._pods.items() if node not in usable | of_ranks]
-            self._gone = [*self._gone, *gone][-MOST_SPARE_PODS:]
-            self._pods = {n: pod for n, pod in self._pods.items() if n in usable | of_ranks}
-            self._waiting = [pod for node, pod in self._pods.items() if pod and node in idle]
+            self._trains_on(of_ranks, now)
+            self._leave((self._waiting.keys() | self._asked.keys()) - usable)
+            answered = []
+            for node, asked in list(self._asked.items()):
+                found = self._result(node, asked, now)
+                if found is not None:
+                    self._waiting[node] = found[1]
+                    answered.append((node, found[0]))
+            for node in usable - of_ranks - self._waiting.keys() - self._asked.keys():
+                left_s = now - self._had_ranks.get(node, float("-inf"))
+                if self._preparation is not None and left_s > LEFT_S:
+                    self._asked[node] = _Asked(self._start(node, self._preparation), now)
         return answered
 
-    def pods(self, training: bool) -> list[str]:
-        """Pods that wait while a group trains, and before them those that have ended while they
-        waited. Called by any thread.
-        """
+    def pods(self, *, training: bool) -> list[str]:
+        """Pods that wait while a group trains, and before them those that have ended so."""
         with self._lock:
-            return [*self._gone, *(self._waiting if training else ())][-MOST_SPARE_PODS:]
+            waiting = [pod for pod in self._waiting.values() if pod] if training else []
+            return [*self._gone, *waiting][-MOST_SPARE_PODS:]
 
-    def _answer(self, ray_node: str, asked: _Asked, now: float) -> str | None:
-        """The Kubernetes node, where the task has ended now."""
+    def _trains_on(self, of_ranks: frozenset[str], now: float) -> None:
+        self._had_ranks |= dict.fromkeys(of_ranks, now)
+        for node in of_ranks:
+            self._waiting.pop(node, None)
+
+    def _leave(self, gone: set[str]) -> None:
+        for node in gone:
+            pod = self._waiting.pop(node, "")
+            if pod:
+                self._gone = [*self._gone, pod][-MOST_SPARE_PODS:]
+            if node in self._asked:
+                self._asked.pop(node).task.cancel()
+            self._had_ranks.pop(node, None)
+
+    def _result(self, node: str, asked: _Asked, now: float) -> tuple[str, str] | None:
         try:
-            if not ray.wait([asked.answer], timeout=0)[0]:
-                return None
-            node, pod = ray.get(asked.answer)
-        except Exception as error:  # the node may be gone; a start there is slower, not wrong
+            found = asked.task.result()
+        except Exception as error:  # a start there is slower, not wrong
             if now - asked.since >= AGAIN_S:
-                log.warning("no process waits on node %s: %s", ray_node, first_line(error))
-                del self._asked[ray_node]
+                log.warning("no process waits on node %s: %s", node, first_line(error))
+                del self._asked[node]
             return None
-        del self._asked[ray_node]
-        self._pods[ray_node] = pod
-        return str(node)
+        if found is not None:
+            del self._asked[node]
+        return found
 
 
-def _ask(node: str, preparation: Preparation) -> Any:
-    # max_calls: its process ends with it.
-    run = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(_run)
-    return run.options(label_selector={"ray.io/node-id": node}).remote(preparation)
+class _RayTask:
+    def __init__(self, node: str, preparation: Preparation) -> None:
+        # max_calls: its process ends with it.
+        run = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(_run)
+        self._answer: Any = run.options(label_selector={"ray.io/node-id": node}).remote(preparation)
+
+    def result(self) -> tuple[str, str] | None:
+        if not ray.wait([self._answer], timeout=0)[0]:
+            return None
+        node, pod = ray.get(self._answer)
+        return node, pod
+
+    def cancel(self) -> None:
+        ray.cancel(self._answer, force=True)
 
 
 def _run(preparation: Preparation) -> tuple[str, str]:

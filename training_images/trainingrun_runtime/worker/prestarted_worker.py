@@ -40,6 +40,10 @@ FIRST_MODULES = ("ray.train.torch", "torch._dynamo")
 """What a worker imports at least; DistributedDataParallel imports `torch._dynamo`."""
 FILE = "modules"
 """Names of the modules that this pod's workers have loaded, in the state directory."""
+IMPORTED = "imported"
+"""It is there, too, once a process has imported them."""
+IMPORTED_S = 120.0
+"""Longest wait for it."""
 CLAIM_ENV = "TRAININGRUN_CONTROLLER_CLAIM"
 """Path of a file; the process that deletes it imports PyTorch for Ray's controller."""
 
@@ -95,7 +99,8 @@ def _start_here(modules: Iterable[str], environment: str, number: int = 1) -> No
 
 def wait_here(modules: Sequence[str], environment: str) -> tuple[str, str]:
     """In a task on a node that waits: have its raylet start a process for each worker that it may
-    get. Where a worker was before, it has left such processes.
+    get, and wait until one has imported the modules. Where a worker was before, it has left such
+    processes.
 
     Args:
         modules: names of those that a worker has loaded.
@@ -106,6 +111,9 @@ def wait_here(modules: Sequence[str], environment: str) -> tuple[str, str]:
     """
     if not (state_directory() / FILE).exists():
         _start_here(modules, environment, nodes.total_on_own_node(WORKER_RESOURCE))
+        deadline = time.monotonic() + IMPORTED_S
+        while not (state_directory() / IMPORTED).exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
     return os.environ.get("NODE_NAME", ""), os.environ.get("POD_NAME", "")
 
 
@@ -166,6 +174,7 @@ def import_modules() -> None:
                 # this variable, but only once the process is a worker.
                 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
             _import(names)
+            (file.parent / IMPORTED).touch()
         else:
             threading.Thread(target=_end_if_left_over, args=(file,), daemon=True).start()
 
