@@ -77,6 +77,15 @@ def test_a_pod_that_a_rank_was_in_never_ended_while_it_waited() -> None:
     assert standby.pods(training=True) == []
 
 
+def test_a_node_that_gets_a_rank_while_it_is_prepared_does_not_wait() -> None:
+    standby, nodes = prepared()
+    standby.look(ALL, RANKS, 0)
+    nodes[0].ended = True
+    standby.begin(frozenset({"ray-2", "ray-3"}), 1)
+    assert standby.look(ALL, RANKS, 2) == []
+    assert standby.pods(training=True) == []
+
+
 def test_a_node_that_a_rank_has_left_waits_after_a_while_only() -> None:
     standby, nodes = prepared()
     standby.begin(RANKS, 0)

@@ -30,7 +30,7 @@ def test_spot_node_killed_while_a_pod_waits(scenario: Scenario):
     scenario.spec["workers"] |= waits
     scenario.spec["podTemplate"] = template
     # Slow steps: the other pod has to be ready well before the end.
-    scenario.spec["training"]["config"] = {"steps": TOTAL_STEPS, "step_seconds": 0.4}
+    scenario.spec["training"]["config"] = {"steps": TOTAL_STEPS, "step_seconds": 0.6}
     scenario.start_and_reach(1)
     assert sorted(run.workers().values()) == sorted(nodes.workers), "the driver waits for no other"
     give_slots(run.kubectl, nodes.on_demand_node, 2)

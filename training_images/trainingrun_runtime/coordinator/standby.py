@@ -81,6 +81,7 @@ class Standby:
             The nodes that have answered since, with their Kubernetes nodes.
         """
         with self._lock:
+            self._had_ranks = {n: at for n, at in self._had_ranks.items() if n in usable}
             self._trains_on(of_ranks, now)
             self._leave((self._waiting.keys() | self._asked.keys()) - usable)
             answered = []
@@ -105,6 +106,7 @@ class Standby:
         self._had_ranks |= dict.fromkeys(of_ranks, now)
         for node in of_ranks:
             self._waiting.pop(node, None)
+            self._asked.pop(node, None)
 
     def _leave(self, gone: set[str]) -> None:
         for node in gone:
@@ -113,7 +115,6 @@ class Standby:
                 self._gone = [*self._gone, pod][-MOST_SPARE_PODS:]
             if node in self._asked:
                 self._asked.pop(node).task.cancel()
-            self._had_ranks.pop(node, None)
 
     def _result(self, node: str, asked: _Asked, now: float) -> tuple[str, str] | None:
         try:
