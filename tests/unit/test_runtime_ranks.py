@@ -93,6 +93,15 @@ def test_a_node_that_a_rank_has_left_for_one_that_waited_is_lost_once_it_is_dead
     assert ranks.lost_nodes == ["node-1"], "which is lost in its turn"
 
 
+def test_a_pod_that_waited_beside_a_rank_ends_and_its_node_is_not_lost() -> None:
+    ranks = moved()
+    ranks.waits("ray-3", "node-0")
+    ranks.died({"ray-3"})
+    assert ranks.lost_nodes == []
+    ranks.died({"ray-0", "ray-3"})
+    assert ranks.lost_nodes == ["node-0"]
+
+
 def test_a_lost_node_on_which_a_pod_may_wait_is_not_said_to_be_lost_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -187,10 +187,13 @@ class Ranks:
         return bool(self._places)
 
     def died(self, ray_nodes: Collection[str]) -> None:
-        """These nodes of Ray are dead; those on which no rank is do not count."""
+        """These nodes of Ray are dead; those on which no rank is or was do not count."""
         with self._lock:
             here = {place.ray_node: place.node for place in self._places.values()}
-            for ray_node, name in (self._left | here).items():
+            alive = {name for ray_node, name in here.items() if ray_node not in ray_nodes}
+            # Beside a rank that lives a pod alone has ended.
+            left = {ray_node: name for ray_node, name in self._left.items() if name not in alive}
+            for ray_node, name in (left | here).items():
                 if ray_node in ray_nodes:
                     self._left.pop(ray_node, None)
                     self._lost.setdefault(ray_node, _LostNode(name, time.monotonic()))
