@@ -25,7 +25,7 @@ def idle(ray: LocalRay, node: str) -> list[Process]:
 def test_training_goes_on_in_the_process_that_waits_and_the_next_node_waits(tmp_path: Path) -> None:
     with two_workers(tmp_path, **CREDENTIALS) as ray:
         ray.add_worker()
-        run = ElasticRun(ray, tmp_path / "run", seed=5, step_seconds=0.4)
+        run = ElasticRun(ray, tmp_path / "run", seed=5, step_seconds=5.0)
         fixed = {"minimum_workers": None, "standby": 1}
         run.contract = run.contract.model_copy(update=fixed)
         wait_for_both_nodes(ray, tmp_path)
@@ -52,6 +52,8 @@ def test_training_goes_on_in_the_process_that_waits_and_the_next_node_waits(tmp_
         next_one = ray.add_worker()
         run.wait_until(lambda progress: progress.spare_pods == [next_one.name])
         ray.remove(next_one)
+        run.wait_until(lambda progress: next_one.name in progress.lost_nodes)
+        (run.folder / "go-on").touch()
         assert run.wait() == 0, run.log()
         progress = run.progress()
     assert run.seen() == [Counter(range(SAMPLES))] * EPOCHS
@@ -59,4 +61,4 @@ def test_training_goes_on_in_the_process_that_waits_and_the_next_node_waits(tmp_
     kinds = [record.kind for record in progress.records]
     assert kinds == [RecordKind.RESTORED, RecordKind.WORKER_LOST, RecordKind.RESTORED]
     assert progress.spare_pods == [next_one.name], "it has ended while it waited"
-    assert progress.lost_nodes == [next_one.name]
+    assert next_one.name in progress.lost_nodes

@@ -39,8 +39,9 @@ def train(config: dict[str, Any]) -> None:
     """Notes `step epoch samples` into a file for each rank of each worker group, within the step.
 
     The learning rate is 0.01 for each rank. Keys of its config: `folder`; `seed` of the session;
-    `step_seconds`; `samples`; `saved_at`: a step after which a checkpoint is made, and before whose
-    next one the ranks wait for the file `go-on` in the folder; `own`: each rank has a generator.
+    `step_seconds`, until the file `go-on` is in the folder; `samples`; `saved_at`: a step after
+    which a checkpoint is made, and before whose next one the ranks wait for that file; `own`: each
+    rank has a generator.
     """
     context, folder = ray.train.get_context(), Path(config["folder"])
     rank, size = context.get_world_rank(), context.get_world_size()
@@ -61,7 +62,8 @@ def train(config: dict[str, Any]) -> None:
         for numbers, indices in session.batches(loader):
             while session.step == config.get("saved_at") and not (folder / "go-on").exists():
                 time.sleep(0.05)
-            time.sleep(config.get("step_seconds", 0.0))
+            if not (folder / "go-on").exists():
+                time.sleep(config.get("step_seconds", 0.0))
             optimizer.zero_grad()
             model(numbers).square().mean().backward()
             optimizer.step()

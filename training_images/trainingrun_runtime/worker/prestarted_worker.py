@@ -42,8 +42,8 @@ FILE = "modules"
 """Names of the modules that this pod's workers have loaded, in the state directory."""
 IMPORTED = "imported"
 """It is there, too, once a process has imported them."""
-IMPORTED_S = 120.0
-"""Longest wait for it."""
+IMPORTED_S = 30.0
+"""Longest wait for it: a start before that is slower, not wrong."""
 CLAIM_ENV = "TRAININGRUN_CONTROLLER_CLAIM"
 """Path of a file; the process that deletes it imports PyTorch for Ray's controller."""
 
@@ -99,8 +99,8 @@ def _start_here(modules: Iterable[str], environment: str, number: int = 1) -> No
 
 def wait_here(modules: Sequence[str], environment: str) -> tuple[str, str]:
     """In a task on a node that waits: have its raylet start a process for each worker that it may
-    get, and wait until one has imported the modules. Where a worker was before, it has left such
-    processes.
+    get, and wait a while until one has imported the modules. Where a worker was before, it has left
+    such processes.
 
     Args:
         modules: names of those that a worker has loaded.
