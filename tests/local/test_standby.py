@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.elastic_runs import EPOCHS, SAMPLES, ElasticRun
-from support.local_runs import two_workers, wait_for_both_nodes
+from support.local_runs import two_workers
 from support.prestarted import Process, processes
 from support.s3 import CREDENTIALS
 from trainingrun.local.ray_nodes import LocalRay
@@ -28,7 +28,6 @@ def test_training_goes_on_in_the_process_that_waits_and_the_next_node_waits(tmp_
         run = ElasticRun(ray, tmp_path / "run", seed=5, step_seconds=5.0)
         fixed = {"minimum_workers": None, "standby": 1}
         run.contract = run.contract.model_copy(update=fixed)
-        wait_for_both_nodes(ray, tmp_path)
         run.start()
         (spare,) = run.wait_until(lambda progress: progress.spare_pods).spare_pods
         deadline = time.monotonic() + 60
