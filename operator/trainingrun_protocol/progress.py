@@ -107,7 +107,7 @@ class Record(Wire):
     step: Count | None = None
     """Step at which it happened, or that was restored."""
     group_time: UnixTime | None = None
-    """Unix time in seconds at which the worker group began that was lost; only of OutOfMemory."""
+    """Of a loss, Unix time in seconds at which the worker group began that was lost."""
     reason: Sentence | None = None
     """Why the ranks that were left saved no later step; none: they did, or it is not known."""
     facts: FailureFacts | None = None

@@ -12,16 +12,17 @@ from support.builders import (
     a_progress,
     a_ray_job,
     a_run,
+    at,
     nodes,
     pods,
     unix,
 )
-from support.reconciled import reconcile, then
+from support.reconciled import a_polled_run, reconcile, then
 from trainingrun.api.reasons import EventReason
 from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.losses.signs import why_pod_ended
-from trainingrun.reconciling.model import RunEvent
+from trainingrun.reconciling.model import Plan, RunEvent
 
 HEAD, ONE, TWO = pods()
 NOT_READY = a_node("spot-1", ready=False)
@@ -375,3 +376,44 @@ def test_a_record_is_not_counted_again_once_its_pod_is_forgotten(training: Obser
     again = replace(much_later, progress=reported)
     assert counts(again, 1010) == {"workerFailures": 1}
     assert reconcile(again, 1010).events == ()
+
+
+# A process that ends, and its pod that lives on.
+
+
+def died(*times: float) -> Any:
+    """Rank 0 has died at these times, each in a worker group that began 30 s before."""
+    died = {"kind": "WorkerLost", "pod": "worker-1", "node": "spot-1", "message": "rank 0 died"}
+    records = [
+        {"number": n, "time": unix(time), "group_time": unix(time - 30), **died}
+        for n, time in enumerate(times, 1)
+    ]
+    return a_progress(records=records)
+
+
+def lost(plan: Plan) -> list[tuple[str, str]]:
+    return [(loss.reason.value, loss.time) for loss in plan.status.disruptions.history]
+
+
+def test_each_death_of_a_rank_in_one_living_pod_is_counted() -> None:
+    seen = then(replace(a_polled_run(), progress=died(100)), 101)
+    plan = reconcile(replace(seen, progress=died(100, 700)), 701)
+    assert plan.status.disruptions.worker_failures == 2
+    assert lost(plan) == [("WorkerLost", at(100)), ("WorkerLost", at(700))]
+    both = then(replace(seen, progress=died(100, 700)), 701)
+    again = reconcile(replace(both, progress=died(100, 700, 710)), 711)
+    assert again.status.disruptions.worker_failures == 2, "no worker group began in between"
+
+
+@pytest.mark.parametrize(("later_s", "losses"), [(20, 1), (3600, 2)])
+def test_a_pod_that_ends_long_after_a_rank_died_in_it_is_another_loss(
+    later_s: float, losses: int
+) -> None:
+    seen = then(replace(a_polled_run(), progress=died(100)), 101)
+    ended = a_pod("worker-1", phase="Failed", exit_code=1, ended_at=100 + later_s)
+    gone = replace(seen, pods=(HEAD, ended, TWO))
+    plan = reconcile(gone, 101 + later_s)
+    assert plan.status.disruptions.worker_failures == losses
+    for hour in (1, 2):
+        later = reconcile(then(gone, 101 + later_s), 101 + later_s + hour * 3600)
+        assert later.status.disruptions.worker_failures == losses, "it is the same pod still"

@@ -50,6 +50,8 @@ class CountedDisruption(Model):
     """When its pod was created; only of one that ran out of memory."""
     number: int | None = None
     """Of its entry in status.disruptions.history."""
+    recorded: bool = False
+    """Whether only the driver has told of it: its pod has shown no end."""
     facts: FailureFacts | None = None
     """What failures.rules ask for; only of a run with rules."""
     rule: str | None = None

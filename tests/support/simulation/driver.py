@@ -174,6 +174,7 @@ class Driver:
                 "step": math.floor(self.step),
                 "pod": pod.name if named and pod else None,
                 "node": pod.node.name if named and pod and pod.node else None,
+                "group_time": unix(self.grouped_at),
             }
         )
 

@@ -368,10 +368,12 @@ class TimeAccounting:
     ) -> None:
         """A worker was lost; training is interrupted until the next step."""
         self.interrupted(now)
-        self.record(now, kind, message, node=node, pod=pod, step=self._step, facts=facts)
+        began = self._group_began
+        place: dict[str, Any] = {"node": node, "pod": pod, "group_time": began}
+        self.record(now, kind, message, step=self._step, facts=facts, **place)
         number = self._records[-1].number
         lost = kind is RecordKind.WORKER_LOST
-        self._worker_lost = (number, self._group_began) if lost else None
+        self._worker_lost = (number, began) if lost else None
         self._lose(number, kind.value, now, message, node=node, pod=pod, step=self._step)
 
     def ran_out_of_memory(self, message: str, node: str | None, pod: str | None) -> None:

@@ -127,6 +127,7 @@ class Losses:
         ended: str | None = None,
         created_at: str | None = None,
         facts: FailureFacts | None = None,
+        recorded: bool = False,
     ) -> None:
         """Count a loss, unless it is counted; a reason of higher precedence replaces the former.
 
@@ -142,10 +143,14 @@ class Losses:
             ended: When the container ended, where it ran out of memory.
             created_at: When the pod was created, where it ran out of memory.
             facts: What failures.rules ask for.
+            recorded: Whether the driver has told of it, and no pod or node has.
         """
         known = self._counted.get(key)
         if known and (known.collateral or known.forgiven):
             return
+        if known and known.recorded and not recorded:
+            known = known.model_copy(update={"recorded": False})
+            self._put(key, known)
         facts = _all_of(known.facts if known else None, facts)
         if known and PRECEDENCE[reason] <= PRECEDENCE[known.reason]:
             if facts != known.facts:
@@ -172,6 +177,7 @@ class Losses:
                 ended=ended,
                 created_at=created_at,
                 number=number,
+                recorded=recorded and (known is None or known.recorded),
                 **self._ruled(reason, facts, node, message),
             ),
         )
@@ -189,9 +195,9 @@ class Losses:
         known = self._counted.get(key)
         if known and (known.collateral or known.forgiven):
             return
-        if known and by and (self._now - parsed(known.time)).total_seconds() > NODE_SEEN_S:
-            self._put(f"{key}/{known.time}", known)  # a process that ended there long before
-            known = None
+        if by:
+            self.outlive(key, self._now - timedelta(seconds=NODE_SEEN_S))
+            known = self._counted.get(key)
         if known:
             self._count(known.reason, -1)
             other = self._counted.get(by or "")
@@ -234,6 +240,22 @@ class Losses:
                     del self._by_pod[pod]
                 self._put(key, known)
                 return
+
+    def outlive(self, key: str, until: datetime) -> None:
+        """The pod of that key was there until then: what was lost in it before was a process.
+
+        That loss gets a key of its own, which no later sign of the pod is about.
+        """
+        known = self._counted.get(key)
+        if known is None or not known.recorded:
+            return
+        if parsed(known.time) >= until and not known.forgiven:
+            return
+        del self._counted[key]
+        self._records.pop(key, None)
+        if known.pod is not None and self._by_pod.get(known.pod) == key:
+            del self._by_pod[known.pod]
+        self._put(f"{key}/{known.time}", known.model_copy(update={"pod": None, "recorded": False}))
 
     def adopt_record(self, uid: str, pod: str, node: str | None) -> None:
         """Let the pod take over the count of a record that came first and is about it.

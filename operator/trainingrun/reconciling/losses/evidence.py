@@ -16,6 +16,7 @@ count moves along. The rules:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 from trainingrun_protocol.progress import Progress, Record, RecordKind
 
@@ -28,7 +29,7 @@ from ..findings import Draft, Findings
 from ..model import EventType, Object, RunEvent
 from ..texts import from_unix, written
 from . import signs
-from .counting import Losses
+from .counting import SAME_LOSS_S, Losses
 from .signs import control_sign, describe
 
 _LOST = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
@@ -179,6 +180,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         # KubeRay and the operator delete such workers; they ended with the head.
         losses.explain(uid, name, LossReason.HEAD_LOST)
         return
+    losses.outlive(uid, context.now - timedelta(seconds=SAME_LOSS_S))
     losses.adopt_record(uid, name, node)
     termination_message = pod_status.termination_message(pod)
     message = f"Pod {name} ended: {describe(reason, head=pod_status.is_head(pod))}"
@@ -269,6 +271,8 @@ def _record_event(
     elif record.pod is not None:
         # The pod may be here still, or be counted and gone.
         key = (pod_status.uid(pod) if pod else None) or losses.key_of(record.pod) or key
+        if record.group_time is not None:
+            losses.outlive(key, from_unix(record.group_time))
     elif losses.counted_around(when):
         return
     if record.node and f"node:{record.node}" in losses:
@@ -284,6 +288,7 @@ def _record_event(
         node=record.node,
         created_at=written(from_unix(began)) if began is not None else None,
         facts=record.facts,
+        recorded=True,
     )
 
 
