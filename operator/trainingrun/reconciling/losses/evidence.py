@@ -16,7 +16,6 @@ count moves along. The rules:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 
 from trainingrun_protocol.progress import Progress, Record, RecordKind
 
@@ -29,7 +28,7 @@ from ..findings import Draft, Findings
 from ..model import EventType, Object, RunEvent
 from ..texts import from_unix, written
 from . import signs
-from .counting import SAME_LOSS_S, Losses
+from .counting import Losses
 from .signs import control_sign, describe
 
 _LOST = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
@@ -180,7 +179,6 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         # KubeRay and the operator delete such workers; they ended with the head.
         losses.explain(uid, name, LossReason.HEAD_LOST)
         return
-    losses.outlive(uid, context.now - timedelta(seconds=SAME_LOSS_S))
     losses.adopt_record(uid, name, node)
     termination_message = pod_status.termination_message(pod)
     message = f"Pod {name} ended: {describe(reason, head=pod_status.is_head(pod))}"
