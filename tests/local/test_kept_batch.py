@@ -40,10 +40,11 @@ def same(one: KeptBatchRun, other: KeptBatchRun) -> bool:
 @pytest.mark.parametrize("ray", [2], indirect=True)
 def test_two_of_four_workers_end_with_the_weights_of_four(ray: LocalRay, tmp_path: Path) -> None:
     """Also with dropout and random augmentation: two ranks take the batches of four."""
+    drawn = {"dropout": 0.3, "noise": 0.1}
     wait_for_both_nodes(ray, tmp_path)
-    whole = KeptBatchRun(ray, tmp_path / "whole", workers=4, dropout=0.3)
+    whole = KeptBatchRun(ray, tmp_path / "whole", workers=4, **drawn)
     assert whole.drive() == 0, whole.log()
-    run = KeptBatchRun(ray, tmp_path / "run", workers=4, dropout=0.3, step_seconds=0.2)
+    run = KeptBatchRun(ray, tmp_path / "run", workers=4, step_seconds=0.2, **drawn)
     run.start()
     run.wait_until(lambda progress: progress.step >= 4)
     ray.remove(ray.workers[1])

@@ -21,19 +21,22 @@ SAMPLES, BATCH_SIZE = 322, 4
 class Shaken:
     """Samples with noise that is drawn anew each time, and their indices."""
 
+    def __init__(self, noise: float) -> None:
+        self.noise = noise
+
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         place = torch.arange(4, dtype=torch.float64) * index / SAMPLES
-        return place.sin() + 0.1 * torch.randn(4, dtype=torch.float64), index
+        return place.sin() + self.noise * torch.randn(4, dtype=torch.float64), index
 
 
 def train(config: dict[str, Any]) -> None:
     """Notes `step epoch samples` into a file for each rank of each worker group, within the step.
 
     In 64 bits, so that the order of an addition is all that may differ. Keys of its config:
-    `folder`, which gets the weights as well; `dropout`; `step_seconds`.
+    `folder`, which gets the weights as well; `dropout`; `noise`; `step_seconds`.
     """
     context, folder = ray.train.get_context(), Path(config["folder"])
     rank, size = context.get_world_rank(), context.get_world_size()
@@ -43,7 +46,7 @@ def train(config: dict[str, Any]) -> None:
     net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), dropout, nn.Linear(16, 1)).double()
     model = prepare_model(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    loader = ResumableDataLoader(Shaken(), BATCH_SIZE, seed=3)
+    loader = ResumableDataLoader(Shaken(config["noise"]), BATCH_SIZE, seed=3)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=0.1, total_steps=EPOCHS * len(loader)
     )
@@ -71,7 +74,7 @@ class KeptBatchRun(ElasticRun):
     """A run of `train` with `workers.globalBatch: keep`, and 1 worker or more."""
 
     def __init__(self, ray: LocalRay, folder: Path, workers: int, **config: Any) -> None:
-        config = {"dropout": 0.0, "step_seconds": 0.0, **config}
+        config = {"dropout": 0.0, "noise": 0.0, "step_seconds": 0.0, **config}
         super().__init__(ray, folder, function="support.kept_batches:train", **config)
         kept = {"workers": workers, "global_batch": "keep"}
         self.contract = self.contract.model_copy(update=kept)
