@@ -1,8 +1,11 @@
 """The command line on this machine, with the test cluster's kubeconfig."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .cluster import CREDENTIALS, ROOT, forwarded
@@ -11,13 +14,16 @@ from .kube import CommandError, Kubectl
 _ENTRY = "from trainingrun.cli.main import app; app()"
 
 
+@contextmanager
 def started(
     kubectl: Kubectl, *words: str, folder: Path | None = None, **env: str
-) -> "subprocess.Popen[str]":
-    """`trainingrun <words>` in the namespace of `kubectl`, as a process that has begun."""
+) -> Iterator["subprocess.Popen[str]"]:
+    """`trainingrun <words>` in the namespace of `kubectl`, as a process that has begun. It is ended
+    with the block, if it is there still.
+    """
     name, *rest = words
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", _ENTRY, name, f"--namespace={kubectl.namespace}", *rest],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": roots, "KUBECONFIG": str(kubectl.kubeconfig), **env},
@@ -25,7 +31,18 @@ def started(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_interruptible,
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _interruptible() -> None:
+    """Ctrl-C ends it, also where a shell has started these tests in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def trainingrun(
@@ -40,7 +57,6 @@ def trainingrun(
         try:
             output, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            process.kill()
             raise CommandError(f"trainingrun {' '.join(words)}: not done in time") from error
     if process.returncode:
         raise CommandError(f"trainingrun {' '.join(words)}: {errors[-2000:]}")
