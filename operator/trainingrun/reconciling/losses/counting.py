@@ -234,11 +234,7 @@ class Losses:
         for former, known in self._counted.items():
             lost = known.reason is LossReason.WORKER_LOST and not known.collateral
             if lost and known.pod in (pod, None) and known.time == time:
-                del self._counted[former]
-                self._records.pop(former, None)
-                if self._by_pod.get(pod) == former:
-                    del self._by_pod[pod]
-                self._put(key, known)
+                self._move(former, key)
                 return
 
     def outlive(self, key: str, until: datetime) -> None:
@@ -251,11 +247,7 @@ class Losses:
             return
         if parsed(known.time) >= until and not known.forgiven:
             return
-        del self._counted[key]
-        self._records.pop(key, None)
-        if known.pod is not None and self._by_pod.get(known.pod) == key:
-            del self._by_pod[known.pod]
-        self._put(f"{key}/{known.time}", known.model_copy(update={"pod": None, "recorded": False}))
+        self._move(key, f"{key}/{known.time}", pod=None, recorded=False)
 
     def adopt_record(self, uid: str, pod: str, node: str | None) -> None:
         """Let the pod take over the count of a record that came first and is about it.
@@ -410,6 +402,14 @@ class Losses:
     def _count(self, reason: LossReason, number: int) -> None:
         if reason is not LossReason.OUT_OF_MEMORY:  # counted by failure, at the end
             self._counts[COUNTERS[reason]] += number
+
+    def _move(self, former: str, key: str, **changes: Any) -> None:
+        """Give a loss another key, so that later signs of its pod are not about it."""
+        known = self._counted.pop(former)
+        self._records.pop(former, None)
+        if known.pod is not None and self._by_pod.get(known.pod) == former:
+            del self._by_pod[known.pod]
+        self._put(key, known.model_copy(update=changes))
 
     def _put(self, key: str, entry: CountedDisruption) -> None:
         self._counted[key] = entry
