@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support import hangs_once
 from support.local_runs import Run, two_workers
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import STACKS_REQUEST_FILE, ContractHang
@@ -15,22 +16,32 @@ from trainingrun_runtime.store import kept_stacks
 PACE = {"steps": 120, "step_seconds": 0.1}
 
 
-def hanging_run(ray: LocalRay, folder: Path, function: str, config: dict[str, object]) -> Run:
-    run = Run(ray, folder, function, config, every_seconds=300)
+def hanging_run(ray: LocalRay, folder: Path, *hangs: int) -> Run:
+    """Rank 1 is stopped once `stop_rank_1` is called; `hangs`: see `hangs_once`."""
+    markers(folder).mkdir()
+    config = {**PACE, "markers": str(markers(folder)), "hangs": hangs}
+    run = Run(ray, folder, "support.hangs_once:train", config, every_seconds=300)
     run.contract = run.contract.model_copy(update={"hang": ContractHang(after_seconds=6)})
     return run
 
 
+def markers(folder: Path) -> Path:
+    return folder / "markers"
+
+
+def stop_rank_1(folder: Path) -> None:
+    (markers(folder) / hangs_once.STOP).touch()
+
+
 def test_a_stopped_rank_is_replaced_and_no_step_is_lost(ray: LocalRay, tmp_path: Path) -> None:
-    function = "trainingrun_runtime.examples.linear:train"
-    run = hanging_run(ray, tmp_path, function, PACE)
+    run = hanging_run(ray, tmp_path)
     run.start()
     run.wait_until(lambda progress: progress.step > 20)
     (run.state / STACKS_REQUEST_FILE).touch()  # as `trainingrun stacks --now` does
     run.wait_until(lambda _: not (run.state / STACKS_REQUEST_FILE).exists())
     (asked,) = kept_stacks.kept(run.bucket)
     assert list(asked.ranks) == [0, 1]
-    os.kill(run.training_process(), signal.SIGSTOP)
+    stop_rank_1(tmp_path)
     assert run.wait() == 0, run.log()
     progress = run.progress()
     kinds = [one.kind for one in progress.records]
@@ -52,13 +63,10 @@ def test_loops_locks_and_stops_each_cost_no_step_and_change_no_weight(
 ) -> None:
     whole = Run(ray, tmp_path / "whole", "trainingrun_runtime.examples.linear:train", PACE)
     assert whole.drive() == 0, whole.log()
-    markers = tmp_path / "markers"
-    markers.mkdir()
-    config = {**PACE, "markers": str(markers)}
-    run = hanging_run(ray, tmp_path, "support.hangs_once:train", config)
+    run = hanging_run(ray, tmp_path, hangs_once.LOOP_AT, hangs_once.LOCK_AT)
     run.start()
     run.wait_until(lambda progress: progress.step > 20)
-    os.kill(run.training_process(), signal.SIGSTOP)
+    stop_rank_1(tmp_path)
     assert run.wait() == 0, run.log()
     progress = run.progress()
     hangs = [one.message for one in progress.records if one.kind is RecordKind.HANG]
@@ -74,7 +82,7 @@ def test_loops_locks_and_stops_each_cost_no_step_and_change_no_weight(
 
 @pytest.mark.slow
 def test_a_hang_that_is_only_reported_ends_nothing(ray: LocalRay, tmp_path: Path) -> None:
-    run = hanging_run(ray, tmp_path, "trainingrun_runtime.examples.linear:train", PACE)
+    run = hanging_run(ray, tmp_path)
     hang = run.contract.hang.model_copy(update={"action": "Report"})
     run.contract = run.contract.model_copy(update={"hang": hang})
     run.start()

@@ -64,13 +64,14 @@ def train(config: dict[str, Any]) -> None:
                 time.sleep(0.05)
             if not (folder / "go-on").exists():
                 time.sleep(config.get("step_seconds", 0.0))
+            # Before the exchange: a rank that is lost between that and the step's end costs the step.
+            with journals.open("a") as journal:
+                journal.write(f"{session.step} {epoch} {indices.tolist()}\n")
             optimizer.zero_grad()
             model(numbers).square().mean().backward()
             optimizer.step()
             if session.step + 1 == config.get("saved_at"):
                 session.save()
-            with journals.open("a") as journal:
-                journal.write(f"{session.step} {epoch} {indices.tolist()}\n")
     session.finish(workers=size, rate=optimizer.param_groups[0]["lr"])
 
 

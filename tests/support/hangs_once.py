@@ -1,5 +1,10 @@
-"""The linear example, in which a rank hangs once at each of two steps."""
+"""The linear example, in which a rank hangs once before each of some steps.
 
+Before a step: a rank that is lost between its last exchange and its step's end costs that step.
+"""
+
+import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +15,15 @@ from trainingrun_runtime.examples.pacing import Pace
 
 LOOP_AT, LOCK_AT = 40, 60
 """Steps before which rank 1 loops without end, and rank 0 waits for a lock that it has."""
+STOP = "stop-rank-1"
+"""Rank 1 is stopped before its next step once the folder of markers has this file."""
 
 
 def train(config: dict[str, Any]) -> None:
-    """`markers` of the config is a folder, in which each hang leaves a file."""
-    markers = Path(config.pop("markers"))
-    hangs: dict[tuple[int, int], Callable[[], None]] = {(1, LOOP_AT): loop, (0, LOCK_AT): lock}
+    """`markers` of the config is a folder, in which each hang leaves a file; `hangs`: its steps."""
+    markers, wanted = Path(config.pop("markers")), config.pop("hangs", [])
+    each: list[tuple[int, int, Callable[[], None]]] = [(1, LOOP_AT, loop), (0, LOCK_AT, lock)]
+    hangs = {(rank, step): hang for rank, step, hang in each if step in wanted}
 
     class Hanging(Pace):
         def __init__(self, seconds: float, rank: int) -> None:
@@ -24,9 +32,12 @@ def train(config: dict[str, Any]) -> None:
 
         def wait(self) -> None:
             super().wait()
-            hang = hangs.get((self._rank, self._done))
-            if hang is None:
-                return
+            if self._rank == 1 and (markers / STOP).exists():
+                self._once(stop)
+            if hang := hangs.get((self._rank, self._done)):
+                self._once(hang)
+
+        def _once(self, hang: Callable[[], None]) -> None:
             marker = markers / hang.__name__
             if not marker.exists():
                 marker.touch()
@@ -38,6 +49,11 @@ def train(config: dict[str, Any]) -> None:
 
     linear.Pace = Hanging  # type: ignore[attr-defined]
     linear.train(config)
+
+
+def stop() -> None:
+    """Is stopped, as by a debugger."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def loop() -> None:
