@@ -81,9 +81,13 @@ class Disturber:
     def go_through(self, group: Iterable[Drawn]) -> list[Outcome]:
         """Have these happen to a run, one after the other, and let it end."""
         before = len(self.outcomes)
-        for drawn in group:
-            self._try(drawn)
-        self._end()
+        try:
+            for drawn in group:
+                self._try(drawn)
+            self._end()
+        except KeyboardInterrupt:
+            del self.outcomes[before:]  # how the run would have ended is unknown
+            raise
         return self.outcomes[before:]
 
     def _try(self, drawn: Drawn) -> None:

@@ -23,6 +23,7 @@ from trainingrun.api.status import Disruptions, LossReason
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.losses.signs import why_pod_ended
 from trainingrun.reconciling.model import Plan, RunEvent
+from trainingrun_protocol.progress import RankRow, Record, RecordKind, RunState
 
 HEAD, ONE, TWO = pods()
 NOT_READY = a_node("spot-1", ready=False)
@@ -414,3 +415,26 @@ def test_a_pod_that_ends_hours_after_a_rank_died_in_it_is_another_loss() -> None
         assert plan.status.disruptions.worker_failures == 2
         assert lost(plan) == [("WorkerLost", at(100)), ("WorkerLost", at(7200))]
         gone = then(gone, now)
+
+
+def test_a_pod_that_is_deleted_hours_after_a_rank_died_in_it_is_another_loss_at_once() -> None:
+    """Also where it is seen before the driver has recorded it: a rank has trained there since."""
+    seen = then(replace(a_polled_run(), progress=died(100)), 101)
+    trains_again = died(100).model_copy(
+        update={
+            "records": [*died(100).records, Record(number=2, kind=RecordKind.RESTORED, time=unix(110))],
+            "step_time": unix(7190),
+            "ranks": [RankRow(rank=0, pod="worker-1")],
+        }
+    )
+    gone = replace(
+        then(replace(seen, progress=trains_again), 7191),
+        pods=(HEAD, a_pod("worker-1", terminating_at=7200), TWO),
+    )
+    first = reconcile(gone, 7201)
+    assert lost(first) == [("WorkerLost", at(100)), ("Preempted", at(7201))]
+    third = died(100, 7202).records[1].model_copy(update={"number": 3})
+    told = trains_again.model_copy(update={"records": [*trains_again.records, third], "state": RunState.RECOVERING})
+    later = reconcile(replace(then(gone, 7201), progress=told), 7203)
+    assert lost(later) == [("WorkerLost", at(100)), ("Preempted", at(7201))]
+    assert later.status.disruptions.worker_failures == 1

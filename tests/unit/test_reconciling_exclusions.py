@@ -107,6 +107,19 @@ def test_a_node_that_came_back_and_is_lost_again_is_counted_again(lost: Observed
     assert reconcile(then(again, 120), 122).status.disruptions.node_losses == 2
 
 
+def test_a_dead_node_whose_pod_nobody_can_delete_is_lost_once(lost: Observed) -> None:
+    dead = replace(lost, pods=pods(), progress=SILENT)  # a webhook refuses the deletion
+    for seconds in (300, 661, 1300):
+        dead = replace(dead, nodes=on_spot_1(ready=False))
+        plan = reconcile(dead, seconds)
+        assert plan.status.disruptions.node_losses == 1
+        assert exclusions(plan) == []
+        dead = then(dead, seconds)
+    head, _, other = pods()
+    gone = replace(dead, pods=(head, other), progress=a_progress())
+    assert exclusions(reconcile(gone, 1310)) == [()]
+
+
 def test_a_node_s_hostname_counts_and_not_its_name() -> None:
     training = replace(a_training_run(), ray_clusters=(a_live_cluster(),), progress_age_s=0.5)
     state = a_node("spot-1", hostname="ip-10-0-0-1", lease_age_s=16.0)

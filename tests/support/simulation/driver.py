@@ -178,6 +178,10 @@ class Driver:
             }
         )
 
+    def _rows(self) -> list[dict[str, Any]]:
+        here = self.group if self.state is RunState.TRAINING and not self.anonymous else []
+        return [{"rank": rank, "pod": pod.name} for rank, pod in enumerate(here)]
+
     def _see_who_waits(self, joined: list[Pod]) -> None:
         here = self.state is RunState.TRAINING
         self.gone += [name for name, pod in self.waiting.items() if pod not in joined]
@@ -223,6 +227,7 @@ class Driver:
                 "step_time": None if self.step_time is None else unix(self.step_time),
                 "total_steps": self.total,
                 "world_size": len(self.group) * self.per_pod,
+                "ranks": self._rows(),
                 "metrics": {"loss": 0.5},
                 "checkpoint": checkpoint if committed else None,
                 "records": self.records[-100:],

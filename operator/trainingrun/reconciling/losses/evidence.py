@@ -17,7 +17,7 @@ count moves along. The rules:
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainingrun_protocol.progress import Progress, Record, RecordKind
+from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
 from ...api.reasons import EventReason
 from ...api.status import Attempt, LossReason
@@ -51,6 +51,7 @@ def record_losses(context: ReconcileContext, draft: Draft, attempt: int) -> Find
         _record_suspension_by_queue(context, draft, losses, attempt)
     elif not context.unknown("Pod"):  # one that is missing may exist; the records stay until later
         _record_head(context, losses, attempt)
+        _outlive_losses(context, losses, attempt)
         for pod in context.index(attempt).unwell:
             _record_pod(context, losses, attempt, pod)
         _record_events(context, draft, losses, attempt)
@@ -149,6 +150,24 @@ def _record_suspension_by_queue(
         newest = max((record.number for record in progress.records), default=0)
         newest = max(_last_recorded(draft.bookkeeping, progress), newest)
         losses.changes |= {"fencing_token": progress.fencing_token, "records": newest}
+
+
+def _outlive_losses(context: ReconcileContext, losses: Losses, attempt: int) -> None:
+    """Where a rank trains again, a process was lost before, and not the pod.
+
+    Before the pods are looked at: one that ends later would be taken for that loss.
+    """
+    progress = context.progress(attempt)
+    if progress is None or progress.state is not RunState.TRAINING:
+        return
+    restored = [one.time for one in progress.records if one.kind is RecordKind.RESTORED]
+    if not restored or (progress.step_time or 0.0) <= max(restored):
+        return  # the rows may be those of the worker group before
+    for row in progress.ranks:
+        pod = context.index(attempt).by_name.get(row.pod or "")
+        key = pod_status.uid(pod) if pod else losses.key_of(row.pod or "")
+        if key is not None:
+            losses.outlive(key, from_unix(max(restored)))
 
 
 def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Object) -> None:

@@ -284,7 +284,12 @@ def lift_exclusion(context: ReconcileContext, draft: Draft, attempt: int | None 
     pressed = attempt is not None and any(
         pod_status.unschedulable(pod) for pod in context.index(attempt).unwell
     )
-    kept = {node: time for node, time in lost.items() if _excluded(context, node, time, pressed)}
+    holding = context.index(attempt).by_node if attempt is not None else {}
+    kept = {
+        node: time
+        for node, time in lost.items()
+        if _excluded(context, node, time, pressed, holds_pods=node in holding)
+    }
     if len(kept) == len(lost):
         return Findings()
     hostnames = {node: name for node, name in draft.bookkeeping.hostnames.items() if node in kept}
@@ -332,11 +337,13 @@ def _excludes_more(pod: Object, wanted: tuple[str, ...]) -> bool:
     return bool(scheduling.excluded(pod["spec"].get("affinity")) - set(wanted))
 
 
-def _excluded(context: ReconcileContext, node: str, time: str, pressed: bool) -> bool:
-    age_s = seconds_since(time, context.now)
+def _excluded(
+    context: ReconcileContext, node: str, time: str, pressed: bool, *, holds_pods: bool
+) -> bool:
+    age_s, node_state = seconds_since(time, context.now), context.node(node)
     if age_s >= EXCLUSION_S:
-        return False
-    node_state = context.node(node)
+        # A pod on it that cannot be deleted would show the same loss once more.
+        return holds_pods and (node_state is None or control_sign(context, node_state) is not None)
     if node_state is None:
         return not (pressed and age_s >= HEALTHY_S)
     if well_since(context, node_state, age_s):
