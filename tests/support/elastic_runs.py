@@ -64,7 +64,7 @@ def train(config: dict[str, Any]) -> None:
                 time.sleep(0.05)
             if not (folder / "go-on").exists():
                 time.sleep(config.get("step_seconds", 0.0))
-            # Before the exchange: a rank that is lost between that and the step's end costs the step.
+            # Before the exchange: a rank that is lost after it, in the step, costs the step.
             with journals.open("a") as journal:
                 journal.write(f"{session.step} {epoch} {indices.tolist()}\n")
             optimizer.zero_grad()

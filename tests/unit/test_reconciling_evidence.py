@@ -420,9 +420,10 @@ def test_a_pod_that_ends_hours_after_a_rank_died_in_it_is_another_loss() -> None
 def test_a_pod_that_is_deleted_hours_after_a_rank_died_in_it_is_another_loss_at_once() -> None:
     """Also where it is seen before the driver has recorded it: a rank has trained there since."""
     seen = then(replace(a_polled_run(), progress=died(100)), 101)
+    restored = Record(number=2, kind=RecordKind.RESTORED, time=unix(110))
     trains_again = died(100).model_copy(
         update={
-            "records": [*died(100).records, Record(number=2, kind=RecordKind.RESTORED, time=unix(110))],
+            "records": [*died(100).records, restored],
             "step_time": unix(7190),
             "ranks": [RankRow(rank=0, pod="worker-1")],
         }
@@ -434,7 +435,8 @@ def test_a_pod_that_is_deleted_hours_after_a_rank_died_in_it_is_another_loss_at_
     first = reconcile(gone, 7201)
     assert lost(first) == [("WorkerLost", at(100)), ("Preempted", at(7201))]
     third = died(100, 7202).records[1].model_copy(update={"number": 3})
-    told = trains_again.model_copy(update={"records": [*trains_again.records, third], "state": RunState.RECOVERING})
+    records = [*trains_again.records, third]
+    told = trains_again.model_copy(update={"records": records, "state": RunState.RECOVERING})
     later = reconcile(replace(then(gone, 7201), progress=told), 7203)
     assert lost(later) == [("WorkerLost", at(100)), ("Preempted", at(7201))]
     assert later.status.disruptions.worker_failures == 1
