@@ -131,7 +131,7 @@ def train(config):
             saved = torch.load(os.path.join(folder, "state.pt"))
             bare.load_state_dict(saved["model"])
             begin = saved["epoch"] + 1
-    for epoch in range(begin, 20):
+    for epoch in range(begin, 40):
         time.sleep(0.5)
         loss = model(torch.ones(8, 4)).square().mean()
         optimizer.zero_grad()
@@ -172,6 +172,6 @@ def test_an_elastic_script_loses_every_node_and_goes_on_with_those_that_come(
     assert wait_for_resize(run, 2).world_size == 2
     assert run.wait() == 0, run.log()
     metrics = run.metrics()
-    assert (metrics["epoch"], metrics["workers"]) == (19, 2)
+    assert (metrics["epoch"], metrics["workers"]) == (39, 2)
     kinds = {record.kind for record in run.progress().records}
     assert kinds == {RecordKind.RESTORED, RecordKind.WORKER_LOST}, "no setting is overruled"
