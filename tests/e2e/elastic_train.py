@@ -1,6 +1,6 @@
 """An elastic Ray Train script: each rank notes which samples it has trained on, and when.
 
-Config: `samples` of the one epoch, and `step_seconds`.
+Config: `samples` of the one epoch, `batch` of each rank in a step, and `step_seconds`.
 """
 
 import json
@@ -13,9 +13,6 @@ import torch
 from ray.train.torch import TorchTrainer, prepare_model
 
 from trainingrun_runtime import ResumableDataLoader, Session
-
-BATCH = 4
-"""Samples of each rank in a step."""
 
 
 class Indices(torch.utils.data.Dataset):
@@ -38,18 +35,23 @@ def train(config):
     torch.manual_seed(0)
     model = prepare_model(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = ResumableDataLoader(Indices(config["samples"]), BATCH, shuffle=True, seed=3)
+    samples = Indices(config["samples"])
+    loader = ResumableDataLoader(samples, config["batch"], shuffle=True, seed=3)
     session = Session(seed=0, model=model, optimizer=optimizer, loader=loader)
+    began = time.time()
     for _ in session.epochs(1):
-        for numbers, indices in session.batches(loader):
-            began = time.time()
-            optimizer.zero_grad()
-            model(numbers).square().mean().backward()
-            optimizer.step()
+        for microbatches in session.microbatches(loader):
+            # Before the exchange: a rank that is lost after it, in the step, costs the step.
             time.sleep(max(0, config["step_seconds"] - (time.time() - began)))
+            began, seen = time.time(), []
+            for (numbers, indices), weight in microbatches:
+                (model(numbers).square().mean() * weight).backward()
+                seen += indices.tolist()
+            optimizer.step()
+            optimizer.zero_grad()
             now, step = time.time(), session.step + 1
             with (folder / f"{pod}-{rank}.samples").open("a") as journal:
-                journal.write(f"{now} {size} {' '.join(map(str, indices.tolist()))}\n")
+                journal.write(f"{now} {size} {' '.join(map(str, seen))}\n")
             if rank == 0:
                 with (folder / f"{pod}.log").open("a") as journal:
                     journal.write(f"{now} {step}\n")

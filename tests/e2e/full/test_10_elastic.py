@@ -19,6 +19,8 @@ from e2e.scenario import (
 SCRIPT = HERE / "elastic_train.py"
 SAMPLES = 6400
 """Two minutes with two workers: a larger group has to be worth its start."""
+BATCH = 4
+"""Of a rank."""
 RESIZE_SECONDS = 10
 TO_GO_ON, TO_GO_ON_WITHOUT_NOTICE, TO_GROW = 6, 14, 10
 """Bounds in seconds."""
@@ -45,7 +47,7 @@ def elastic(run: Run, samples: int = SAMPLES, **workers: Any) -> dict[str, Any]:
     )
     training = {
         "script": {"configMap": "elastic", "file": SCRIPT.name},
-        "config": {"samples": samples, "step_seconds": STEP_SECONDS},
+        "config": {"samples": samples, "batch": BATCH, "step_seconds": STEP_SECONDS},
     }
     spec = specification(training=training)
     spec["workers"] |= {"minimum": 1, "resizeSeconds": RESIZE_SECONDS, **workers}
@@ -168,7 +170,7 @@ def test_spot_node_killed(scenario: Scenario):
 def test_run_begins_with_the_one_worker_that_finds_a_node(scenario: Scenario):
     run = scenario.run
     few = 400
-    scenario.spec = elastic(run, samples=few, placement="StrictSpread")
+    scenario.spec = elastic(run, samples=few, placement="StrictSpread", globalBatch="keep")
     run.start(scenario.spec)
     run.wait_for_step(1, timeout=240)
     to_first_step = run.steps()[0].time - run.applied
@@ -183,8 +185,11 @@ def test_run_begins_with_the_one_worker_that_finds_a_node(scenario: Scenario):
     scenario.rows.append(
         Row("(v) begins with 1 of 2", to_first_step, bound, note="apply to first step")
     )
-    assert {step.size for step in noted(run)} == {1}
-    seen = Counter(sample for step in noted(run) for sample in step.samples)
+    steps = noted(run)
+    assert {step.size for step in steps} == {1}
+    assert {len(step.samples) for step in steps} == {2 * BATCH}, "as many as two take"
+    assert [step.number for step in run.steps()] == list(range(1, few // (2 * BATCH) + 1))
+    seen = Counter(sample for step in steps for sample in step.samples)
     assert seen == Counter(range(few))
     assert status["disruptions"].get("history", []) == [], "a pod that never ran is no loss"
     assert [one["workers"] for one in status["workers"]["sizes"]] == [1]
