@@ -12,7 +12,7 @@ import pytest
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from chaos.faults import STORAGE_PROXY
+from chaos.bucket import STORAGE_PROXY
 from support.ports import free_port
 from support.s3 import ACCESS_KEY, SECRET_KEY, running_s3
 

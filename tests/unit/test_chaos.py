@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.faults import FAULTS, Fault, scenarios, signal_script
+from chaos.acting import signal_script
+from chaos.faults import FAULTS, Fault, scenarios
 from chaos.plan import (
     LONGEST_DELAY_S,
     PER_RUN,
@@ -128,8 +129,8 @@ class FakeCluster:
                 return "false" if where in self._down else "true"
             case ["kubectl", "patch", "service", "s3", *_, patch]:
                 self._service = re.search(r'"app": "(\w+)"', patch).group(1)
-            case ["kubectl", "exec", *_, "endpoint", "status", "--write-out=json"]:
-                return json.dumps([{"Status": {"header": {"revision": 7}}}])
+            case ["docker", "exec", _, "sh", "-c", script] if ":2379/v3/" in script:
+                return json.dumps({"header": {"revision": "7"}})
             case ["kubectl", "get", "node", name, *_]:
                 return json.dumps(node(name))
             case ["kubectl", "get", "deployment", *_]:
