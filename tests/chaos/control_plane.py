@@ -51,7 +51,7 @@ def api_server_killed(run: Run) -> Iterator[None]:
 @contextmanager
 def etcd_compacted(run: Run) -> Iterator[None]:
     """Nothing older than now is kept, and every watch has to begin anew: 410 to what is older."""
-    certificates = " ".join(f"--{name}={PKI}/{file}" for name, file in ETCD_FILES.items())
+    certificates = " ".join(f"--{name} {PKI}/{file}" for name, file in ETCD_FILES.items())
 
     def ask(path: str, request: dict[str, str]) -> Any:
         """Of etcd's gRPC gateway: not every etcd image has etcdctl."""
