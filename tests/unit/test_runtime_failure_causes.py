@@ -182,6 +182,14 @@ class LightGBMError(Exception):
     """As LightGBM's."""
 
 
+class UnavailableError(Exception):
+    """As TensorFlow's, of a task that does not answer."""
+
+
+class InternalError(Exception):
+    """As TensorFlow's."""
+
+
 def test_the_message_names_rank_type_and_first_line():
     classified = classify(WorkerGroupError("it failed", {3: ValueError("bad batch\nof 64")}))
     assert classified.message == "rank 3 raised ValueError: bad batch"
@@ -214,6 +222,10 @@ def test_the_message_names_rank_type_and_first_line():
         pytest.param(
             LightGBMError("Socket recv error, Connection reset by peer (code: 104)"), id="LightGBM"
         ),
+        pytest.param(
+            UnavailableError("Collective ops is aborted by: Error /job:worker/replica:0/task:1"),
+            id="TensorFlow",
+        ),
         pytest.param(DataLost("the batches were lost"), id="Ray Data"),
     ],
 )
@@ -234,6 +246,10 @@ def test_what_a_dying_peer_causes_is_a_collective_error(error):
             RuntimeError("Distributed package doesn't have NCCL built in"), id="no NCCL at all"
         ),
         pytest.param(XGBoostError("Invalid parameter: max_dept"), id="XGBoost"),
+        pytest.param(
+            InternalError("Collective ops is aborted by: Shape mismatch"), id="TensorFlow"
+        ),
+        pytest.param(UnavailableError("the bucket does not answer"), id="unavailable"),
         pytest.param(
             raised_in("torch.utils.data.dataloader", ConnectionResetError("reset by peer")),
             id="data loader",
