@@ -208,7 +208,7 @@ _OF_TREES = re.compile(
 )
 """What XGBoost and LightGBM say when a rank is lost; their errors are of one type each."""
 
-_OF_TENSORFLOW = re.compile(r"Collective ops is aborted by")
+_OF_TENSORFLOW = "Collective ops is aborted by"
 """What TensorFlow says in an `UnavailableError` when a task does not answer; ranks whose code
 differs get errors of other types."""
 
@@ -232,7 +232,7 @@ def is_collective_error(error: BaseException) -> bool:
     if kind in ("XGBoostError", "LightGBMError"):
         return bool(_OF_TREES.search(text_of(error)))
     if kind == "UnavailableError":
-        return bool(_OF_TENSORFLOW.search(text_of(error)))
+        return _OF_TENSORFLOW in text_of(error)
     if isinstance(error, ConnectionError) and not _may_be_of_a_collective(error):
         return False
     return isinstance(error, RuntimeError | ConnectionError) and bool(

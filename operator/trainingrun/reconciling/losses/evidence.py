@@ -51,7 +51,8 @@ def record_losses(context: ReconcileContext, draft: Draft, attempt: int) -> Find
         _record_suspension_by_queue(context, draft, losses, attempt)
     elif not context.unknown("Pod"):  # one that is missing may exist; the records stay until later
         _record_head(context, losses, attempt)
-        _outlive_losses(context, losses, attempt)
+        if draft.bookkeeping.counted:
+            _outlive_losses(context, losses, attempt)
         for pod in context.index(attempt).unwell:
             _record_pod(context, losses, attempt, pod)
         _record_events(context, draft, losses, attempt)
@@ -160,14 +161,21 @@ def _outlive_losses(context: ReconcileContext, losses: Losses, attempt: int) -> 
     progress = context.progress(attempt)
     if progress is None or progress.state is not RunState.TRAINING:
         return
-    restored = [one.time for one in progress.records if one.kind is RecordKind.RESTORED]
-    if not restored or (progress.step_time or 0.0) <= max(restored):
+    restored = max(
+        (one.time for one in progress.records if one.kind is RecordKind.RESTORED), default=None
+    )
+    if restored is None or (progress.step_time or 0.0) <= restored:
         return  # the rows may be those of the worker group before
     for row in progress.ranks:
-        pod = context.index(attempt).by_name.get(row.pod or "")
-        key = pod_status.uid(pod) if pod else losses.key_of(row.pod or "")
+        key = _key_of(context, losses, attempt, row.pod or "")
         if key is not None:
-            losses.outlive(key, from_unix(max(restored)))
+            losses.outlive(key, from_unix(restored))
+
+
+def _key_of(context: ReconcileContext, losses: Losses, attempt: int, name: str) -> str | None:
+    """The key of a pod's loss: the pod may be here still, or be counted and gone."""
+    pod = context.index(attempt).by_name.get(name)
+    return (pod_status.uid(pod) if pod else None) or losses.key_of(name)
 
 
 def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Object) -> None:
@@ -286,8 +294,7 @@ def _record_event(
         if record.kind is RecordKind.OUT_OF_MEMORY and record.pod is not None:
             losses.rename(record.pod, when, key)
     elif record.pod is not None:
-        # The pod may be here still, or be counted and gone.
-        key = (pod_status.uid(pod) if pod else None) or losses.key_of(record.pod) or key
+        key = _key_of(context, losses, attempt, record.pod) or key
         if record.group_time is not None:
             losses.outlive(key, from_unix(record.group_time))
     elif losses.counted_around(when):
