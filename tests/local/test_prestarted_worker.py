@@ -24,6 +24,8 @@ def test_the_next_worker_gets_a_process_that_has_the_modules_of_the_killed_one(
         assert run.drive() == 0, run.log()
     assert [r.kind for r in run.progress().records].count(RecordKind.WORKER_LOST) == 1
     assert run.metrics()["taken_over"] is True
+    # For a second it would answer no rank, and all of them wait for it at their start.
+    assert run.metrics()["coordinator_imports"] is False
 
 
 @pytest.mark.parametrize("per_node", [1, 2])

@@ -2,14 +2,17 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import ray
 import ray.train
 import torch
 
 from trainingrun_runtime import Session
+from trainingrun_runtime.worker.worker import this_worker
 
 FOLDER = Path(os.environ.get("KILLS_ITSELF_FOLDER", "/nonexistent"))
 if FOLDER.exists():
@@ -17,7 +20,11 @@ if FOLDER.exists():
 
 
 def train(config: dict[str, Any]) -> None:
-    """Ends with `taken_over`: whether rank 0's process had loaded this module before the kill."""
+    """Ends with metrics.
+
+    `taken_over`: whether rank 0's process had loaded this module before the kill.
+    `coordinator_imports`: whether the coordinator has imported Ray Train.
+    """
     rank = ray.train.get_context().get_world_rank()
     session = Session(model=torch.nn.Linear(1, 1))
     killed = FOLDER / "killed"
@@ -28,4 +35,5 @@ def train(config: dict[str, Any]) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.1)
     loaded = (FOLDER / str(os.getpid())).stat().st_mtime
-    session.finish(taken_over=loaded < killed.stat().st_mtime)
+    imports = this_worker().coordinator.__ray_call__.remote(lambda _: "ray.train" in sys.modules)
+    session.finish(taken_over=loaded < killed.stat().st_mtime, coordinator_imports=ray.get(imports))

@@ -71,10 +71,10 @@ def test_a_later_step_of_a_former_group_does_not_count_as_this_groups_commit(
 
 def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordinator: Coordinator):
     group = coordinator.group_started(2, 0, [])
-    coordinator.can_save_alone(0, group - 1, "an actor of the former group")
+    coordinator.can_save_alone(0, group - 1, b"an actor of the former group")
     for rank in range(2):
-        coordinator.can_save_alone(rank, group, f"actor {rank}")
-    assert coordinator.survivors()[:2] == ({0: "actor 0", 1: "actor 1"}, 0)
+        coordinator.can_save_alone(rank, group, b"actor %d" % rank)
+    assert coordinator.survivors()[:2] == ({0: b"actor 0", 1: b"actor 1"}, 0)
     coordinator.saved_alone(an_upload(step=12, group=1), ranks=(1,))
     assert coordinator.survivors()[1] == 12, "it is not saved twice"
     coordinator.group_started(2, 12, [])

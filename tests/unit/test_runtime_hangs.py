@@ -269,9 +269,7 @@ def test_the_rank_that_hangs_is_the_one_that_does_not_wait(
 
 def members(number: int) -> dict[int, Member]:
     return {
-        rank: Member(
-            RankProcess(None, 1, 1.0), RankPlace(f"r{rank}", f"node-{rank}", f"pod-{rank}")
-        )
+        rank: Member(RankProcess(b"", 1, 1.0), RankPlace(f"r{rank}", f"node-{rank}", f"pod-{rank}"))
         for rank in range(number)
     }
 
@@ -333,7 +331,7 @@ def program(tmp_path: Path):
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        return RankProcess(None, process.pid, psutil.Process(process.pid).create_time())
+        return RankProcess(b"", process.pid, psutil.Process(process.pid).create_time())
 
     yield start
     for process in started:

@@ -18,8 +18,8 @@ LOST_S = 120.0
 class Survivors(NamedTuple):
     """What is known of a worker group of which a rank was lost."""
 
-    actors: Mapping[int, Any]
-    """Those that note their steps, by rank; a lost one may be among them."""
+    actors: Mapping[int, bytes]
+    """Pickled handles of those that note their steps, by rank; a lost one may be among them."""
     saved_step: int
     """The group's newest step in the bucket."""
     without_notes: str
@@ -29,8 +29,8 @@ class Survivors(NamedTuple):
 class RankProcess(NamedTuple):
     """The process of a rank."""
 
-    actor: Any
-    """Its handle."""
+    actor: bytes
+    """Its handle, pickled; see `ray_internals.training.worker_actor`."""
     pid: int
     """Its number on its own machine, or in its container."""
     started: float
@@ -65,7 +65,7 @@ class _Group:
 
     def __init__(self, number: int, world_size: int) -> None:
         self.number, self.world_size = number, world_size
-        self.actors: dict[int, Any] = {}  # by rank, those that can save the last step alone
+        self.actors: dict[int, bytes] = {}  # by rank, those that can save the last step alone
         self.without_notes = "that takes a Session"
         self.comparison = RankComparison(world_size)
         self.locations: dict[int, Location] = {}
@@ -263,13 +263,13 @@ class Ranks:
                 # The clocks of the nodes may differ.
                 self._group.locations[rank] = replace(location, since=time.time() - seconds)
 
-    def can_save_alone(self, rank: int, group: int, actor: Any) -> None:
+    def can_save_alone(self, rank: int, group: int, actor: bytes) -> None:
         """A worker that notes its steps: it can be called, also while it waits for a lost rank.
 
         Args:
             rank: its own.
             group: its worker group.
-            actor: its handle.
+            actor: its handle, pickled.
         """
         with self._lock:
             if group == self._group.number:

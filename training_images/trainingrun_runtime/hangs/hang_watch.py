@@ -13,7 +13,7 @@ from trainingrun_protocol.contract import STACKS_REQUEST_FILE, RunContract
 from ..coordinator.hangs import Silence
 from ..coordinator.ranks import Member, RankProcess
 from ..error_text import first_line
-from ..ray_internals.training import call_beside
+from ..ray_internals.training import call_beside, kill
 from ..state_directory import state_directory
 from ..store import kept_stacks
 from ..store.bucket import Bucket
@@ -183,7 +183,7 @@ class HangWatch:
         left = _answers(calls, CALL_S)
         for rank, one in members.items():
             if rank in left.get(one.place.ray_node, (rank,)):
-                ray.kill(one.process.actor)  # Ray may reach it where its node's actor was not
+                kill(one.process.actor)  # Ray may reach it where its node's actor was not
         self._ended = time.monotonic(), members
 
     def _report_stuck(self, members: Mapping[int, Member]) -> None:
@@ -219,9 +219,7 @@ def _known(stack: RankStack | None) -> bool:
 def _by_node(members: Mapping[int, Member]) -> dict[str, dict[int, RankProcess]]:
     found: dict[str, dict[int, RankProcess]] = {}
     for rank, one in members.items():
-        # Without the handle: what is sent needs none.
-        process = one.process._replace(actor=None)
-        found.setdefault(one.place.ray_node, {})[rank] = process
+        found.setdefault(one.place.ray_node, {})[rank] = one.process
     return found
 
 

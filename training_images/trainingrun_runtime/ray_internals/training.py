@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow.fs
 import ray
 import ray.train
+from ray import cloudpickle
 from ray.train.v2._internal.exceptions import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
@@ -147,17 +148,26 @@ def _upload(
         write_file(bucket, name, json.dumps(digests).encode())
 
 
-def worker_actor() -> Any:
-    """Handle of the actor that this process is, for `call_beside`."""
-    return ray.get_runtime_context().current_actor
+def worker_actor() -> bytes:
+    """Handle of the actor that this process is, for `call_beside` and `kill`, pickled.
+
+    Whoever unpickles it imports Ray Train, for a second in which Ray unpickles no other arguments:
+    the coordinator, which all ranks wait for at their start, only hands it on.
+    """
+    return bytes(cloudpickle.dumps(ray.get_runtime_context().current_actor))
 
 
-def call_beside(actor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+def call_beside(actor: bytes, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function in a worker's process, beside its training thread; a reference to the result.
 
     Ray Train's worker trains in a thread of its own, so it answers while a collective hangs.
     """
-    return actor.execute.remote(function, *arguments)
+    return cloudpickle.loads(actor).execute.remote(function, *arguments)
+
+
+def kill(actor: bytes) -> None:
+    """Have Ray end a worker's process."""
+    ray.kill(cloudpickle.loads(actor))
 
 
 def keep_checkpoints_apart(

@@ -105,7 +105,7 @@ def holders(offers: Mapping[int, "Offer"]) -> list[list[int]]:
 
 
 def _save(
-    actors: Mapping[int, Any], parts: Sequence[Sequence[int]], step: int
+    actors: Mapping[int, bytes], parts: Sequence[Sequence[int]], step: int
 ) -> tuple[UploadedCheckpoint, tuple[int, ...]]:
     """Have one rank save each part of the step; the checkpoint, and these ranks.
 
