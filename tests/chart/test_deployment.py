@@ -1,12 +1,16 @@
 """How the operator runs: one leads, restricted, watched by probes, with settings that it knows."""
 
 import dataclasses
+import json
 
 import pytest
 
 from support.goldens import a_run
 from trainingrun import rendering
 from trainingrun.controller import settings
+
+COLLECTOR = {"image": "collector", "env": [{"name": "A", "value": "b"}]}
+"""Of KubeRay's history server."""
 
 
 def deployment(objects):
@@ -112,6 +116,7 @@ def test_values_arrive_as_settings(render, read):
             'kuberayNamespaces=["ray-system"]',
             'training.rayAuth="disabled"',
             'training.metricsFrom=[{"podSelector": {"matchLabels": {"app": "prometheus"}}}]',
+            f"training.historyCollector={json.dumps(COLLECTOR)}",
             'prices.currency="EUR"',
             'prices.nodes=[{"labels": {"a/b": "c"}, "perHour": 2.5, "onDemandPerHour": 5}]',
         )
@@ -122,6 +127,7 @@ def test_values_arrive_as_settings(render, read):
     assert arrived.render.kuberay_namespaces == ("ray-system",)
     assert arrived.render.ray_auth == "disabled"
     assert arrived.render.metrics_from == ({"podSelector": {"matchLabels": {"app": "prometheus"}}},)
+    assert arrived.render.history_collector == COLLECTOR
     assert arrived.reconcile.poll_s == 0.5
     assert arrived.reconcile.currency == "EUR"
     (price,) = arrived.reconcile.prices

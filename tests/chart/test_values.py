@@ -56,6 +56,16 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
             'training.metricsFrom=[{"app": "prometheus"}]', "/training/metricsFrom/0", id="no peer"
         ),
         pytest.param("training.metricsFrom=[{}]", "/training/metricsFrom/0", id="an empty peer"),
+        pytest.param(
+            'training.historyCollector={"env": [{"name": "A"}]}',
+            "/training/historyCollector.*image",
+            id="a collector without an image",
+        ),
+        pytest.param(
+            'training.historyCollector={"image": "a", "envFrom": []}',
+            "/training/historyCollector.*envFrom",
+            id="what KubeRay's collector has not",
+        ),
         pytest.param('prices.nodes=[{"perHour": 1}]', "/prices/nodes/0.*labels", id="any node"),
         pytest.param(
             'prices.nodes=[{"labels": {"a": "b"}, "perHour": -1}]',

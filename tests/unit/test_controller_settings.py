@@ -52,6 +52,15 @@ def test_who_may_scrape_the_runs_is_read_from_json(read):
             read(METRICS_FROM=value)
 
 
+def test_the_collector_of_the_history_server_is_read_from_json(read):
+    collector = {"image": "quay.io/kuberay/collector:v1.7.0", "env": [{"name": "S3_REGION"}]}
+    assert read(HISTORY_COLLECTOR=json.dumps(collector)).render.history_collector == collector
+    assert not read(HISTORY_COLLECTOR="{}").render.history_collector
+    for value in ("quay.io/kuberay/collector", "[]", "1"):
+        with pytest.raises(SettingsError, match="TRAININGRUN_OPERATOR_HISTORY_COLLECTOR is "):
+            read(HISTORY_COLLECTOR=value)
+
+
 def test_prices_are_read_from_json(read):
     row = {"labels": {"node.kubernetes.io/instance-type": "p5.48xlarge"}, "perHour": 98.32}
     (price,) = read(PRICES=json.dumps([row])).reconcile.prices

@@ -390,6 +390,16 @@ def test_a_users_variable_wins_over_the_tuning():
     assert found == env
 
 
+def test_kuberay_is_asked_for_the_collector_of_its_history_server_where_the_operator_has_one():
+    collector = {"image": "quay.io/kuberay/collector:v1.7.0", "env": [{"name": "A", "value": "b"}]}
+    settings = rendering.RenderSettings(history_collector=collector)
+    cluster = rendering.attempt(a_run(), 1, settings)["spec"]["rayClusterSpec"]
+    assert cluster["historyServerOptions"] == {"collectorOptions": collector}
+    for none in (None, {}):
+        job = rendering.attempt(a_run(), 1, rendering.RenderSettings(history_collector=none))
+        assert "historyServerOptions" not in job["spec"]["rayClusterSpec"]
+
+
 def test_ray_s_detector_of_hangs_is_used_on_nvidia_gpus():
     def variables(**spec: Any) -> dict[str, Any]:
         env = head(**spec)["containers"][0]["env"]

@@ -94,6 +94,9 @@ _READ_AS: dict[Any, Any] = {
         NoDecode,
         BeforeValidator(_from_json),
     ],
+    Mapping[str, Any] | None: Annotated[
+        Mapping[str, Any] | None, NoDecode, BeforeValidator(_from_json)
+    ],
     tuple[NodePrice, ...]: Annotated[tuple[NodePrice, ...], NoDecode, BeforeValidator(_from_json)],
     int: PositiveInt,
     float: Annotated[FiniteFloat, Field(gt=0)],

@@ -136,5 +136,8 @@ class RenderSettings:
     metrics_from: tuple[Mapping[str, Any], ...] = ()
     """Who may read the metrics of runs, at port 8484 of their heads: peers as in NetworkPolicy's
     `from`, in JSON. Empty: nobody but the operator."""
+    history_collector: Mapping[str, Any] | None = None
+    """The `collectorOptions` of a RayCluster's `historyServerOptions`, in JSON: KubeRay 1.7 adds
+    the collector of its history server to each pod. Empty: none."""
     token_key: str = field(default="", metadata={"internal": True})
     """Name of the operator's newest key, of which new tokens are. No setting: found at start."""
