@@ -95,9 +95,13 @@ def test_the_command_line_reaches_into_the_pods(long_run: LongRun, tmp_path: Pat
     trainingrun(kubectl, "report", run.name, f"--to={archive}")
     with tarfile.open(archive) as found:
         logs = [name for name in found.getnames() if "/logs/" in name]
-    kept = {pod: f"{run.name}-report/logs/{pod}/ray-worker.log" for pod in pods.values()}
-    kept["head"] = f"{run.name}-report/logs/{run.head()}/ray-head.log"
+        kept = {pod: f"{run.name}-report/logs/{pod}/ray-worker.log" for pod in pods.values()}
+        kept["head"] = f"{run.name}-report/logs/{run.head()}/ray-head.log"
+        head = found.extractfile(kept["head"])
+        printed = head.read().decode() if head else ""
     assert set(kept.values()) <= set(logs)
+    assert "[driver] " in printed
+    assert "(RayTrainWorker" not in printed, "the head gets the ranks' lines"
 
     token = run.ray_token()
     with started(kubectl, "dashboard", run.name, "--no-browser") as dashboard:

@@ -213,7 +213,7 @@ def test_a_pod_of_several_workers_has_what_they_have_together():
         "num-gpus": "16",
         "object-store-memory": str(2 * 2**30),
         "resources": "'{\"trainingrun_worker\": 8}'",
-        "include-log-monitor": "false",
+        "include-log-monitor": "0",
     }
     reported = rendering.contract(a_run(workers=spec), 1, rendering.RenderSettings())
     assert reported.workers == 16

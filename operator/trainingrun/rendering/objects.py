@@ -246,7 +246,8 @@ def _worker_start(run: TrainingRun, settings: RenderSettings) -> dict[str, str]:
         "num-cpus": str(node_cpus(worker_cpus(run) * workers.per_pod, workers.resources.data_cpus)),
         "object-store-memory": _object_store(_workers_shared_memory(run)),
         # It would send every line that a rank prints to the head. The runtime follows the files.
-        "include-log-monitor": "false",
+        # Not "false": KubeRay 1.6 leaves the option out then (`convertParamMap` in its pod.go).
+        "include-log-monitor": "0",
     }
     each = {**ray_devices(run, settings), WORKER_RESOURCE: 1}
     custom = {resource: count * workers.per_pod for resource, count in each.items()}
