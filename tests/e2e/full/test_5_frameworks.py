@@ -1,6 +1,7 @@
 """Other frameworks, in an image with their packages: a training process is killed in each."""
 
 import os
+import re
 from typing import Any
 
 import pytest
@@ -59,7 +60,10 @@ def test_training_process_killed(
     steps = run.steps()
     pause, lost = seconds_without_training(steps, since), steps_lost(steps)
     print(f"{framework}: {pause:.1f} s without training, {lost} steps lost")
-    assert gaps_in_numbers(steps) == []
+    # Rank 0 may be killed once the others know that its step is done, before it notes the step.
+    done = "".join(loss["action"] for loss in status["disruptions"]["history"])
+    saved = re.findall(r"resumed from step (\d+), which rank 1 saved", done)
+    assert set(gaps_in_numbers(steps)) <= {int(step) for step in saved}
     assert lost <= lost_at_most
     assert status.get("restarts", 0) == 0
     whole = Run(run.cluster, run.kubectl, "whole")
