@@ -88,16 +88,14 @@ def _from_json(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
+_JSON = (NoDecode, BeforeValidator(_from_json))
+
 _READ_AS: dict[Any, Any] = {
     tuple[Mapping[str, Any], ...]: Annotated[
-        tuple[Annotated[Mapping[str, Any], Field(min_length=1)], ...],
-        NoDecode,
-        BeforeValidator(_from_json),
+        tuple[Annotated[Mapping[str, Any], Field(min_length=1)], ...], *_JSON
     ],
-    Mapping[str, Any] | None: Annotated[
-        Mapping[str, Any] | None, NoDecode, BeforeValidator(_from_json)
-    ],
-    tuple[NodePrice, ...]: Annotated[tuple[NodePrice, ...], NoDecode, BeforeValidator(_from_json)],
+    Mapping[str, Any] | None: Annotated[Mapping[str, Any] | None, *_JSON],
+    tuple[NodePrice, ...]: Annotated[tuple[NodePrice, ...], *_JSON],
     int: PositiveInt,
     float: Annotated[FiniteFloat, Field(gt=0)],
     tuple[str, ...]: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)],

@@ -73,13 +73,12 @@ def attempt(
     )
     # Not by the template: they would be read as YAML a second time.
     cluster = job["spec"]["rayClusterSpec"]
-    if settings.history_collector:
-        collector = dict(settings.history_collector)
-        cluster["historyServerOptions"] = {"collectorOptions": collector}
     cluster["headGroupSpec"]["template"] = _head(run, number, settings, excluded_hostnames)
     (workers,) = cluster["workerGroupSpecs"]
     chosen = placement or scheduling.first_placement(run)
     workers["template"] = _worker(run, number, settings, excluded_hostnames, chosen)
+    if settings.history_collector:
+        cluster["historyServerOptions"] = {"collectorOptions": dict(settings.history_collector)}
     return job
 
 
