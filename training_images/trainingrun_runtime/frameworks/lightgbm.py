@@ -15,6 +15,7 @@ from typing import Any
 
 import lightgbm
 import torch.distributed as dist
+from lightgbm.basic import _ConfigAliases
 from lightgbm.callback import CallbackEnv
 
 from .. import results
@@ -26,6 +27,15 @@ from .driven_loop import DrivenLoop
 
 _OWN_PORT = re.compile(r"^\[local_listen_port: \d+\]$", re.MULTILINE)
 """What a model's text has of one rank alone."""
+_RESET_PARAMETER = type(lightgbm.reset_parameter(learning_rate=[0.1]))
+_SAMPLING_SEEDS = {
+    "bagging_seed": 3,
+    "feature_fraction_seed": 2,
+    "extra_seed": 6,
+    "drop_seed": 4,
+    "objective_seed": 5,
+}
+"""What rounds draw from, and LightGBM's defaults (4.7, docs/Parameters.rst)."""
 _KIND = re.compile(r"^\[boosting: (\w+)\]$", re.MULTILINE)
 
 
@@ -40,30 +50,38 @@ def train(
     """Train a booster, from the checkpoint on if there is one; every rank gets the same.
 
     A checkpoint holds the booster. When a rank dies without notice, the other ranks save the last
-    round, unless rounds change former trees (`dart`) or `boosting` is `rf`. What callbacks count,
-    such as the rounds without a better value that end the training early, begins anew after a loss;
-    so do the random numbers of bagging. PyTorch's, NumPy's and Python's follow from the round and
-    the rank.
+    round, unless rounds change former trees (`dart`) or `boosting` is `rf`. `reset_parameter`
+    counts rounds from the run's first one. What other callbacks count, such as the rounds without a
+    better value that end the training early, begins anew after a loss. LightGBM's own random
+    numbers then go on from seeds that follow from the given ones and the round. PyTorch's, NumPy's
+    and Python's follow from the round and the rank.
 
     Args:
         params: of the booster; with more workers than one, `tree_learner` says how they share.
         train_set: this rank's data.
-        num_boost_round: rounds since the run's first one.
+        num_boost_round: rounds since the run's first one; as for `lightgbm.train`, one in `params`
+            counts instead.
         callbacks: see `lightgbm.train`.
         options: everything else that `lightgbm.train` takes, but `init_model`.
     """
     process_group.ensure()
     kept = _KeptBooster()
     session = Session(seed=0, booster=kept)
-    if session.step >= num_boost_round and kept.booster is not None:
+    params, named = _without(params, "num_iterations")
+    rounds = int(num_boost_round if named is None else named)
+    if session.step >= rounds and kept.booster is not None:
         return kept.booster
-    steps = _Steps(session, kept, num_boost_round)
+    steps = _Steps(session, kept, rounds)
     booster = lightgbm.train(
-        {**_network(params), **params},
+        {**_network(params), **seeded_at(params, session.step)},
         train_set,
-        num_boost_round - session.step,
+        rounds - session.step,
         init_model=kept.booster,
-        callbacks=[steps.before, steps.after, *callbacks],  # a round ends before any begins
+        callbacks=[  # a round ends before any begins
+            steps.before,
+            steps.after,
+            *(counted_from_the_first_round(callback) for callback in callbacks),
+        ],
         **options,
     )
     steps.end()
@@ -87,6 +105,54 @@ def load(
     if kept.booster is None:
         raise ValueError(f"no round of boosting is in {found.uri}; name a later checkpoint")
     return kept.booster
+
+
+def seeded_at(params: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Parameters for the rounds from a step on.
+
+    LightGBM begins its random numbers at each call, from its seeds: with the same ones each group
+    of ranks would draw the first rounds' rows and features again. `data_random_seed` stays, as the
+    bins of the features follow from it.
+
+    Args:
+        params: as they are given.
+        step: rounds that are done. 0: they are returned as they are.
+    """
+    if not step:
+        return dict(params)
+    _, seed = _without(params, "seed")
+    then = dict(params)
+    for number, (name, default) in enumerate(_SAMPLING_SEEDS.items()):
+        then, given = _without(then, name)
+        if given is None:
+            given = default if seed is None else int(seed) + number
+        then[name] = (int(given) + step) % 2**31
+    return then
+
+
+def counted_from_the_first_round(callback: Any) -> Any:
+    """A callback for `lightgbm.train`; `reset_parameter` counts from the run's first round.
+
+    It takes the round's number less the call's first one, and refuses a list that has not as many
+    values as the call has rounds; after a loss a call has the rounds that are left.
+    """
+    if not isinstance(callback, _RESET_PARAMETER):
+        return callback
+
+    def counted(env: CallbackEnv) -> None:
+        rounds = (env.iteration, 0, env.end_iteration)
+        callback(CallbackEnv(env.model, env.params, *rounds, env.evaluation_result_list))
+
+    counted.before_iteration = callback.before_iteration  # type: ignore[attr-defined]
+    counted.order = callback.order  # type: ignore[attr-defined]
+    return counted
+
+
+def _without(params: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Any]:
+    """Parameters without one, whatever it is called there; its value, None if it is not given."""
+    names = _ConfigAliases.get(name)
+    given = params.get(name, next((params[n] for n in sorted(names) if n in params), None))
+    return {key: value for key, value in params.items() if key not in names}, given
 
 
 class _KeptBooster(KeptState):

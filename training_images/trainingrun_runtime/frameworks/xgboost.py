@@ -19,7 +19,7 @@ import numpy as np
 import ray
 import xgboost
 from ray.train.collective import broadcast_from_rank_zero
-from xgboost.callback import TrainingCallback
+from xgboost.callback import LearningRateScheduler, TrainingCallback
 from xgboost.collective import CommunicatorContext
 
 from .. import results
@@ -42,9 +42,10 @@ def train(
 
     A checkpoint holds the booster. When a rank dies without notice, the other ranks save the last
     round, unless rounds change former trees (`dart`, `process_type: update`) or there are no trees.
-    What callbacks count, such as the rounds without a better value that end the training early,
-    begins anew after a loss. PyTorch's, NumPy's and Python's random numbers follow from the round
-    and the rank.
+    `LearningRateScheduler` counts rounds from the run's first one. What other callbacks count, such
+    as the rounds without a better value that end the training early, begins anew after a loss.
+    XGBoost's own random numbers then go on from a seed that follows from the given one and the
+    round. PyTorch's, NumPy's and Python's follow from the round and the rank.
 
     Args:
         params: of the booster.
@@ -60,11 +61,14 @@ def train(
             return kept.booster
         steps = _Steps(session, kept, num_boost_round)
         return xgboost.train(
-            dict(params),
+            seeded_at(params, session.step),
             dtrain,
             num_boost_round - session.step,
             xgb_model=kept.booster,
-            callbacks=[steps, *callbacks],  # a round of the session ends before any begins
+            callbacks=[  # a round of the session ends before any begins
+                steps,
+                *(counted_from_the_first_round(each, session.step) for each in callbacks),
+            ],
             **options,
         )
 
@@ -86,6 +90,50 @@ def load(
     if kept.booster is None:
         raise ValueError(f"no round of boosting is in {found.uri}; name a later checkpoint")
     return kept.booster
+
+
+def seeded_at(params: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Parameters for the rounds from a step on.
+
+    XGBoost begins its random numbers with a process, from its seed: with the same one each group of
+    ranks would draw the first rounds' rows and features again.
+
+    Args:
+        params: as they are given.
+        step: rounds that are done. 0: they are returned as they are.
+    """
+    then = dict(params)
+    if step:
+        seed = then.pop("random_state", 0)
+        then["seed"] = (int(then.get("seed", seed)) + step) % 2**31
+    return then
+
+
+def counted_from_the_first_round(callback: TrainingCallback, done: int) -> TrainingCallback:
+    """A callback for `xgboost.train`, of which a schedule counts from the run's first round.
+
+    Args:
+        callback: as it is given.
+        done: rounds that are done.
+    """
+    if done and isinstance(callback, LearningRateScheduler):
+        return _RestoredSchedule(callback.learning_rates, done)
+    return callback
+
+
+class _RestoredSchedule(LearningRateScheduler):
+    """A schedule of learning rates that goes on after rounds that are done.
+
+    XGBoost sets a rate after each round, for the next one; a new booster has that of its
+    parameters.
+    """
+
+    def __init__(self, rates: Callable[[int], float], done: int) -> None:
+        super().__init__(lambda epoch: rates(epoch + done))
+
+    def before_training(self, model: Any) -> Any:
+        model.set_param("learning_rate", self.learning_rates(-1))
+        return model
 
 
 class _KeptBooster(KeptState):
