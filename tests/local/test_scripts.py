@@ -209,6 +209,7 @@ def test_a_script_that_fails_after_its_training_is_not_trained_again(
     assert failure.retry == "Never"
     assert said in failure.message
     assert re.search(r"at script\.py:\d+", failure.message)
+    assert "read the weights" in failure.message
     assert [committed.step for committed in manifest.committed(run.bucket)] == [5]
 
 

@@ -57,7 +57,7 @@ def start_imports() -> BackgroundImports:
 
 def failure_of(error: BaseException) -> Failure:
     """The failure for an error that was not raised by training code."""
-    if isinstance(error, script.FailedAfterTraining):
+    if isinstance(error, script.ArgumentsRefused):
         return Failure(kind="Application", message=str(error), retry="Never")
     if isinstance(error, NothingToRestore | user_code.CodeError | user_code.Uninstallable):
         return Failure(kind="Application", message=str(error))
@@ -279,7 +279,11 @@ class Attempt:
         with contextlib.suppress(StorageError):
             self._committer.write_reports()
         # The failure policy in Ray's controller has reported its failures; this is for others.
-        failure = failure_of(error)
+        if isinstance(error, script.FailedAfterTraining):
+            message = error.sentence(self._has_checkpoint())
+            failure = Failure(kind="Application", message=message, retry="Never")
+        else:
+            failure = failure_of(error)
         outside = isinstance(error, ray.exceptions.RayError | TrainingFailedError)
         if failure.kind == "Infrastructure" and not outside:
             from ..known_errors.failure_causes import retry_of
@@ -309,6 +313,14 @@ class Attempt:
             best_checkpoint_uri=self._bucket.uri(best.path) if best else None,
         )
         return result, newest.step if newest else 0
+
+    def _has_checkpoint(self) -> bool | None:
+        """Whether the run has a committed one. None: the bucket does not say."""
+        try:
+            return bool(manifest.committed(self._bucket))
+        except StorageError as error:
+            log.warning("the checkpoints were not listed: %s", error)
+            return None
 
     def _renew_lease(self) -> None:
         """Write what the next driver has to know about the losses of the run."""

@@ -1,5 +1,6 @@
 """Runs a user's script in the driver's process, as Python itself would run it."""
 
+import argparse
 import json
 import os
 import runpy
@@ -7,6 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, NoReturn, TextIO
 
 from trainingrun_protocol.contract import CONFIG_ENV, OUTPUT_ENV
@@ -14,6 +16,9 @@ from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 
 from .. import stacks
 from ..error_text import first_line
+
+_SHOWN = 200
+"""Characters of an error's own text in a sentence: an attempt's message has 500."""
 
 
 class FailedAfterTraining(Exception):
@@ -25,10 +30,42 @@ class FailedAfterTraining(Exception):
 
     def __init__(self, error: BaseException) -> None:
         where = stacks.raised_at(error)
+        line = first_line(error)
+        shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
         super().__init__(
-            "correct the script, or read the weights with trainingrun_runtime.results: the "
-            f"training is done, and the script failed after it{f' at {where}' if where else ''}: "
-            f"{type(error).__name__}: {first_line(error)}"
+            f"{type(error).__name__}: {shown}{f' at {where}' if where else ''}, after the training"
+        )
+
+    def sentence(self, has_checkpoint: bool | None) -> str:
+        """The cause, and what to do.
+
+        Args:
+            has_checkpoint: whether the run has one. None: that is not known.
+        """
+        if has_checkpoint is None:
+            return f"{self}, which is done; correct the script"
+        if has_checkpoint:
+            return (
+                f"{self}, which is done; correct the script, or read the weights of the last "
+                "checkpoint with trainingrun_runtime.results"
+            )
+        return (
+            f"{self}, which is done and has saved no checkpoint; correct the script, and pass "
+            "a checkpoint to ray.train.report if the weights are to be kept"
+        )
+
+
+class ArgumentsRefused(Exception):
+    """The script's argparse has refused its command line.
+
+    Args:
+        message: what it has said of it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"the script refuses its arguments: {first_line(ValueError(message))}; correct "
+            "training.script.args"
         )
 
 
@@ -39,13 +76,34 @@ def run(script: str, arguments: Sequence[str], config: Mapping[str, Any]) -> Non
         script: its path.
         arguments: on its command line.
         config: `training.config`, for its environment.
+
+    Raises:
+        ArgumentsRefused: by its argparse, which would end it with exit code 2.
     """
     path = Path(script)
     os.environ.setdefault(CONFIG_ENV, json.dumps(config))
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
     _keep_driver_on_exit()
-    runpy.run_path(str(path), run_name="__main__")
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as error:
+        message = _argparse_error(error)
+        if message is None:
+            raise
+        raise ArgumentsRefused(message) from error
+
+
+def _argparse_error(error: SystemExit) -> str | None:
+    """What argparse has said before it ended the process with this; None: it was not argparse.
+
+    Its exit code alone says nothing: others use 2, too.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        code = frame.f_code
+        if code.co_name == "error" and code.co_filename == argparse.__file__:
+            return str(frame.f_locals.get("message", "usage error"))
+    return None
 
 
 def copy_output() -> None:
