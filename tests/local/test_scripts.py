@@ -210,6 +210,7 @@ def test_a_script_that_fails_after_its_training_is_not_trained_again(
     assert said in failure.message
     assert re.search(r"at script\.py:\d+", failure.message)
     assert "read the weights" in failure.message
+    assert "script.py" in failure.traceback
     assert [committed.step for committed in manifest.committed(run.bucket)] == [5]
 
 

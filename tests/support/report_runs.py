@@ -38,14 +38,15 @@ FAILURE = (
 )
 
 
-def failed_run(bucket: Bucket, text: str = "") -> None:
+def failed_run(bucket: Bucket, text: str = "", rank_failed: bool = True) -> None:
     """Attempt 1 loses a worker and then its head, 2 leaves no record, 3 fails by its code.
 
     Args:
         bucket: The run's folder, empty.
         text: Follows every text that a run can choose.
+        rank_failed: Whether a rank has ended attempt 3, not the driver.
     """
-    _printed(bucket, text)
+    _printed(bucket, text, rank_failed)
     _lost_worker(bucket, text)
     _attempt(bucket, 1, 1, BEGAN, Origin(0, 0, 0), 0, 240, text)
     _checkpoint(bucket, 1, 1, 100, BEGAN + 160, text)
@@ -171,7 +172,7 @@ def _lost_worker(bucket: Bucket, text: str = "") -> None:
     )
 
 
-def _printed(bucket: Bucket, text: str) -> None:
+def _printed(bucket: Bucket, text: str, rank_failed: bool) -> None:
     """What rank 2 and the driver of attempt 3 have printed, and where ranks stood in a hang."""
     for source, line in ((Source(3, 1, 2), "reading shard 41"), (Source(3), "training failed")):
         lines = [
@@ -187,7 +188,8 @@ def _printed(bucket: Bucket, text: str) -> None:
         time=BEGAN + 703,
         lines=[f"tensor a is 64{text}", f"tensor b is 32{text}"],
     )
-    kept_output.write_failed(bucket, 3, failed)
+    if rank_failed:
+        kept_output.write_failed(bucket, 3, failed)
     kept_stacks.write(bucket, kept_stacks.folder_of(3, "20261126T134320Z"), stacks)
 
 

@@ -7,10 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from support.report_runs import BEGAN, FAILURE, failed_run
-from trainingrun_protocol.progress import Progress, RunState, Seconds, SweepTable, TrialRow
+from trainingrun_protocol.progress import (
+    Progress,
+    Record,
+    RecordKind,
+    RunState,
+    Seconds,
+    SweepTable,
+    TrialRow,
+)
 from trainingrun_runtime.report_page import charts, contents, folder, page, timeline
 from trainingrun_runtime.report_page.contents import Contents
 from trainingrun_runtime.report_page.folder import RunFolder, Series
@@ -57,6 +66,59 @@ def test_each_attempt_has_a_row_also_one_whose_head_has_left_nothing(failed: Run
     assert (rows[2].resumed_from, rows[2].last_step) == (200, 331)
 
 
+def test_where_no_rank_has_failed_the_lines_of_the_driver_come_first(tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1a2b3c4d").as_uri())
+    failed_run(bucket, rank_failed=False)
+    found = folder.read(bucket)
+    assert found.output[0].rank is None
+    assert not any(one.failed_first for one in found.output)
+
+
+def test_a_run_that_begins_is_not_said_to_be_restored(failed: RunFolder) -> None:
+    own_progress = failed.drivers[-1].progress
+    assert own_progress is not None
+
+    def restored(*steps: int, drivers: int = 1) -> list[int | None]:
+        records = [
+            Record(number=number, kind=RecordKind.RESTORED, time=BEGAN + number, step=step)
+            for number, step in enumerate(steps, 1)
+        ]
+        own = replace(
+            failed.drivers[-1],
+            progress=own_progress.model_copy(update={"records": records}),
+        )
+        return [event.step for event in shown(replace(failed, drivers=[own] * drivers)).events]
+
+    assert restored(0) == []
+    assert restored(0, 0) == [0], "after a loss all steps are done again"
+    assert restored(120) == [120], "from another run's checkpoint"
+    assert restored(0, drivers=2) == [0], "a later driver has found no checkpoint"
+
+
+def test_columns_without_a_value_are_left_out(failed: RunFolder) -> None:
+    assert "GPU" in text(shown(failed))
+    newest = failed.drivers[-1]
+    assert newest.progress is not None
+    ranks = [one.model_copy(update={"accelerator_share": None}) for one in newest.progress.ranks]
+    bare = replace(newest, progress=newest.progress.model_copy(update={"ranks": ranks}))
+    words = text(shown(replace(failed, drivers=[*failed.drivers[:-1], bare])))
+    assert "GPU" not in words
+    assert "Waits for data" in words
+
+
+def test_a_curve_tells_its_values_at_some_of_its_steps(failed: RunFolder) -> None:
+    series = Series("loss", [(step, 1 / step, 1) for step in range(1, 1001)], 0)
+    curve = charts.curve(series, [])
+    assert len(curve.points) <= charts.POINTS + 1
+    assert curve.points[-1].title == "step 1,000: 0.001, attempt 1"
+    assert curve.points[0].left == 0
+
+
+def test_an_epoch_is_no_curve(tmp_path: Path) -> None:
+    table = pyarrow.table({"step": [1, 2], "attempt": [1, 1], "epoch": [0, 1], "loss": [1.0, 0.5]})
+    assert [series.name for series in folder._curves(table)] == ["loss"]
+
+
 def test_last_lines_and_stacks_of_what_failed_are_there(failed: RunFolder) -> None:
     assert [(one.rank, one.lines[-1], len(one.lines)) for one in failed.output] == [
         (6, "tensor b is 32", 2),
@@ -98,7 +160,7 @@ def test_losses_are_those_of_the_status_and_before_them_those_of_the_bucket(
     assert [loss.reason for loss in found.losses] == ["Preempted", "NodeLost"]
     words = text(found)
     assert "demo-1-head, spot-1, eu-west-1b, Spot Its Lease is not renewed; resumed from" in words
-    assert "Losses 2 40 steps lost" in words
+    assert "Disruptions 2 40 steps lost" in words
     alone = shown(replace(failed, losses=[])).losses
     assert [loss.reason for loss in alone] == ["Preempted", "ApplicationError"], "by the records"
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 COMMITS_AFTER_FAILURE_S = 60.0
 """Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
 COORDINATOR_TIMEOUT_S = 30.0
+LONGEST_TRACEBACK = 4000
+"""Characters of a failure's traceback in the progress document."""
 
 
 def start_imports() -> BackgroundImports:
@@ -84,6 +87,12 @@ def facts_of(rules: Sequence[ContractRule], error: BaseException, message: str) 
         exit_codes=list(exit_codes(kind, text_of(error))),
         matched=matched(rules, message, ()),
     )
+
+
+def _traceback(error: BaseException) -> str:
+    """Its end, from where the user's script begins: what is above that is the runtime's."""
+    shown = error.raised if isinstance(error, script.FailedAfterTraining) else error
+    return "".join(traceback.format_exception(shown))[-LONGEST_TRACEBACK:]
 
 
 class Attempt:
@@ -290,6 +299,8 @@ class Attempt:
 
             update = {"kind": "Application", "retry": retry_of(error)}
             failure = failure.model_copy(update=update)
+        if failure.kind == "Application" and not failure.traceback:
+            failure = failure.model_copy(update={"traceback": _traceback(error)})
         if self._contract.rules:
             facts = facts_of(self._contract.rules, error, failure.message)
             failure = failure.model_copy(update={"facts": facts})

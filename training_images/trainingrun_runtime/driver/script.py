@@ -29,6 +29,7 @@ class FailedAfterTraining(Exception):
     """
 
     def __init__(self, error: BaseException) -> None:
+        self.raised = error
         where = stacks.raised_at(error)
         line = first_line(error)
         shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"

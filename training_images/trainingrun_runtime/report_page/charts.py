@@ -13,6 +13,8 @@ from .folder import Series
 
 BINS = 300
 """Parts of a curve's width; of each its least and its largest value are drawn."""
+POINTS = 60
+"""Places of a curve that tell their value."""
 COLORS = 4
 """Colors of attempts, which follow each other again and again."""
 _LOG_FROM = 1000.0
@@ -36,6 +38,16 @@ class Line(NamedTuple):
     """Of an SVG with a view box of 100 by 100."""
 
 
+class Point(NamedTuple):
+    """A place on a curve that tells its value."""
+
+    left: float
+    """Percent."""
+    top: float
+    """Percent."""
+    title: str
+
+
 @dataclass(frozen=True)
 class Curve:
     """A metric over steps."""
@@ -52,6 +64,8 @@ class Curve:
     largest: str
     left_out: int
     """Values that are NaN or infinite, which are not drawn."""
+    points: list[Point]
+    """At most `POINTS`, evenly over the steps, and the last one."""
 
 
 def number(value: float) -> str:
@@ -88,7 +102,7 @@ def curve(series: Series, lost_at: Sequence[int]) -> Curve:
     return Curve(
         series.name,
         lines,
-        [Label(x.at(tick), f"{tick:,.0f}") for tick in x.ticks(4) if tick == int(tick)],
+        _steps(x, first, last),
         [Label(100 - y.at(tick), number(tick)) for tick in y.ticks(4)],
         [x.at(step) for step in lost_at if first <= step <= last],
         logarithmic,
@@ -96,7 +110,24 @@ def curve(series: Series, lost_at: Sequence[int]) -> Curve:
         number(low),
         number(high),
         series.left_out,
+        _points(series.points, x, y),
     )
+
+
+def _steps(x: "_Scale", first: int, last: int) -> list[Label]:
+    """Round steps, and the last one where it has place."""
+    labels = [Label(x.at(tick), f"{tick:,.0f}") for tick in x.ticks(4) if tick == int(tick)]
+    if last > first and (not labels or labels[-1].at < 85):
+        labels.append(Label(100.0, f"{last:,}"))
+    return labels
+
+
+def _points(points: Sequence[tuple[int, float, int]], x: "_Scale", y: "_Scale") -> list[Point]:
+    kept = points[:: max(-(-len(points) // POINTS), 1)]
+    return [
+        Point(x.at(step), 100 - y.at(value), f"step {step:,}: {number(value)}, attempt {attempt}")
+        for step, value, attempt in [*kept, *points[-1:]]
+    ]
 
 
 class _Scale:

@@ -12,6 +12,8 @@ from trainingrun_protocol.progress import (
     Hang,
     Progress,
     RankRow,
+    Record,
+    RecordKind,
     RunState,
     SlowestRank,
     SweepTable,
@@ -37,7 +39,7 @@ _CAUSES = (
     ("startup", "starting", "From pods to the first step"),
     ("fewerWorkers", "lost", "Training without the workers that were missing"),
     ("lostWork", "lost", "Steps that were done again"),
-    ("recovery", "paused", "From the last step before a loss to the next one"),
+    ("recovery", "paused", "From the last step before a disruption to the next one"),
     ("checkpoint", "saving", "Training stopped for checkpoints"),
 )
 """Fields of the status' goodput, the color of each, and what it is."""
@@ -45,7 +47,7 @@ _CAUSES = (
 _HELD = (
     ("training", "training", "Steps that counted"),
     ("saving", "saving", "Training stopped for checkpoints"),
-    ("lost", "lost", "Lost with workers: steps done again, and the time to the next step"),
+    ("lost", "lost", "Disruptions: steps done again, and the time to the next step"),
     ("starting", "starting", "Before the first step"),
     ("waiting", "queue", "Held by some pods while others had no node"),
 )
@@ -138,6 +140,8 @@ class Contents:
     ranks: list[RankRow] = field(default_factory=list)
     ranks_time: float | None = None
     slow_rank: int | None = None
+    slow_own: float | None = None
+    """Seconds that it takes for a step, without those that it waits for other ranks."""
     slow_sentence: str = ""
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     checkpoints_left_out: int = 0
@@ -220,6 +224,7 @@ def of(
         ranks=ranks,
         ranks_time=ranks_time,
         slow_rank=slowest.rank if slowest is not None and _is_slow(slowest) else None,
+        slow_own=slowest.own_seconds if slowest is not None else None,
         slow_sentence=_slow_sentence(slowest),
         checkpoints=_checkpoints(folder),
         checkpoints_left_out=len(folder.checkpoints[:-MOST_ROWS]),
@@ -325,8 +330,8 @@ def _of_drivers(number: int, members: Sequence[Driver], over: bool) -> AttemptRo
     )
 
 
-def _events(drivers: Iterable[Driver]) -> list[Event]:
-    found = [
+def _events(drivers: Sequence[Driver]) -> list[Event]:
+    return sorted(
         Event(
             record.time,
             driver.attempt,
@@ -336,11 +341,16 @@ def _events(drivers: Iterable[Driver]) -> list[Event]:
             _joined([record.pod, record.node]),
             record.message,
         )
-        for driver in drivers
+        for first, driver in enumerate(drivers)
         if driver.progress is not None
-        for record in driver.progress.records
-    ]
-    return sorted(found)
+        for index, record in enumerate(driver.progress.records)
+        if not _is_the_start(record, first + index)
+    )
+
+
+def _is_the_start(record: Record, before: int) -> bool:
+    """Whether it is that of a run which begins: nothing is restored then."""
+    return record.kind is RecordKind.RESTORED and not record.step and not before
 
 
 def _losses(status: Mapping[str, Any], folder: RunFolder) -> list[Loss]:
@@ -534,7 +544,7 @@ def _figures(
     if losses:
         again = [loss.lost_steps for loss in losses if loss.lost_steps is not None]
         figures.append(
-            Figure("Losses", f"{len(losses)}", f"{sum(again):,} steps lost" if again else "")
+            Figure("Disruptions", f"{len(losses)}", f"{sum(again):,} steps lost" if again else "")
         )
     if money:
         figures.append(Figure("Cost", money[0][1], money[0][0].lower()))

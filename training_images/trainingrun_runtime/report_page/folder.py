@@ -26,6 +26,8 @@ from ..store.loss_documents import LossDocument
 from ..store.manifest import Manifest
 from ..store.storage_errors import UnusableError
 
+_NO_CURVES = {"epoch", *metrics_table.OWN_COLUMNS}
+"""Columns that say where a value was taken."""
 MOST_CURVES = 12
 """Metrics that are drawn: of more, those with `loss` in their name first, then in their order."""
 MOST_LINES = 50
@@ -168,7 +170,9 @@ def _output(bucket: Bucket, drivers: Sequence[Driver]) -> list[LastLines]:
     ended_well = newest is not None and newest.state in (RunState.SUCCEEDED, RunState.SUSPENDED)
     if attempts and not ended_well:
         shown = {one.rank for one in found if one.attempt == attempts[0]}
-        found += [one for one in _others(bucket, attempts[0]) if one.rank not in shown]
+        others = [one for one in _others(bucket, attempts[0]) if one.rank not in shown]
+        # Where no rank has failed, the driver has: its script's error comes before what ranks did.
+        found += others if shown else sorted(others, key=lambda one: one.rank is not None)
     return [one for one in found if one.lines]
 
 
@@ -211,9 +215,7 @@ def _curves(table: Any) -> list[Series]:
     found = []
     for name in table.column_names:
         kind = table.schema.field(name).type
-        if name in metrics_table.OWN_COLUMNS or not (
-            pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        ):
+        if name in _NO_CURVES or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             continue
         given = [
             (step, float(value), attempt)

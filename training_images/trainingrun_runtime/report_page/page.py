@@ -4,6 +4,7 @@ Whatever a run says may be hostile: each text is freed of control characters and
 in it becomes a link, and the page's own policy forbids scripts, requests and forms.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -34,6 +35,7 @@ def _template() -> Template:
         finalize=_safe,
     )
     environment.filters |= {
+        "filled": filled,
         "clock": clock,
         "duration": duration,
         "size": size,
@@ -44,6 +46,15 @@ def _template() -> Template:
     }
     text = resources.files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
     return environment.from_string(text)
+
+
+def filled(rows: Iterable[Any]) -> set[str]:
+    """Names of the fields that any of these rows has; the columns of the others are left out."""
+    fields: set[str] = set()
+    for row in rows:
+        values = row._asdict() if hasattr(row, "_asdict") else dict(row)
+        fields |= {name for name, value in values.items() if value not in (None, "")}
+    return fields
 
 
 def _safe(value: Any) -> Any:
