@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from support.processes import wait_for
-from trainingrun_protocol.contract import ContractHang
+from trainingrun_protocol.contract import STATE_DIRECTORY_ENV, ContractHang
 from trainingrun_protocol.progress import Hang
 from trainingrun_runtime.coordinator.hangs import HangClock, Hangs, Silence
 from trainingrun_runtime.coordinator.rank_comparison import RankPlace
@@ -26,6 +26,7 @@ from trainingrun_runtime.hangs.rank_stacks import (
     own_stack,
     stack_of,
 )
+from trainingrun_runtime.progress import looks
 from trainingrun_runtime.progress.rank_measures import Quiet, QuietMeter, traffic_bytes
 from trainingrun_runtime.progress.time_accounting import StepReport
 
@@ -44,11 +45,10 @@ def training_clock(after_s: float | None = 20, **told: float) -> HangClock:
 
 
 def silence_at(clock: HangClock, now: float) -> Silence | None:
-    """As it is asked once a second until then."""
-    found = None
+    """Of a coordinator that runs until then."""
     for second in range(100, int(now) + 1):
-        found = clock.silence(float(second))
-    return found
+        clock.runs(float(second))
+    return clock.silence(now)
 
 
 def test_a_step_that_does_not_end_is_a_hang_though_a_rank_computes() -> None:
@@ -164,10 +164,26 @@ def test_what_another_group_tells_changes_nothing_and_without_a_group_there_is_n
     assert silence_at(clock, 1000) is None
 
 
-def test_a_driver_that_was_stopped_itself_takes_nothing_for_a_hang() -> None:
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_coordinator_that_was_stopped_itself_takes_nothing_for_a_hang(asked_first: bool) -> None:
     clock = training_clock()
+    clock.runs(110.0)
+    if asked_first:
+        assert clock.silence(400.0) == Silence(1, 0.0, 20)
+    clock.runs(400.0)
     assert clock.silence(400.0) == Silence(1, 0.0, 20)
+    clock.runs(401.0)
     assert clock.silence(401.0) == Silence(1, 1.0, 20)
+
+
+def test_how_often_it_is_asked_changes_nothing() -> None:
+    """Who asks may read stacks for longer than the gap that means a stopped process."""
+    often, seldom = training_clock(), training_clock()
+    for second in range(100, 121):
+        for clock in (often, seldom):
+            clock.runs(float(second))
+        often.silence(float(second))
+    assert often.silence(120.0) == seldom.silence(120.0) == Silence(1, 20.0, 20)
 
 
 def test_a_pause_that_was_allowed_is_no_hang_until_it_is_over() -> None:
@@ -212,6 +228,36 @@ def test_a_rank_is_quiet_while_it_uses_no_cpu_and_its_pod_transfers_little() -> 
     assert meter.quiet(4.0) == Quiet(work_s=2.0, traffic_s=1.0)
     meter.add(5.0, 5.53, 520_000, accelerators=0.5)
     assert meter.quiet(5.0).work_s == 0.0
+
+
+def test_the_stacks_that_are_sent_to_the_head_are_no_traffic_of_the_ranks() -> None:
+    """Else a look at a hang that takes long would end it."""
+    meter = QuietMeter(0.0)
+    meter.add(1.0, 5.0, 0)
+    meter.add(2.0, 5.0, 0, looks=1_600_000)  # told before they are sent
+    meter.add(3.0, 5.0, 900_000, looks=1_600_000)
+    meter.add(4.0, 5.0, 1_600_000, looks=1_600_000)
+    assert meter.quiet(4.0).traffic_s == 4.0
+    meter.add(5.0, 5.0, 2_000_000, looks=1_600_000)
+    assert meter.quiet(5.0).traffic_s == 0.0
+
+
+def test_what_is_told_of_stacks_hides_no_later_traffic() -> None:
+    meter = QuietMeter(0.0)
+    meter.add(1.0, 5.0, 0)
+    meter.add(2.0, 5.0, 0, looks=10**9)  # in a local run nothing of it is seen
+    meter.add(60.0, 5.0, 0, looks=10**9)
+    meter.add(61.0, 5.0, 400_000, looks=10**9)
+    assert meter.quiet(61.0).traffic_s == 0.0
+
+
+def test_a_node_notes_what_its_stacks_take_before_it_sends_them(
+    program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(STATE_DIRECTORY_ENV, str(tmp_path / "state"))
+    assert looks.bytes_sent() == 0
+    (found,) = Attendant().stacks({3: program("time.sleep(300)")}).values()
+    assert looks.bytes_sent() > len(found.text)
 
 
 def test_traffic_is_that_of_all_devices_but_the_loopback(tmp_path: Path) -> None:

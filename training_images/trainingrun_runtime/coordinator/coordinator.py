@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -129,7 +129,9 @@ class Coordinator:
         self._pods = None if contract.trial else document.with_name(RANK_PODS_FILE)
         self._pods_written: dict[int, str] = {}
         self._closed = threading.Event()
-        threading.Thread(target=self._keep_writing, name="progress", daemon=True).start()
+        clock = partial(self._hangs.keep_time, self._closed)
+        for name, work in (("progress", self._keep_writing), ("hang clock", clock)):
+            threading.Thread(target=work, name=name, daemon=True).start()
 
     rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
     place_of = _of(lambda self: self._ranks, Ranks.of_first)

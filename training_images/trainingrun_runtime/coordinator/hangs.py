@@ -20,8 +20,9 @@ LONGEST_STEPS = 10
 """`auto`: so many times the longest of the last steps."""
 FIRST_STEPS = 3
 """Steps of a worker group in which code may be compiled."""
+TICK_S = 1.0
 GAP_S = 10.0
-"""A longer wait between two questions means that this process itself did not run."""
+"""A longer wait between two ticks means that this process itself did not run."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class HangClock:
         self._trains = self._in_step = False
         self._steps = self._last_step = 0
         self._longest_s = 0.0
-        self._stepped = self._moved = self._worked = self._asked = now
+        self._stepped = self._moved = self._worked = now
+        self._ran: float | None = None
 
     def group_started(self, now: float, group: int, step: int) -> None:
         """A worker group begins, at this step."""
@@ -91,11 +93,20 @@ class HangClock:
             self._moved = max(self._moved, now - quiet.traffic_s)
             self._worked = max(self._worked, now - quiet.work_s)
 
-    def silence(self, now: float) -> Silence | None:
-        """For how long nothing has been done; None: no group trains. Ask once a second."""
-        if now - self._asked > GAP_S:
+    def runs(self, now: float) -> None:
+        """This process runs. Tell it every `TICK_S`, from a thread that does nothing else: what a
+        thread is late with that has other work as well says nothing about the process.
+        """
+        self._after_gap(now)
+        self._ran = now
+
+    def _after_gap(self, now: float) -> None:
+        if self._ran is not None and now - self._ran > GAP_S:
             self.sign(now)
-        self._asked = now
+
+    def silence(self, now: float) -> Silence | None:
+        """For how long nothing has been done; None: no group trains."""
+        self._after_gap(now)  # it may be asked before the first tick that follows
         if not self._trains:
             return None
         since = max(self._stepped, self._moved)
@@ -121,6 +132,16 @@ class Hangs:
         self._found: Hang | None = None
         self._ended_group: int | None = None
         self._stuck_pods: tuple[str, ...] = ()
+
+    def keep_time(self, ended: threading.Event) -> None:
+        """The thread of the clock, until `ended`."""
+        while not ended.wait(TICK_S):
+            self.runs()
+
+    def runs(self) -> None:
+        """This process runs; see `HangClock.runs`."""
+        with self._lock:
+            self._hangs.runs(self._clock())
 
     def begin(self, group: int, step: int) -> None:
         """A worker group begins."""

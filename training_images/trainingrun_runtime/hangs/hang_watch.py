@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -80,6 +80,7 @@ class HangWatch:
         self._attendants: dict[str, Any] = {}  # by Ray node
         self._handled: int | None = None  # the group whose hang was found
         self._ended: tuple[float, dict[int, Member]] | None = None
+        self._request: threading.Thread | None = None  # writes stacks that somebody has asked for
 
     def run(self, ended: threading.Event) -> None:
         """Look until `ended`; an error of one look does not end the next ones."""
@@ -96,12 +97,8 @@ class HangWatch:
 
     def _look(self) -> None:
         silence: Silence | None = ray.get(self._coordinator.silence.remote(), timeout=CALL_S)
-        request = state_directory() / STACKS_REQUEST_FILE
-        if self._answers_requests and request.exists():
-            try:
-                self._keep_on_request()
-            finally:
-                request.unlink(missing_ok=True)
+        if self._answers_requests:
+            self._answer_request()
         if silence is None or silence.seconds < silence.limit_s - READY_S:
             self._dismiss()
             self._handled = self._ended = None
@@ -133,33 +130,45 @@ class HangWatch:
             _, attendant = self._attendants.popitem()
             ray.kill(attendant)
 
-    def _keep_on_request(self) -> None:
-        """Somebody wants to see the stacks now."""
-        members = self._members()
-        self._attend(members)
-        found, at = self._stacks(members), kept_stacks.moment(time.time())
-        self._write(kept_stacks.folder_of(self._attempt, at), found, REQUEST_S)
+    def _answer_request(self) -> None:
+        """Keep the stacks if somebody wants to see them now; the request ends once they are."""
+        request = state_directory() / STACKS_REQUEST_FILE
+        if not request.exists() or (self._request is not None and self._request.is_alive()):
+            return
+        try:
+            members = self._members()
+            self._attend(members)
+            found, at = self._stacks(members), kept_stacks.moment(time.time())
+        except Exception:
+            request.unlink(missing_ok=True)
+            raise
+        folder = kept_stacks.folder_of(self._attempt, at)
+
+        def write() -> None:
+            try:
+                self._write(folder, found, REQUEST_S)
+            finally:
+                request.unlink(missing_ok=True)
+
+        self._request = _beside(write)
 
     def _found(self, silence: Silence, members: dict[int, Member]) -> None:
         found = self._stacks(members)
         again: Silence | None = ray.get(self._coordinator.silence.remote(), timeout=CALL_S)
         if again is None or again.group != silence.group or not again.is_hang:
             return  # it went on meanwhile
-        self._handled = silence.group
         now = time.time()
         folder = kept_stacks.folder_of(self._attempt, kept_stacks.moment(now))
         uri = self._bucket.uri(folder)
         hang = verdict.hang_of(found, members, now, again.seconds, uri)
         log.error("%s; the stacks are in %s", hang.message, uri)
-        # Beside it: nothing waits for the store.
-        threading.Thread(
-            target=self._write, args=(folder, found), name="stacks", daemon=True
-        ).start()
+        _beside(lambda: self._write(folder, found))
         restarts = self._settings.action == "Restart"
         ray.get(self._coordinator.hung.remote(silence.group, hang, restarts), timeout=CALL_S)
         if restarts:
             hung = verdict.hung_ranks(found) or [max(members)]
             self._end({rank: members[rank] for rank in hung})
+        self._handled = silence.group  # last: what has failed before is tried again
 
     def _stacks(self, members: Mapping[int, Member]) -> dict[int, RankStack | None]:
         """Where each rank stands; None: neither its node nor the rank itself answers."""
@@ -210,6 +219,13 @@ class HangWatch:
                     log.warning("the stacks were not kept: %s", error)
                     return
                 time.sleep(1.0)
+
+
+def _beside(work: Callable[[], None]) -> threading.Thread:
+    """Begin what waits for the store: the next look does not."""
+    thread = threading.Thread(target=work, name="stacks", daemon=True)
+    thread.start()
+    return thread
 
 
 def _known(stack: RankStack | None) -> bool:

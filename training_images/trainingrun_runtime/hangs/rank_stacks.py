@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from ..coordinator.ranks import RankProcess
+from ..progress import looks
 
 FRAMES_S = 3.0
 """Seconds for Python's frames."""
@@ -70,7 +71,9 @@ class Attendant:
     def stacks(self, processes: Mapping[int, RankProcess]) -> dict[int, RankStack]:
         """Where each of these ranks of this node stands."""
         with ThreadPoolExecutor(8) as pool:
-            return dict(zip(processes, pool.map(stack_of, processes.values()), strict=True))
+            found = dict(zip(processes, pool.map(stack_of, processes.values()), strict=True))
+        looks.send(sum(len(one.text.encode()) for one in found.values()))
+        return found
 
     def end(self, processes: Mapping[int, RankProcess]) -> list[int]:
         """End the processes of these ranks; the ranks whose process is still there."""

@@ -56,6 +56,9 @@ less."""
 TRAFFIC_BYTES_S = 100_000
 """Bytes a second above which something is transferred: heartbeats and empty reports are less."""
 
+LOOK_S = 10.0
+"""Seconds within which stacks are sent, once they are said to be."""
+
 
 class QuietMeter:
     """How long a rank has been quiet, from counters that only grow; pure.
@@ -65,11 +68,17 @@ class QuietMeter:
     """
 
     def __init__(self, now: float) -> None:
-        self._worked = self._moved = now
+        self._worked = self._moved = self._looked = now
         self._before: tuple[float, float, int] | None = None
+        self._looks = self._expected = 0
 
     def add(
-        self, now: float, cpu_s: float, traffic: int = 0, accelerators: float | None = None
+        self,
+        now: float,
+        cpu_s: float,
+        traffic: int = 0,
+        accelerators: float | None = None,
+        looks: int = 0,
     ) -> None:
         """A measurement.
 
@@ -78,13 +87,24 @@ class QuietMeter:
             cpu_s: CPU seconds used so far.
             traffic: bytes sent and received so far.
             accelerators: share of the last moment in which they computed; None: not known.
+            looks: bytes of the traffic, soon or so far, that are stacks of ranks.
         """
+        if self._before is None:
+            self._looks = looks
+        elif looks > self._looks:
+            self._expected, self._looked = self._expected + looks - self._looks, now
+            self._looks = looks
+        elif now - self._looked > LOOK_S:
+            self._expected = 0
         if self._before is not None:
             then, cpu_before_s, traffic_before = self._before
             passed_s = max(now - then, 1e-3)
             if (cpu_s - cpu_before_s) / passed_s > WORKS_SHARE or (accelerators or 0.0) > 0:
                 self._worked = now
-            if (traffic - traffic_before) / passed_s > TRAFFIC_BYTES_S:
+            moved = traffic - traffic_before
+            expected = max(min(moved, self._expected), 0)
+            self._expected -= expected
+            if (moved - expected) / passed_s > TRAFFIC_BYTES_S:
                 self._moved = now
         self._before = now, cpu_s, traffic
 

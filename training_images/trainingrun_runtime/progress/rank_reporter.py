@@ -12,6 +12,7 @@ import ray
 
 from ..ray_internals.accelerators import GpuUtilization
 from ..store.reported_metrics import Row
+from . import looks
 from .gradient_waits import GradientWaits
 from .rank_measures import (
     AcceleratorSamples,
@@ -29,7 +30,7 @@ INTERVAL_S = 5.0
 """Seconds between two reports of times."""
 USE_INTERVAL_S = 10.0
 """Seconds between two reports of memory and accelerators."""
-_LOOKS = 10
+_SAMPLES = 10
 """Measurements of CPU and traffic between two of them."""
 _WINDOW = 12
 """Reports that a mean goes back."""
@@ -87,14 +88,15 @@ class UseReporter:
         self._ended.set()
 
     def _watch(self) -> None:
-        looks, children = 0, ChildrenCpu()
+        samples, children = 0, ChildrenCpu()
         own, others = QuietMeter(time.monotonic()), QuietMeter(time.monotonic())
-        while not self._ended.wait(USE_INTERVAL_S / _LOOKS):
-            looks += 1
-            reports = looks % _LOOKS == 0
+        while not self._ended.wait(USE_INTERVAL_S / _SAMPLES):
+            samples += 1
+            reports = samples % _SAMPLES == 0
             share = self._gpus.read() if reports else None
             now = time.monotonic()
-            own.add(now, time.process_time(), traffic_bytes(), share)
+            cpu_s = time.process_time() - time.thread_time()  # without what this thread uses
+            own.add(now, cpu_s, traffic_bytes(), share, looks.bytes_sent())
             if not reports:
                 continue
             others.add(now, children.read())  # looks through all processes, which takes a while
