@@ -70,6 +70,7 @@ class RecordKind(StrEnum):
     HANG = "Hang"
     OUT_OF_MEMORY = "OutOfMemory"
     APPLICATION_ERROR = "ApplicationError"
+    INFRASTRUCTURE_ERROR = "InfrastructureError"
     CHECKPOINT_SKIPPED = "CheckpointSkipped"
     SETTING_OVERRULED = "SettingOverruled"
     RESTORED = "Restored"

@@ -440,3 +440,20 @@ def test_a_pod_that_is_deleted_hours_after_a_rank_died_in_it_is_another_loss_at_
     later = reconcile(replace(then(gone, 7201), progress=told), 7203)
     assert lost(later) == [("WorkerLost", at(100)), ("Preempted", at(7201))]
     assert later.status.disruptions.worker_failures == 1
+
+
+def test_an_error_of_ray_s_controller_is_counted_by_its_record(training: Observed) -> None:
+    message = "Ray's controller raised ValueError (train.py:9): no"
+    record = {
+        "number": 1,
+        "kind": "InfrastructureError",
+        "time": unix(60),
+        "message": message,
+        "group_time": unix(30),
+    }
+    plan = reconcile(replace(training, progress=a_progress(records=[record])), 61)
+    assert plan.status.disruptions.worker_failures == 1
+    assert plan.status.restarts == 0
+    (loss,) = plan.status.disruptions.history
+    assert (loss.reason, loss.signs) == (LossReason.INFRASTRUCTURE_ERROR, message)
+    assert [event.reason for event in plan.events] == ["InfrastructureError"]

@@ -544,7 +544,11 @@ EVENTS: tuple[EventRow, ...] = (
         EventReason.CAPACITY_CHANGED,
         "New worker pods go to spot nodes again, or with PreferSpot to any nodes.",
     ),
-    EventRow("Warning", EventReason.INFRASTRUCTURE_ERROR, "A kubelet refused a pod."),
+    EventRow(
+        "Warning",
+        EventReason.INFRASTRUCTURE_ERROR,
+        "A kubelet refused a pod, or Ray's controller raised an error.",
+    ),
     EventRow("Warning", EventReason.OUT_OF_MEMORY, "A container exceeded its memory limit."),
     EventRow(
         "Normal", EventReason.RESTORED, "A checkpoint was restored; why steps are done again."

@@ -7,7 +7,13 @@ from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
 from .terminal_text import counted
 
-_LOSSES = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
+_LOSSES = (
+    RecordKind.PREEMPTED,
+    RecordKind.WORKER_LOST,
+    RecordKind.HANG,
+    RecordKind.OUT_OF_MEMORY,
+    RecordKind.INFRASTRUCTURE_ERROR,
+)
 
 
 @dataclass(frozen=True, slots=True)

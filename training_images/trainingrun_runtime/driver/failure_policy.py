@@ -58,6 +58,7 @@ class AttemptPolicy(FailurePolicy):
         self._restarts = RestartBackoff()
         self._remedied: ClassifiedFailure | None = None
         self._saved: ClassifiedFailure | None = None  # whose last step was asked for
+        self._of_controller: set[tuple[str, ...]] = set()  # `repeats_at` of its errors
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         """RETRY within the attempt, or RAISE to end it."""
@@ -76,8 +77,18 @@ class AttemptPolicy(FailurePolicy):
         if verdict.ends_the_run:
             self._end_by_rule(failure, training_failed_error, verdict.facts)
             return FailureDecision.RAISE
+        if failure.repeats_at in self._of_controller:
+            message = f"the same error has ended two worker groups: {failure.message}"
+            self._fail(failure, "Infrastructure", message, training_failed_error)
+            return FailureDecision.RAISE
         if failure.cause in _LOSSES:
             self._disrupted(failure, verdict.facts)
+        elif failure.repeats_at:
+            self._of_controller.add(failure.repeats_at)
+            kind = RecordKind.INFRASTRUCTURE_ERROR
+            self._coordinator.disrupted.remote(kind, failure.message, (), verdict.facts)
+        elif failure.cause is FailureCause.INFRASTRUCTURE:
+            self._coordinator.interrupted.remote()  # no rank of it can hang any more
         # Synchronous: the number of commits decides, and the state is reported before the wait.
         commits = ray.get(self._coordinator.commits.remote())
         wait_s = (

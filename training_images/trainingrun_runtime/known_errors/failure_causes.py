@@ -6,12 +6,14 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 from typing import Literal
 
 import ray.train
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.train import ControllerError, PreemptionError, TrainingFailedError, WorkerGroupError
 
+from .. import stacks
 from ..error_text import first_line, text_of
 from ..ray_internals.training import (
     WorkerHealthCheckFailedError,
@@ -160,6 +162,9 @@ class ClassifiedFailure:
     """Workers that the next group may have; None: as many as there are."""
     bad_node: str | None = None
     """Why the node of the first of `ranks` is no good, in a phrase."""
+    repeats_at: tuple[str, ...] = ()
+    """Of an error of Ray's controller that no lost node causes: its type, and the calls in which it
+    was raised. Another one with the same will follow."""
 
 
 _LEAVING = (
@@ -188,6 +193,8 @@ _MAY_PASS = re.compile(
     re.IGNORECASE,
 )
 """What says that another attempt may succeed, in an error and in those that caused it."""
+
+_RUNTIME = "/trainingrun_runtime/"
 
 _COLLECTIVE = re.compile(
     r"gloo|nccl|connection (closed|reset)|broken pipe|socket (closed|timeout)|"
@@ -270,7 +277,7 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         storage = recognize(error.controller_failure)
         if storage is not None:
             return ClassifiedFailure(FailureCause.STORAGE, str(storage), storage=storage)
-        return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error.controller_failure))
+        return _of_controller(error.controller_failure)
     if not isinstance(error, WorkerGroupError):
         return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
     if isinstance(error, _NCCL_HANG):
@@ -332,6 +339,25 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
         retry=raised.retry if raised else retry_of(reason),
         kinds=(name,),
         exit_codes=exit_codes(name, raised.text if raised else text_of(reason)),
+    )
+
+
+def _of_controller(error: BaseException) -> ClassifiedFailure:
+    """The same of an error of Ray's controller itself, or of a callback that it has called."""
+    raised = error.cause if isinstance(error, RayTaskError) else error
+    if retry_of(raised) == "Always":
+        return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
+    kind = type(raised).__name__
+    calls = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    own = [call for call in calls if stacks.is_of_the_user(call[0]) or _RUNTIME in call[0]]
+    where = f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""
+    return ClassifiedFailure(
+        FailureCause.INFRASTRUCTURE,
+        f"Ray's controller raised {kind}{where}: {explained(raised)}",
+        kinds=(kind,),
+        repeats_at=(kind, *(f"{file}:{line}" for file, line in calls)),
     )
 
 

@@ -16,6 +16,7 @@ LOSSES = (
     RecordKind.HANG,
     RecordKind.OUT_OF_MEMORY,
     RecordKind.APPLICATION_ERROR,
+    RecordKind.INFRASTRUCTURE_ERROR,
 )
 """Records that stop the training."""
 

@@ -8,7 +8,8 @@ count moves along. The rules:
 - preemptions: a worker pod that is deleted after a notice, or evicted;
 - nodeLosses: a node, once for all pods on it, the head included;
 - headLosses: a head pod that vanishes or ends while its node lives on;
-- workerFailures: a worker that dies without notice, by pod or, if no pod shows it, by record;
+- workerFailures: a worker that dies without notice, by pod or, if no pod shows it, by record; an
+  error of Ray's controller, by record;
 - hangs: a worker group that stood still, by record; its pods live on;
 - outOfMemory: a container over its limit, head or worker; once for all that end together;
 - what dies with a lost head is not counted again: it carries no loss of its own;
@@ -31,7 +32,13 @@ from . import signs
 from .counting import Losses
 from .signs import control_sign, describe
 
-_LOST = (RecordKind.PREEMPTED, RecordKind.WORKER_LOST, RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
+_LOST = (
+    RecordKind.PREEMPTED,
+    RecordKind.WORKER_LOST,
+    RecordKind.HANG,
+    RecordKind.OUT_OF_MEMORY,
+    RecordKind.INFRASTRUCTURE_ERROR,
+)
 _OF_A_PROCESS = (RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
 """What ends a process in a pod that lives on."""
 _EVENTS: dict[RecordKind, tuple[EventType, EventReason]] = {

@@ -35,6 +35,7 @@ _LOST = frozenset(
         RecordKind.HANG,
         RecordKind.OUT_OF_MEMORY,
         RecordKind.APPLICATION_ERROR,
+        RecordKind.INFRASTRUCTURE_ERROR,
     }
 )
 
