@@ -5,6 +5,7 @@ Each run is the command line in a process of its own, as a user starts it.
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import yaml
 
 from support.cli_server import call
 from support.packages import wheel, zipped
-from trainingrun.local.folder import latest_ranks
+from trainingrun.local.folder import latest
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 600
@@ -151,7 +152,9 @@ def test_a_run_that_loses_a_node_ends_with_the_same_weights(folder: Path) -> Non
     preempted = start(folder / "preempted", manifest, "--preempt-after", "2s")
     assert preempted.wait() == 0, preempted.output
     assert undisturbed.result()["interruptions"] == "0"
-    shown = latest_ranks(folder / "undisturbed" / "trainingrun-local" / "tiny")["ranks"]
+    shown = latest("tiny", folder / "undisturbed/trainingrun-local/tiny")["status"]["progress"][
+        "ranks"
+    ]
     assert [row["rank"] for row in shown] == [0, 1]
     assert {row["node"] for row in shown} == {"local-1", "local-2"}
     assert preempted.result()["interruptions"] == "1"
@@ -265,6 +268,18 @@ def test_code_and_requirements_of_the_file_are_used_as_on_a_cluster(folder: Path
 
 
 @pytest.mark.slow
+def test_a_process_that_can_write_no_file_any_more_trains_to_the_end(folder: Path) -> None:
+    manifest = a_run("trainingrun_runtime.examples.linear:train", 1, steps=100, step_seconds=0.1)
+    command = start(folder, manifest)
+    command.wait_for("training · step")
+    # As on a full disk, for what it shows and for its output; the training's own can be written.
+    resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    assert command.wait() == 0, command.output
+    (result,) = (folder / "trainingrun-local/tiny").glob("tiny-*/result/*.json")
+    assert json.loads(result.read_text())["checkpointUri"]
+
+
+@pytest.mark.slow
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> None:
     function = "trainingrun_runtime.examples.linear:train"
     manifest = a_run(function, workers=2, per_pod=2, steps=100, step_seconds=0.1)
@@ -279,7 +294,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     resumed = start(folder, manifest, "--resume")
     assert resumed.wait() == 0, resumed.output
     assert "attempt 2" in resumed.output
-    assert json.loads((folder / "trainingrun-local/tiny/latest.json").read_text())["attempt"] == 2
+    assert latest("tiny", folder / "trainingrun-local/tiny")["status"]["attempt"] == 2
     log = (folder / "trainingrun-local/tiny").glob("tiny-*/manifests/*.json")
     steps = sorted(json.loads(file.read_text())["step"] for file in log)
     assert steps[0] < 100

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainingrun.cli import cluster_commands
+from trainingrun.cli import following
 from trainingrun.cli.main import app
 
 RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
@@ -22,7 +22,10 @@ RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
 
 @dataclass
 class Server:
-    """Answers by path; of several answers to one path each is given once, the last for ever."""
+    """Answers by path; of several answers to one path each is given once, the last for ever.
+
+    An answer that is an event comes once that is set.
+    """
 
     answers: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
     port: int = 0
@@ -51,6 +54,9 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
             code, body = state.answer(f"POST {path}" if self.command == "POST" else path)
+            if isinstance(body, threading.Event):  # as the kubelet of a lost node
+                body.wait()
+                body = b""
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
@@ -97,7 +103,7 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
         )
     )
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
-    monkeypatch.setattr(cluster_commands, "_POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(following, "POLL_INTERVAL_S", 0.0)
     yield state
     http.shutdown()
     http.server_close()

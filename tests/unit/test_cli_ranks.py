@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.builders import a_run
 from support.cli_server import RUNS, Server, call, running_server
 from trainingrun.local import folder
 from trainingrun_protocol.progress import Progress, RankRow, RunState
@@ -111,7 +112,7 @@ def test_it_is_said_which_ranks_are_not_shown(
 @pytest.mark.parametrize(
     ("spec", "status", "sentence"),
     [
-        pytest.param({}, {}, "digits is new; ranks report while they train.\n", id="new"),
+        pytest.param({}, {}, "digits is Pending; ranks report while they train.\n", id="new"),
         pytest.param(
             {},
             {"phase": "Recovering"},
@@ -144,8 +145,9 @@ def test_the_ranks_of_a_local_run_are_shown_as_they_last_reported(tmp_path: Path
     slow = Progress(
         attempt=1, state=RunState.TRAINING, ranks=rows, warnings=["rank 0 on node local-1 is slow"]
     )
-    folder.remember_ranks(tmp_path, slow)
-    folder.remember_ranks(tmp_path, Progress(attempt=1, state=RunState.RECOVERING))
+    with folder.Folder.prepare(a_run(workers={"count": 1}), tmp_path, False).record as record:
+        record.show(slow)
+        record.show(Progress(attempt=1, state=RunState.RECOVERING))
     code, output, errors = call("ranks", "digits", "--local", "--folder", str(tmp_path))
     _, first, warning = (line.rstrip() for line in output.splitlines())
     assert (code, errors) == (0, "")
@@ -154,8 +156,15 @@ def test_the_ranks_of_a_local_run_are_shown_as_they_last_reported(tmp_path: Path
 
 
 def test_a_local_run_that_begins_has_no_ranks_of_the_former_one(tmp_path: Path) -> None:
-    folder.remember_ranks(tmp_path, Progress(attempt=1, ranks=[RankRow(rank=0)]))
-    folder.remember_ranks(tmp_path, Progress(attempt=2))
+    with folder.Folder.prepare(a_run(), tmp_path, False).record as record:
+        record.show(Progress(attempt=1, ranks=[RankRow(rank=0)]))
+        record.begin(2, 1)
+        code, output, errors = call("ranks", "digits", "--local", "--folder", str(tmp_path))
+    assert (code, output) == (0, "")
+    assert errors == "digits is Starting; ranks report while they train.\n"
+
+
+def test_a_folder_without_a_run_of_that_name_is_named(tmp_path: Path) -> None:
     code, output, errors = call("ranks", "digits", "--local", "--folder", str(tmp_path))
     assert (code, output) == (1, "")
-    assert errors.startswith(f"{tmp_path} holds nothing that ranks have reported")
+    assert errors.startswith(f"there is no run digits in {tmp_path}; begin one by")

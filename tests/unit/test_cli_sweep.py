@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.builders import a_run
 from support.cli_server import RUNS, Server, call, running_server
 from trainingrun.local import folder
 from trainingrun_protocol.progress import Progress, SweepTable, TrialRow, TrialState
@@ -78,17 +79,22 @@ def test_a_sweep_that_has_not_begun_says_so(server: Server) -> None:
     assert call("sweep", "tuned") == (0, "", "No trial of tuned has begun.\n")
 
 
+SPACE = [{"name": "lr", "values": [0.1, 0.2]}]
+SWEEP = {"search": "grid", "metric": "accuracy", "mode": "max", "space": SPACE}
+
+
 def test_the_trials_of_a_local_run_are_shown(tmp_path: Path) -> None:
     row = TrialRow(number=1, state=TrialState.RUNNING, config=CONFIG, step=7, value=0.5)
     table = SweepTable(metric="accuracy", best=1, trials=[row])
-    folder.remember_sweep(tmp_path, Progress(attempt=1, sweep=table))
+    run = a_run(name="tuned", sweep=SWEEP)
+    folder.Folder.prepare(run, tmp_path, False).record.show(Progress(attempt=1, sweep=table))
     code, output, _ = call("sweep", "tuned", "--local", "--folder", str(tmp_path))
     assert code == 0
     assert output.splitlines()[1].split() == ["1", "Running", "7", "0.5", "0.0178343", "0.9", "*"]
 
 
-def test_a_folder_without_trials_is_named(tmp_path: Path) -> None:
-    folder.remember_sweep(tmp_path, Progress(attempt=1))
+def test_a_local_run_without_trials_is_named(tmp_path: Path) -> None:
+    folder.Folder.prepare(a_run(name="tuned"), tmp_path, False)
     code, _, errors = call("sweep", "tuned", "--local", "--folder", str(tmp_path))
     assert code == 1
-    assert errors.startswith(f"{tmp_path} holds no trials; run a file with spec.sweep")
+    assert errors.startswith("TrainingRun tuned has no spec.sweep")

@@ -1,9 +1,7 @@
-"""What needs a cluster: to list, show, follow, submit, suspend, delete and retry runs."""
+"""To list, show, follow and delete runs; in a cluster to submit, suspend and retry them, too."""
 
 import json
 import sys
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -13,11 +11,12 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from ..local import LocalError
-from ..local.folder import latest_ranks, latest_sweep, root_of
+from ..api.status import Phase
+from ..local import LocalError, records
+from ..local.folder import all_roots, latest, own_folder
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
-from . import manifest_files, retried_run, submitting, views, yaml_text
+from . import following, manifest_files, retried_run, submitting, views, yaml_text
 from .common import (
     ENDED,
     CliError,
@@ -28,6 +27,7 @@ from .common import (
     Local,
     Name,
     Namespace,
+    NotFoundError,
     connect,
     one_sentence,
     wide_console,
@@ -35,10 +35,6 @@ from .common import (
 
 if TYPE_CHECKING:
     from .kube import Kube
-
-_POLL_INTERVAL_S = 1.0
-_UNREACHABLE_TIMEOUT_S = 60.0
-"""How long it continues while the API server does not answer."""
 
 
 class Format(StrEnum):
@@ -74,18 +70,26 @@ def list_runs(
         bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
     ] = False,
     output: Output = Format.TEXT,
+    local: Annotated[
+        bool, typer.Option("--local", help="Those of this machine, not of a cluster.")
+    ] = False,
+    folder: Folder = None,
     context: Context = None,
 ) -> None:
     """List TrainingRuns with their phase and progress."""
-    with one_sentence():
-        kube = connect(context, namespace)
-        found = kube.runs(everywhere)
+    with one_sentence(LocalError):
+        if local or folder is not None:
+            found = [run for _, run in records.all_runs(all_roots(folder))]
+            where = str(folder or Path("trainingrun-local").absolute())
+        else:
+            kube = connect(context, namespace)
+            found = kube.runs(everywhere)
+            where = "any namespace" if everywhere else f"namespace {kube.namespace}"
     if output is not Format.TEXT:
         items = [_without_managed_fields(run) for run in found]
         _print_object({"apiVersion": "v1", "kind": "List", "items": items}, output)
         return
     if not found:
-        where = "any namespace" if everywhere else f"namespace {kube.namespace}"
         typer.echo(f"No TrainingRuns found in {where}.", err=True)  # as kubectl: stdout stays empty
         return
     typer.echo(views.listing(found, datetime.now(UTC), everywhere, terminal_width()))
@@ -95,15 +99,40 @@ def get(
     name: Name,
     namespace: Namespace = None,
     output: Output = Format.TEXT,
+    local: Local = False,
+    folder: Folder = None,
     context: Context = None,
 ) -> None:
     """Show the status of one TrainingRun and what its disruptions cost."""
-    with one_sentence():
-        found = connect(context, namespace).run(name)
+    with one_sentence(LocalError):
+        found = _run(name, namespace, local, folder, context)
     if output is Format.TEXT:
         typer.echo(views.details(found, terminal_width()))
     else:
         _print_object(_without_managed_fields(found), output)
+
+
+def _run(
+    name: str, namespace: str | None, local: bool, folder: Path | None, context: str | None
+) -> dict[str, Any]:
+    """A run of this machine or of a cluster.
+
+    Raises:
+        CliError: There is none of that name.
+        LocalError: The same.
+    """
+    if local or folder is not None:
+        return latest(name, folder)
+    return connect(context, namespace).run(name)
+
+
+def _followed(
+    name: str, namespace: str | None, local: bool, folder: Path | None, context: str | None
+) -> following.Followed:
+    """The same, to be followed."""
+    if local or folder is not None:
+        return following.on_this_machine(name, folder)
+    return following.in_cluster(connect(context, namespace), name)
 
 
 def _without_managed_fields(run: dict[str, Any]) -> dict[str, Any]:
@@ -127,16 +156,13 @@ def ranks(
 ) -> None:
     """Show what each rank measures: its steps, what it waits for, and its memory."""
     with one_sentence(LocalError):
-        if local:
-            run, progress = None, latest_ranks(root_of(name, folder))
-        else:
-            run = connect(context, namespace).run(name)
-            progress = (run.get("status") or {}).get("progress") or {}
+        run = _run(name, namespace, local, folder, context)
+    progress = (run.get("status") or {}).get("progress") or {}
     found = progress.get("ranks") or []
     if output is not Format.TEXT:
         _print_object(found, output)
         return
-    if run is not None and not found:
+    if not found:
         typer.echo(views.why_no_ranks(run), err=True)
         return
     typer.echo(views.ranks(found, terminal_width()))
@@ -144,26 +170,33 @@ def ranks(
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
     if (needed := views.ranks_without_steps(found)) is not None:
         typer.echo(needed, err=True)
-    if run is not None and (rest := views.ranks_left_out(found, run)) is not None:
+    if (rest := views.ranks_left_out(found, run)) is not None:
         typer.echo(rest, err=True)
 
 
-def top(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+def top(
+    name: Name,
+    namespace: Namespace = None,
+    local: Local = False,
+    folder: Folder = None,
+    context: Context = None,
+) -> None:
     """Show what each rank measures, renewed each second until the run ends; in a pipe once."""
-    with one_sentence():
-        answers = _answers(connect(context, namespace), name)
+    with one_sentence(LocalError):
+        followed = _followed(name, namespace, local, folder, context)
         if not sys.stdout.isatty():
-            typer.echo(views.top(next(answers), datetime.now(), None))
+            typer.echo(views.top(followed.ask(), datetime.now(), None))
             return
+        run = None
         with Live(auto_refresh=False) as live:
             try:
-                for run in answers:
+                for run in following.states(followed):
                     frame = views.top(run, datetime.now(), terminal_width())
                     live.update(Text(frame, overflow="fold"), refresh=True)
-                    if (run.get("status") or {}).get("phase") in ENDED:
-                        return
             except KeyboardInterrupt:
                 raise typer.Exit(0) from None
+        if run is None or views.phase(run) not in followed.ends:
+            raise following.deleted(name)
 
 
 def sweep(
@@ -175,17 +208,12 @@ def sweep(
 ) -> None:
     """Show the trials of a sweep, and the best one's config."""
     with one_sentence(LocalError):
-        if local:
-            table = latest_sweep(root_of(name, folder))
-            metric = table.metric
-            found, best = [row.to_dict() for row in table.trials], table.best
-        else:
-            run = connect(context, namespace).run(name)
-            settings = run["spec"].get("sweep")
-            if settings is None:
-                raise CliError(f"TrainingRun {name} has no spec.sweep; `get` shows its status")
-            status = (run.get("status") or {}).get("sweep") or {}
-            metric, found, best = settings["metric"], status.get("trials", []), status.get("best")
+        run = _run(name, namespace, local, folder, context)
+        settings = run["spec"].get("sweep")
+        if settings is None:
+            raise CliError(f"TrainingRun {name} has no spec.sweep; `get` shows its status")
+        status = (run.get("status") or {}).get("sweep") or {}
+        metric, found, best = settings["metric"], status.get("trials", []), status.get("best")
     if not found:
         typer.echo(f"No trial of {name} has begun.", err=True)
         return
@@ -232,13 +260,19 @@ def submit(
         kube.apply(submission.manifest)
         typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
         if follow:
-            _follow(kube, run.metadata.name)
+            _follow(following.in_cluster(kube, run.metadata.name), run.metadata.name)
 
 
-def watch(name: Name, namespace: Namespace = None, context: Context = None) -> None:
-    """Follow a TrainingRun until it ends; exit code 0 if it succeeded, 1 if it failed."""
-    with one_sentence():
-        _follow(connect(context, namespace), name)
+def watch(
+    name: Name,
+    namespace: Namespace = None,
+    local: Local = False,
+    folder: Folder = None,
+    context: Context = None,
+) -> None:
+    """Follow a TrainingRun until it ends; exit code 0 if it succeeded, else 1."""
+    with one_sentence(LocalError):
+        _follow(_followed(name, namespace, local, folder, context), name)
 
 
 def events(name: Name, namespace: Namespace = None, context: Context = None) -> None:
@@ -288,13 +322,31 @@ def _why_not_resumed(run: dict[str, Any]) -> str:
     return "not suspended"
 
 
-def delete(name: Name, namespace: Namespace = None, context: Context = None) -> None:
-    """Delete a TrainingRun and its pods; its folder in the bucket is kept."""
-    with one_sentence():
+def delete(
+    name: Name,
+    namespace: Namespace = None,
+    local: Local = False,
+    folder: Folder = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --local: do not ask.")] = False,
+    context: Context = None,
+) -> None:
+    """Delete a TrainingRun and its pods; its folder in the bucket is kept.
+
+    With --local: delete the folder of the latest run of that name, with its checkpoints and logs.
+    """
+    with one_sentence(LocalError):
+        if local or folder is not None:
+            latest(name, folder)
+            own = own_folder(name, folder)
+            if not yes and not typer.confirm(f"Delete {own} with its checkpoints and logs?"):
+                raise CliError("nothing is deleted")
+            records.delete(own)
+            typer.echo(f"{own} deleted")
+            return
         kube = connect(context, namespace)
-        folder = names.folder_of(kube.run(name))
+        kept = names.folder_of(kube.run(name))
         kube.delete(name)
-    typer.echo(f"{name} deleted from namespace {kube.namespace}; {folder} is kept")
+    typer.echo(f"{name} deleted from namespace {kube.namespace}; {kept} is kept")
 
 
 def retry(
@@ -338,8 +390,6 @@ def retry(
 
 def _refuse_ended(kube: "Kube", name: str) -> None:
     """A run that has ended is not begun again by applying it: its former result would be shown."""
-    from .kube import NotFoundError
-
     try:
         phase = (kube.run(name).get("status") or {}).get("phase")
     except NotFoundError:
@@ -351,52 +401,33 @@ def _refuse_ended(kube: "Kube", name: str) -> None:
         )
 
 
-def _follow(kube: "Kube", name: str) -> None:
+def _follow(followed: following.Followed, name: str) -> None:
     """Print a line for each change until the run ends.
 
     Raises:
-        CliError: it failed, or was deleted.
+        CliError: it has not succeeded, or was deleted.
     """
     shown: str | None = None
     warned: set[str] = set()
-    for run in _answers(kube, name):
+    for run in following.states(followed):
         if (line := views.progress_line(run)) != shown:
             shown = line
             typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
         for warning in views.warnings(run):
             if is_new(warning, warned):
                 typer.echo(f"{datetime.now():%H:%M:%S} {name}: {plain(warning)}")
-        match (run.get("status") or {}).get("phase"):
-            case "Succeeded":
-                return
-            case "Failed":
-                raise CliError(f"{name} failed: {plain(views.failure(run))}")
-            case "Deleting":
-                raise CliError(
-                    f"{name} is deleted; finalizers hold the object: {views.finalizers(run)}"
-                )
-
-
-def _answers(kube: "Kube", name: str) -> Iterator[dict[str, Any]]:
-    """The run as it is now, again each second; an API server that is away is asked again.
-
-    Raises:
-        CliError: It is not there, was deleted, or the API server does not answer any more.
-    """
-    from .kube import NotFoundError, UnreachableError
-
-    answered_at = None
-    while True:
-        try:
-            run = kube.run(name)
-        except NotFoundError:
-            if answered_at is None:
-                raise
-            raise CliError(f"{name} was deleted") from None
-        except UnreachableError:
-            if answered_at is None or time.monotonic() - answered_at > _UNREACHABLE_TIMEOUT_S:
-                raise
-        else:
-            answered_at = time.monotonic()
-            yield run
-        time.sleep(_POLL_INTERVAL_S)
+        phase = views.phase(run)
+        if phase == Phase.SUCCEEDED:
+            return
+        if phase == Phase.FAILED:
+            raise CliError(f"{name} failed: {plain(views.failure(run))}")
+        if phase == Phase.DELETING:
+            raise CliError(
+                f"{name} is deleted; finalizers hold the object: {views.finalizers(run)}"
+            )
+        if phase in followed.ends:
+            raise CliError(
+                f"{name} is suspended: {plain(views.why_suspended(run))}; `trainingrun run FILE "
+                "--local --resume` continues"
+            )
+    raise following.deleted(name)

@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -33,6 +33,14 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|)")
 
 class CliError(Exception):
     """A command fails; the text is one sentence."""
+
+
+class UnreachableError(CliError):
+    """The API server did not answer; a later call may succeed."""
+
+
+class NotFoundError(CliError):
+    """The API server answers 404, or there is no such run on this machine."""
 
 
 def print_error(sentence: str) -> None:
@@ -73,10 +81,14 @@ def one_sentence(*also: type[Exception]) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def wide_console() -> Console:
-    """Standard output; in a pipe as wide as a line may get, for rich would cut it at 80."""
-    console = Console()
-    return console if console.is_terminal else Console(width=1000)
+def wide_console(stream: TextIO | None = None) -> Console:
+    """Standard output; in a pipe as wide as a line may get, for rich would cut it at 80.
+
+    Args:
+        stream: Another one to write to.
+    """
+    console = Console(file=stream)
+    return console if console.is_terminal else Console(file=stream, width=1000)
 
 
 def end_of(text: bytes, most: int) -> bytes:

@@ -12,7 +12,16 @@ from ..api.v1alpha1 import API_VERSION, GROUP, KIND
 from ..cluster.kuberay import crd_path, crd_verdict
 from ..cluster.resources import RAY_API
 from ..local.terminal_text import plain
-from .common import CliError, Context, Endpoint, Namespace, bucket_access, connect, one_sentence
+from .common import (
+    CliError,
+    Context,
+    Endpoint,
+    Namespace,
+    NotFoundError,
+    bucket_access,
+    connect,
+    one_sentence,
+)
 from .installation import OPERATOR, TIMEOUT_S, Deployment, deployments, labeled, own_version
 
 if TYPE_CHECKING:
@@ -122,7 +131,7 @@ _Found = Iterator[tuple[Verdict, str]]
 
 
 def _crd(kube: "Kube") -> _Found:
-    from .kube import ForbiddenError, NotFoundError
+    from .kube import ForbiddenError
 
     try:
         found = kube.get(crd_path(API_VERSION, KIND), TIMEOUT_S)
@@ -155,8 +164,6 @@ def _crd(kube: "Kube") -> _Found:
 
 def _serves(kube: "Kube", api_version: str, kind: str) -> bool:
     """By discovery, which every user may read."""
-    from .kube import NotFoundError
-
     try:
         found = kube.get(f"/apis/{api_version}", TIMEOUT_S)
     except NotFoundError:
@@ -187,7 +194,7 @@ def _first(names: list[str]) -> str:
 
 
 def _kuberay_crds(kube: "Kube") -> _Found:
-    from .kube import ForbiddenError, NotFoundError
+    from .kube import ForbiddenError
 
     install = "install KubeRay 1.6 or later"
     for kind in ("RayJob", "RayCluster"):
@@ -283,7 +290,6 @@ def _serving(kube: "Kube", found: list[Deployment], namespaces: Any, setting: st
 
 
 def _namespace(kube: "Kube") -> _Found:
-    from .kube import NotFoundError
 
     name = kube.namespace
     try:

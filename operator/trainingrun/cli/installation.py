@@ -9,7 +9,7 @@ import typer
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..cluster.kuberay import crd_path
 from ..local.terminal_text import pairs, plain
-from .common import CliError, Context, connect
+from .common import CliError, Context, NotFoundError, connect
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -101,7 +101,7 @@ def in_cluster(kube: "Kube") -> list[tuple[str, str]]:
 
 
 def _crd_version(kube: "Kube") -> str:
-    from .kube import ForbiddenError, NotFoundError
+    from .kube import ForbiddenError
 
     try:
         found = kube.get(crd_path(API_VERSION, KIND), TIMEOUT_S)

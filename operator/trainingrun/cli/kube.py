@@ -20,7 +20,7 @@ from ..cluster.bounded_json import loads, shallow
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
-from .common import CliError, end_of
+from .common import CliError, NotFoundError, UnreachableError, end_of
 
 _TIMEOUT_S = 30
 _RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}
@@ -32,14 +32,6 @@ _APPLY = {
     "_content_type": "application/apply-patch+yaml",
 }
 _CONFLICT = "; change these fields with the tool that set them, or choose another name"
-
-
-class UnreachableError(CliError):
-    """The API server did not answer; a later call may succeed."""
-
-
-class NotFoundError(CliError):
-    """The API server answers 404."""
 
 
 class ForbiddenError(CliError):

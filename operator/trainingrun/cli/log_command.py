@@ -5,22 +5,28 @@ Later, of former attempts, and of pods that were replaced, it is what the runtim
 (`store.kept_output`).
 """
 
+import contextlib
 import queue
 import re
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import typer
 
-from ..local.folder import root_of
-from ..local.terminal_text import plain, plain_lines
+from ..api.status import Phase
+from ..local import LocalError, records
+from ..local.folder import own_folder
+from ..local.terminal_text import duration, plain, plain_lines
 from ..rendering import names
+from . import following, views
 from .common import (
     ENDED,
     CliError,
@@ -30,6 +36,8 @@ from .common import (
     Local,
     NameOrUri,
     Namespace,
+    NotFoundError,
+    UnreachableError,
     connect,
     one_sentence,
     seconds,
@@ -50,6 +58,13 @@ _LATER_S = 2.0
 """Seconds between the times of one line in the folder and in the pod's log, at most."""
 _POLL_S = 2.0
 _BATCH_S = 0.5
+_LAST_LOOKS = 2
+"""Looks in a row that bring nothing new, after which a run that has ended has printed all."""
+_LAST_LINES_S = 10.0
+"""For the last lines of pods once the run has ended: that of a lost node never closes its log."""
+_SILENT_S = 600.0
+"""After which nobody is expected to write to a folder any more of whose run nothing else is known;
+a driver writes its lease every 10 s, and the next one follows within minutes."""
 _LABELED = re.compile(r"\[(driver|(?:trial (\d{1,9}) )?rank (\d{1,9}))\] (.*)", re.DOTALL)
 
 
@@ -177,7 +192,7 @@ def logs(
     context: Context = None,
 ) -> None:
     """Print what the ranks and the driver print or have printed, also once their pods are gone."""
-    with one_sentence():
+    with one_sentence(LocalError):
         if driver and rank is not None:
             raise CliError("--driver and --rank exclude each other; leave one of them out")
         try:
@@ -189,27 +204,46 @@ def logs(
             _of_folder(Place(name, endpoint, trial=trial), selection, follow)
             return
         if local or folder is not None:
-            place = Place(str(root_of(name, folder)), name=name, trial=trial)
+            place = Place(str(own_folder(name, folder)), name=name, trial=trial)
             _of_folder(place, selection, follow)
             return
         kube = connect(context, namespace)
-        run = kube.run(name)
+        run = _begun(kube, name, follow)
         status = run.get("status") or {}
-        newest = status.get("attempt") or 0
-        if not newest:
-            raise CliError(f"{name} has not begun to train, so it has printed nothing yet")
+        newest = status.get("attempt")
+        followed = following.in_cluster(kube, name) if follow else None
         under_way = status.get("phase") not in ENDED and attempt in (None, newest)
         if under_way and (pods := kube.pods(run)):
-            found = _PodLogs(kube, name, selection)
+            found = _PodLogs(kube, selection)
             lines = found.now(pods)
             if found.empty or (gone := _gone(run, pods)):
                 former = f"former pods of {name}" if found.empty else ", ".join(gone)
                 lines = together(lines, _of_former_pods(run, former, selection, endpoint), tail)
             _print(sorted(lines, key=lambda line: line.time))
-            if follow:
-                found.follow()
+            if followed is not None:
+                found.follow(followed)
             return
-        _of_folder(in_cluster(run, [], endpoint, trial), selection, follow)
+        _of_folder(in_cluster(run, [], endpoint, trial), selection, follow, followed)
+
+
+def _begun(kube: "Kube", name: str, follow: bool) -> dict[str, Any]:
+    """The run, once it has begun to train; who follows waits for that.
+
+    Raises:
+        CliError: It has not begun, or it has ended before.
+    """
+    if not follow:
+        states: Iterable[dict[str, Any]] = [kube.run(name)]
+    else:
+        states = following.states(following.in_cluster(kube, name))
+    said = False
+    for run in states:
+        if (run.get("status") or {}).get("attempt"):
+            return run
+        if follow and not said:
+            said = True
+            typer.echo(f"{name} is {views.phase(run)}: nothing is printed yet.", err=True)
+    raise CliError(f"{name} has not begun to train, so it has printed nothing yet")
 
 
 def _gone(run: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -295,8 +329,16 @@ def _print(lines: Iterable[Printed]) -> None:
     typer.echo(plain_lines(text) if sys.stdout.isatty() else text, nl=False)
 
 
-def _of_folder(place: Place, selection: Selection, follow: bool) -> None:
-    """Print what is in a run's folder; `follow` goes on until it is interrupted."""
+def _of_folder(
+    place: Place,
+    selection: Selection,
+    follow: bool,
+    followed: following.Followed | None = None,
+) -> None:
+    """Print what is in a run's folder, and with `follow` what is added until the run ends.
+
+    `followed`: that run; None: what is known of it is in the folder.
+    """
     with run_folder(place) as run:
         from trainingrun_runtime.results import open_trial
         from trainingrun_runtime.store import kept_output
@@ -311,10 +353,44 @@ def _of_folder(place: Place, selection: Selection, follow: bool) -> None:
             _print_failed(kept_output.failed(bucket, ended), _why_ended(place.run, ended))
         _print(lines)
         if follow:
-            _follow_folder(bucket, parts, selection)
+            _follow_folder(bucket, parts, selection, followed or _by_its_folder(run))
         elif not lines:
             of = f" of attempt {selection.attempt}" if selection.attempt is not None else ""
             typer.echo(f"There is nothing of this{of} in {bucket.root}.", err=True)
+
+
+def _by_its_folder(run: "Bucket") -> following.Followed:
+    """A run of which nothing but its folder is known."""
+    if run.root.startswith("file://"):
+        own = Path(unquote(urlsplit(run.root).path))
+        if records.read(own) is not None:
+            return following.of_folder(own)
+    return following.Followed(lambda: _state_in(run), frozenset(ENDED))
+
+
+def _state_in(run: "Bucket") -> dict[str, Any]:
+    """What the folder says of the run; whoever has written nothing for long has ended.
+
+    A run that fails in its bucket may be tried again by its operator, which nobody knows here.
+    """
+    from trainingrun_runtime.store import kept_output, lease, run_result
+
+    newest = lease.newest_document(run)
+    phase = Phase.RUNNING
+    if run_result.read(run) is not None:
+        phase = Phase.SUCCEEDED
+    else:
+        printed = max((part.time for part in kept_output.parts(run)), default=0.0)
+        written = max(lease.time_of(newest, "renewed"), printed)
+        if time.time() - written > _SILENT_S:
+            phase = Phase.FAILED
+            typer.echo(
+                f"Nothing was written to {run.root} for {duration(time.time() - written)}, so "
+                "nothing more is waited for; `logs NAME --follow` asks the cluster.",
+                err=True,
+            )
+    status = {"phase": phase.value, "attempt": lease.attempt_of(newest)}
+    return {"metadata": {"name": run.root}, "status": status}
 
 
 def _read(bucket: "Bucket", selection: Selection) -> "tuple[list[Part], list[Printed]]":
@@ -361,7 +437,9 @@ def _printed(line: "Line") -> Printed:
     return Printed(line.time, line.source.rank, line.text)
 
 
-def _follow_folder(bucket: "Bucket", parts: "list[Part]", selection: Selection) -> None:
+def _follow_folder(
+    bucket: "Bucket", parts: "list[Part]", selection: Selection, followed: following.Followed
+) -> None:
     from trainingrun_runtime.store import kept_output
 
     sizes = {part.key: part.size for part in parts}
@@ -370,10 +448,11 @@ def _follow_folder(bucket: "Bucket", parts: "list[Part]", selection: Selection) 
         for part in _newest_of_each(parts)
         if part.size
     }
-    while True:
-        time.sleep(_POLL_S)
+
+    def look() -> bool:
+        """Print what is new; whether anything is."""
         lines: list[Printed] = []
-        for part in kept_output.parts(bucket):
+        for part in kept_output.parts(bucket, selection.attempt):
             if part.size and sizes.get(part.key) != part.size and selection.takes(part.source.rank):
                 all_of_it = list(map(_printed, kept_output.read(bucket, [part])))
                 lines += all_of_it[shown.get(part.key, 0) :]
@@ -381,6 +460,35 @@ def _follow_folder(bucket: "Bucket", parts: "list[Part]", selection: Selection) 
             sizes[part.key] = part.size
         lines.sort(key=lambda line: line.time)
         _print(line for line in lines if selection.wants(line.text))
+        return bool(lines)
+
+    def pause() -> None:
+        time.sleep(_POLL_S)
+        look()
+
+    for _ in _until_its_end(followed, selection, pause):
+        pass
+    nothing = 0  # what has ended uploads its last lines
+    while nothing < _LAST_LOOKS:
+        time.sleep(_POLL_S)
+        nothing = 0 if look() else nothing + 1
+
+
+def _until_its_end(
+    followed: following.Followed, selection: Selection, pause: Callable[[], None]
+) -> Iterator[dict[str, Any]]:
+    """The run as it is now until it ends, or the attempt that is wanted alone."""
+    suspended = False
+    for run in following.states(followed, pause):
+        yield run
+        attempt = (run.get("status") or {}).get("attempt") or 0
+        if selection.attempt is not None and attempt > selection.attempt:
+            return
+        if (views.phase(run) == Phase.SUSPENDED) is not suspended:
+            suspended = not suspended
+            if suspended and Phase.SUSPENDED not in followed.ends:
+                name = run["metadata"]["name"]
+                typer.echo(f"{name} is suspended; its lines follow once it is resumed.", err=True)
 
 
 def _newest_of_each(parts: "list[Part]") -> "list[Part]":
@@ -390,8 +498,8 @@ def _newest_of_each(parts: "list[Part]") -> "list[Part]":
 class _PodLogs:
     """The logs of a run's pods."""
 
-    def __init__(self, kube: "Kube", name: str, selection: Selection) -> None:
-        self._kube, self._name, self._selection = kube, name, selection
+    def __init__(self, kube: "Kube", selection: Selection) -> None:
+        self._kube, self._selection = kube, selection
         self._read_up_to: dict[str, str] = {}  # by pod UID: the time of the last line
         self._lines: queue.Queue[Printed] = queue.Queue()
         self._errors: list[CliError] = []
@@ -413,7 +521,7 @@ class _PodLogs:
 
     def _read(self, pod: Mapping[str, Any], **how: Any) -> Iterator[Printed]:
         """The wanted lines of a pod that were not read before."""
-        from .kube import NoLogError, NotFoundError
+        from .kube import NoLogError
 
         uid = pod["metadata"]["uid"]
         try:
@@ -441,34 +549,40 @@ class _PodLogs:
             return None
         return Printed(_unix(stamp), rank, labeled[4]) if self._selection.wants(text) else None
 
-    def follow(self) -> None:
+    def follow(self, followed: following.Followed) -> None:
         """Print what is printed from now on, until the run has ended.
 
         Raises:
             CliError: The API server refuses it.
         """
-        from .kube import NotFoundError, UnreachableError
 
-        look_at, ended = 0.0, False
-        while True:
-            if time.monotonic() >= look_at:
-                look_at = time.monotonic() + _POLL_S
-                try:
-                    run = self._kube.run(self._name)
-                    ended = (run.get("status") or {}).get("phase") in ENDED
-                    for pod in self._kube.pods(run):
-                        self._begin(pod)
-                except NotFoundError:
-                    ended = True
-                except UnreachableError:
-                    pass  # asked again
-            lines = list(self._waiting())
-            _print(sorted(lines, key=lambda line: line.time))
-            if self._errors:
-                raise self._errors[0]
-            alive = any(thread.is_alive() for thread in self._followed.values())
-            if ended and not alive and self._lines.empty():
+        def pause() -> None:
+            until = time.monotonic() + _POLL_S
+            while time.monotonic() < until:
+                self._print_waiting()
+
+        for run in _until_its_end(followed, self._selection, pause):
+            with contextlib.suppress(UnreachableError):  # asked again
+                for pod in self._kube.pods(run):
+                    self._begin(pod)
+        until = time.monotonic() + _LAST_LINES_S
+        while any(thread.is_alive() for thread in self._followed.values()) or self._lines.qsize():
+            if self._print_waiting():
+                until = time.monotonic() + _LAST_LINES_S
+            elif time.monotonic() > until:
                 return
+
+    def _print_waiting(self) -> bool:
+        """Print what has come within a moment; whether there was anything.
+
+        Raises:
+            CliError: The API server refuses it.
+        """
+        lines = sorted(self._waiting(), key=lambda line: line.time)
+        _print(lines)
+        if self._errors:
+            raise self._errors[0]
+        return bool(lines)
 
     def _begin(self, pod: Mapping[str, Any]) -> None:
         uid = pod["metadata"]["uid"]
@@ -481,8 +595,6 @@ class _PodLogs:
         thread.start()
 
     def _follow_pod(self, pod: Mapping[str, Any]) -> None:
-        from .kube import UnreachableError
-
         before = self._read_up_to.get(pod["metadata"]["uid"])
         since_s = time.time() - _unix(before) + 1 if before else self._selection.since_s
         try:

@@ -1,7 +1,8 @@
 """`trainingrun …`, also `kubectl trainingrun …`."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import typer
 
@@ -9,6 +10,7 @@ from .. import rendering
 from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..local import LocalError, Options, run_locally
+from ..local.display import SteadyStream
 from ..rendering import platforms
 from . import (
     cluster_commands,
@@ -98,7 +100,12 @@ def run(
             )
         found = manifest_files.read(file)
         options = Options(folder=folder, preempt_after_s=preempt_after, resume=resume)
-        succeeded = run_locally(found.only_run(), found.config_maps, options, wide_console())
+        stream = SteadyStream(sys.stdout)
+        console = wide_console(cast(TextIO, stream))
+        try:
+            succeeded = run_locally(found.only_run(), found.config_maps, options, console)
+        finally:
+            stream.settle()
     raise typer.Exit(0 if succeeded else 1)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..local.folder import root_of
+from ..local import records
+from ..local.folder import own_folder
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
 from ..rendering import names
 from . import pod_commands, views
@@ -142,7 +143,8 @@ def folder_of(place: Place) -> Iterator["Bucket"]:
         except NoTrial as error:
             raise CliError(f"{error}{' with --trial' if place.trial is None else ''}") from None
         except NoRun as error:
-            if place.name is None or "://" not in place.uri:
+            recorded = "://" not in place.uri and records.read(Path(place.uri)) is not None
+            if not recorded and (place.name is None or "://" not in place.uri):
                 raise CliError(str(error)) from None
             raise CliError(
                 f"there is nothing in {place.uri} yet: {place.name} has not begun to train"
@@ -182,7 +184,7 @@ def place_of(
         if "://" in name:
             return Place(name, endpoint, trial=trial)
         if local or folder is not None:
-            return Place(str(root_of(name, folder)), name=name, trial=trial)
+            return Place(str(own_folder(name, folder)), name=name, trial=trial)
         kube = connect(context, namespace)
         run = kube.run(name)
         found = in_cluster(run, kube.runs(everywhere=False), endpoint, trial)

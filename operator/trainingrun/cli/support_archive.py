@@ -18,7 +18,7 @@ from ..local.terminal_text import counted, plain, plain_lines
 from ..reconciling import pod_status
 from ..rendering import names
 from . import installation, yaml_text
-from .common import CliError, bucket_access, end_of
+from .common import CliError, UnreachableError, bucket_access, end_of
 from .masking import MASK, Masking
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ class _Reading:
         Raises:
             UnreachableError: The cluster does not answer.
         """
-        from .kube import UnreachableError
-
         try:
             return call()
         except UnreachableError:
@@ -175,7 +173,6 @@ def _versions(reading: _Reading, now: datetime) -> str:
 
 def _logs(reading: _Reading, pods: Sequence[Object]) -> list[tuple[str, str]]:
     """The ends of the containers' logs, by path: of heads first, then of pods that do not run."""
-    from .kube import UnreachableError
 
     def order(pod: Object) -> tuple[bool, bool, str]:
         troubled = pod_status.phase(pod) != "Running" or _restarts(pod) > 0

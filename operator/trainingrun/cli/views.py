@@ -43,7 +43,7 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int
         status, metadata = run.get("status") or {}, run["metadata"]
         cells = [
             metadata["name"],
-            status.get("phase", ""),
+            phase(run),
             _percent(status.get("progress", {}).get("percent")),
             step(status),
             str(status.get("attempt", "") or ""),
@@ -58,6 +58,13 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int
     return terminal_text.table(heads, rows, width)
 
 
+def phase(run: Run) -> str:
+    """The state of a run in one word; a run that no operator has seen is pending."""
+    if run["metadata"].get("deletionTimestamp"):
+        return Phase.DELETING.value  # also where no operator is left to say so
+    return str((run.get("status") or {}).get("phase") or Phase.PENDING)
+
+
 def details(run: Run, width: int | None) -> str:
     """The whole status of one run, in two columns."""
     status = run.get("status") or {}
@@ -68,7 +75,8 @@ def details(run: Run, width: int | None) -> str:
             rows.append((indent + plain(name), value))
 
     row("name", f"{run['metadata']['namespace']}/{run['metadata']['name']}")
-    row("phase", status.get("phase", "not seen by the operator yet"))
+    unseen = "" if status.get("phase") else " (no operator has seen it yet)"
+    row("phase", f"{phase(run)}{unseen}")
     row("step", step(status))
     row("workers", _workers_and_sizes(status.get("workers") or {}))
     progress = status.get("progress") or {}
@@ -176,7 +184,7 @@ def finalizers(run: Run) -> str:
 def progress_line(run: Run) -> str:
     """Phase and progress of a run."""
     status = run.get("status") or {}
-    parts = [status.get("phase", "Pending")]
+    parts = [phase(run)]
     if step(status):
         parts.append(f"step {step(status)}")
     loss = (status.get("progress") or {}).get("metrics", {}).get("loss")
@@ -197,10 +205,22 @@ def warnings(run: Run) -> list[str]:
 
 def failure(run: Run) -> str:
     """Reason and message of condition Failed."""
+    found = _condition(run, "Failed")
+    return f"{found['reason']}: {found.get('message', '')}" if found else "no reason is given"
+
+
+def why_suspended(run: Run) -> str:
+    """The message of condition Suspended."""
+    found = _condition(run, "Suspended")
+    return str(found.get("message", "")) if found else "no reason is given"
+
+
+def _condition(run: Run, kind: str) -> Mapping[str, Any] | None:
     for condition in (run.get("status") or {}).get("conditions") or []:
-        if condition["type"] == "Failed" and condition["status"] == "True":
-            return f"{condition['reason']}: {condition.get('message', '')}"
-    return "no reason is given"
+        if condition["type"] == kind and condition["status"] == "True":
+            found: Mapping[str, Any] = condition
+            return found
+    return None
 
 
 def step(status: Mapping[str, Any]) -> str:
@@ -335,11 +355,11 @@ def ranks_without_steps(found: Sequence[Rank]) -> str | None:
 
 def why_no_ranks(run: Mapping[str, Any]) -> str:
     """Why the status has no ranks, in a sentence."""
-    name, phase = run["metadata"]["name"], (run.get("status") or {}).get("phase")
+    name, now = run["metadata"]["name"], phase(run)
     if run["spec"].get("sweep"):
         return f"The status has no ranks of trials; `trainingrun sweep {name}` shows the trials."
-    if phase != Phase.RUNNING:
-        return f"{name} is {phase or 'new'}; ranks report while they train."
+    if now != Phase.RUNNING:
+        return f"{name} is {now}; ranks report while they train."
     return f"No rank of {name} has reported yet; each one does 10 s after its start."
 
 

@@ -80,10 +80,10 @@ class Driver:
 
     def suspend(self, wait_s: float) -> bool:
         """Request a checkpoint and the end, and wait `wait_s` seconds; whether it has."""
-        (self._state / SUSPEND_FILE).touch()
         try:
+            (self._state / SUSPEND_FILE).touch()
             return self._process.wait(timeout=wait_s) == SUSPEND_EXIT_CODE
-        except subprocess.TimeoutExpired:
+        except (OSError, subprocess.TimeoutExpired):
             return False
 
     def kill(self) -> None:

@@ -1,10 +1,13 @@
 """What a local run shows: a live bar in a terminal, plain lines elsewhere, and the summary."""
 
+import contextlib
+import io
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -20,6 +23,45 @@ from .terminal_text import cell, counted, duration, gib, is_new, number, plain, 
 _LINE_EVERY_S = 5.0
 """Where there is no terminal, as in CI's log."""
 _RATE_OVER_S = 15.0
+MEANWHILE = "training continues, uploads and commits wait"
+"""While the store does not answer."""
+
+
+class SteadyStream:
+    """A stream that takes what it can: no training ends because a line of it cannot be shown.
+
+    A pipe whose reader has gone, a full disk below a redirected output, an encoding without the
+    character.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to `stream`."""
+        self._stream = stream
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        """Write what the stream takes."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written, where that is possible."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def settle(self) -> None:
+        """Give up what cannot be written: else Python would end with an exit code of its own."""
+        try:
+            self._stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Display:
@@ -48,6 +90,11 @@ class Display:
         """Print a line that stays."""
         self._console.print(cell(line), style=style, highlight=False, soft_wrap=True)
 
+    def once(self, line: str) -> None:
+        """Print a warning that stays, the first time."""
+        if is_new(line, self._warned):
+            self.note(line, style="yellow")
+
     def output(self, text: str) -> None:
         """Print whole lines of a script as it has printed them."""
         if text:
@@ -58,14 +105,15 @@ class Display:
         """Print settings of the script that are overruled, and ranks that wait; each once."""
         for record in progress.records:
             overruled = record.kind is documents.RecordKind.SETTING_OVERRULED
-            if overruled and is_new(record.message, self._warned):
-                self.note(record.message, style="yellow")
+            if overruled:
+                self.once(record.message)
         stuck = [progress.standstill] if progress.standstill is not None else []
         if progress.hang is not None and progress.hang.under_way:
             stuck.append(progress.hang.message)
+        if progress.storage_error is not None:
+            stuck.append(f"{progress.storage_error}; {MEANWHILE}")
         for warning in [*stuck, *progress.warnings]:
-            if is_new(warning, self._warned):
-                self.note(warning, style="yellow")
+            self.once(warning)
 
     def starting(self, workers: int) -> None:
         """Say that the local Ray starts: there is no progress for some seconds."""

@@ -1,6 +1,4 @@
-"""The folder that takes the bucket's place: runs, their logs, and what ranks and trials report,
-for `ranks` and `sweep` with --local.
-"""
+"""The folder that takes the bucket's place: runs, their records, and their logs."""
 
 import json
 import re
@@ -10,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from trainingrun_protocol.contract import ContractRestore
-from trainingrun_protocol.progress import Progress, RunState, SweepTable
 
 from ..api.storage_spec import Storage
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
+from . import records
 from .machine import LocalError
+from .records import Record
 
 _LATEST = "latest.json"
-_RANKS = "ranks.json"
-_SWEEP = "sweep.json"
-"""The ranks, and the trials, as they last reported."""
+"""The run that was begun last, of any name."""
 _UID = re.compile(r"[0-9a-f]{8}")
 """The part of a UID that the name of a run's folder ends with."""
 
@@ -31,6 +26,13 @@ _UID = re.compile(r"[0-9a-f]{8}")
 def root_of(name: str, folder: Path | None) -> Path:
     """The folder of the local runs of a name: the one that the user gives, else the default."""
     return folder or Path("trainingrun-local") / name
+
+
+def all_roots(folder: Path | None) -> list[Path]:
+    """The folders of local runs: the one that the user gives, else those below the default."""
+    if folder is not None:
+        return [folder]
+    return sorted(path for path in Path("trainingrun-local").glob("*") if path.is_dir())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Folder:
     """Holds the folders of all runs of this name, `latest.json` and `logs/`."""
     first_attempt: int
     """Number of the first attempt to make now; more than 1 where a run is resumed."""
+    record: Record
+    """What other commands show of the run."""
 
     @classmethod
     def prepare(cls, run: TrainingRun, root: Path | None, resume: bool) -> "Folder":
@@ -51,27 +55,24 @@ class Folder:
         Args:
             run: The run as it was written.
             root: The folder; default: `trainingrun-local/<name>` below the working directory.
-            resume: Resume the latest run there instead of beginning a new one.
+            resume: Resume the latest run of this name there instead of beginning a new one.
 
         Raises:
-            LocalError: The folder cannot be written, or there is nothing to resume.
+            LocalError: The folder cannot be written, there is nothing to resume, or another process
+                trains that run.
         """
         root = root_of(run.metadata.name, root).absolute()
         uid, attempt = str(uuid.uuid4()), 1
         if resume:
-            try:
-                latest = json.loads((root / _LATEST).read_text())
-                uid, attempt = str(latest["uid"]), int(latest["attempt"]) + 1
-            except (OSError, ValueError, KeyError):
-                raise LocalError(
-                    f"{root} holds no run to resume; leave --resume out to begin a new one"
-                ) from None
+            uid, attempt = _to_resume(root, run.metadata.name)
         metadata = run.metadata.model_copy(update={"uid": uid})
         spec = run.spec.model_copy(update={"storage": Storage(uri=root.as_uri())})
-        folder = cls(run.model_copy(update={"metadata": metadata, "spec": spec}), root, attempt)
+        here = run.model_copy(update={"metadata": metadata, "spec": spec})
+        own = root / f"{run.metadata.name}-{uid[:8]}"
         try:
+            folder = cls(here, root, attempt, Record(own, here, attempt))
             folder.logs.mkdir(parents=True, exist_ok=True)
-            folder.remember(attempt)
+            records.write(root / _LATEST, json.dumps({"uid": uid, "attempt": attempt}))
         except OSError as error:
             raise LocalError(f"cannot write to {root}: {error.strerror}") from None
         return folder
@@ -85,11 +86,6 @@ class Folder:
     def uri(self) -> str:
         """The run's own folder, as it is in the contract."""
         return names.run_folder(self.run)
-
-    def remember(self, attempt: int) -> None:
-        """Store the number of an attempt, for a later `--resume`."""
-        text = json.dumps({"uid": self.run.metadata.uid, "attempt": attempt})
-        (self.root / _LATEST).write_text(text)
 
     def restore_from(self, wanted: Storage) -> ContractRestore | None:
         """The other run that this one begins from, if it does.
@@ -134,7 +130,9 @@ class Folder:
             entry
             for place in places
             for entry in place.glob(f"{name}-*")
-            if _UID.fullmatch(entry.name.removeprefix(f"{name}-")) and entry.is_dir()
+            if _UID.fullmatch(entry.name.removeprefix(f"{name}-"))
+            and entry.is_dir()
+            and entry != self.root / self._name
         ]
         return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
 
@@ -174,60 +172,56 @@ class Folder:
                 f"{', '.join(sorted(data)) or 'none at all'}"
             )
         folder = self.root / "scripts" / self.run.metadata.uid[:8]
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in data.items():
-            (folder / name).write_text(text)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in data.items():
+                (folder / name).write_text(text)
+        except OSError as error:
+            raise LocalError(f"cannot write to {folder}: {error.strerror}") from None
         return folder / source.file
 
 
-def remember_ranks(root: Path, progress: Progress) -> None:
-    """Keep what the ranks report now; a driver that starts has none yet."""
-    if progress.ranks:
-        ranks = [row.to_dict() for row in progress.ranks]
-        _keep(root / _RANKS, {"ranks": ranks, "warnings": progress.warnings})
-    elif progress.state is RunState.STARTING:
-        (root / _RANKS).unlink(missing_ok=True)
-
-
-def latest_ranks(root: Path) -> dict[str, Any]:
-    """The ranks and warnings of the latest run in a folder, as status.progress has them.
+def _to_resume(root: Path, name: str) -> tuple[str, int]:
+    """UID of the latest run of a name in a folder, and the number of its next attempt.
 
     Raises:
-        LocalError: there are none.
+        LocalError: There is none.
     """
-    try:
-        found: dict[str, Any] = json.loads((root / _RANKS).read_bytes())
-    except (OSError, ValueError):
+    for folder in reversed(records.folders(root, name)):
+        found = records.read(folder)
+        if found is not None:
+            return str(found["metadata"]["uid"]), int(found["status"]["attempt"]) + 1
+    try:  # of a version that kept no records
+        latest = json.loads((root / _LATEST).read_text())
+        uid, attempt = str(latest["uid"]), int(latest["attempt"]) + 1
+        if (root / f"{name}-{uid[:8]}").is_dir():
+            return uid, attempt
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    others = sorted({each.name.rpartition("-")[0] for each in records.folders(root)})
+    beside = f", only of {', '.join(others)}" if others else ""
+    raise LocalError(
+        f"{root} holds no run of {name} to resume{beside}; leave --resume out to begin a new one"
+    )
+
+
+def own_folder(name: str, folder: Path | None) -> Path:
+    """The folder of the latest local run of a name; where there is no record, that of all runs."""
+    root = root_of(name, folder)
+    return next(reversed(records.folders(root, name)), root)
+
+
+def latest(name: str, folder: Path | None) -> dict[str, Any]:
+    """The latest local run of a name, as a cluster would give it.
+
+    Raises:
+        LocalError: There is none.
+    """
+    found = records.read(own_folder(name, folder))
+    if found is None:
+        root = root_of(name, folder)
         raise LocalError(
-            f"{root} holds nothing that ranks have reported; each rank of `trainingrun run FILE "
-            "--local` does 10 s after its start; or name the run's folder with --folder"
-        ) from None
+            f"there is no run {name} in {root}; begin one by `trainingrun run FILE --local`, or "
+            "name its folder with --folder"
+        )
     return found
-
-
-def remember_sweep(root: Path, progress: Progress) -> None:
-    """Keep the trials for `trainingrun sweep NAME --local`."""
-    table = progress.sweep or (progress.result.sweep if progress.result else None)
-    if table is not None:
-        _keep(root / _SWEEP, table.to_dict())
-
-
-def latest_sweep(root: Path) -> SweepTable:
-    """The trials of the latest run in a folder.
-
-    Raises:
-        LocalError: there are none.
-    """
-    try:
-        return SweepTable.model_validate_json((root / _SWEEP).read_bytes())
-    except (OSError, ValidationError):
-        raise LocalError(
-            f"{root} holds no trials; run a file with spec.sweep by `trainingrun run FILE "
-            "--local`, or name its folder with --folder"
-        ) from None
-
-
-def _keep(file: Path, found: dict[str, Any]) -> None:
-    part = file.with_name(f".{file.name}")
-    part.write_text(json.dumps(found))
-    part.replace(file)

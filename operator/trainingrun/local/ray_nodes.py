@@ -223,7 +223,10 @@ class LocalRay:
         """
         session = (self._home / "head" / "session_latest").resolve().name
         kept = self._logs.absolute() / name
-        kept.mkdir(parents=True, exist_ok=True)
+        try:
+            kept.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return  # then it goes with the cluster
         folder = self._home / name / session
         folder.mkdir(parents=True)
         (folder / "logs").symlink_to(kept)

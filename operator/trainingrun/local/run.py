@@ -17,6 +17,7 @@ from trainingrun_protocol.contract import CONFIG_ENV, RunContract
 from trainingrun_protocol.failure_rules import ContractRule
 from trainingrun_protocol.progress import Failure, Progress
 
+from ..api.status import Phase
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source
@@ -34,7 +35,7 @@ from .attempts import (
     outcome,
 )
 from .display import Display, beyond_memory, summary
-from .folder import Folder, remember_ranks, remember_sweep
+from .folder import Folder
 from .interruptions import Interruptions, TrialLosses
 from .machine import LocalError
 from .ray_nodes import LocalRay, Preemption
@@ -98,22 +99,27 @@ def run_locally(
         CONFIG_ENV: json.dumps(run.spec.training.config),
     }
     workers = run.spec.workers
-    ray = LocalRay(
-        folder.logs,
-        environment,
-        base.resources_per_worker,
-        devices,
-        workers_per_node=workers.per_pod,
-        data_cpus=workers.resources.data_cpus,
-        uploads_output=True,
-    )
-    with _terminable(), ray:
-        with Display(console, run.metadata.name) as display:
-            display.starting(workers.count)
-            loop = _Loop(folder, base, ray, display, options)
-            final = loop.run_attempts()
-        # Before the nodes are ended, which takes seconds.
-        return _show_end(run, loop, final, time.monotonic() - began, console)
+    with folder.record as record:
+        ray = LocalRay(
+            folder.logs,
+            environment,
+            base.resources_per_worker,
+            devices,
+            workers_per_node=workers.per_pod,
+            data_cpus=workers.resources.data_cpus,
+            uploads_output=True,
+        )
+        with _terminable(), ray:
+            with Display(console, run.metadata.name) as display:
+                display.starting(workers.count)
+                loop = _Loop(folder, base, ray, display, options)
+                final = loop.run_attempts()
+            # Before the nodes are ended, which takes seconds.
+            succeeded = _show_end(run, loop, final, time.monotonic() - began, console)
+        record.ended(
+            Phase.SUCCEEDED if succeeded else Phase.FAILED, final if isinstance(final, str) else ""
+        )
+        return succeeded
 
 
 def _on_one_machine(rules: Sequence[ContractRule]) -> list[ContractRule] | None:
@@ -195,7 +201,7 @@ class _Loop:
         deadline = time.monotonic() + (spec.active_deadline_seconds or float("inf"))
         number = self.folder.first_attempt
         while True:
-            self.folder.remember(number)
+            self.folder.record.begin(number, self.tally.restarts)
             if not self.ray.running:
                 self.ray.start(spec.worker_pods)
             self.log = self.folder.logs / f"driver-{number}.log"
@@ -209,6 +215,14 @@ class _Loop:
                 how = "" if saved else ", without a last checkpoint"
                 self.display.note(f"stopped{how}; --resume continues in {self.folder.root}")
                 raise
+            except OSError as error:
+                saved = driver.suspend(_SUSPEND_S)
+                how = "a checkpoint is saved" if saved else "no last checkpoint is saved"
+                raise LocalError(
+                    f"this machine refuses what the run needs ({error.strerror or error}: "
+                    f"{error.filename or 'no file is named'}); {how}, and --resume continues in "
+                    f"{self.folder.root}"
+                ) from error
             finally:
                 driver.kill()
             if not isinstance(ended, FailedAttempt):
@@ -288,8 +302,9 @@ class _Loop:
             self.restored = True
             step = progress.resumed_from_step
             self.display.note(f"restored step {step} from {progress.restored_from}")
-        remember_sweep(self.folder.root, progress)
-        remember_ranks(self.folder.root, progress)
+        self.folder.record.show(progress)
+        if self.folder.record.problem is not None:
+            self.display.once(self.folder.record.problem)
         self.display.warn(progress)
         memory = self.folder.run.spec.workers.resources.memory
         for rank, sentence in beyond_memory(progress, memory).items():

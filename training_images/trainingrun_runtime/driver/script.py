@@ -7,6 +7,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NoReturn, TextIO
@@ -125,7 +126,7 @@ class _Copied:
 
     def write(self, text: str) -> int:
         if threading.get_ident() == self._thread:
-            with self._file.open("a") as file:
+            with suppress(OSError), self._file.open("a") as file:  # the log has it all the same
                 file.write(text)
         return self._stream.write(text)
 

@@ -78,7 +78,7 @@ def record_progress(context: ReconcileContext, draft: Draft, attempt: Attempt) -
             update={"step": progress.resumed_from_step}
         )
     if progress.step or progress.resumed_from_step is not None or draft.status.progress is None:
-        changes["progress"] = _progress(progress, draft.status.progress)
+        changes["progress"] = run_progress(progress, draft.status.progress)
     if progress.hang is not None:
         changes["hang"] = hang(progress.hang)
     # A driver that finds the run done reports its result alone.
@@ -181,7 +181,8 @@ def _uri(reported: str | None) -> str | None:
     return reported[:URI] if reported else None
 
 
-def _progress(progress: Progress, former: RunProgress | None) -> RunProgress:
+def run_progress(progress: Progress, former: RunProgress | None) -> RunProgress:
+    """status.progress, from a document and the former one."""
     total, step = progress.total_steps, progress.step_seconds
     interval = progress.checkpoint_interval_seconds
     return RunProgress(

@@ -1,0 +1,341 @@
+"""What a local run keeps of itself for the commands with `--local`, and whether it goes on.
+
+It is the TrainingRun as a cluster would give it, beside what is trained, and nothing is decided by
+it: where it cannot be written, a display is older, and the training goes on. While a process
+trains the run it holds a lock, which the kernel frees however the process ends.
+"""
+
+import contextlib
+import fcntl
+import json
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Self
+
+from trainingrun_protocol.progress import Progress, RunState
+
+from ..api.status import Phase
+from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
+from ..reconciling.status import progress_status
+from .machine import LocalError
+
+ENDS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED})
+"""Phases after which nothing happens by itself to a run of this machine."""
+
+_FOLDER = "local"
+_RECORD = "run.json"
+_LOCK = "lock"
+_UID = re.compile(r"[0-9a-f]{8}")
+"""The part of a UID that the name of a run's folder ends with."""
+_LOCK_TRIES = 20
+"""Each 0.05 s: whoever looks whether a run goes on holds its lock for a moment."""
+
+_PHASES = {
+    RunState.STARTING: Phase.STARTING,
+    RunState.TRAINING: Phase.RUNNING,
+    RunState.RECOVERING: Phase.RECOVERING,
+    RunState.SUSPENDED: Phase.SUSPENDED,
+    # Another attempt may follow, and Ray's nodes are still there.
+    RunState.SUCCEEDED: Phase.RUNNING,
+    RunState.FAILED: Phase.RECOVERING,
+}
+
+
+def write(file: Path, text: str) -> None:
+    """Write a file as a whole or not at all: whoever reads it finds the former or the new text.
+
+    Raises:
+        OSError: It cannot be written; the former one is still there.
+    """
+    # A name of its own: two runs may write to one folder.
+    part = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
+    try:
+        with part.open("x") as opened:
+            opened.write(text)
+        part.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+_OF_RANKS = ("ranks", "warnings")
+"""Of status.progress: what the ranks report."""
+_LEFT_OUT: Any = {
+    "pod_template": True,
+    "head": True,
+    "training": {"env"},
+    "workers": {"pod_template"},
+}
+"""Of the spec: what may hold a secret, and says nothing here."""
+
+
+class Record:
+    """The record of a run that this process trains; a context manager that holds the run's lock."""
+
+    def __init__(self, folder: Path, run: TrainingRun, attempt: int) -> None:
+        """Write it for the first time.
+
+        Args:
+            folder: The run's own, of those in `Folder.root`.
+            run: As it is trained here.
+            attempt: The first one that this process makes.
+
+        Raises:
+            LocalError: Another process trains this run.
+            OSError: It cannot be written.
+        """
+        if trains(folder):
+            raise _in_use(folder)
+        self._folder = folder / _FOLDER
+        self._lock: IO[str] | None = None
+        former = _read(folder) or {}
+        created = former.get("metadata", {}).get("creationTimestamp") or _now()
+        spec = run.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_LEFT_OUT)
+        self._workers = run.spec.workers.count
+        self._run: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": run.metadata.name,
+                "namespace": run.metadata.namespace,
+                "uid": run.metadata.uid,
+                "creationTimestamp": created,
+            },
+            "spec": spec,
+        }
+        self._status: dict[str, Any] = {**(former.get("status") or {}), "startTime": created}
+        self._status.pop("completionTime", None)
+        self._status["conditions"] = []
+        self._shown: Progress | None = None
+        self.problem: str | None = None
+        """Why the record could not be written last, in a sentence; None: it was."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / _LOCK).touch()  # the run that was begun or resumed last
+        self._attempt_begins(attempt)
+        write(self._folder / _RECORD, self._text())
+
+    def __enter__(self) -> Self:
+        """Take the lock.
+
+        Raises:
+            LocalError: Another process trains this run, or the folder cannot be written.
+        """
+        try:
+            self._lock = (self._folder / _LOCK).open("a")
+        except OSError as error:
+            raise LocalError(f"cannot write to {self._folder}: {error.strerror}") from None
+        for _ in range(_LOCK_TRIES):
+            if _locks(self._lock, fcntl.LOCK_EX) is not False:
+                return self
+            time.sleep(0.05)
+        self._lock.close()
+        raise _in_use(self._folder.parent)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, LocalError):
+            self.ended(Phase.FAILED, str(error))
+        elif self._status["phase"] not in ENDS:
+            self.ended(Phase.SUSPENDED, f"attempt {self._attempt} was stopped")
+        if self._lock is not None:
+            self._lock.close()
+
+    def begin(self, attempt: int, restarts: int) -> None:
+        """Another attempt begins: no rank of it has reported anything yet."""
+        self._attempt_begins(attempt)
+        self._status["restarts"] = restarts
+        self._write()
+
+    def _attempt_begins(self, attempt: int) -> None:
+        self._attempt: int = attempt
+        self._of_ranks: dict[str, Any] = {name: [] for name in _OF_RANKS}
+        self._status |= {"phase": Phase.STARTING.value, "attempt": attempt}
+        if "progress" in self._status:
+            self._status["progress"] = {**self._status["progress"], **self._of_ranks}
+
+    def show(self, progress: Progress) -> None:
+        """Keep what a driver reports."""
+        if progress is self._shown:
+            return
+        self._shown = progress
+        found = progress_status.run_progress(progress, None).to_dict()
+        # A driver that recovers has none: those that it had are shown until the next ones.
+        if found.get("ranks"):
+            self._of_ranks = {name: found.get(name, []) for name in _OF_RANKS}
+        status: dict[str, Any] = {"phase": _PHASES[progress.state].value}
+        status["progress"] = {**found, **self._of_ranks}
+        if progress.world_size:
+            status["workers"] = {"training": progress.world_size, "wanted": self._workers}
+        if progress.checkpoint is not None:
+            made = progress.checkpoint
+            status["checkpoint"] = {
+                "uri": made.uri,
+                "step": made.step,
+                "time": _time(made.time),
+            }
+        if progress.restored_from is not None:
+            status["restoredFrom"] = {
+                "uri": progress.restored_from,
+                "step": progress.resumed_from_step,
+            }
+        table = progress.sweep or (progress.result.sweep if progress.result else None)
+        if table is not None:
+            status["sweep"] = progress_status.sweep(table).to_dict()
+        if progress.result is not None:
+            status["result"] = progress_status.result(progress, None).to_dict()
+        if progress.report_uri is not None:
+            status["reportUri"] = progress.report_uri
+        self._status |= status
+        self._write()
+
+    def ended(self, phase: Phase, message: str = "") -> None:
+        """This process trains the run no more.
+
+        Args:
+            phase: One of `ENDS`.
+            message: Why, in a sentence.
+        """
+        kind = "Failed" if phase is Phase.FAILED else "Suspended"
+        conditions = [] if phase is Phase.SUCCEEDED else [_condition(kind, "LocalRun", message)]
+        self._status |= {"phase": phase.value, "conditions": conditions}
+        if phase is not Phase.SUSPENDED:
+            self._status["completionTime"] = _now()
+        self._write()
+
+    def _write(self) -> None:
+        file = self._folder / _RECORD
+        try:
+            write(file, self._text())
+        except OSError as error:
+            self.problem = (
+                f"{file} cannot be written ({error.strerror}): what other commands show of this "
+                "run with --local is older; the training goes on"
+            )
+        else:
+            self.problem = None
+
+    def _text(self) -> str:
+        return json.dumps({**self._run, "status": self._status})
+
+
+def folders(root: Path, name: str | None = None) -> list[Path]:
+    """The folders of the local runs below `root`, the one that was begun or resumed last last.
+
+    Args:
+        root: Of `trainingrun run --folder`.
+        name: Of runs of this name alone.
+    """
+    found = []
+    for lock in root.glob(f"*/{_FOLDER}/{_LOCK}"):
+        own, _, uid = lock.parent.parent.name.rpartition("-")
+        if _UID.fullmatch(uid) and name in (None, own):
+            with contextlib.suppress(OSError):  # it was deleted meanwhile
+                found.append((lock.stat().st_mtime_ns, lock.parent.parent))
+    return [folder for _, folder in sorted(found)]
+
+
+def trains(folder: Path) -> bool | None:
+    """Whether a process trains the run of this folder now; None: the file system does not say."""
+    try:
+        with (folder / _FOLDER / _LOCK).open() as lock:
+            free = _locks(lock, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return None if free is None else not free
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """The TrainingRun of a folder; None: there is no record of it.
+
+    One whose process ended without saying so is suspended: nothing trains it, and it can be
+    resumed.
+    """
+    alive = trains(folder)  # first, so that the last thing that a process has written is read
+    found = _read(folder)
+    if found is None:
+        return None
+    status = found["status"]
+    if alive is False and status.get("phase") not in ENDS:
+        message = "its process ended without a last checkpoint"
+        status |= {
+            "phase": Phase.SUSPENDED.value,
+            "conditions": [_condition("Suspended", "LocalRun", message)],
+        }
+    return found
+
+
+def all_runs(roots: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each local run below these folders with its own folder."""
+    for root in roots:
+        for folder in folders(root):
+            found = read(folder)
+            if found is not None:
+                yield folder, found
+
+
+def delete(folder: Path) -> None:
+    """Delete a run's folder with its checkpoints, and its logs.
+
+    Raises:
+        LocalError: A process trains it now, or it cannot be deleted.
+    """
+    if trains(folder) is not False:
+        raise LocalError(f"a process trains the run of {folder}; stop it first, by Ctrl-C")
+    uid = folder.name.rpartition("-")[2]
+    try:
+        shutil.rmtree(folder)
+        for beside in ("logs", "scripts"):
+            shutil.rmtree(folder.parent / beside / uid, ignore_errors=True)
+    except OSError as error:
+        raise LocalError(f"{folder} cannot be deleted: {error.strerror}") from None
+
+
+def _in_use(folder: Path) -> LocalError:
+    return LocalError(
+        f"another process trains {folder} now; wait for its end, or leave --resume out to begin a "
+        "new run"
+    )
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / _FOLDER / _RECORD).read_bytes())
+        return found if isinstance(found["metadata"], dict) and found["status"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _locks(file: IO[str], kind: int) -> bool | None:
+    """Whether the lock could be had; None: the file system has none."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _condition(kind: str, reason: str, message: str) -> dict[str, str]:
+    return {
+        "type": kind,
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": _now(),
+    }
+
+
+def _now() -> str:
+    return _time(time.time())
+
+
+def _time(unix: float) -> str:
+    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,152 @@
+"""What a local run keeps for other commands: written as a whole, per run, and never in its way."""
+
+import json
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from support.builders import a_run
+from trainingrun.local import LocalError, records
+from trainingrun.local.display import Display, SteadyStream
+from trainingrun.local.folder import Folder, latest
+from trainingrun_protocol.progress import Progress, RankRow, RunState
+
+
+def rows(state: RunState = RunState.TRAINING) -> Progress:
+    return Progress(attempt=1, state=state, step=7, ranks=[RankRow(rank=0, node="local-1")])
+
+
+@contextmanager
+def a_full_disk() -> Iterator[None]:
+    """No file may grow: each write fails, as on a disk without space."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_resume_continues_the_latest_run_of_that_name(tmp_path: Path) -> None:
+    one = Folder.prepare(a_run(name="one"), tmp_path, False)
+    Folder.prepare(a_run(name="two"), tmp_path, False)
+    again = Folder.prepare(a_run(name="one"), tmp_path, True)
+    assert (again.uri, again.first_attempt) == (one.uri, 2)
+    assert Folder.prepare(a_run(name="one"), tmp_path, True).first_attempt == 3
+
+
+def test_of_two_runs_of_a_name_the_one_that_was_begun_or_resumed_last_is_resumed(
+    tmp_path: Path,
+) -> None:
+    Folder.prepare(a_run(name="one"), tmp_path, False)
+    second = Folder.prepare(a_run(name="one"), tmp_path, False)
+    assert Folder.prepare(a_run(name="one"), tmp_path, True).uri == second.uri
+
+
+def test_a_name_of_which_there_is_no_run_is_not_resumed(tmp_path: Path) -> None:
+    Folder.prepare(a_run(name="two"), tmp_path, False)
+    with pytest.raises(LocalError, match="holds no run of one to resume, only of two"):
+        Folder.prepare(a_run(name="one"), tmp_path, True)
+    with pytest.raises(LocalError, match="holds no run of one to resume; leave --resume out"):
+        Folder.prepare(a_run(name="one"), tmp_path / "empty", True)
+
+
+def test_a_run_of_a_version_without_records_is_resumed(tmp_path: Path) -> None:
+    uid = "1a2b3c4d-0000-0000-0000-000000000000"
+    (tmp_path / "one-1a2b3c4d").mkdir()
+    (tmp_path / "latest.json").write_text(json.dumps({"uid": uid, "attempt": 4}))
+    found = Folder.prepare(a_run(name="one"), tmp_path, True)
+    assert (found.run.metadata.uid, found.first_attempt) == (uid, 5)
+
+
+def test_a_run_that_a_process_trains_now_is_not_resumed_beside_it(tmp_path: Path) -> None:
+    first = Folder.prepare(a_run(name="one"), tmp_path, False)
+    with first.record, pytest.raises(LocalError, match=r"another process trains .*one-"):
+        Folder.prepare(a_run(name="one"), tmp_path, True)
+    assert Folder.prepare(a_run(name="one"), tmp_path, True).first_attempt == 2
+
+
+def test_a_disk_that_is_full_costs_the_display_alone(tmp_path: Path) -> None:
+    folder = Folder.prepare(a_run(name="one"), tmp_path, False)
+    folder.record.show(rows())
+    with a_full_disk():
+        folder.record.show(Progress(attempt=1, state=RunState.TRAINING, step=8))
+        folder.record.begin(2, 1)
+    assert "File too large" in str(folder.record.problem)
+    assert "the training goes on" in str(folder.record.problem)
+    status = latest("one", tmp_path)["status"]
+    assert (status["attempt"], status["progress"]["step"]) == (1, 7), "as it was written last"
+    assert json.loads((tmp_path / "latest.json").read_text())["attempt"] == 1
+    assert list(tmp_path.rglob(".*")) == [], "nothing is left of what was not written"
+    folder.record.show(rows())
+    assert folder.record.problem is None
+
+
+def test_a_folder_that_is_gone_costs_the_display_alone(tmp_path: Path) -> None:
+    folder = Folder.prepare(a_run(name="one"), tmp_path / "f", False)
+    shutil.rmtree(tmp_path / "f")
+    folder.record.show(rows())
+    assert "No such file or directory" in str(folder.record.problem)
+
+
+def test_what_tells_the_latest_run_is_never_written_in_place(tmp_path: Path) -> None:
+    Folder.prepare(a_run(name="one"), tmp_path, False)
+    before = (tmp_path / "latest.json").read_text()
+    with a_full_disk(), pytest.raises(LocalError, match="cannot write to"):
+        Folder.prepare(a_run(name="one"), tmp_path, False)
+    assert (tmp_path / "latest.json").read_text() == before
+
+
+def test_two_runs_in_one_folder_keep_their_ranks_apart(tmp_path: Path) -> None:
+    one = Folder.prepare(a_run(name="one"), tmp_path, False)
+    two = Folder.prepare(a_run(name="two"), tmp_path, False)
+    one.record.show(rows())
+    two.record.show(Progress(attempt=1, state=RunState.TRAINING, ranks=[RankRow(rank=5)]))
+    for name, rank in (("one", 0), ("two", 5)):
+        (row,) = latest(name, tmp_path)["status"]["progress"]["ranks"]
+        assert row["rank"] == rank
+
+
+def test_a_run_whose_process_ended_without_a_word_is_suspended(tmp_path: Path) -> None:
+    folder = Folder.prepare(a_run(name="one"), tmp_path, False)
+    with folder.record as record:
+        record.show(rows())
+        assert latest("one", tmp_path)["status"]["phase"] == "Running"
+        written = (tmp_path / f"{folder.uri.rpartition('/')[2]}/local/run.json").read_text()
+    assert json.loads(written)["status"]["phase"] == "Running"
+    own = tmp_path / folder.uri.rpartition("/")[2]
+    (own / "local/run.json").write_text(written)  # as if it had been killed
+    found = records.read(own)
+    assert found is not None
+    assert found["status"]["phase"] == "Suspended"
+    (condition,) = found["status"]["conditions"]
+    assert condition["message"] == "its process ended without a last checkpoint"
+
+
+def test_no_value_of_a_variable_is_in_the_record(tmp_path: Path) -> None:
+    run = a_run(
+        name="one",
+        training={"function": "f:train", "env": [{"name": "WANDB_API_KEY", "value": "hush-hush"}]},
+    )
+    Folder.prepare(run, tmp_path, False)
+    assert "hush-hush" not in "".join(
+        path.read_text() for path in tmp_path.rglob("*") if path.is_file()
+    )
+
+
+def test_a_line_that_cannot_be_shown_ends_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| head` once it has read enough
+    stream = SteadyStream(os.fdopen(writing, "w"))
+    display = Display(Console(file=stream, width=80), "one")  # type: ignore[arg-type]
+    for step in range(3):
+        display.note(f"step {step}")
+        display.show(Progress(attempt=1, step=step), 1, 0)
+    stream.settle()
+    stream.close()  # what Python does at its end
