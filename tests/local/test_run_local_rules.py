@@ -287,13 +287,13 @@ def test_the_folder_takes_the_buckets_place_and_each_run_has_its_own(tmp_path: P
 
 def test_resume_goes_on_with_the_latest_run_and_a_new_attempt(tmp_path: Path) -> None:
     first = Folder.prepare(a_run(), tmp_path, resume=False)
-    first.remember(3)
+    first.record.begin(3, 2)
     resumed = Folder.prepare(a_run(), tmp_path, resume=True)
     assert (resumed.uri, resumed.first_attempt) == (first.uri, 4)
 
 
 def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match="holds no run to resume"):
+    with pytest.raises(LocalError, match="holds no run of digits to resume"):
         Folder.prepare(a_run(), tmp_path, resume=True)
 
 
@@ -379,6 +379,8 @@ def test_a_search_path_of_the_run_joins_those_of_its_script_and_of_the_shell() -
     assert places[:3] == ["/code", "/opt/libs", str(Path.cwd())]
     assert places[-1] == "/shell"
     assert found["LD_LIBRARY_PATH"] == "/opt/lib:/usr/lib/cuda"
+    beside = machine.search_paths(None, variables, shell, Path("/job"))["PYTHONPATH"].split(":")
+    assert beside[:3] == ["/opt/libs", str(Path.cwd()), "/job"]
     plain = machine.search_paths(None, {}, {})
     assert "" not in plain["PYTHONPATH"].split(":"), "that would be the working directory"
     assert "LD_LIBRARY_PATH" not in plain

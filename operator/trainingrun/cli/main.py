@@ -99,7 +99,8 @@ def run(
                 "cluster"
             )
         found = manifest_files.read(file)
-        options = Options(folder=folder, preempt_after_s=preempt_after, resume=resume)
+        beside = file.absolute().parent if str(file) != "-" else None
+        options = Options(folder, preempt_after, resume, beside)
         stream = SteadyStream(sys.stdout)
         console = wide_console(cast(TextIO, stream))
         try:

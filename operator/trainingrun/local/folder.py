@@ -16,6 +16,7 @@ from ..rendering import names
 from . import records
 from .machine import LocalError
 from .records import Record
+from .user_module import refuse_absent
 
 _LATEST = "latest.json"
 """The run that was begun last, of any name."""
@@ -97,7 +98,7 @@ class Folder:
             wanted: `spec.storage` as it was written.
 
         Raises:
-            LocalError: There is no run of that name.
+            LocalError: There is no run of that name, or no such folder on this machine.
         """
         source = wanted.restore_from
         if source is None:
@@ -114,6 +115,8 @@ class Folder:
                     "folder in restoreFrom.uri, such as file:///runs/digits-1a2b3c4d"
                 )
             uri = found.as_uri()
+        elif not any((self.root / self._name / "manifests").glob("*.json")):
+            refuse_absent(uri, "storage.restoreFrom.uri")
         return ContractRestore(
             uri=uri.rstrip("/"), endpoint=wanted.endpoint, region=wanted.region, step=source.step
         )

@@ -3,10 +3,12 @@
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..api.v1alpha1 import RunSpec
+from .terminal_text import gib
 
 _NVIDIA = re.compile(r"nvidia\d+")
 
@@ -72,21 +74,27 @@ def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def search_paths(
-    script: Path | None, variables: Mapping[str, str], own: Mapping[str, str] | None = None
+    script: Path | None,
+    variables: Mapping[str, str],
+    own: Mapping[str, str] | None = None,
+    beside: Path | None = None,
 ) -> dict[str, str]:
     """$PYTHONPATH and $LD_LIBRARY_PATH of the run: where it finds modules and libraries.
 
-    Modules: the folder of the script, what training.env says, the working directory, this project,
-    what the shell says. As in a pod, where what is the image's own comes last.
+    Modules: the folder of the script, what training.env says, the working directory, the folder of
+    the run's file, this project, what the shell says. As in a pod, where what is the image's own
+    comes last.
 
     Args:
         script: The run's script, if it has one; a relative one is found by Ray.
         variables: The run's own environment variables.
         own: The shell's variables; default: this process's.
+        beside: The folder of the run's file; None: it came by standard input.
     """
     own = os.environ if own is None else own
     roots = [str(script.parent)] if script and script.is_absolute() else []
     roots += [variables.get("PYTHONPATH", ""), str(Path.cwd())]
+    roots += [str(beside)] if beside is not None and beside != Path.cwd() else []
     for module in ("trainingrun", "trainingrun_runtime"):
         found = importlib.util.find_spec(module)
         if found is not None and found.submodule_search_locations:
@@ -96,6 +104,46 @@ def search_paths(
         "PYTHONPATH": _joined(*roots, own.get("PYTHONPATH", "")),
         **({"LD_LIBRARY_PATH": _joined(*libraries)} if any(libraries) else {}),
     }
+
+
+_IN_LOCAL_WORDS = (
+    (
+        re.compile(r"workers\.resources\.memory|not that much memory"),
+        "workers.resources.memory limits nothing in a local run: this machine has {memory} for all "
+        "ranks",
+    ),
+    (
+        re.compile(r"\bimage\b"),
+        "in a local run the image is this Python, {prefix}: install a package there with pip; your "
+        "own modules are found beside the run's file, in the working directory and on PYTHONPATH",
+    ),
+    (
+        re.compile(r"ephemeral|\bdisk is full"),
+        "in a local run the disks are those of this machine: free space below /tmp and in the "
+        "run's folder",
+    ),
+    (
+        re.compile(r"sharedMemory"),
+        "workers.resources.sharedMemory sets nothing in a local run: /dev/shm is that of this "
+        "machine",
+    ),
+    (
+        re.compile(r"credentialsSecret"),
+        "in a local run credentials are those of this shell's environment, such as "
+        "AWS_ACCESS_KEY_ID",
+    ),
+    (
+        re.compile(r"\bpods? (?:itself|reach)"),
+        "a local run has no pods: localhost and the network are those of this machine",
+    ),
+)
+"""What a sentence is about that was written for pods, and what that is on this machine."""
+
+
+def in_local_words(sentence: str) -> list[str]:
+    """What a sentence for runs in a cluster means on this machine, a sentence for each thing."""
+    here = {"memory": gib(memory_bytes()), "prefix": sys.prefix}
+    return [meant.format(**here) for about, meant in _IN_LOCAL_WORDS if about.search(sentence)]
 
 
 def _joined(*places: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import os
 import signal
 import threading
 import time
@@ -21,7 +22,7 @@ from ..api.status import Phase
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import RenderSettings, contract, environments
 from ..rendering.contracts import code_source
-from . import machine
+from . import machine, user_module
 from .attempts import (
     Driver,
     FailedAttempt,
@@ -39,7 +40,7 @@ from .folder import Folder
 from .interruptions import Interruptions, TrialLosses
 from .machine import LocalError
 from .ray_nodes import LocalRay, Preemption
-from .terminal_text import cell, gib
+from .terminal_text import cell
 
 _POLL_S = 0.2
 _SUSPEND_S = 15.0
@@ -55,7 +56,9 @@ class Options:
     preempt_after_s: float | None = None
     """Seconds after the first step at which a node is preempted; None: never."""
     resume: bool = False
-    """Resume the latest run in the folder."""
+    """Resume the latest run of this name in the folder."""
+    beside: Path | None = None
+    """Folder of the run's file, from which modules are imported too; None: it has none."""
 
 
 def run_locally(
@@ -80,8 +83,11 @@ def run_locally(
         raise LocalError("spec.suspend is true; set it to false to train")
     devices = machine.devices(run.spec)
     variables = machine.variables(run.spec)
+    found = machine.search_paths(None, variables, beside=options.beside)
+    where = user_module.locate(run, found["PYTHONPATH"].split(os.pathsep))
     folder = Folder.prepare(run, options.folder, options.resume)
     script = folder.write_script(config_maps)
+    user_module.check_script(script)
     base = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
         update={
             "script": str(script) if script else None,
@@ -95,7 +101,7 @@ def run_locally(
         **environments.tracking(folder.run),
         **variables,
         **base.identity(),
-        **machine.search_paths(script, variables),
+        **machine.search_paths(script, variables, beside=options.beside),
         CONFIG_ENV: json.dumps(run.spec.training.config),
     }
     workers = run.spec.workers
@@ -111,6 +117,8 @@ def run_locally(
         )
         with _terminable(), ray:
             with Display(console, run.metadata.name) as display:
+                if where is not None:
+                    display.note(where)
                 display.starting(workers.count)
                 loop = _Loop(folder, base, ray, display, options)
                 final = loop.run_attempts()
@@ -156,12 +164,8 @@ def _show_end(
         console.print(cell(f"log: {loop.log}"), soft_wrap=True)
         return True
     console.print(cell(f"{run.metadata.name} failed: {final}"), style="red", soft_wrap=True)
-    if "workers.resources.memory" in str(final):
-        console.print(
-            f"workers.resources.memory limits nothing in a local run: this machine has "
-            f"{gib(machine.memory_bytes())} for all ranks",
-            soft_wrap=True,
-        )
+    for sentence in machine.in_local_words(str(final)):
+        console.print(cell(sentence), soft_wrap=True)
     console.print(cell(f"output of the workers: {folder.logs}/local-*/worker-*"), soft_wrap=True)
     console.print(cell(f"log: {loop.log}"), soft_wrap=True)
     return False
@@ -246,6 +250,8 @@ class _Loop:
                 f"attempt {number} follows in {wait_s:.0f} s",
                 style="yellow",
             )
+            for sentence in machine.in_local_words(ended.failure.message):
+                self.display.once(sentence)
             time.sleep(min(wait_s, max(deadline - time.monotonic(), 0)))
 
     def _follow(
