@@ -73,13 +73,14 @@ def _of_pod_template(path: str) -> list[Row]:
     spec = f"{path}.spec"
 
     def hook(container: str, **kind: Any) -> list[dict[str, Any]]:
-        return [{"name": container, "lifecycle": {"preStop": kind}}]
+        return [{"name": container, "image": "a", "lifecycle": {"preStop": kind}}]
 
     def variables(container: str, *names: str) -> list[dict[str, Any]]:
-        return [{"name": container, "env": [{"name": name, "value": "1"} for name in names]}]
+        env = [{"name": name, "value": "1"} for name in names]
+        return [{"name": container, "image": "a", "env": env}]
 
-    def many(number: int) -> list[dict[str, Any]]:
-        return [{"name": f"a-{index}"} for index in range(number)]
+    def many(number: int, **more: str) -> list[dict[str, Any]]:
+        return [{"name": f"a-{index}", **more} for index in range(number)]
 
     longest = "a" * 253
     hundreds = [f"A{index}" for index in range(201)]
@@ -126,7 +127,13 @@ def _of_pod_template(path: str) -> list[Row]:
             f"{spec}.containers",
         ),
         Row(f"{spec}.volumes", "maxItems", many(200), many(201), "must have at most 200 items"),
-        Row(f"{spec}.containers", "maxItems", many(50), many(51), "must have at most 50 items"),
+        Row(
+            f"{spec}.containers",
+            "maxItems",
+            many(50, image="a"),
+            many(51, image="a"),
+            "must have at most 50 items",
+        ),
         Row(
             f"{spec}.containers[].env",
             "maxItems",

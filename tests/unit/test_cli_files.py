@@ -341,10 +341,10 @@ def test_a_file_whose_name_is_not_utf_8_can_be_named(tmp_path: Path) -> None:
             "        imagee: a\n      nodeSelector: {imagee: b}\n"
             "  workers:\n    podTemplate:\n      nodeSelector: {a: b}\n",
             [
-                "12: spec.podTemplate.spec.containers[0].imagee is not a field of a pod; did you "
-                "mean image?",
                 "16: spec.workers.podTemplate.nodeSelector is not a field of a pod; there are "
                 "metadata, spec",
+                "12: spec.podTemplate.spec.containers[0].imagee is not a field of a pod; did you "
+                "mean image?",
             ],
             id="fields that pods do not have",
         ),

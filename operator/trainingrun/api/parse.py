@@ -101,12 +101,20 @@ def _sentence(detail: ErrorDetails) -> str:
         return f"{path} is not a field; {_known(location, value)}"
     if kind == "missing":
         return f"{path} is missing{_meaning(location)}"
+    if kind == "pod_field_unknown":
+        names = detail["msg"].split()
+        advice = did_you_mean(location[-1], names) or f"there are {', '.join(names)}"
+        return f"{path} is not a field of a pod; {advice}"
+    if kind == "pod_field_missing":
+        return f"{path} is missing; {detail['msg']}"
     broken = context.get("error")
     if isinstance(broken, BrokenRuleError):
         return _broken(broken, path, value)
     shown = f"{path} is {'wrong' if _secret(location) else _shown(value)}"
     if kind == "literal_error":
         return f"{shown}; write {_choices(location) or context['expected']}"
+    if kind == "pod_field":
+        return f"{shown}; {detail['msg']}{_meant(value)}"
     if kind in _EXPECTED:
         return f"{shown}; write {_EXPECTED[kind]}{_shape(location, value)}"
     needs = {

@@ -1,15 +1,18 @@
 """spec.workers, spec.head and each podTemplate: the pods.
 
 Of a user's PodTemplateSpec the fields are here that the operator depends on. Each other field is
-kept as it is, and the API server checks it with the pod.
+kept as it is, once `pod_schema` has found nothing wrong with it.
 """
 
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
+from trainingrun_protocol.contract import PROGRESS_PORT
+
+from . import pod_schema
 from .base import (
     Freeform,
     Model,
@@ -26,6 +29,9 @@ RAY_CONTAINERS = ("ray-head", "ray-worker")
 """The containers that run Ray, in the head pod and in a worker pod."""
 _OWN_VOLUMES = ("script", "shared-memory", "tokens")
 """Volumes that are rendered."""
+HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "progress": PROGRESS_PORT, "metrics": 8080}
+WORKER_PORTS = {"metrics": 8080}
+"""Ports of Ray's containers that are rendered."""
 _SHORTEST_GRACE_S, _LONGEST_GRACE_S = 10, 86400
 """Seconds of a pod's grace period: Ray takes up to 5 to end, a checkpoint has the rest."""
 
@@ -165,7 +171,9 @@ class _PodTemplate(_Part):
 
 
 class _CheckedBy:
-    """The value stays the mapping that was written, once the model has accepted it."""
+    """The value stays the mapping that was written, once the model has accepted it, and Kubernetes'
+    own types do.
+    """
 
     def __init__(self, model: type[Model]) -> None:
         self._model = model
@@ -174,7 +182,22 @@ class _CheckedBy:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         def check(value: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Any:
-            validate(value)
+            found: list[InitErrorDetails] = []
+            try:
+                validate(value)
+            except ValidationError as error:
+                found += [
+                    InitErrorDetails(
+                        type=one["type"], loc=one["loc"], input=one["input"], ctx=one.get("ctx", {})
+                    )
+                    for one in error.errors()
+                ]
+            known = [detail.get("loc") for detail in found]
+            for fault in pod_schema.faults(value, pod_schema.TEMPLATE):
+                if fault.location not in known:
+                    found.append(fault.error())
+            if found:
+                raise ValidationError.from_exception_data(self._model.__name__, found)
             return value
 
         checked = core_schema.no_info_wrap_validator_function(

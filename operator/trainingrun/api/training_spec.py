@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from . import pod_schema
 from .base import (
     Freeform,
     Model,
@@ -119,7 +120,7 @@ class EnvVar(Model):
     """Name of the variable."""
     value: str | None = Field(default=None, max_length=16384)
     """Its value. Leave it out and use valueFrom for anything secret."""
-    value_from: Freeform | None = None
+    value_from: Annotated[Freeform, pod_schema.checked(pod_schema.SOURCE)] | None = None
     """A Kubernetes EnvVarSource: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -5,15 +5,17 @@ Each section of the spec is in a `…_spec.py`, the status that the operator wri
 
 import json
 import re
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from . import pod_references
 from .base import Model, Rule, Switch, Whole, matching
 from .budget_spec import RunBudget
 from .checkpoints_spec import Checkpoints
 from .failures_spec import Failures
-from .pods_spec import Head, PodTemplate, Workers
+from .pods_spec import HEAD_PORTS, RAY_CONTAINERS, WORKER_PORTS, Head, PodTemplate, Workers
 from .quantities import unchanged
 from .scheduling_spec import Scheduling
 from .status import RunStatus
@@ -199,6 +201,30 @@ class RunSpec(Model):
         ),
         *(_immutable(field, _OF_QUANTITIES.get(field)) for field in IMMUTABLE),
     )
+
+    @model_validator(mode="after")
+    def _pods_have_what_they_name(self) -> Self:
+        found = dict.fromkeys(
+            fault for pod in self._pods() for fault in pod_references.faults(*pod)
+        )
+        if found:
+            errors = [fault.error() for fault in found]
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
+
+    def _pods(self) -> Iterator[tuple[pod_references.Pod, pod_references.Templates]]:
+        """Head and worker, each with the templates that are merged over it."""
+        script = ("script",) if self.training.script and self.training.script.config_map else ()
+        head, worker = RAY_CONTAINERS
+        common = (("podTemplate",), self.pod_template)
+        of_head = pod_references.Pod(
+            head, worker, ("shared-memory", "tokens", *script), tuple(HEAD_PORTS)
+        )
+        yield of_head, [common, (("head", "podTemplate"), self.head.pod_template)]
+        of_worker = pod_references.Pod(
+            worker, head, ("shared-memory", *script), tuple(WORKER_PORTS)
+        )
+        yield of_worker, [common, (("workers", "podTemplate"), self.workers.pod_template)]
 
     @property
     def total_workers(self) -> int:

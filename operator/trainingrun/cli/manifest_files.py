@@ -2,14 +2,13 @@
 
 import os
 import random
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..api.parse import InvalidRunError, Location, Problem, did_you_mean, parse, path_of
+from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import KIND, TrainingRun
 from . import yaml_text
 from .common import CliError
@@ -140,8 +139,6 @@ def _add_run(document: yaml_text.Document, found: Documents) -> None:
         for problem in error.problems:
             found.add_problem(problem.sentence, document.line(problem.location))
         return
-    for unknown in _unknown_pod_fields(run):
-        found.add_problem(unknown.sentence, document.line(unknown.location))
     key = (run.metadata.namespace, run.metadata.name)
     if key in found.lines:
         found.add_problem(
@@ -165,46 +162,3 @@ def _named(manifest: Any) -> Any:
     suffix = "".join(random.choices(_SUFFIX_CHARACTERS, k=5))  # noqa: S311 - no secret
     rest = {name: value for name, value in metadata.items() if name != "generateName"}
     return {**manifest, "metadata": {**rest, "name": prefix + suffix}}
-
-
-_TEMPLATES = (("podTemplate",), ("workers", "podTemplate"), ("head", "podTemplate"))
-_OF = re.compile(r"(?:list\[|dict\(str, |dict\[str, )(?P<of>.+)[\])]", re.IGNORECASE)
-
-
-def _unknown_pod_fields(run: TrainingRun) -> Iterator[Problem]:
-    """A sentence for each unknown field of the run's pod templates and of `valueFrom`."""
-    spec = run.spec
-    templates = (spec.pod_template, spec.workers.pod_template, spec.head.pod_template)
-    for path, template in zip(_TEMPLATES, templates, strict=True):
-        yield from _unknown_below(template, "V1PodTemplateSpec", ("spec", *path))
-    for index, variable in enumerate(spec.training.env):
-        place: Location = ("spec", "training", "env", index, "valueFrom")
-        yield from _unknown_below(variable.value_from, "V1EnvVarSource", place)
-
-
-def _unknown_below(value: Any, kind: str, location: Location) -> Iterator[Problem]:
-    if not value:
-        return
-    if match := _OF.fullmatch(kind):
-        items: Iterator[tuple[str | int, Any]] = iter(())
-        if isinstance(value, list):
-            items = iter(enumerate(value))
-        elif isinstance(value, Mapping):
-            items = iter(value.items())
-        for key, item in items:
-            yield from _unknown_below(item, match["of"], (*location, key))
-        return
-    # Imported late: the client takes a second to load, and few runs have such a field.
-    from kubernetes.client import models
-
-    model = getattr(models, kind, None)
-    if model is None or not isinstance(value, Mapping):
-        return
-    names = {json_name: python for python, json_name in model.attribute_map.items()}
-    for key, item in value.items():
-        if key in names:
-            yield from _unknown_below(item, model.openapi_types[names[key]], (*location, key))
-        else:
-            place = (*location, key)
-            advice = did_you_mean(key, names) or f"there are {', '.join(sorted(names))}"
-            yield Problem(f"{path_of(place)} is not a field of a pod; {advice}", place)

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainingrun_protocol.contract import NOTICE_ENV, PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
 
+from ..api.pods_spec import HEAD_PORTS, WORKER_PORTS
 from ..api.quantities import more_cores, times, whole
 from ..api.training_spec import ScriptSource
 from ..api.v1alpha1 import TrainingRun
@@ -161,7 +162,7 @@ def _head(
         role=names.HEAD,
         container=names.HEAD_CONTAINER,
         annotations=platform.head_annotations,
-        ports={"gcs-server": 6379, "dashboard": 8265, "progress": PROGRESS_PORT, "metrics": 8080},
+        ports=HEAD_PORTS,
         env=environments.head(run, number, settings),
         tokens={
             "folder": TOKEN_FOLDER,
@@ -214,7 +215,7 @@ def _worker(
         role=names.WORKER,
         container=names.WORKER_CONTAINER,
         annotations={},
-        ports={"metrics": 8080},
+        ports=WORKER_PORTS,
         env=environments.worker(run, number, settings),
         tokens=None,
         own_labels={names.PLACEMENT_LABEL: placement.label} if scheduling.can_change(run) else {},

@@ -1,0 +1,104 @@
+"""What a part of a pod names in another one: volumes, ports, and images of containers.
+
+Kubernetes looks for them only in a pod that is made, or that runs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .pod_schema import Fault, Location
+
+_LISTS = ("containers", "initContainers")
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HOOKS = ("postStart", "preStop")
+
+
+Templates = Sequence[tuple[Location, Mapping[str, Any]]]
+"""Pod templates in the order in which they are merged, each with where it is."""
+
+
+class Pod(NamedTuple):
+    """A pod as it is rendered, before it is merged with templates."""
+
+    container: str
+    """Name of Ray's container."""
+    other: str
+    """Name of Ray's container in the other pods, which the first template may have for them."""
+    volumes: Sequence[str]
+    """Names of the volumes."""
+    ports: Sequence[str]
+    """Names of the ports of Ray's container."""
+
+
+def faults(pod: Pod, templates: Templates) -> Iterator[Fault]:
+    """What is named and not there, in the templates that are merged over a pod."""
+    found = [(place, spec) for place, one in templates if (spec := _mapping(one.get("spec")))]
+    volumes = {*pod.volumes, *(v.get("name") for _, s in found for v in _items(s, "volumes"))}
+    ports: dict[Any, set[Any]] = {pod.container: set(pod.ports)}
+    with_image: set[Any] = {pod.container}
+    for _, container in _containers(pod, found):
+        name = container.get("name")
+        ports.setdefault(name, set()).update(
+            port.get("name") for port in _items(container, "ports")
+        )
+        if container.get("image"):
+            with_image.add(name)
+    for place, container in _containers(pod, found):
+        name = container.get("name")
+        if isinstance(name, str) and name not in with_image:
+            says = "add it: this container is no container of Ray's in these pods"
+            yield Fault((*place, "image"), says, None, "pod_field_missing")
+        for key in ("volumeMounts", "volumeDevices"):
+            for index, used in enumerate(_list(container, key)):
+                volume = _mapping(used).get("name")
+                if isinstance(volume, str) and volume not in volumes:
+                    says = f"no volume has that name; add it to volumes, which has {_all(volumes)}"
+                    yield Fault((*place, key, index, "name"), says, volume)
+        for where, port in _named_ports(container):
+            if port not in ports.get(name, ()):
+                here = _all(ports.get(name, ()))
+                says = f"no port of this container has that name; write a number, or one of {here}"
+                if port.isdecimal():
+                    says = f"write the number {port}, without quotes"
+                yield Fault((*place, *where), says, port)
+
+
+def _containers(pod: Pod, found: Templates) -> Iterator[tuple[Location, Mapping[str, Any]]]:
+    """Those of this pod."""
+    for place, spec in found:
+        for key in _LISTS:
+            for index, item in enumerate(_list(spec, key)):
+                container = _mapping(item)
+                is_others = len(place) == 1 and container.get("name") == pod.other
+                if not is_others:
+                    yield (*place, "spec", key, index), container
+
+
+def _named_ports(container: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    lifecycle = _mapping(container.get("lifecycle"))
+    handlers: list[tuple[Location, Mapping[str, Any]]] = [
+        *(((key,), _mapping(container.get(key))) for key in _PROBES),
+        *((("lifecycle", key), _mapping(lifecycle.get(key))) for key in _HOOKS),
+    ]
+    for place, handler in handlers:
+        for action in ("httpGet", "tcpSocket"):
+            port = _mapping(handler.get(action)).get("port")
+            if isinstance(port, str):
+                yield (*place, action, "port"), port
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    found = value.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _items(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    return [_mapping(item) for item in _list(value, key)]
+
+
+def _all(names: Any) -> str:
+    return ", ".join(sorted(name for name in names if isinstance(name, str) and name)) or "none"
