@@ -241,7 +241,8 @@ def test_a_missing_file_of_a_rank_is_no_rank_without_one(tmp_path: Path) -> None
 def test_after_survivors_have_saved_no_rank_needs_a_file_of_its_own(tmp_path: Path) -> None:
     states = snapshot.encoded({"a": Counter(5)}, {"a"})
     trees = {name: state.tree for name, state in states.items()}
-    checkpoints.write(snapshot.shared(trees, Position(step=7), 2), tmp_path)
+    notes = {name: state.notes for name, state in states.items()}
+    checkpoints.write(snapshot.shared(trees, notes, Position(step=7), 2), tmp_path)
     assert snapshot.unreadable(LocalFiles(tmp_path), ["session.pt"]) is None
     found = Counter()
     snapshot.restore(LocalFiles(tmp_path), {"a": found}, 1, 2)

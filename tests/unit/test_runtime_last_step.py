@@ -90,9 +90,7 @@ class Training:
 
     def handed_out(self) -> dict[str, Any]:
         states = self.last.take(self.last.noted().position.step)
-        found = {name: decode(state.tree) for name, state in states.items()}
-        del found["optimizer"]["gradients"]  # beside what `state_dict()` returns
-        return found
+        return {name: decode(state.tree) for name, state in states.items()}
 
 
 def same(one: Any, other: Any) -> bool:

@@ -252,7 +252,8 @@ def test_ranks_that_hold_each_part_once_save_the_last_step_together(
             trees = {name: state.tree for name, state in taken.items()}
             parts = {place: part for state in taken.values() for place, part in state.parts.items()}
             files = snapshot.rank_tensors(parts, rank)
-            files |= snapshot.shared(trees, Position(step=7), HSDP.ranks)
+            notes = {name: state.notes for name, state in taken.items()}
+            files |= snapshot.shared(trees, notes, Position(step=7), HSDP.ranks)
             checkpoints.write(files, tmp_path)
     found, wanted = restore(tmp_path, WHOLE, 0), tensors(*whole_model(trained=True))
     assert found.keys() == wanted.keys()

@@ -15,8 +15,6 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .stateful_objects import parameters_of
 
-KEY = "gradients"
-"""In the saved state of an optimizer, beside what its `state_dict()` returned."""
 RESTS_AFTER = 500
 """An optimizer that has begun no step in so many of the session's rests: its gradients may be left
 over, as those of a discriminator's loss in the generator, and a checkpoint does not wait for it."""

@@ -9,6 +9,7 @@ import math
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,8 @@ class Encoded(NamedTuple):
     """What `encoding.encode` returned, with descriptions in place of the DTensors."""
     shards: Mapping[str, Any]
     """The DTensors by place."""
+    notes: Mapping[str, Any] = MappingProxyType({})
+    """See `restored_objects.notes`."""
 
 
 class Description(NamedTuple):
@@ -140,12 +143,13 @@ def copied(state: Any) -> Any:
     return mapped(state, "", lambda _, it: it if is_description(it) else it.to("cpu", copy=True))
 
 
-def split(state: Any, name: str) -> Encoded:
+def split(state: Any, name: str, notes: Mapping[str, Any] = MappingProxyType({})) -> Encoded:
     """Take the DTensors out of an encoded state.
 
     Args:
         state: from `encoding.encode`.
         name: of the object.
+        notes: see `Encoded`.
 
     Raises:
         NotSavable: one of them is laid out in a way that cannot be saved.
@@ -166,7 +170,7 @@ def split(state: Any, name: str) -> Encoded:
             found["ranks"] = value.device_mesh.size()
         return found
 
-    return Encoded(mapped(state, name, describe), shards)
+    return Encoded(mapped(state, name, describe), shards, notes)
 
 
 def taken_out(

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.optim.optimizer import Optimizer
 
 from .. import random_numbers
 from ..error_text import first_line
 from ..store.storage_errors import DamagedError, StorageError
 from . import (
-    gradients,
+    restored_objects,
     restored_tensors,
     sharded_state,
     state_comparison,
@@ -32,13 +31,11 @@ from .restored_tensors import DamagedFiles, readable
 from .sharded_state import Encoded
 from .staging import Staging
 from .state_comparison import Comparison
-from .stateful_objects import Stateful, parameters_of
+from .stateful_objects import Stateful
 from .tensor_files import RANK_TENSORS, STATE_TENSORS, Part, TensorFile
 
 MANY = 100_000
 """Tensors of an object from which on their names may take more than a file holds of them."""
-_REASON = 200
-"""Characters of PyTorch's own text in an error."""
 
 
 def rank_file(rank: int) -> str:
@@ -71,12 +68,10 @@ def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str
     found = {}
     for name, thing in objects.items():
         if name in names:
-            own = thing.state_dict()
-            if isinstance(thing, Optimizer) and isinstance(own, dict):
-                own = {**own, gradients.KEY: gradients.present(thing)}
-            state = encode(own, f"{name}: state_dict()")
-            found[name] = sharded_state.split(state, name)
+            state = encode(restored_objects.state_of(name, thing), f"{name}: state_dict()")
+            found[name] = sharded_state.split(state, name, restored_objects.notes(thing))
             restored_tensors.require_place(name, thing, found[name])
+            restored_objects.require_own_memory(name, thing, found[name])
     return found
 
 
@@ -174,7 +169,7 @@ def place(
     own = comparison.own
     staging.begin()
     parts: dict[str, Part] = {}
-    mine = {}
+    mine, noted = {}, {name: state.notes for name, state in states.items()}
     for name, state in states.items():
         if name in own:
             mine[name] = _own_tree(state, name, rank, parts, staging)
@@ -182,12 +177,13 @@ def place(
             same = comparison.same_parts.get(name, ())
             parts |= sharded_state.parts_to_save(state, own=name in own, same_parts=same, rank=rank)
     numbers = sharded_state.copied(random_numbers.current())
-    files: dict[str, Any] = {rank_file(rank): {**numbers, "objects": mine}}
+    of_mine = {name: noted[name] for name in mine}
+    files: dict[str, Any] = {rank_file(rank): {**numbers, "objects": mine, "notes": of_mine}}
     alike = {name: state.tree for name, state in states.items() if name not in own}
     leave = staging.placed if rank == 0 else lambda tensor: tensor
     trees, tensors = state_comparison.divided(alike, comparison.parameters, world_size, leave)
     if rank == 0:
-        files[STATE_FILE] = _shared(trees, own, position, world_size, numbers=True)
+        files[STATE_FILE] = _shared(trees, noted, own, position, world_size, numbers=True)
     for kind, found in ((STATE_TENSORS, tensors.get(rank)), (RANK_TENSORS, parts)):
         if found:
             files[tensor_files.file_name(kind, rank)] = TensorFile(
@@ -210,16 +206,22 @@ def _own_tree(
     return sharded_state.taken_out(tree, name, put, staging.placed)
 
 
-def shared(copies: Mapping[str, Any], position: Position, world_size: int) -> dict[str, Any]:
+def shared(
+    copies: Mapping[str, Any],
+    noted: Mapping[str, Mapping[str, Any]],
+    position: Position,
+    world_size: int,
+) -> dict[str, Any]:
     """The files with what all ranks share, as file name -> content, of one rank that has all of it.
 
     Args:
         copies: the encoded states, in host memory, which are the same on all ranks.
+        noted: what `restored_objects.notes` returned, by the objects' names.
         position: how far the training is.
         world_size: how many ranks there are.
     """
     trees, tensors = state_comparison.divided(copies, {}, ranks=1)
-    state = _shared(trees, (), position, world_size, numbers=False)
+    state = _shared(trees, noted, (), position, world_size, numbers=False)
     files: dict[str, Any] = {STATE_FILE: state}
     if tensors:
         files[tensor_files.file_name(STATE_TENSORS, 0)] = TensorFile(tensors[0])
@@ -228,6 +230,7 @@ def shared(copies: Mapping[str, Any], position: Position, world_size: int) -> di
 
 def _shared(
     trees: Mapping[str, Any],
+    noted: Mapping[str, Mapping[str, Any]],
     own: Collection[str],
     position: Position,
     world_size: int,
@@ -238,6 +241,7 @@ def _shared(
     return {
         **vars(position),
         "objects": trees,
+        "notes": {name: noted[name] for name in trees},
         "per_rank": sorted(own),
         "world_size": world_size,
         "numbers": numbers,
@@ -279,9 +283,12 @@ def restore(
         name: mine["objects"][name] if mine is not None and name in own else shared[name]
         for name in objects
     }
+    noted = {**saved.get("notes", {}), **(mine or {}).get("notes", {})}
+    restored_objects.require_same_types(objects, noted, position.step)
     whole = restored_tensors.filled(trees, objects, files)
     for name, thing in objects.items():
-        _put_back(name, thing, decode(whole[name]), position.step)
+        state = decode(whole[name])
+        restored_objects.put_back(name, thing, state, noted.get(name), position.step)
     if mine is not None:
         random_numbers.put_back(mine)
     return position
@@ -352,17 +359,19 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
     saved = _small(files, STATE_FILE)
     own, shared = saved.get("per_rank", []), saved["objects"]
     if name in own:
-        tree = _small(files, rank_file(0))["objects"][name]
+        holder = _small(files, rank_file(0))
     elif name in shared:
-        tree = shared[name]
+        holder = saved
     else:
         raise ValueError(
             f"the checkpoint holds no state of {name!r}; name one of its objects: "
             f"{', '.join([*shared, *own])}"
         )
-    tree = restored_tensors.filled({name: tree}, {name: thing}, files)[name]
-    _put_back(name, thing, decode(tree), int(saved["step"]))
-    return int(saved["step"])
+    step, noted = int(saved["step"]), holder.get("notes", {})
+    restored_objects.require_same_types({name: thing}, noted, step)
+    tree = restored_tensors.filled({name: holder["objects"][name]}, {name: thing}, files)[name]
+    restored_objects.put_back(name, thing, decode(tree), noted.get(name), step)
+    return step
 
 
 def _small(files: RestoredFiles, name: str) -> Any:
@@ -377,65 +386,3 @@ def _small(files: RestoredFiles, name: str) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:  # whose text recommends to execute what is in it
             raise ValueError("it holds what no session writes") from error
-
-
-def _put_back(name: str, thing: Stateful, state: Any, step: int) -> None:
-    """Have an object become what it was.
-
-    Raises:
-        ValueError: it is a model or an optimizer that was made in another way.
-    """
-    had = state.pop(gradients.KEY, ()) if isinstance(thing, Optimizer) else ()
-    try:
-        thing.load_state_dict(state)
-        if isinstance(thing, Optimizer):
-            keep_saved_types(thing, state)
-    except (KeyError, RuntimeError, ValueError) as error:
-        if isinstance(thing, Optimizer):
-            how = (
-                "make it over the same parameters as then, with all of its groups before the "
-                "session, also those of layers that are trained later: it leaves out what has no "
-                "gradient"
-            )
-        elif isinstance(thing, torch.nn.Module):
-            how = "make it with the same layers and sizes as then, or begin a new run"
-        else:
-            raise
-        reason = " ".join(str(error).split())[:_REASON]
-        raise ValueError(
-            f"the checkpoint of step {step} does not fit {name} ({reason}); {how}"
-        ) from error
-    if isinstance(thing, Optimizer):
-        gradients.put_back(thing, had)
-
-
-def keep_saved_types(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Have what an optimizer keeps for its parameters in the types in which it was saved.
-
-    PyTorch gives it the parameter's type: float32 averages of a bfloat16 model would be rounded.
-
-    Args:
-        optimizer: it has just loaded the state.
-        state: what it has loaded.
-    """
-    groups, kept = state.get("param_groups", ()), state.get("state", {})
-    saved = [index for group in groups for index in group.get("params", ())]
-    parameters = parameters_of(optimizer)
-    if len(saved) != len(parameters):
-        return  # a state in a form of its own, which its own class restores
-    for index, parameter in zip(saved, parameters, strict=True):
-        if index in kept and parameter in optimizer.state:
-            optimizer.state[parameter] = _typed(optimizer.state[parameter], kept[index])
-
-
-def _typed(loaded: Any, saved: Any) -> Any:
-    if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):
-        return loaded if loaded.dtype is saved.dtype else saved.to(loaded.device)
-    if isinstance(saved, Mapping) and isinstance(loaded, dict):
-        loaded.update(
-            {key: _typed(loaded[key], saved[key]) for key in loaded.keys() & saved.keys()}
-        )
-        return loaded
-    if isinstance(saved, list | tuple) and type(loaded) in (list, tuple):
-        return type(loaded)(_typed(one, other) for one, other in zip(loaded, saved, strict=True))
-    return loaded

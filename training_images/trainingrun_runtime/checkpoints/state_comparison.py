@@ -183,7 +183,7 @@ def fingerprints(
         compared = (replicated or {}).get(name)
         common = state.tree if compared is None else _parameters(state.tree, compared)
         found[name] = Fingerprints(
-            common=fingerprint(common),
+            common=fingerprint([state.notes, common]),
             layout=_layout(some),
             copies=fingerprint([part.local for part in some.values()]),
         )

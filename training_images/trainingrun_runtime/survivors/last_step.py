@@ -23,7 +23,8 @@ from torch.optim.optimizer import Optimizer
 
 from ..checkpoints import sharded_state
 from ..checkpoints.encoding import encode
-from ..checkpoints.gradients import KEY, AccumulatedGradients, present
+from ..checkpoints.gradients import AccumulatedGradients, present
+from ..checkpoints.restored_objects import notes
 from ..checkpoints.snapshot import Position
 from ..checkpoints.state_comparison import fingerprint
 from ..checkpoints.stateful_objects import KeptState, SmallState, Stateful, generator_of
@@ -67,6 +68,8 @@ class Taken(NamedTuple):
     """Encoded, with descriptions in place of what is sharded."""
     parts: Mapping[str, Part]
     """This rank's parts of that, by place."""
+    notes: Mapping[str, Any]
+    """What `restored_objects.notes` returned."""
 
 
 class LastStep:
@@ -220,7 +223,10 @@ class LastStep:
             raise NotWhole(f"step {step} is no longer the last one")
         self._compare(noted)
         with self._beside_training(noted.event):
-            states = {name: taken(self._state_of(name, noted), name) for name in self._objects}
+            states = {
+                name: taken(self._state_of(name, noted), name, self._notes(name, noted))
+                for name in self._objects
+            }
             self._require_untouched(noted)  # last: training may have gone on meanwhile
             # After a step, data parallelism leaves each rank with buffers of its own, and rank 0's
             # count.
@@ -270,9 +276,11 @@ class LastStep:
         if name in self._models:
             return encode(self._watched.of_model(name), name)
         if name in self._optimizers:
-            state = self._watched.of_optimizer(name, noted.groups[name])
-            return encode({**state, KEY: noted.gradients[name]}, name)
+            return encode(self._watched.of_optimizer(name, noted.groups[name]), name)
         return noted.small[name]()
+
+    def _notes(self, name: str, noted: Noted) -> dict[str, Any]:
+        return notes(self._objects[name], noted.gradients.get(name))
 
 
 def _state_of_now(name: str, thing: Stateful) -> Callable[[], Any]:
@@ -283,14 +291,14 @@ def _state_of_now(name: str, thing: Stateful) -> Callable[[], Any]:
     return functools.cache(lambda: encode(state(), name))
 
 
-def taken(state: Any, name: str) -> Taken:
+def taken(state: Any, name: str, noted: Mapping[str, Any]) -> Taken:
     """An encoded state, copied to host memory."""
     found = sharded_state.split(state, name)
     parts = {
         place: part._replace(local=part.local.to("cpu", copy=True))
         for place, part in sharded_state.parts(found).items()
     }
-    return Taken(sharded_state.copied(found.tree), parts)
+    return Taken(sharded_state.copied(found.tree), parts, noted)
 
 
 def _is_over(event: Any) -> bool:

@@ -231,7 +231,8 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
     files = snapshot.rank_tensors(parts, worker.rank)
     if shared:
         trees = {name: state.tree for name, state in taken.items()}
-        files |= snapshot.shared(trees, noted.position, worker.world_size)
+        notes = {name: state.notes for name, state in taken.items()}
+        files |= snapshot.shared(trees, notes, noted.position, worker.world_size)
     snapshot.require_readable(files)
     deadline = time.monotonic() + UPLOAD_S
 
