@@ -320,6 +320,62 @@ def test_a_secret_that_is_read_in_two_pieces_is_masked(
     assert b"".join(follow(rest + b"\n")).endswith(b"***")
 
 
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_secret_that_begins_with_another_one_is_masked_in_any_two_pieces(
+    cut: int, tmp_path: Path
+) -> None:
+    line = b"x hunter2-longer-tail y hunter2 redis://me:p@ss/w0rd@host:1/0\n"
+    secrets = {"DB_PASSWORD": "hunter2", "API_TOKEN": "hunter2-longer-tail"}
+    for begin in (b"", b"z" * (uploader.LONGEST_LINE - 10)):
+        file = tmp_path / f"{len(begin)}.out"
+        file.touch()
+        followed, found = uploader.Followed(str(file), Masking(secrets)), b""
+        for piece in ((begin + line)[: len(begin) + cut], line[cut:]):
+            with file.open("ab") as opened:
+                opened.write(piece)
+            found += followed.read(followed.waiting())[1].replace(b"\n", b"")
+        assert found == begin + b"x *** y *** redis://***@host:1/0"
+
+
+@pytest.mark.parametrize("secrets", [("hunter2-longer-tail",), ("hunter2", "hunter2-longer-tail")])
+def test_a_process_that_ends_within_a_secret_has_not_printed_its_beginning(
+    secrets: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "worker.out"
+    file.write_bytes(b"x hunter2-longer-ta")
+    followed = uploader.Followed(str(file), Masking({f"TOKEN_{s}": s for s in secrets}))
+    assert followed.read(100, all_of_it=True)[1] == b"x ***\n".rstrip()
+
+
+def test_of_a_long_line_that_is_left_out_no_end_of_a_secret_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "worker.out"
+    file.write_bytes(b"x" * 100_000 + SECRET.encode() + b"y" * 2000)
+    followed = uploader.Followed(str(file), Masking({"SOME_TOKEN": SECRET}))
+    followed.skip(2000 + len(SECRET) - 3)
+    assert set(followed.read(10_000, all_of_it=True)[1]) == set(b"y")
+
+
+def test_a_secret_that_is_no_utf_8_or_printed_as_json_is_masked() -> None:
+    secret = 'gehei"m\udce4-horse'
+    masking = Masking({"SOME_TOKEN": secret})
+    assert masking(b'a gehei"m\xe4-horse b') == b"a *** b"
+    assert masking(rb'{"token": "gehei\"m\udce4-horse"}') == b'{"token": "***"}'
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        (b"step 1\r\x1b[Kstep 2\r\x1b[K\n", [b"step 2"]),
+        (b"\x1b[2K\x1b[1G 10%\x1b[2K\x1b[1G100%\nnext\n", [b"100%", b"next"]),
+        (b"\r\x1b[2K\x1b[1A\x1b[2Kfirst bar\n\x1b[2Ksecond bar\n", [b"first bar", b"second bar"]),
+        (b"\x1b[K\n\x1b[2K\r\n", []),
+        (b"\x1b[31mred\x1b[0m\n", [b"\x1b[31mred\x1b[0m"]),
+    ],
+)
+def test_a_bar_that_clears_its_line_is_its_last_state(printed: bytes, kept: list[bytes]) -> None:
+    assert uploader.lines_of(printed) == kept
+
+
 def test_a_file_that_is_truncated_is_read_from_its_beginning(tmp_path: Path) -> None:
     file = tmp_path / "worker.out"
     file.write_text("a long first line\n")

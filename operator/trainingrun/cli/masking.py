@@ -6,18 +6,15 @@ its form (a private key, a token of a known service). A value that is secret at 
 out of every other text, too: a log line, an event, a message.
 """
 
-import base64
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
+
+from trainingrun_protocol.secret_text import USERINFO, forms, is_secret_name, is_telling, parts
 
 from ..api.base import is_own_variable
 
 MASK = "***"
-_SHORTEST = 6
-"""Characters; a shorter value is an ordinary word."""
 _LONGEST_LINE = 4096
 """Characters of a line; the rest is cut, so that no pattern is tried on a line without an end."""
 _SHOWN_ANNOTATIONS = ("trainingrun.dev", "ray.io")
@@ -25,20 +22,22 @@ _SHOWN_ANNOTATIONS = ("trainingrun.dev", "ray.io")
 _OF_RAY = ("RAY_", "KUBERAY_", "FQ_RAY_IP")
 _ORDINARY = frozenset({"enabled", "disabled", "default", "warning", "offline", "online"})
 
-_TELLING = (
-    r"(?:passw(?:or)?d|passphrase|secret|credentials?|token(?!s|iz)|api[_-]?key|access[_-]?key"
-    r"|private[_-]?key|signature|authorization|dsn)"
-)
-_TELLING_NAME = re.compile(
-    rf"{_TELLING}|(?:^|_)(?:key|pat|pass|auth)(?:_id)?(?:$|_)", re.IGNORECASE
-)
+_BELOW_CONFIG = ("config", "parameters")
+"""Fields below which the names are the user's own."""
+_OF_DRIVERS = ("volumeAttributes", "options")
+"""Maps of a CSI volume and of a FlexVolume that a driver reads: some have keys in them."""
+
 _BEFORE_VALUE = r"[\"']?(?:(?:bearer|basic)\s{1,3})?"
 _NAMED = re.compile(
-    rf"((?:{_TELLING}[\w-]{{0,40}}[\"']?\s{{0,3}}[:=]\s{{0,3}}"
-    rf"|--[\w-]{{0,40}}?{_TELLING}[\w-]{{0,40}}\s{{1,3}}){_BEFORE_VALUE})([^\s\"',;&]{{6,}})",
+    rf"(?<![\w.-])(?:(?P<name>[A-Za-z][\w.-]*+)[\"']?\s{{0,3}}[:=]\s{{0,3}}"
+    rf"|--(?P<option>[\w-]++)\s{{1,3}}(?!-)){_BEFORE_VALUE}(?=(?P<value>[^\s\"',;&]{{6,}}))",
     re.IGNORECASE,
 )
-"""A value that is assigned to a name that says that it is secret, or follows such an option."""
+"""What stands before a value that is assigned to a name, or follows an option; the value may begin
+with another name, as in a URL.
+"""
+_PASSWORDS = ("pwd", "_pass", "-pass", ".pass")
+"""Names in a text that end so, and are not telling otherwise."""
 _NUMBER = re.compile(r"[-+]?[\d.,:/%eE]+(?:[a-zA-Z]{0,2})")
 _FORMS = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[A-Za-z0-9+/=\\\s]{0,16384}"
@@ -46,7 +45,7 @@ _FORMS = re.compile(
     r"|(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-|AIza|ya29\.|dapi)[\w-]{16,}"
     r"|(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"
     r"|(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]{12,}"
-    r"|(?<=://)[^/\s@]{1,500}(?=@)"
+    rf"|{USERINFO}"
     r"|(?i:(?<=&sig=)|(?<=\?sig=))[^&\s\"']+"
 )
 """A private key, keys of clouds and tokens of known services, and the password of a URL."""
@@ -62,17 +61,20 @@ class Masking:
         for each in objects:
             metadata = each.get("metadata") or {}
             known |= {str(metadata.get(key)) for key in ("name", "namespace", "uid")}
-            found |= {line for value in _secrets(each) for line in _parts(value)}
+            found |= {line for value in _secrets(each) for line in parts(value)}
         found = {text for text in found - known if not _NUMBER.fullmatch(text)}
         # The longest first, as one may begin with another.
-        self._secrets = sorted(_in_all_forms(found), key=lambda text: (-len(text), text))
+        self._secrets = sorted(
+            {form for secret in found for form in forms(secret)},
+            key=lambda text: (-len(text), text),
+        )
 
     def text(self, text: str) -> str:
         """The text without secrets; a line of more than 4096 characters is cut."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         text = "".join(map(_cut, text.splitlines(keepends=True)))
-        return _NAMED.sub(_without_value, _FORMS.sub(MASK, text))
+        return _without_values(_FORMS.sub(MASK, text))
 
     def manifest(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """The object without secrets, and without managedFields."""
@@ -102,16 +104,17 @@ def _is_secret(path: tuple[str, ...], value: Any) -> bool:
     if not isinstance(value, str) or not value:
         return False
     match path:
-        case (*_, "env", _, "value") | (*_, "args" | "command", ""):
+        case (*_, "env" | "httpHeaders", _, "value") | (*_, "args" | "command", ""):
+            return True
+        case (*_, name, _) if name in _OF_DRIVERS:
             return True
         case (*_, "annotations", name):
             domain = f".{name.rpartition('/')[0]}"
             return not domain.endswith(tuple(f".{each}" for each in _SHOWN_ANNOTATIONS))
         case (*_, "runtimeEnvYAML"):
             return True
-        case (*above, name):
-            return "config" in above and bool(_TELLING_NAME.search(name))
-    return False
+    below = [path.index(field) for field in _BELOW_CONFIG if field in path]
+    return bool(below) and any(map(is_secret_name, path[min(below) + 1 :]))
 
 
 def _secrets(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -130,7 +133,10 @@ def _counts_everywhere(path: tuple[str, ...], value: str) -> Iterator[str]:
     match path:
         case (*_, "env", name, "value"):
             ours = is_own_variable(name) or name.startswith(_OF_RAY)
-            if not ours or _TELLING_NAME.search(name):
+            if not ours or is_secret_name(name):
+                yield value
+        case (*_, "httpHeaders", name, "value") | (*_, "volumeAttributes" | "options", name):
+            if is_secret_name(name) or _looks_random(value):
                 yield value
         case (*_, "args" | "command", ""):
             # A whole argument may be a word such as `train.py`, which tracebacks have.
@@ -150,27 +156,6 @@ def _looks_random(text: str) -> bool:
     )
 
 
-def _parts(value: str) -> Iterator[str]:
-    """A secret of several lines, such as a private key, is printed line by line."""
-    for line in value.splitlines():
-        if len(line.strip()) >= _SHORTEST:
-            yield line.strip()
-
-
-def _in_all_forms(found: Iterable[str]) -> set[str]:
-    """As they stand in URLs, in JSON and in Secrets, too."""
-    return {
-        form
-        for text in found
-        for form in (
-            text,
-            quote(text, safe=""),
-            json.dumps(text)[1:-1],
-            base64.b64encode(text.encode(errors="replace")).decode().rstrip("="),
-        )
-    }
-
-
 def _cut(line: str) -> str:
     text = line.rstrip("\r\n")
     if len(text) <= _LONGEST_LINE:
@@ -179,6 +164,21 @@ def _cut(line: str) -> str:
     return text[:_LONGEST_LINE] + more + line[len(text) :]
 
 
-def _without_value(found: re.Match[str]) -> str:
-    before, value = found.groups()
-    return found[0] if _NUMBER.fullmatch(value) else f"{before}{MASK}"
+def _without_values(text: str) -> str:
+    """Without what is assigned to telling names."""
+    kept, end = [], 0
+    for found in _NAMED.finditer(text):
+        value = found["value"]
+        telling = _is_telling_in_text(found["name"] or found["option"])
+        if telling and found.end() >= end and not _NUMBER.fullmatch(value):
+            kept += text[end : found.end()], MASK
+            end = found.end() + len(value)
+    return "".join([*kept, text[end:]])
+
+
+def _is_telling_in_text(name: str) -> bool:
+    """In a text `key`, `pass` and the like mean a secret in the name of a variable alone."""
+    if is_telling(name):
+        return True
+    of_a_variable = name.isupper() and "_" in name
+    return is_secret_name(name) and (of_a_variable or name.lower().endswith(_PASSWORDS))

@@ -66,6 +66,10 @@ _READS_AFTER_END = 2
 
 _OF_RAY = (b":actor_name:", b":task_name:", b":job_id:")
 """Lines that Ray writes for its own log monitor begin so."""
+_CLEARED = re.compile(rb"\x1b\[[0-3]?[JK]")
+"""With it a progress bar clears its line, or what is below it."""
+_LINE_BEGIN = re.compile(rb"\x1b\[[01]?G|\x1b\[\d{0,3}[ABEF]")
+"""It goes to the beginning of its line, or of another one, to write over it."""
 _WORKER = re.compile(r"worker-[0-9a-f]+-[0-9a-f]+-(\d+)\.out")
 
 
@@ -87,15 +91,15 @@ class Followed:
         """Bytes read, and the lines that are whole; the last one too if `all_of_it`."""
         content = os.pread(self._file, most, self._position)
         self._position += len(content)
-        text = self._masking(self._begun + content)
-        whole, newline, self._begun = text.rpartition(b"\n")
+        whole, newline, self._begun = (self._begun + content).rpartition(b"\n")
+        # Masked as a whole line: of its beginning nobody knows which secret it is.
+        whole = self._masking(whole)
         if all_of_it and self._begun:
-            whole, newline, self._begun = whole + newline + self._begun, b"\n", b""
+            whole, newline = whole + newline + self._masking.end(self._begun), b"\n"
+            self._begun = b""
         elif len(self._begun) > LONGEST_LINE:
-            # What may be the beginning of a secret waits for the rest.
-            cut = len(self._begun) - self._masking.longest
-            whole, newline = whole + newline + self._begun[:cut], b"\n"
-            self._begun = self._begun[cut:]
+            told, self._begun = self._masking.beginning(self._begun)
+            whole, newline = whole + newline + told, b"\n"
         return len(content), whole if newline else b""
 
     def skip(self, keep: int) -> "LeftOut":
@@ -106,7 +110,8 @@ class Followed:
         begin = self._position
         self._position += skipped
         ahead = os.pread(self._file, keep, self._position)
-        self._position += ahead.find(b"\n") + 1
+        # Where no line begins, it may be within a secret.
+        self._position += ahead.find(b"\n") + 1 or min(self._masking.longest, len(ahead))
         left_out = LeftOut(self._position - begin + len(self._begun))
         self._begun = b""
         if left_out.size > MOST_COUNTED:
@@ -169,6 +174,8 @@ def lines_of(text: bytes) -> list[bytes]:
     """Its lines; of one that a progress bar has written over, what is seen last."""
     found: list[bytes] = []
     for line in text.split(b"\n"):
+        if b"\x1b[" in line:
+            line = _LINE_BEGIN.sub(b"\r", _CLEARED.sub(b"", line))
         seen = line.rstrip()
         if b"\r" in seen:
             seen = seen.rpartition(b"\r")[2]
