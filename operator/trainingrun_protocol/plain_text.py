@@ -9,11 +9,14 @@ import re
 import unicodedata
 
 _SEQUENCE = re.compile(
-    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # a title, a link, the clipboard
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?"  # other strings
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colors and the cursor
+    r"\x1b[\]PX^_][^\x07\x1b\x9c\n\r]*(?:\x07|\x1b\\|\x9c)"  # a title, a link, the clipboard
+    r"|\x1b\[[0-?]*[ -/]*[@-~]?|\x9b[\d;]+m"  # colors and the cursor
     r"|\x1b[ -/]*[0-~]?"
 )
+"""Within a line. Of a string without an end its beginning alone, and so of the controls of one
+character, from U+0080 on: such a character is mostly a quotation mark that was read as Latin-1, and
+without it no terminal takes what follows for anything but text.
+"""
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode's controls, formatting such as the direction of writing, and line separators."""
 

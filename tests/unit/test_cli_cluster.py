@@ -17,7 +17,7 @@ from support.hostile_objects import nested
 from trainingrun.cli.common import CliError
 from trainingrun.cli.kube import Kube
 from trainingrun.cli.main import app
-from trainingrun.local.terminal_text import plain_lines
+from trainingrun.local.terminal_text import plain, plain_lines
 
 ALL_RUNS = "/apis/trainingrun.dev/v1alpha1/trainingruns"
 HEADS = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
@@ -413,6 +413,31 @@ def test_a_log_keeps_its_lines_and_tabs_and_loses_what_a_terminal_obeys() -> Non
     assert plain_lines("a\tb\r\n\x1b[31mc\x1b]0;t\x07\x1b[K\n") == "a\tb\r\nc\n"
     # A sequence that was cut in two is still none.
     assert plain_lines("a\x1b") + plain_lines("[31mb") == "a[31mb"
+
+
+@pytest.mark.parametrize(
+    "mark", ["\u201c", "\u201d", "\u2018", "\u2019", "\u201b", "\u2026", "\u0159"]
+)
+def test_a_character_that_was_read_as_latin_1_hides_nothing_of_its_neighbors(mark: str) -> None:
+    read = mark.encode().decode("latin-1")
+    first = read[0]
+    lines = ["step 1", f"saved {read}best{read} model", "step 3", "ValueError: loss is NaN"]
+    shown = plain_lines("\n".join(lines)).split("\n")
+    assert [shown[0], *shown[2:]] == [lines[0], *lines[2:]]
+    for text in (shown[1], plain(lines[1])):
+        assert text.startswith(f"saved {first}")
+        assert text.endswith(" model")
+        assert "best" in text
+        assert not any("\x80" <= character <= "\x9f" for character in text)
+
+
+@pytest.mark.parametrize(
+    "begin", ["\x1b]0;", "\x1bP", "\x1b_", "\x9d", "\x90", "\x98", "\x1b[", "\x9b"]
+)
+def test_a_sequence_without_an_end_hides_no_other_line(begin: str) -> None:
+    shown = plain_lines(f"a\nb {begin}5\nthe error\r\nafter it\x07\x9c")
+    assert shown.startswith("a\nb ")
+    assert shown.endswith("\nthe error\r\nafter it")
 
 
 @pytest.fixture
