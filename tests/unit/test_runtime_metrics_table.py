@@ -1,6 +1,8 @@
 """The table of what was reported: which rows count, and what a part of it may hold."""
 
 import math
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,6 +136,62 @@ def test_a_metric_may_have_another_type_in_another_part() -> None:
         {"a": 1.0, "b": "1", "c": None},
         {"a": 0.5, "b": "text", "c": True},
     ]
+
+
+KINDS: list[list[Any]] = [
+    [time.time_ns(), 2**62],
+    [0.5, 2.0**63],
+    ["NaN", "Infinity"],
+    [True, False],
+    ["text", r"m\udce4"],
+    [None, None],
+]
+"""Values of each type that a part's column may have; text may be that of any other value."""
+
+
+@pytest.mark.parametrize("second", KINDS, ids=str)
+@pytest.mark.parametrize("first", KINDS, ids=str)
+def test_each_type_may_meet_each_other_one(first: list[Any], second: list[Any]) -> None:
+    one = a_part(1, 1, [Row(n, 0.0, {"value": value}) for n, value in enumerate(first, 1)])
+    more = [Row(n, 0.0, {"value": value}) for n, value in enumerate(second, 3)]
+    two = a_part(2, 1, [*more, Row(4, 0.0, {"other": 1})], Origin(1, 1, 2))
+    found = [metrics_table.decoded(each.key, metrics_table.encoded(each)) for each in (one, two)]
+    table = metrics_table.merged(found)
+    assert table["step"].to_pylist() == [1, 2, 3, 4]
+    alone = [metrics_table.merged([part])["value"].to_pylist() for part in found]
+    for read, value in zip(table["value"].to_pylist(), [*alone[0], *alone[1]], strict=True):
+        if isinstance(read, str):
+            assert isinstance(value, str) or read.lower() in (str(value).lower(), f"{value:.0f}")
+        elif isinstance(read, float):
+            assert str(read) == str(float(value)), "the next float, or NaN"
+        else:
+            assert read == value
+
+
+def test_a_column_of_a_type_that_no_part_has_is_refused() -> None:
+    part = a_part(1, 1, rows(1, 2, 1.0))
+    lists = part.table.append_column("value", [[[1], [2]]])
+    other = replace(part, table=lists)
+    with pytest.raises(UnreadablePart, match=r"it has a column of type list<"):
+        metrics_table.decoded(other.key, metrics_table.encoded(other))
+
+
+def test_metrics_with_the_names_of_moved_ones_are_kept_beside_them() -> None:
+    """Also where one part has both and another one has not."""
+    both = {"time": 1, "reported_time": 2, "reported_reported_time": 3, "my_time": 4}
+    one, two = table_of({"reported_time": 5, "reported_steps": 6}), table_of(both)
+    assert one["reported_reported_time"].to_pylist() == [5]
+    assert "reported_steps" in one.column_names
+    assert {name: two[name].to_pylist() for name in two.column_names[3:]} == {
+        "reported_time": [1],
+        "reported_reported_time": [2],
+        "reported_reported_reported_time": [3],
+        "my_time": [4],
+    }
+
+
+def table_of(metrics: dict[str, Any]) -> Any:
+    return metrics_table.table_of([Row(1, 0.0, metrics)], 1)
 
 
 def test_a_metric_with_the_name_of_an_own_column_is_kept_beside_it() -> None:

@@ -38,6 +38,10 @@ _AT_ONCE = 16
 _VERSION = 1
 _METADATA = b"trainingrun"
 _TIME = pa.timestamp("us", "UTC")
+_TYPES = frozenset(map(str, (pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.string(), _TIME)))
+"""Types of the columns of a part: each can be cast to the type that two parts have in common."""
+_MOVED = re.compile(rf"(?:reported_)*(?:{'|'.join(OWN_COLUMNS)})")
+"""Metrics that are in a column of another name; by a rule, as each part is made for itself."""
 _KEY = re.compile(rf"{FOLDER}/(\d{{6,}})-(\d{{4,}})-(\d{{4,}})\.parquet")
 
 
@@ -105,14 +109,15 @@ def table_of(rows: Sequence[Row], attempt: int) -> Any:
 
     A metric whose values are numbers is a column of integers or floats, with NaN and infinity as
     such; of mixed values a column of text is made. A metric named as one of `OWN_COLUMNS` is in
-    `reported_<name>`, unless it is the step itself.
+    `reported_<name>`, unless it is the step itself, and one that is named so in
+    `reported_reported_<name>`.
     """
     columns: dict[str, list[Any]] = {}
     for index, row in enumerate(rows):
         for name, value in row.metrics.items():
             if name == "step" and value == row.step:
                 continue
-            name = f"reported_{name}" if name in OWN_COLUMNS else name
+            name = f"reported_{name}" if _MOVED.fullmatch(name) else name
             if name not in columns:
                 columns[name] = [None] * len(rows)
             columns[name][index] = value
@@ -159,6 +164,8 @@ def decoded(name: str, content: bytes) -> Part:
         if metadata["part"] != name:
             raise UnreadablePart(f"it says that it is {metadata['part']}")
         own = [table.schema.field(column).type for column in OWN_COLUMNS]
+        if other := sorted({str(kind) for kind in table.schema.types} - _TYPES):
+            raise UnreadablePart(f"it has a column of type {other[0]}")
     except UnreadablePart:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
@@ -172,7 +179,10 @@ def decoded(name: str, content: bytes) -> Part:
 
 
 def _common_type(types: Iterable[Any]) -> Any:
-    """The type of a column that has these types in different parts."""
+    """The type of a column that has these types in different parts.
+
+    Of integers and floats it is that of the floats: beyond 2**53 an integer is rounded then.
+    """
     known = {kind for kind in types if kind != pa.null()}
     if len(known) <= 1:
         return known.pop() if known else pa.null()
@@ -223,7 +233,7 @@ def _concatenated(tables: list[Any]) -> Any:
     return pa.concat_tables(
         pa.table(
             [
-                table[field.name].cast(field.type)
+                _cast(table[field.name], field.type)
                 if field.name in table.column_names
                 else pa.nulls(len(table), field.type)
                 for field in schema
@@ -234,10 +244,19 @@ def _concatenated(tables: list[Any]) -> Any:
     )
 
 
+def _cast(column: Any, kind: Any) -> Any:
+    """To a type of `_common_type`. A large integer becomes the next float, as in Python."""
+    return column.cast(kind, safe=not (column.type == pa.int64() and kind == pa.float64()))
+
+
 def _one_row_per_step(table: Any) -> Any:
     if pyarrow.compute.count_distinct(table["step"]).as_py() < len(table):
-        others = [name for name in table.column_names if name != "step"]
+        # Arrow has no `last` of a column that has no value at all.
+        empty = [field.name for field in table.schema if field.type == pa.null()]
+        others = [name for name in table.column_names if name != "step" and name not in empty]
         # `last` leaves out missing values, so a later report keeps what it does not name.
         last = table.group_by("step", use_threads=False).aggregate([(n, "last") for n in others])
-        table = pa.table([last["step"], *(last[f"{name}_last"] for name in others)], table.schema)
+        columns = {"step": last["step"], **{name: last[f"{name}_last"] for name in others}}
+        columns |= {name: pa.nulls(len(last)) for name in empty}
+        table = pa.table([columns[name] for name in table.column_names], table.schema)
     return table.sort_by("step").select(list(dict.fromkeys((*OWN_COLUMNS, *table.column_names))))
