@@ -2,7 +2,11 @@
 
 import html as entities
 import json
+import math
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,7 @@ from typing import Any
 import pyarrow
 import pytest
 
+from support import large_tables
 from support.report_runs import BEGAN, FAILURE, failed_run
 from trainingrun_protocol.progress import (
     Progress,
@@ -22,10 +27,14 @@ from trainingrun_protocol.progress import (
 )
 from trainingrun_runtime.report_page import charts, contents, folder, page, timeline
 from trainingrun_runtime.report_page.contents import Contents
-from trainingrun_runtime.report_page.folder import RunFolder, Series
+from trainingrun_runtime.report_page.curves import Series
+from trainingrun_runtime.report_page.folder import RunFolder
+from trainingrun_runtime.store import metrics_table
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.last_progress import Driver
 from trainingrun_runtime.store.lease import Lease
+from trainingrun_runtime.store.metrics_table import Part
+from trainingrun_runtime.store.reported_metrics import Origin, Row, printable_metrics
 
 NOW = BEGAN + 3600
 
@@ -334,6 +343,49 @@ def test_a_table_that_is_too_large_for_a_head_is_named_instead_of_read(
     found = folder.read(bucket, largest_table=100)
     assert (found.curves, len(found.notes)) == ([], 1)
     assert "`trainingrun report --html` draws it" in found.notes[0]
+
+
+def test_a_table_with_more_rows_than_a_head_decodes_is_named_instead(tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    large_tables.put(bucket, parts=2, metrics=1)
+    assert [len(each.points) for each in folder.read(bucket, most_rows=10_000).curves] == [10_000]
+    found = folder.read(bucket, most_rows=9_999)
+    assert found.curves == []
+    assert " with 10,000 rows, too much for the head to draw" in found.notes[0]
+
+
+def test_a_table_takes_memory_for_some_of_its_columns_at_once(tmp_path: Path) -> None:
+    """A tenth of the table's values are drawn, and all of them were objects of Python."""
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    large_tables.put(bucket, parts=12, metrics=120)
+    assert sum(entry.size for entry in bucket.list()) < 2e6
+    said = subprocess.check_output(
+        [sys.executable, "-m", "support.large_tables", bucket.root],
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    drawn, left_out, mib = map(int, said.split())
+    assert (drawn, left_out) == (folder.MOST_CURVES, 120 - folder.MOST_CURVES)
+    assert mib < 300
+
+
+def test_of_a_long_curve_each_extreme_is_kept_and_each_attempts_ends(tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    loss = {step: math.sin(step / 500) for step in range(1, 40_001)}
+    loss |= {7_777: 99.0, 31_111: -99.0, 20_000: math.nan}
+    for attempt, steps in ((1, range(1, 25_001)), (2, range(25_001, 40_001))):
+        origin = Origin(1, 1, 25_000) if attempt == 2 else None
+        rows = [Row(n, float(n), printable_metrics({"loss": loss[n]})) for n in steps]
+        part = Part(attempt, 1, 1, origin, metrics_table.table_of(rows, attempt))
+        bucket.put(part.key, metrics_table.encoded(part))
+    (series,) = folder.read(bucket).curves
+    assert series.left_out == 1
+    assert len(series.points) < 20_000
+    steps_kept = [step for step, _, _ in series.points]
+    assert steps_kept == sorted(set(steps_kept))
+    assert {1, 7_777, 25_000, 25_001, 31_111, 40_000} <= set(steps_kept)
+    assert {attempt for step, _, attempt in series.points if step > 25_000} == {2}
+    assert all(value == loss[step] for step, value, _ in series.points)
 
 
 def test_metrics_that_are_numbers_are_drawn_losses_first(failed: RunFolder) -> None:

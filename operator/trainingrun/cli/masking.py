@@ -166,7 +166,8 @@ def _cut(line: str) -> str:
 
 def _without_values(text: str) -> str:
     """Without what is assigned to telling names."""
-    kept, end = [], 0
+    kept: list[str] = []
+    end = 0
     for found in _NAMED.finditer(text):
         value = found["value"]
         telling = _is_telling_in_text(found["name"] or found["option"])

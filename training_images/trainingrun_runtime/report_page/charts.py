@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .folder import Series
+from .curves import Series
 
 BINS = 300
 """Parts of a curve's width; of each its least and its largest value are drawn."""

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 from trainingrun_protocol.progress import ProgressResult, RunState, SweepTable
 
@@ -25,6 +24,8 @@ from ..store.last_progress import Driver
 from ..store.loss_documents import LossDocument
 from ..store.manifest import Manifest
 from ..store.storage_errors import UnusableError
+from . import curves
+from .curves import Curves, Series
 
 _NO_CURVES = {"epoch", *metrics_table.OWN_COLUMNS}
 """Columns that say where a value was taken."""
@@ -40,18 +41,6 @@ MOST_STACKS = 16
 """Ranks whose stacks are shown."""
 _LARGEST_STACK = 100_000
 """Bytes that are read of one."""
-
-
-@dataclass(frozen=True)
-class Series:
-    """A metric over the steps that count."""
-
-    name: str
-    """Of the metric."""
-    points: list[tuple[int, float, int]]
-    """Step, value and attempt, by step; finite values alone."""
-    left_out: int
-    """Values that are NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +98,13 @@ class RunFolder:
     """What could not be read, a sentence for each."""
 
 
-def read(bucket: Bucket, largest_table: float = math.inf) -> RunFolder:
+def read(bucket: Bucket, largest_table: float = math.inf, most_rows: float = math.inf) -> RunFolder:
     """Read the folder of a run, or of a trial.
 
     Args:
         bucket: The folder.
         largest_table: Bytes of the table of metrics, as it is stored: one with more is not read.
+        most_rows: Rows of it: one with more is not decoded.
 
     Raises:
         StorageError: The store did not answer.
@@ -133,20 +123,20 @@ def read(bucket: Bucket, largest_table: float = math.inf) -> RunFolder:
         notes.append(f"{error}.")
     drivers = last_progress.drivers(bucket)
     newest = drivers[-1].progress if drivers else None
-    curves: list[Series] = []
-    stored = sum(entry.size for entry in bucket.list(metrics_table.FOLDER))
-    if stored <= largest_table:
-        curves = _curves(metrics_table.read(bucket))
-    else:
+    table = Curves()
+    size = sum(entry.size for entry in bucket.list(metrics_table.FOLDER))
+    if size <= largest_table:
+        table = curves.read(metrics_table.stored(bucket), MOST_CURVES, most_rows)
+    if table.too_large or size > largest_table:
         notes.append(
-            f"The table of metrics has {stored / 1e6:.0f} MB, too much for the head to draw; "
-            "`trainingrun report --html` draws it."
+            f"The table of metrics has {size / 1e6:,.0f} MB{table.too_large}, too much for the "
+            "head to draw; `trainingrun report --html` draws it."
         )
     return RunFolder(
         bucket.root,
         drivers,
-        curves[:MOST_CURVES],
-        len(curves[MOST_CURVES:]),
+        table.drawn,
+        table.left_out,
         committed,
         retention.best_known(committed),
         result,
@@ -205,24 +195,3 @@ def _stacks(bucket: Bucket) -> Stacks | None:
         if content is not None:
             texts[rank] = content[:_LARGEST_STACK].decode(errors="replace")
     return Stacks(newest, texts)
-
-
-def _curves(table: Any) -> list[Series]:
-    """The columns of numbers, losses first; those with a single finite value are left out."""
-    import pyarrow as pa
-
-    steps, attempts = table["step"].to_pylist(), table["attempt"].to_pylist()
-    found = []
-    for name in table.column_names:
-        kind = table.schema.field(name).type
-        if name in _NO_CURVES or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            continue
-        given = [
-            (step, float(value), attempt)
-            for step, value, attempt in zip(steps, table[name].to_pylist(), attempts, strict=True)
-            if value is not None
-        ]
-        finite = [point for point in given if math.isfinite(point[1])]
-        if len(finite) > 1:
-            found.append(Series(name, finite, len(given) - len(finite)))
-    return sorted(found, key=lambda one: "loss" not in one.name.lower())

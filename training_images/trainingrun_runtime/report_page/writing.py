@@ -12,7 +12,9 @@ KEY = "report.html"
 """The page, below the run's folder."""
 
 _LARGEST_TABLE = 32e6
-"""Bytes of a table of metrics that a head's memory is enough for: some ten million values."""
+"""Bytes of a table of metrics, as it is stored, that a head's memory is enough for."""
+_MOST_ROWS = 2e6
+"""Rows of a table of metrics that a head's memory is enough for; see `curves`."""
 
 
 def write(lease: Lease, name: str, progress: Progress) -> str:
@@ -29,9 +31,9 @@ def write(lease: Lease, name: str, progress: Progress) -> str:
     """
     bucket = lease.bucket
     last_progress.write(bucket, progress)
-    found = folder.read(bucket, _LARGEST_TABLE)
+    found = folder.read(bucket, _LARGEST_TABLE, _MOST_ROWS)
     source = f"By the driver of attempt {lease.attempt}, from the run's folder."
     text = page.html(contents.of(name, found, None, time.time(), source))
     lease.require()
-    bucket.upload(KEY, text.encode(), content_type="text/html; charset=utf-8")
+    bucket.upload(KEY, text.encode(errors="replace"), content_type="text/html; charset=utf-8")
     return bucket.uri(KEY)

@@ -10,16 +10,16 @@ driver, are left out.
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet
 
-from .bucket import Bucket, Entry
+from .bucket import Bucket
 from .reported_metrics import SPELLED, Origin, Row
 
 log = logging.getLogger(__name__)
@@ -70,15 +70,73 @@ class Part:
         return f"{FOLDER}/{self.fencing_token:06d}-{self.group:04d}-{self.number:04d}.parquet"
 
 
+class Stored(NamedTuple):
+    """An object that may be a part."""
+
+    key: str
+    """Its place in the bucket."""
+    content: bytes
+    """As it is stored: compressed."""
+
+
 def read(bucket: Bucket) -> Any:
     """The table of a run: a pyarrow Table, by step. Parts that cannot be read are left out.
 
     Raises:
         StorageError: The store did not answer.
     """
+    return merged(opened(stored(bucket)))
+
+
+def stored(bucket: Bucket) -> list[Stored]:
+    """All parts of a run as they are stored, for `opened`.
+
+    Raises:
+        StorageError: The store did not answer.
+    """
+    entries = []
+    for entry in bucket.list(FOLDER):
+        if entry.size > LARGEST:
+            log.warning("%s has %d bytes; it is not read", bucket.uri(entry.key), entry.size)
+        else:
+            entries.append(entry)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = pool.map(lambda entry: _read(bucket, entry), bucket.list(FOLDER))
-        return merged([part for part in found if part is not None])
+        contents = pool.map(lambda entry: bucket.get(entry.key), entries)
+        pairs = zip(entries, contents, strict=True)
+        return [Stored(entry.key, content) for entry, content in pairs if content is not None]
+
+
+def opened(found: Iterable[Stored], columns: Collection[str] | None = None) -> list[Part]:
+    """The parts among these objects; what cannot be read is left out.
+
+    Args:
+        found: From `stored`.
+        columns: Metrics whose values are decoded; None: all of them.
+    """
+    parts = []
+    for each in found:
+        try:
+            parts.append(decoded(*each, columns))
+        except UnreadablePart as error:
+            log.warning("%s cannot be read: %s", each.key, error)
+    return parts
+
+
+def outline(found: Iterable[Stored]) -> tuple[Any, int]:
+    """What the table of these parts has, without its values.
+
+    Returns:
+        The pyarrow Schema of the table, and the number of rows of all parts together.
+    """
+    parts, rows = [], 0
+    for each in found:
+        try:
+            file, part = _file(*each)
+        except UnreadablePart:
+            continue  # `opened` says so
+        parts.append(part)
+        rows += file.metadata.num_rows
+    return merged(parts).schema, rows
 
 
 def merged(found: Iterable[Part]) -> Any:
@@ -142,11 +200,34 @@ def encoded(part: Part) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decoded(name: str, content: bytes) -> Part:
+def decoded(name: str, content: bytes, columns: Collection[str] | None = None) -> Part:
     """The part in an object of the bucket.
+
+    Args:
+        name: Of the object, below the run's folder.
+        content: The object.
+        columns: Metrics whose values are decoded; None: all of them.
 
     Raises:
         UnreadablePart: It is none, or one of a newer version.
+    """
+    file, part = _file(name, content)
+    names = part.table.column_names
+    if columns is not None:
+        names = [each for each in names if each in OWN_COLUMNS or each in columns]
+    try:
+        # Selected again: a name with a dot is a path to Parquet.
+        table = file.read(columns=names).select(names)
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadablePart(f"it is not a part of the table ({type(error).__name__})") from None
+    return replace(part, table=table.replace_schema_metadata())
+
+
+def _file(name: str, content: bytes) -> tuple[Any, Part]:
+    """The Parquet file in an object, and its part without a row.
+
+    Raises:
+        UnreadablePart: See `decoded`.
     """
     place = _KEY.fullmatch(name)
     if place is None:
@@ -155,17 +236,15 @@ def decoded(name: str, content: bytes) -> Part:
         file = pyarrow.parquet.ParquetFile(pa.BufferReader(content))
         if file.metadata.num_rows * file.metadata.num_columns > MOST_VALUES:
             raise UnreadablePart(f"it has {file.metadata.num_rows} rows, too many for a part")
-        table = file.read()
-        metadata = json.loads((table.schema.metadata or {})[_METADATA])
+        schema = file.schema_arrow
+        metadata = json.loads((schema.metadata or {})[_METADATA])
         version, origin = metadata["version"], metadata["origin"]
         began = (
             Origin(**{field: int(origin[field]) for field in Origin._fields}) if origin else None
         )
         if metadata["part"] != name:
             raise UnreadablePart(f"it says that it is {metadata['part']}")
-        own = [table.schema.field(column).type for column in OWN_COLUMNS]
-        if other := sorted({str(kind) for kind in table.schema.types} - _TYPES):
-            raise UnreadablePart(f"it has a column of type {other[0]}")
+        own = [schema.field(column).type for column in OWN_COLUMNS]
     except UnreadablePart:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
@@ -174,8 +253,13 @@ def decoded(name: str, content: bytes) -> Part:
         raise UnreadablePart(f"it has version {version}, which only a newer trainingrun reads")
     if own != [pa.int64(), _TIME, pa.int64()]:
         raise UnreadablePart(f"its columns {', '.join(OWN_COLUMNS)} have other types")
+    if other := sorted({str(kind) for kind in schema.types} - _TYPES):
+        raise UnreadablePart(f"it has a column of type {other[0]}")
+    if len(set(schema.names)) < len(schema.names):
+        raise UnreadablePart("two of its columns have one name")
     token, group, number = (int(digits) for digits in place.groups())
-    return Part(token, group, number, began, table.replace_schema_metadata())
+    without_rows = schema.empty_table().replace_schema_metadata()
+    return file, Part(token, group, number, began, without_rows)
 
 
 def _common_type(types: Iterable[Any]) -> Any:
@@ -203,18 +287,6 @@ def _column(values: Sequence[Any]) -> Any:
         return pa.nulls(len(values))
     texts = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
     return pa.array(texts, pa.string())
-
-
-def _read(bucket: Bucket, entry: Entry) -> Part | None:
-    if entry.size > LARGEST:
-        log.warning("%s has %d bytes; it is not read", bucket.uri(entry.key), entry.size)
-        return None
-    content = bucket.get(entry.key)
-    try:
-        return decoded(entry.key, content) if content is not None else None
-    except UnreadablePart as error:
-        log.warning("%s cannot be read: %s", bucket.uri(entry.key), error)
-        return None
 
 
 def _up_to(table: Any, last_step: int) -> Any:
