@@ -38,6 +38,17 @@ def test_the_line_of_a_start_changes_while_nothing_else_does() -> None:
     ]
 
 
+def test_a_store_that_does_not_answer_is_said_once_while_training_goes_on() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=200), "digits")
+    for tries in ("1.5", "2.5"):
+        error = f"a disk is full (after {tries} s)"
+        display.warn(Progress(attempt=1, state=RunState.TRAINING, storage_error=error))
+    assert out.getvalue() == (
+        "a disk is full (after 1.5 s); training continues, uploads and commits wait\n"
+    )
+
+
 HOSTILE = "\x1b]0;title\x07\x1b[31mred [/x]\n[bold]b[/bold] \u202eevil"
 HARMLESS = "red [/x] [bold]b[/bold] evil"
 

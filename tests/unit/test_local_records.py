@@ -129,6 +129,17 @@ def test_a_run_whose_process_ended_without_a_word_is_suspended(tmp_path: Path) -
     assert condition["message"] == "its process ended without a last checkpoint"
 
 
+def test_while_the_store_does_not_answer_the_run_has_the_condition_of_a_cluster(
+    tmp_path: Path,
+) -> None:
+    with Folder.prepare(a_run(name="one"), tmp_path, False).record as record:
+        record.show(Progress(attempt=1, state=RunState.TRAINING, storage_error="a disk is full"))
+        (condition,) = latest("one", tmp_path)["status"]["conditions"]
+        assert (condition["type"], condition["reason"]) == ("Waiting", "StorageUnavailable")
+        record.show(Progress(attempt=1, state=RunState.TRAINING))
+        assert latest("one", tmp_path)["status"]["conditions"] == []
+
+
 def test_no_value_of_a_variable_is_in_the_record(tmp_path: Path) -> None:
     run = a_run(
         name="one",

@@ -16,6 +16,7 @@ from rich.text import Text
 from trainingrun_protocol import progress as documents
 
 from ..api.quantities import amount
+from ..reconciling.diagnosis import blockers
 from . import terminal_text
 from .interruptions import Interruption
 from .terminal_text import cell, counted, duration, gib, is_new, number, plain, plain_lines
@@ -23,8 +24,6 @@ from .terminal_text import cell, counted, duration, gib, is_new, number, plain, 
 _LINE_EVERY_S = 5.0
 """Where there is no terminal, as in CI's log."""
 _RATE_OVER_S = 15.0
-MEANWHILE = "training continues, uploads and commits wait"
-"""While the store does not answer."""
 
 
 class SteadyStream:
@@ -110,8 +109,8 @@ class Display:
         stuck = [progress.standstill] if progress.standstill is not None else []
         if progress.hang is not None and progress.hang.under_way:
             stuck.append(progress.hang.message)
-        if progress.storage_error is not None:
-            stuck.append(f"{progress.storage_error}; {MEANWHILE}")
+        if (storage := blockers.of_storage(progress)) is not None:
+            stuck.append(storage.message)
         for warning in [*stuck, *progress.warnings]:
             self.once(warning)
 

@@ -21,6 +21,7 @@ from trainingrun_protocol.progress import Progress, RunState
 
 from ..api.status import Phase
 from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
+from ..reconciling.diagnosis import blockers
 from ..reconciling.status import progress_status
 from .machine import LocalError
 
@@ -167,7 +168,11 @@ class Record:
         # A driver that recovers has none: those that it had are shown until the next ones.
         if found.get("ranks"):
             self._of_ranks = {name: found.get(name, []) for name in _OF_RANKS}
-        status: dict[str, Any] = {"phase": _PHASES[progress.state].value}
+        waits = blockers.of_storage(progress) or blockers.of_ranks(progress)
+        status: dict[str, Any] = {
+            "phase": _PHASES[progress.state].value,
+            "conditions": [_condition("Waiting", waits.reason, waits.message)] if waits else [],
+        }
         status["progress"] = {**found, **self._of_ranks}
         if progress.world_size:
             status["workers"] = {"training": progress.world_size, "wanted": self._workers}
