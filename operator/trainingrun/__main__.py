@@ -1,5 +1,21 @@
-"""`python -m trainingrun`: the command line, where its script is not on PATH."""
+"""The command line: `trainingrun`, `kubectl trainingrun` and `python -m trainingrun`."""
 
-from .cli.main import app
+import signal
+import sys
 
-app(prog_name="trainingrun")
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    # What is imported takes a second or more: Ctrl-C ends it at once, and without a traceback.
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from .cli.main import app
+
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handler)
+    app(prog_name="trainingrun" if sys.argv[0].endswith("__main__.py") else None)
+
+
+if __name__ == "__main__":
+    main()
