@@ -83,6 +83,9 @@ def test_metrics_shows_the_last_rows_and_csv_has_all_of_them(run: StoredRun) -> 
     rows = list(csv.DictReader(io.StringIO(output)))
     assert [int(row["step"]) for row in rows] == list(range(1, 41))
     assert (float(rows[2]["loss"]), rows[2]["note"], rows[2]["none"]) == (1 / 3, "a,b", "")
+    code, output, errors = call("metrics", "digits", "--csv", "--tail", "2")
+    assert (code, errors) == (0, "")
+    assert [int(row["step"]) for row in csv.DictReader(io.StringIO(output))] == [39, 40]
 
 
 def test_a_run_is_found_by_the_uri_of_its_folder_after_its_object_is_gone(

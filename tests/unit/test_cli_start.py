@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from support.cli_server import running_server
 
 INTERRUPTS = """
 import os, signal, sys
@@ -44,3 +47,23 @@ def test_the_command_that_is_installed_begins_where_python_m_does() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     commands = project["project"]["scripts"]
     assert set(commands.values()) == {"trainingrun.__main__:main"}
+
+
+def test_the_own_version_is_printed_before_a_cluster_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    with running_server(tmp_path, monkeypatch) as server:
+        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        server.answers[f"{crds}/trainingruns.trainingrun.dev"] = [(200, answers)]
+        with subprocess.Popen(
+            [sys.executable, "-m", "trainingrun", "version"],
+            env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("trainingrun  ")
+            answers.set()
+            process.communicate()

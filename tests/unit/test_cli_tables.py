@@ -18,6 +18,7 @@ import pytest
 from support.cli_server import RUNS, Server, call, running_server
 from trainingrun.cli import views
 from trainingrun.local import terminal_text
+from trainingrun_runtime.store.manifest import Manifest
 
 GIB = 2**30
 NODE = "gke-training-a3-highgpu-8g-spot-1a2b3c4d-x7k2"
@@ -305,3 +306,28 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # Linux ends a terminal by an error
         return b""
+
+
+def test_checkpoints_fit_a_terminal_and_a_pipe_has_whole_uris() -> None:
+    made = [
+        Manifest(
+            path=f"checkpoints/0001-000001/step-{step:010d}-{index}",
+            step=step,
+            world_size=64,
+            attempt=1,
+            fencing_token=1,
+            index=index,
+            metrics={"loss": 0.123456789, "validation_accuracy": 0.987654321, "perplexity": 12.5},
+            files={},
+            time=1_795_000_000.0,
+        )
+        for index, step in ((1, 148000), (2, 149000))
+    ]
+    root, now = "s3://bucket-of-a-team/runs/digits-1a2b3c4d", datetime(2026, 11, 20, tzinfo=UTC)
+    lines = views.checkpoints_table(made, None, now, root, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == f"Folders are below {root}"
+    assert any(line.endswith(made[1].path) for line in lines)
+    _, first, _ = views.checkpoints_table(made, None, now, root, None).splitlines()
+    assert first.split()[0] == "148000"
+    assert first.endswith(f"{root}/{made[0].path}")

@@ -81,14 +81,16 @@ def version_command(
     context: Context = None,
 ) -> None:
     """Print the versions of this command and, where a cluster answers, of what it has."""
-    rows = [("trainingrun", own_version())]
-    if not client:
-        try:
-            kube = connect(context, None)
-            rows += in_cluster(kube)
-        except CliError as error:
-            typer.echo(plain(error), err=True)
-    typer.echo(pairs(rows))
+    own = ("trainingrun", own_version())
+    typer.echo(pairs([own]))  # before the cluster is asked, which may not answer for long
+    if client:
+        return
+    try:
+        found = in_cluster(connect(context, None))
+    except CliError as error:
+        typer.echo(plain(error), err=True)
+    else:
+        typer.echo(pairs([own, *found]).partition("\n")[2])  # aligned with the line above
 
 
 def in_cluster(kube: "Kube") -> list[tuple[str, str]]:

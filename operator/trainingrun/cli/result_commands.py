@@ -43,6 +43,10 @@ checkpoints = typer.Typer(
 )
 
 
+_ROWS = 20
+"""Of metrics that are shown without --csv."""
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(metrics)
@@ -215,25 +219,30 @@ def _of_place(command: Callable[..., None]) -> Callable[..., None]:
 @_of_place
 def metrics(
     place: Place,
-    csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
-    tail: Annotated[int, typer.Option(min=1, help="Rows from the end, without --csv.")] = 20,
+    csv: Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rows from the end.", show_default="20, with --csv all"),
+    ] = None,
 ) -> None:
     """Print what the training has reported, each step once."""
     with opened(place) as bucket:
         from trainingrun_runtime.store import metrics_table
 
         table = metrics_table.read(bucket)
+        shown = tail or (len(table) if csv else _ROWS)
+        last = table.slice(max(len(table) - shown, 0))
         if csv:
-            text = _csv(table)
+            text = _csv(last)
             typer.echo(plain_lines(text) if sys.stdout.isatty() else text, nl=False)
         elif not len(table):
             typer.echo(f"No metrics in {bucket.root} yet.", err=True)
         else:
-            rows = table.slice(max(len(table) - tail, 0)).to_pylist()
+            rows = last.to_pylist()
             width = terminal_width()
             typer.echo(views.metrics_table(rows, table.column_names, width))
-            if len(table) > tail:
-                typer.echo(f"The last {tail} of {len(table)} rows; --csv prints all.", err=True)
+            if len(table) > shown:
+                typer.echo(f"The last {shown} of {len(table)} rows; --csv prints all.", err=True)
 
 
 def _csv(table: Any) -> str:

@@ -434,22 +434,28 @@ def checkpoints_table(
     root: str,
     width: int | None,
 ) -> str:
-    """One line per checkpoint, the newest last."""
-    rows = []
+    """One line per checkpoint, the newest last.
+
+    In a terminal the folders are those below the run's, which the last line names, and each metric
+    has a column of its own: so the table can be divided.
+    """
+    heads = ["STEP", "AGE", "SIZE", "WORKERS", "ATTEMPT", "NOTE"]
+    metrics = list(dict.fromkeys(name for one in committed for name in one.metrics))
+    rows: list[list[object]] = []
     for one in committed:
         notes = ["newest"] if one is committed[-1] else []
         notes += ["best"] if best is not None and one.key == best.key else []
-        shown = " ".join(f"{name}={_value(value)}" for name, value in one.metrics.items())
-        row = [
-            one.step,
-            duration(now.timestamp() - one.time),
-            size_of(one),
-            one.world_size,
-            one.attempt,
-        ]
-        rows.append([*row, ", ".join(notes), shown, f"{root}/{one.path}"])
-    heads = ("STEP", "AGE", "SIZE", "WORKERS", "ATTEMPT", "NOTE", "METRICS", "URI")
-    return terminal_text.table(heads, rows, width)
+        age = duration(now.timestamp() - one.time)
+        row = [one.step, age, size_of(one), one.world_size, one.attempt, ", ".join(notes)]
+        if width is None:
+            shown = " ".join(f"{name}={_value(value)}" for name, value in one.metrics.items())
+            rows.append([*row, shown, f"{root}/{one.path}"])
+        else:
+            rows.append([*row, *(_value(one.metrics.get(name)) for name in metrics), one.path])
+    if width is None:
+        return terminal_text.table([*heads, "METRICS", "URI"], rows, width)
+    shown = terminal_text.table([*heads, *metrics, "FOLDER"], rows, width)
+    return f"{shown}\n\nFolders are below {plain(root)}"
 
 
 def name_of(root: str) -> str:
