@@ -5,6 +5,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .ray_internals import quiet_logs
 from .ray_internals.expected import UnknownRay, check_version
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def main() -> int:
         from .progress import document
 
         return document.report_unusable_image(str(error))
+    quiet_logs.leave_out()
     from .driver import driver
 
     return driver.main(_start_sweep)

@@ -40,8 +40,8 @@ _PHASES = {
     RunState.STARTING: Phase.STARTING,
     RunState.TRAINING: Phase.RUNNING,
     RunState.RECOVERING: Phase.RECOVERING,
-    RunState.SUSPENDED: Phase.SUSPENDED,
-    # Another attempt may follow, and Ray's nodes are still there.
+    # Another attempt may follow, and Ray's nodes are still there, which upload what was printed.
+    RunState.SUSPENDED: Phase.RUNNING,
     RunState.SUCCEEDED: Phase.RUNNING,
     RunState.FAILED: Phase.RECOVERING,
 }
@@ -114,6 +114,8 @@ class Record:
         self._status.pop("completionTime", None)
         self._status["conditions"] = []
         self._shown: Progress | None = None
+        self.stopped: str | None = None
+        """How the user has stopped it, in a sentence; None: that is not known."""
         self.problem: str | None = None
         """Why the record could not be written last, in a sentence; None: it was."""
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +144,7 @@ class Record:
         if isinstance(error, LocalError):
             self.ended(Phase.FAILED, str(error))
         elif self._status["phase"] not in ENDS:
-            self.ended(Phase.SUSPENDED, f"attempt {self._attempt} was stopped")
+            self.ended(Phase.SUSPENDED, self.stopped or f"attempt {self._attempt} was stopped")
         if self._lock is not None:
             self._lock.close()
 
@@ -175,7 +177,8 @@ class Record:
         }
         status["progress"] = {**found, **self._of_ranks}
         if progress.world_size:
-            status["workers"] = {"training": progress.world_size, "wanted": self._workers}
+            there = progress.world_size
+            status["workers"] = {"training": there, "ready": there, "wanted": self._workers}
         if progress.checkpoint is not None:
             made = progress.checkpoint
             status["checkpoint"] = {
@@ -208,6 +211,7 @@ class Record:
         kind = "Failed" if phase is Phase.FAILED else "Suspended"
         conditions = [] if phase is Phase.SUCCEEDED else [_condition(kind, "LocalRun", message)]
         self._status |= {"phase": phase.value, "conditions": conditions}
+        self._status.pop("workers", None)
         if phase is not Phase.SUSPENDED:
             self._status["completionTime"] = _now()
         self._write()

@@ -217,6 +217,10 @@ class _Loop:
                 self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
                 saved = driver.suspend(_SUSPEND_S)
                 how = "" if saved else ", without a last checkpoint"
+                last = driver.progress()
+                if last is not None:
+                    self.folder.record.show(last)
+                self.folder.record.stopped = f"attempt {number} was stopped{how}"
                 self.display.note(f"stopped{how}; --resume continues in {self.folder.root}")
                 raise
             except OSError as error:

@@ -27,7 +27,7 @@ from ..known_errors.failure_causes import (
     is_collective_error,
 )
 from ..output import announced
-from ..ray_internals import replaced_functions
+from ..ray_internals import quiet_logs, replaced_functions
 from ..store.bucket import Bucket, start_client
 from ..tracking import tracking
 from . import leaving_a_rank, user_code
@@ -99,6 +99,8 @@ class TrainingFunction:
         except BaseException as error:
             self._announce(ended=True)
             told = leaving_a_rank.as_text(error)
+            if isinstance(error, Preempted | Resized | Suspended):
+                quiet_logs.end_with(f"the training function ends: {first_line(error)}")
             if told is error:
                 raise
             raise told from error
