@@ -12,10 +12,12 @@ import pytest
 from rich.console import Console
 
 from support.builders import a_run
+from support.cli_server import call
+from trainingrun.api.status import Phase
 from trainingrun.local import LocalError, records
 from trainingrun.local.display import Display, SteadyStream
 from trainingrun.local.folder import Folder, latest
-from trainingrun_protocol.progress import Progress, RankRow, RunState
+from trainingrun_protocol.progress import Progress, RankRow, RunState, Seconds
 
 
 def rows(state: RunState = RunState.TRAINING) -> Progress:
@@ -138,6 +140,45 @@ def test_while_the_store_does_not_answer_the_run_has_the_condition_of_a_cluster(
         assert (condition["type"], condition["reason"]) == ("Waiting", "StorageUnavailable")
         record.show(Progress(attempt=1, state=RunState.TRAINING))
         assert latest("one", tmp_path)["status"]["conditions"] == []
+
+
+def test_what_the_drivers_of_a_run_have_used_is_summed_up(tmp_path: Path) -> None:
+    spent = Seconds(productive=30, startup=5, lost_work=1, recovery=2, checkpoint=4)
+    for resume in (False, True):
+        record = Folder.prepare(a_run(name="one"), tmp_path, resume).record
+        for step in (1, 2):
+            record.show(Progress(attempt=1 + resume, fencing_token=1, step=step, seconds=spent))
+    used = {"training": 120.0, "saving": 16.0, "lost": 12.0, "starting": 20.0, "waiting": 0.0}
+    assert latest("one", tmp_path)["status"]["cost"]["seconds"] == used
+    code, output, errors = call("cost", "one", "--folder", str(tmp_path))
+    _, row = output.splitlines()
+    assert (code, errors) == (0, "")
+    assert row.split()[:3] == ["one", "0.05", "71%"]
+    assert call("cost", "--folder", str(tmp_path))[1] == output
+
+
+def test_each_command_shows_a_local_run_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Folder.prepare(a_run(name="one"), None, False).record as record:
+        record.show(rows())
+        assert [line.split()[:2] for line in call("list", "--local")[1].splitlines()] == [
+            ["NAME", "PHASE"],
+            ["one", "Running"],
+        ]
+        assert "phase  Running" in call("get", "one", "--local")[1]
+        assert "Running · step 7 · attempt 1" in call("top", "one", "--local")[1]
+        code, _, errors = call("delete", "one", "--local", "--yes")
+        assert (code, "a process trains the run" in errors) == (1, True)
+        record.ended(Phase.SUCCEEDED)
+    assert "one: Succeeded · step 7 · attempt 1" in call("watch", "one", "--local")[1]
+    (own,) = (tmp_path / "trainingrun-local/one").glob("one-*")
+    code, output, _ = call("delete", "one", "--local", "--yes")
+    assert (code, output) == (0, f"{own.relative_to(tmp_path)} deleted\n")
+    assert not own.exists()
+    assert call("list", "--local")[2].startswith("No TrainingRuns found in ")
+    assert call("get", "one", "--local")[0] == 1
 
 
 def test_no_value_of_a_variable_is_in_the_record(tmp_path: Path) -> None:

@@ -8,9 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from ..api.v1alpha1 import KUEUE_QUEUE
-from ..local import terminal_text
+from ..local import LocalError, records, terminal_text
+from ..local.folder import all_roots, latest
 from ..local.terminal_text import counted, terminal_width
-from .common import CliError, Context, Namespace, connect, one_sentence, run_names, seconds
+from .common import (
+    CliError,
+    Context,
+    Folder,
+    Local,
+    Namespace,
+    connect,
+    one_sentence,
+    run_names,
+    seconds,
+)
 
 Run = Mapping[str, Any]
 
@@ -45,18 +56,23 @@ def cost(
         bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
     ] = False,
     namespace: Namespace = None,
+    local: Local = False,
+    folder: Folder = None,
     context: Context = None,
 ) -> None:
     """Show what TrainingRuns have used by cause, and what that has cost."""
-    with one_sentence():
-        kube = connect(context, namespace)
+    here = local or folder is not None
+    with one_sentence(LocalError):
         if name is not None:
             for option, given in (("--by", by != "run"), ("--since", since is not None)):
                 if given:
                     raise CliError(f"{option} is for several runs; leave it out, or {name}")
-            runs = [kube.run(name)]
+        if here:
+            found = [latest(name, folder)] if name is not None else None
+            runs = found or [run for _, run in records.all_runs(all_roots(folder))]
         else:
-            runs = kube.runs(everywhere or by == "namespace")
+            kube = connect(context, namespace)
+            runs = [kube.run(name)] if name else kube.runs(everywhere or by == "namespace")
     if since is not None:
         earliest = datetime.now(UTC) - timedelta(seconds=since)
         runs = [run for run in runs if _ended_after(run, earliest)]
@@ -66,7 +82,7 @@ def cost(
     typer.echo(table(runs, by, everywhere, terminal_width()))
     for sentence in losses(runs[0]) if name is not None else ():
         typer.echo(sentence)
-    for sentence in unknown(runs):
+    for sentence in unknown(runs) if not here else ():  # this machine has no prices
         typer.echo(sentence, err=True)
 
 

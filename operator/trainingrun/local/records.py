@@ -19,10 +19,10 @@ from typing import IO, Any, Self
 
 from trainingrun_protocol.progress import Progress, RunState
 
-from ..api.status import Phase
+from ..api.status import AcceleratorSeconds, Cost, Phase
 from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from ..reconciling.diagnosis import blockers
-from ..reconciling.status import progress_status
+from ..reconciling.status import cost, progress_status
 from .machine import LocalError
 
 ENDS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED})
@@ -99,6 +99,8 @@ class Record:
         created = former.get("metadata", {}).get("creationTimestamp") or _now()
         spec = run.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_LEFT_OUT)
         self._workers = run.spec.workers.count
+        self._unit: Any = "accelerator" if run.spec.workers.accelerator else "worker"
+        self._devices = run.spec.total_workers * cost.devices_per_worker(run)
         self._run: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -113,6 +115,9 @@ class Record:
         self._status: dict[str, Any] = {**(former.get("status") or {}), "startTime": created}
         self._status.pop("completionTime", None)
         self._status["conditions"] = []
+        self._driver: tuple[int, int] | None = None
+        self._used: dict[str, float] = dict((self._status.get("cost") or {}).get("seconds") or {})
+        self._before = self._used
         self._shown: Progress | None = None
         self.stopped: str | None = None
         """How the user has stopped it, in a sentence; None: that is not known."""
@@ -179,6 +184,7 @@ class Record:
         if progress.world_size:
             there = progress.world_size
             status["workers"] = {"training": there, "ready": there, "wanted": self._workers}
+        status["cost"] = self._cost(progress)
         if progress.checkpoint is not None:
             made = progress.checkpoint
             status["checkpoint"] = {
@@ -200,6 +206,26 @@ class Record:
             status["reportUri"] = progress.report_uri
         self._status |= status
         self._write()
+
+    def _cost(self, progress: Progress) -> dict[str, Any]:
+        """What the run has used, over all its drivers: each reports its own seconds, from zero."""
+        driver = (progress.attempt, progress.fencing_token)
+        if driver != self._driver:
+            self._driver, self._before = driver, self._used
+        own = progress.seconds
+        of_driver = {
+            "training": own.productive,
+            "saving": own.checkpoint,
+            "lost": own.lost_work + own.recovery,
+            "starting": own.startup,
+        }
+        self._used = {
+            cause: round(self._before.get(cause, 0.0) + spent * self._devices, 1)
+            for cause, spent in of_driver.items()
+        }
+        used = AcceleratorSeconds(**self._used)
+        whole = round(sum(self._used.values()), 1)
+        return Cost(unit=self._unit, total_seconds=whole, seconds=used).to_dict()
 
     def ended(self, phase: Phase, message: str = "") -> None:
         """This process trains the run no more.
