@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from trainingrun.local.display import Display, summary
+from trainingrun.local.starting import wait_of
 from trainingrun_protocol.progress import Progress, ProgressResult, RunState, SweepTable, TrialRow
 
 
@@ -47,6 +48,39 @@ def test_a_store_that_does_not_answer_is_said_once_while_training_goes_on() -> N
     assert out.getvalue() == (
         "a disk is full (after 1.5 s); training continues, uploads and commits wait\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("progress", "nodes", "ranks", "said"),
+    [
+        (None, 1, 0, "waits for Ray's nodes (1 of 2)"),
+        (None, 2, 0, "waits for the driver, which imports Ray Train"),
+        (
+            Progress(attempt=1),
+            2,
+            3,
+            "waits for ranks, which form the process group and import the code (3 of 4)",
+        ),
+        (Progress(attempt=1), 2, 4, "waits for the ranks' choice of a checkpoint"),
+        (Progress(attempt=1, resumed_from_step=0), 2, 4, "waits for the first step"),
+    ],
+)
+def test_while_a_run_starts_each_line_says_what_it_waits_for(
+    progress: Progress | None, nodes: int, ranks: int, said: str
+) -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=200), "digits")
+    wait = wait_of(progress, nodes, 2, ranks, 4)
+    assert wait is not None
+    if progress is None:
+        display.waits(wait, 1)
+    else:
+        display.show(progress, 1, 0, wait)
+    assert out.getvalue() == f"digits: starting · 0 s · {said} · attempt 1\n"
+
+
+def test_the_trials_of_a_sweep_start_one_by_one() -> None:
+    assert wait_of(Progress(attempt=1, sweep=SweepTable(metric="loss")), 2, 2, 0, 4) is None
 
 
 HOSTILE = "\x1b]0;title\x07\x1b[31mred [/x]\n[bold]b[/bold] \u202eevil"

@@ -1,5 +1,6 @@
 """The attempts of a local run: the driver of each, how it ends, and whether another one follows."""
 
+import json
 import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from trainingrun_protocol.contract import (
     CONTRACT_ENV,
     OUTPUT_ENV,
     PROGRESS_FILE,
+    RANK_PODS_FILE,
     SUSPEND_FILE,
     RunContract,
 )
@@ -38,7 +40,8 @@ class Driver:
         self._state = ray.head.state
         self.log = log
         self._output, self._shown = self._state / "script-output", 0
-        for name in (PROGRESS_FILE, SUSPEND_FILE, self._output.name):  # of a former attempt
+        of_former = (PROGRESS_FILE, SUSPEND_FILE, RANK_PODS_FILE, self._output.name)
+        for name in of_former:
             (self._state / name).unlink(missing_ok=True)
         self._progress: Progress | None = None
         self._seen_ns = 0
@@ -64,6 +67,13 @@ class Driver:
         except FileNotFoundError:
             pass
         return self._progress
+
+    def ranks(self) -> int:
+        """How many ranks have joined."""
+        try:
+            return len(json.loads((self._state / RANK_PODS_FILE).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return 0
 
     def printed(self) -> str:
         """What its script has printed after the training since the last call: whole lines."""

@@ -19,6 +19,7 @@ from ..api.quantities import amount
 from ..reconciling.diagnosis import blockers
 from . import terminal_text
 from .interruptions import Interruption
+from .starting import Wait
 from .terminal_text import cell, counted, duration, gib, is_new, number, plain, plain_lines
 
 _LINE_EVERY_S = 5.0
@@ -121,13 +122,25 @@ class Display:
         if not self._console.is_terminal:
             self.note(f"{self._name}: {line}")
 
-    def show(self, progress: documents.Progress, attempt: int, restarts: int) -> None:
-        """Show the progress of the training."""
+    def waits(self, wait: Wait, attempt: int) -> None:
+        """Show what the start waits for, before there is any progress."""
+        parts = ["starting", f"{time.monotonic() - self._began:.0f} s", str(wait)]
+        self._update([*parts, f"attempt {attempt}"], wait.of, wait.done)
+
+    def show(
+        self,
+        progress: documents.Progress,
+        attempt: int,
+        restarts: int,
+        wait: Wait | None = None,
+    ) -> None:
+        """Show the progress of the training, or what its start waits for."""
         rate = self._rate(progress)
         parts = [progress.state.value.lower()]
         # Else no line would follow while the training starts.
         if progress.state is documents.RunState.STARTING:
             parts.append(f"{time.monotonic() - self._began:.0f} s")
+            parts += [str(wait)] if wait is not None else []
         if progress.total_steps:
             parts.append(f"step {progress.step}/{progress.total_steps}")
         elif progress.step:
@@ -145,8 +158,14 @@ class Display:
         parts.append(f"attempt {attempt}")
         if restarts:
             parts.append(f"restarts {restarts}")
+        if wait is not None and wait.of is not None:
+            self._update(parts, wait.of, wait.done)
+        else:
+            self._update(parts, progress.total_steps, progress.step)
+
+    def _update(self, parts: Sequence[str], total: int | None, done: int) -> None:
         line = plain(" · ".join(parts))
-        self._bar.update(self._task, total=progress.total_steps, completed=progress.step, line=line)
+        self._bar.update(self._task, total=total, completed=done, line=line)
         now = time.monotonic()
         if not self._console.is_terminal and now >= self._line_at and line != self._line:
             self._line_at, self._line = now + _LINE_EVERY_S, line

@@ -40,6 +40,7 @@ NOTICE_SECONDS = 30
 
 
 _LAST_UPLOAD_S = 6.0
+_STARTED, _FIRST_LINES = b"Ray runtime started", 65536
 _START_TRIES = 3
 _START_DEADLINE_S = 120.0
 _MAX_DEATHS = 20
@@ -74,11 +75,25 @@ class Node:
     """`ray start --block`, the leader of everything that runs on the node."""
     devices: tuple[str, ...] = ()
     """Its NVIDIA GPUs."""
+    log: Path = Path(os.devnull)
+    """What `ray start` prints."""
+    log_began: int = 0
+    """Bytes that were in it before."""
 
     @property
     def alive(self) -> bool:
         """Whether its Ray still runs."""
         return self.process.poll() is None
+
+    @property
+    def started(self) -> bool:
+        """Whether its Ray says that it has started."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self.log_began)
+                return _STARTED in file.read(_FIRST_LINES)
+        except OSError:
+            return True  # nobody can tell
 
 
 class LocalRay:
@@ -318,8 +333,10 @@ class LocalRay:
         command += ["--dashboard-agent-listen-port=0"]
         # 0: any free port. Ray's fixed range would be the same for all nodes of the machine.
         command += ["--min-worker-port=0", "--max-worker-port=0"]
-        process = processes.start(command, environment, self._logs / f"{name}.log")
-        return Node(name, state, process, devices)
+        log = self._logs / f"{name}.log"
+        began = log.stat().st_size if log.exists() else 0  # of a run that is resumed
+        process = processes.start(command, environment, log)
+        return Node(name, state, process, devices, log, began)
 
     def _state_of(self, name: str) -> Path:
         return self._home / name / "state"

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from trainingrun_protocol.contract import CONFIG_ENV, RunContract
 from trainingrun_protocol.failure_rules import ContractRule
-from trainingrun_protocol.progress import Failure, Progress
+from trainingrun_protocol.progress import Failure, Progress, RunState
 
 from ..api.status import Phase
 from ..api.v1alpha1 import TrainingRun
@@ -40,6 +40,7 @@ from .folder import Folder
 from .interruptions import Interruptions, TrialLosses
 from .machine import LocalError
 from .ray_nodes import LocalRay, Preemption
+from .starting import Wait, wait_of
 from .terminal_text import cell
 
 _POLL_S = 0.2
@@ -267,7 +268,9 @@ class _Loop:
             progress = driver.progress()
             if progress is not None:
                 self._note_standing(progress)
-                self._show(progress, number)
+                self._show(progress, number, self._wait(driver, progress))
+            elif (wait := self._wait(driver, None)) is not None:
+                self.display.waits(wait, number)
             self.display.output(driver.printed())
             if code is not None:
                 return outcome(code, progress)
@@ -307,7 +310,14 @@ class _Loop:
             productive=self.trained_before + progress.seconds.productive,
         )
 
-    def _show(self, progress: Progress, number: int) -> None:
+    def _wait(self, driver: Driver, progress: Progress | None) -> Wait | None:
+        if progress is not None and progress.state is not RunState.STARTING:
+            return None
+        nodes, ranks = self.ray.workers, self.folder.run.spec.workers.count
+        started = sum(node.started for node in nodes)
+        return wait_of(progress, started, len(nodes), driver.ranks(), ranks)
+
+    def _show(self, progress: Progress, number: int, wait: Wait | None) -> None:
         if progress.restored_from is not None and not self.restored:
             self.restored = True
             step = progress.resumed_from_step
@@ -321,7 +331,7 @@ class _Loop:
             if rank not in self.large:
                 self.large.add(rank)
                 self.display.note(sentence, style="yellow")
-        self.display.show(progress, number, self.tally.restarts)
+        self.display.show(progress, number, self.tally.restarts, wait)
         if progress.sweep is not None:  # the other trials continue
             for line in self.sweep_losses.record(progress):
                 self.display.note(line)
