@@ -8,24 +8,26 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from pyarrow import fs
 
 from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
 from support.slow_line import slow_line
 from trainingrun_runtime.store import bucket as bucket_module
 from trainingrun_runtime.store.bucket import Bucket, Entry, StorageError
+from trainingrun_runtime.store.bucket_check import check
 from trainingrun_runtime.store.storage_errors import BucketMissingError, recognize
 
 
-def test_a_bucket_that_pyarrow_does_not_find_is_an_error_of_the_store(
+def test_a_bucket_that_training_codes_pyarrow_does_not_find_is_an_error_of_the_store(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its message names no service; taken for an error of the training code it ended attempts."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    elsewhere = Bucket.open("s3://elsewhere/x", s3_server.url, "us-east-1")
-    filesystem, root = elsewhere.pyarrow()
+    server = s3_server.url.removeprefix("http://")
+    theirs = fs.S3FileSystem(endpoint_override=server, scheme="http", region="us-east-1")
     with pytest.raises(OSError, match="elsewhere") as raised:
-        filesystem.create_dir(f"{root}/checkpoints")
+        theirs.create_dir("elsewhere/x/data")
     found = recognize(raised.value)
     assert isinstance(found, BucketMissingError)
     assert "elsewhere" in str(found)
@@ -142,13 +144,13 @@ def test_a_bucket_travels_without_credentials(bucket: Bucket) -> None:
 
 
 def test_check_passes_and_leaves_nothing(bucket: Bucket) -> None:
-    bucket.check()
+    check(bucket)
     assert bucket.list() == []
 
 
 def _refusal(uri: str, endpoint: str | None = None) -> str:
     with pytest.raises(StorageError) as caught:
-        Bucket.open(uri, endpoint, "us-east-1").check()
+        check(Bucket.open(uri, endpoint, "us-east-1"))
     text = str(caught.value)
     assert "\n" not in text
     assert len(text) < 250

@@ -1,6 +1,7 @@
 """The bucket as Ray gets it: Ray's own bookkeeping never needs the store."""
 
 import hashlib
+import multiprocessing
 import pickle
 import threading
 from pathlib import Path
@@ -13,15 +14,15 @@ from ray.train.v2._internal.execution.storage import StorageContext
 
 from support.s3 import S3Server, running_s3
 from trainingrun_runtime.checkpoints.checkpoint_files import offered
-from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint, behind, for_ray
+from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint, for_ray
 from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.bucket_files import bucket_of
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
 from trainingrun_runtime.store.storage_errors import StorageError
 
 
 def ray_storage(bucket: Bucket) -> StorageContext:
-    inner, root = bucket.pyarrow()
-    return StorageContext(f"{root}/checkpoints", "0001-000001", for_ray(inner))
+    return StorageContext(f"{bucket.path}/checkpoints", "0001-000001", for_ray(bucket))
 
 
 def test_ray_starts_and_takes_its_notes_without_a_store(s3: S3Server) -> None:
@@ -41,13 +42,12 @@ def test_ray_leaves_nothing_of_its_own_in_the_bucket(bucket: Bucket) -> None:
 
 def test_checkpoints_pass_through_and_come_back(bucket: Bucket, tmp_path: Path) -> None:
     filesystem = pickle.loads(pickle.dumps(ray_storage(bucket).storage_filesystem))
-    inner, root = bucket.pyarrow()
-    assert filesystem == for_ray(inner)
-    assert behind(filesystem) == inner
+    assert filesystem == for_ray(bucket)
+    assert bucket_of(filesystem).root == bucket.root
     local = tmp_path / "made" / "rank-0"
     local.mkdir(parents=True)
     (local / "weights").write_bytes(b"weights" * 1000)
-    path = f"{root}/checkpoints/one"
+    path = f"{bucket.path}/checkpoints/one"
     fs.copy_files(
         str(local.parent), path, source_filesystem=fs.LocalFileSystem(),
         destination_filesystem=filesystem, use_threads=False,
@@ -85,7 +85,87 @@ def test_a_restore_waits_for_a_store_that_is_away(s3: S3Server, tmp_path: Path) 
 
 
 def test_a_checkpoint_that_is_gone_is_the_stores_fault(bucket: Bucket) -> None:
-    inner, root = bucket.pyarrow()
-    gone = RetryingCheckpoint(f"{root}/checkpoints/gone", for_ray(inner))
+    gone = RetryingCheckpoint(f"{bucket.path}/checkpoints/gone", for_ray(bucket))
     with pytest.raises(StorageError, match="is gone"):
         gone.to_directory()
+
+
+def read_in_forked(filesystem: fs.FileSystem, path: str) -> str:
+    """What a forked process finds there."""
+    here, there = multiprocessing.get_context("fork").Pipe()
+
+    def read() -> None:
+        try:
+            there.send(filesystem.open_input_stream(path).read().decode())
+        except RuntimeError as error:
+            there.send(str(error))
+
+    process = multiprocessing.get_context("fork").Process(target=read)
+    process.start()
+    try:
+        assert here.poll(30), "it waits for an answer for ever"
+        return str(here.recv())
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_a_forked_process_that_would_wait_for_ever_says_so(bucket: Bucket) -> None:
+    """The client's threads are not in it."""
+    bucket.put("checkpoints/one/weights", b"weights")
+    filesystem, root = bucket.pyarrow()
+    said = read_in_forked(filesystem, f"{root}/checkpoints/one/weights")
+    assert "start it by spawn or forkserver" in said
+
+
+def test_a_file_that_is_not_closed_is_not_there(bucket: Bucket) -> None:
+    filesystem, root = bucket.pyarrow()
+    file = filesystem.open_output_stream(f"{root}/checkpoints/half")
+    file.write(b"half")
+    del file
+    assert bucket.list("checkpoints") == []
+
+
+def test_files_are_listed_read_copied_moved_and_deleted_as_elsewhere(bucket: Bucket) -> None:
+    filesystem, root = bucket.pyarrow()
+    names = ["a", "deep/er/b", "deep/c", "odd [1]*?#~%20 = é", "empty"]
+    for name in names:
+        with filesystem.open_output_stream(f"{root}/x/{name}") as file:
+            file.write(b"" if name == "empty" else name.encode())
+    found = filesystem.get_file_info(fs.FileSelector(f"{root}/x", recursive=True))
+    assert sorted(each.path for each in found if each.is_file) == sorted(
+        f"{root}/x/{name}" for name in names
+    )
+    assert {each.path for each in found if not each.is_file} == {
+        f"{root}/x/deep",
+        f"{root}/x/deep/er",
+    }
+    first = filesystem.get_file_info(fs.FileSelector(f"{root}/x"))
+    assert sorted(each.base_name for each in first) == sorted([*names[:1], "deep", *names[3:]])
+    kinds = [each.type.name for each in filesystem.get_file_info(
+        [f"{root}/x/a", f"{root}/x/deep", f"{root}/x/none", root]
+    )]  # fmt: skip
+    assert kinds == ["File", "Directory", "NotFound", "Directory"]
+    filesystem.copy_file(f"{root}/x/deep/c", f"{root}/x/copy")
+    filesystem.move(f"{root}/x/copy", f"{root}/x/moved")
+    with filesystem.open_input_file(f"{root}/x/moved") as file:
+        assert (file.size(), file.read(), file.read_at(2, 4)) == (6, b"deep/c", b"/c")
+    assert filesystem.open_input_stream(f"{root}/x/empty").read() == b""
+    filesystem.delete_file(f"{root}/x/moved")
+    filesystem.delete_dir(f"{root}/x/deep")
+    assert {entry.key for entry in bucket.list("x")} == {f"x/{n}" for n in names if "/" not in n}
+    for gone in (f"{root}/x/none", f"{root}/x/moved"):
+        for use in ("open_input_stream", "open_input_file", "delete_file"):
+            with pytest.raises(FileNotFoundError):
+                getattr(filesystem, use)(gone)
+    with pytest.raises(FileNotFoundError):
+        filesystem.get_file_info(fs.FileSelector(f"{root}/none"))
+
+
+def test_nothing_outside_the_runs_folder_is_touched(bucket: Bucket) -> None:
+    filesystem, root = bucket.pyarrow()
+    for outside in (f"{root}2/x", "elsewhere/x", f"{root}/../x"):
+        with pytest.raises((PermissionError, ValueError)):
+            filesystem.open_output_stream(outside)
+    with pytest.raises(ValueError, match="not a folder below"):
+        filesystem.delete_dir(root)

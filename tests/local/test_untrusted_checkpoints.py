@@ -102,7 +102,7 @@ class _AnyKeys(pyarrow.fs.FileSystemHandler):
 def test_a_key_that_leads_out_of_the_folder_is_never_downloaded(
     bucket: Bucket, saved: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    _, root = bucket.pyarrow()
+    root = bucket.path
     objects = {f"{root}/{FOLDER}/{name}": content for name, content in FILES.items()}
     objects[f"{root}/{FOLDER}/../../escaped"] = b"anything"
     store = pyarrow.fs.PyFileSystem(_AnyKeys(objects))

@@ -16,6 +16,7 @@ from support.s3 import S3Server
 from trainingrun_runtime.checkpoints import upload
 from trainingrun_runtime.checkpoints.tensor_files import TensorFile, whole
 from trainingrun_runtime.store import bucket as bucket_module
+from trainingrun_runtime.store import clients
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import digest_file
 from trainingrun_runtime.store.storage_retry import StorageRetry
@@ -123,7 +124,7 @@ def test_a_large_file_has_fewer_parts_than_a_store_takes(
 def test_a_file_is_uploaded_anew_when_the_store_was_away_in_the_middle(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(bucket_module._RETRIES, "max_retries", 0)
+    monkeypatch.setitem(clients.RETRIES, "max_retries", 0)
     # So that the error is raised while PyTorch writes, and not at the end.
     monkeypatch.setattr(bucket_module, "_AHEAD", 1)
     bucket = Bucket.open("s3://runs/team/away", s3.url, "us-east-1")

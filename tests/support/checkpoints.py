@@ -17,7 +17,7 @@ def saved(
     index: int = 1,
     **metrics: float,
 ) -> Manifest:
-    """Upload a checkpoint of two files as Ray does, and commit it."""
+    """Upload a checkpoint of two files, and commit it."""
     local = folder / f"{fencing_token}-{index}"
     (local / "rank-0").mkdir(parents=True)
     (local / "rank-0" / "state.pt").write_bytes(f"weights of step {step}".encode() * 100)
@@ -33,11 +33,8 @@ def saved(
         files=digest_folder(local),
         time=1000.0 + step,
     )
-    filesystem, root = bucket.pyarrow()
-    filesystem.create_dir(f"{root}/{manifest.path}/rank-0")
     for name in manifest.files:
-        with filesystem.open_output_stream(f"{root}/{manifest.path}/{name}") as file:
-            file.write((local / name).read_bytes())
+        bucket.put(f"{manifest.path}/{name}", (local / name).read_bytes())
     commit(bucket, manifest)
     return manifest
 

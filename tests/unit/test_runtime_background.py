@@ -33,7 +33,7 @@ from pathlib import Path
 import obstore
 from obstore.store import MemoryStore
 from trainingrun_runtime.checkpoints.background import behind_training
-from trainingrun_runtime.store.bucket import start_client
+from trainingrun_runtime.store.clients import start_client
 
 os.nice(max(15 - os.nice(0), 0))
 if sys.argv[1] == "first":

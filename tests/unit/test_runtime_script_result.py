@@ -32,7 +32,7 @@ def bucket(tmp_path: Path) -> Bucket:
 @pytest.fixture
 def of_ray(bucket: Bucket) -> Result:
     """As Ray makes it where the second driver has made a checkpoint of the run."""
-    path = f"{bucket.pyarrow()[1]}/checkpoints/0001-000002"
+    path = f"{bucket.path}/checkpoints/0001-000002"
     own = Checkpoint(f"{path}/step-2")
     return Result(
         metrics=None, checkpoint=None, error=None, path=path, best_checkpoints=[(own, {"loss": 1})]

@@ -366,8 +366,9 @@ def _bucket(uri: str | None, endpoint: str | None) -> Finding:
     try:
         with bucket_access():
             from trainingrun_runtime.store.bucket import Bucket
+            from trainingrun_runtime.store.bucket_check import check
 
-            Bucket.open(uri, endpoint).check()
+            check(Bucket.open(uri, endpoint))
     except CliError as error:
         return Finding(Verdict.WRONG, "bucket", str(error))
     return Finding(

@@ -6,8 +6,7 @@ file of this filesystem is checked against its size and SHA-256 while it is read
 """
 
 import hashlib
-import io
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import pyarrow
@@ -15,47 +14,36 @@ import pyarrow.fs
 from pyarrow.fs import FileInfo, FileType
 
 from ..store.bucket import Bucket
+from ..store.bucket_files import BucketFiles, Pieces
 from ..store.manifest import FileDigest, Manifest
 from ..store.storage_errors import DamagedError
 
 
 def offered(bucket: Bucket, manifest: Manifest) -> tuple[str, pyarrow.fs.FileSystem]:
     """Path and filesystem under which Ray finds the checkpoint and nothing else."""
-    _, root = bucket.pyarrow()
-    view = _CommittedFiles(bucket, manifest, root)
+    view = _CommittedFiles(bucket, manifest, bucket.path)
     return view.base, pyarrow.fs.PyFileSystem(view)
 
 
-class _Verified(io.RawIOBase):
+class _Verified(Pieces):
     """A file of the bucket that fails to be read once it is not what was committed."""
 
-    def __init__(self, pieces: Iterator[memoryview], wanted: FileDigest, uri: str) -> None:
-        self._pieces, self._wanted, self._uri = pieces, wanted, uri
+    def __init__(
+        self, pieces: Generator[memoryview, None, None], wanted: FileDigest, uri: str
+    ) -> None:
+        super().__init__(pieces)
+        self._wanted, self._uri = wanted, uri
         self._digest = hashlib.sha256()
-        self._left = memoryview(b"")
         self._taken = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._left:
-            piece = next(self._pieces, None)
-            if piece is None:
-                self._check(at_end=True)
-                return 0
-            self._take(piece)
-        size = min(len(buffer), len(self._left))
-        buffer[:size] = self._left[:size]
-        self._left = self._left[size:]
-        return size
-
-    def _take(self, piece: memoryview) -> None:
+    def taken(self, piece: memoryview) -> None:
         self._digest.update(piece)
         self._taken += len(piece)
-        self._left = piece
         # Before the last byte is handed out: a reader that has the size may not read again.
         self._check(at_end=False)
+
+    def ended(self) -> None:
+        self._check(at_end=True)
 
     def _check(self, *, at_end: bool) -> None:
         whole = self._taken == self._wanted.size
@@ -120,8 +108,10 @@ class _CommittedFiles(pyarrow.fs.FileSystemHandler):
 
     def open_input_file(self, path: str) -> Any:
         # For readers that jump within a file; rank 0 has verified it as a whole before.
-        filesystem, root = self._bucket.pyarrow()
-        return filesystem.open_input_file(f"{root}/{self._manifest.path}/{self._name(path)}")
+        files = BucketFiles(self._bucket)
+        return files.open_input_file(
+            f"{self._bucket.path}/{self._manifest.path}/{self._name(path)}"
+        )
 
     def _info(self, path: str) -> FileInfo:
         if path in self._files:

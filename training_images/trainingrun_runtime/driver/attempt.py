@@ -30,7 +30,7 @@ from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..progress.document import Documents
 from ..store import last_progress, manifest, retention, run_result
-from ..store.lease import Lease
+from ..store.lease import Lease, Superseded
 from ..store.manifest import Manifest
 from ..store.metrics_writer import ReportWriter
 from ..store.reported_metrics import Batch
@@ -174,7 +174,7 @@ class Attempt:
             self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
         )
         self._loss_writer.write()
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(StorageError, Superseded):
             self._renew_lease()  # it says that this driver has ended and was not lost
 
     def _rows(self, seen: int) -> list[Batch]:
@@ -352,6 +352,6 @@ class Attempt:
             time.sleep(0.1)
         try:
             self._renew_lease()  # saved in time: the next driver counts no loss
-        except StorageError as error:
+        except (StorageError, Superseded) as error:
             log.warning("the lease was not renewed: %s", error)
         self._watcher.confirm_saved()

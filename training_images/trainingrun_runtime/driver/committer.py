@@ -24,7 +24,7 @@ from ..store.lease import Lease
 from ..store.manifest import DIGEST_FOLDER, FileDigest, Manifest, digest_file
 from ..store.metrics_writer import ReportWriter
 from ..store.reported_metrics import printable_metrics
-from ..store.storage_errors import AbsentError, StorageError, recognize
+from ..store.storage_errors import AbsentError, DamagedError, StorageError, recognize
 from ..store.storage_retry import StorageRetry, report_to
 
 log = logging.getLogger(__name__)
@@ -196,7 +196,9 @@ def digests(
     """Digests of an uploaded checkpoint's files, as the ranks have computed them before.
 
     Read back are files of which there are no digests, as of code that uploads by itself, and those
-    that several ranks have uploaded with different contents: the last one is what is there.
+    that several ranks have uploaded with different contents: the last one is what is there. Of all
+    others the folder has to have as many bytes as their digests say: an upload that has returned is
+    no proof of it.
 
     Args:
         bucket: The run's folder.
@@ -204,12 +206,13 @@ def digests(
         ranks: Those that have uploaded a part with digests. None: unknown, the folder is listed.
 
     Raises:
-        AbsentError: The digests of one of the ranks are not there.
+        AbsentError: A file, or the digests of one of the ranks, is not there.
+        DamagedError: A file has another size than its digest says.
     """
-    # By name: whether a list has all objects that were written before depends on the store.
+    sizes = {entry.key.removeprefix(f"{path}/"): entry.size for entry in bucket.list(path)}
     parts, names = {digest_file(rank) for rank in ranks or ()}, set[str]()
     if ranks is None:
-        names = {entry.key.removeprefix(f"{path}/") for entry in bucket.list(path)}
+        names = set(sizes)
         parts = {name for name in names if name.startswith(f"{DIGEST_FOLDER}/")}
     known: dict[str, FileDigest] = {}
     different = set()
@@ -220,6 +223,16 @@ def digests(
         for file, digest in json.loads(content).items():
             if known.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
                 different.add(file)
+    for file in known.keys() - different:
+        # By name, too: whether a list has all objects that were written before depends on the
+        # store.
+        size = sizes[file] if file in sizes else bucket.size(f"{path}/{file}")
+        if size is None:
+            raise AbsentError(f"{path}/{file} is missing, though a rank has uploaded it")
+        if size != known[file].size:
+            raise DamagedError(
+                f"{path}/{file} has {size} bytes; a rank has uploaded {known[file].size}"
+            )
     read_back = different | (names - parts - known.keys())
     return {**known, **{file: _digest(bucket, f"{path}/{file}") for file in sorted(read_back)}}
 

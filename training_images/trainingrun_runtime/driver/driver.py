@@ -18,6 +18,7 @@ from ..output import announced
 from ..progress.document import Documents
 from ..store import manifest, restore_source, run_result
 from ..store.bucket import Bucket
+from ..store.bucket_check import check
 from ..store.lease import Lease, Superseded
 from ..store.storage_retry import StorageRetry
 from ..worker import user_code
@@ -63,7 +64,7 @@ def main(start_sweep: StartSweep) -> int:
         storage = contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         retry = StorageRetry(final.waiting)
-        retry(bucket.check)
+        retry(lambda: check(bucket))
         done = retry(lambda: run_result.read(bucket))
         if done is not None:
             # The head was lost before the operator read the result: report it again.

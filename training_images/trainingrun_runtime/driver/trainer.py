@@ -169,7 +169,6 @@ class Trainers:
     def _run_config(
         self, theirs: RunConfig, variables: Mapping[str, str] | None = None
     ) -> RunConfig:
-        bucket, root = self._bucket.pyarrow()
         own = theirs.worker_runtime_env or {}
         environment = {
             **prestarted_worker.ENVIRONMENT,
@@ -181,8 +180,8 @@ class Trainers:
             # One name per fencing token: a superseded driver overwrites nothing, and an incomplete
             # snapshot of Ray's checkpoint manager does not affect the next driver.
             name=f"{self._contract.attempt:04d}-{self._lease.fencing_token:06d}",
-            storage_path=f"{root}/{CHECKPOINTS}",
-            storage_filesystem=filesystem.for_ray(bucket),
+            storage_path=f"{self._bucket.path}/{CHECKPOINTS}",
+            storage_filesystem=filesystem.for_ray(self._bucket),
             # Ray would delete a checkpoint that is the last intact one; see `retention`.
             checkpoint_config=CheckpointConfig(num_to_keep=None),
             failure_config=overruled.ray_failures(),
@@ -318,7 +317,7 @@ def answer_from_path(whole: RunResult, bucket: Bucket) -> None:
 
     Ray's own reads a file which the run does not write: it would name checkpoints that are deleted.
     """
-    own = {whole.path.strip("/"), bucket.pyarrow()[1].strip("/")}
+    own = {whole.path.strip("/"), bucket.path.strip("/")}
     theirs = Result.from_path.__func__
 
     def from_path(cls: Any, path: Any, storage_filesystem: Any = None) -> Any:

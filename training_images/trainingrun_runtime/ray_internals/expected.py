@@ -35,10 +35,6 @@ PARAMETERS: dict[tuple[str, str], str] = {
         "StorageContext.persist_current_checkpoint",
     ): "self, checkpoint, checkpoint_dir_name",
     (_STORAGE, "StorageContext.build_checkpoint_path_from_name"): "self, checkpoint_name",
-    (
-        _STORAGE,
-        "_pyarrow_fs_copy_files",
-    ): "source, destination, source_filesystem, destination_filesystem, kwargs",
     (_CONTEXT, "TrainContext._sync_checkpoint_dir_name_across_ranks"): "self, checkpoint_dir_name",
     (f"{_EXECUTION}.worker_group.worker", "RayTrainWorker.execute"): "self, fn, fn_args, fn_kwargs",
     (_CALLBACK, "ReportCallback.after_report"): "self, training_report, metrics",

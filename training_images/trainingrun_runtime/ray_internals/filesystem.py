@@ -16,19 +16,15 @@ from ray.train.v2._internal.constants import (
     VALIDATE_STORAGE_MARKER_FILENAME,
 )
 
+from ..store.bucket import Bucket
+from ..store.bucket_files import BucketFiles
 from ..store.storage_errors import AbsentError, StorageError
 from ..store.storage_retry import StorageRetry
 
 
-def for_ray(filesystem: fs.FileSystem) -> fs.PyFileSystem:
+def for_ray(bucket: Bucket) -> fs.PyFileSystem:
     """The filesystem for Ray: its own files work while the store does not answer."""
-    return fs.PyFileSystem(_CheckpointsOnly(filesystem))
-
-
-def behind(filesystem: fs.FileSystem) -> fs.FileSystem:
-    """The filesystem that `for_ray` was given."""
-    handler = getattr(filesystem, "handler", None)
-    return handler.inner if isinstance(handler, _CheckpointsOnly) else filesystem
+    return fs.PyFileSystem(_CheckpointsOnly(bucket))
 
 
 class RetryingCheckpoint(Checkpoint):
@@ -58,69 +54,16 @@ class SessionCheckpoint(RetryingCheckpoint):
         """Steps done when it was made."""
 
 
-class _CheckpointsOnly(fs.FileSystemHandler):
-    """Passes all calls on, except those for Ray's own files, which are not stored."""
-
-    def __init__(self, inner: fs.FileSystem) -> None:
-        self.inner = inner
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _CheckpointsOnly) and self.inner.equals(other.inner)
-
-    def __hash__(self) -> int:
-        return hash(self.inner.type_name)
-
-    def get_type_name(self) -> str:
-        return str(self.inner.type_name)
-
-    def normalize_path(self, path: str) -> str:
-        return str(self.inner.normalize_path(path))
+class _CheckpointsOnly(BucketFiles):
+    """The bucket, except Ray's own files, which are not stored."""
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        ours = {path: _bookkeeping(path) for path in paths}
-        asked = [path for path in paths if ours[path] is None]
-        found = iter(self.inner.get_file_info(asked) if asked else ())
-        return [info if (info := ours[path]) is not None else next(found) for path in paths]
-
-    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        return list(self.inner.get_file_info(selector))
-
-    def create_dir(self, path: str, recursive: bool) -> None:
-        # An object store has no folders to make, and a marker for one is a request that can fail.
-        if isinstance(self.inner, fs.LocalFileSystem):
-            self.inner.create_dir(path, recursive=recursive)
-
-    def delete_dir(self, path: str) -> None:
-        self.inner.delete_dir(path)
-
-    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
-        self.inner.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
-
-    def delete_root_dir_contents(self) -> None:
-        raise NotImplementedError("the bucket is not deleted")
-
-    def delete_file(self, path: str) -> None:
-        self.inner.delete_file(path)
-
-    def move(self, src: str, dest: str) -> None:
-        self.inner.move(src, dest)
-
-    def copy_file(self, src: str, dest: str) -> None:
-        self.inner.copy_file(src, dest)
-
-    def open_input_stream(self, path: str) -> pyarrow.NativeFile:
-        return self.inner.open_input_stream(path)
-
-    def open_input_file(self, path: str) -> pyarrow.NativeFile:
-        return self.inner.open_input_file(path)
+        return [_bookkeeping(path) or self._info(path) for path in paths]
 
     def open_output_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:
         if _bookkeeping(path) is not None:
             return pyarrow.BufferOutputStream()
-        return self.inner.open_output_stream(path, metadata=metadata)
-
-    def open_append_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:
-        return self.inner.open_append_stream(path, metadata=metadata)
+        return super().open_output_stream(path, metadata)
 
 
 def _bookkeeping(path: str) -> fs.FileInfo | None:

@@ -6,11 +6,13 @@ Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preem
 and `ray/train/v2/api/data_parallel_trainer.py`.
 """
 
+import inspect
 import json
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,11 +36,12 @@ from ray.train.v2._internal.execution.failure_handling import (
     FailurePolicy,
 )
 
+from ..store.bucket_files import bucket_of, raise_unwritten
 from ..store.manifest import digest_file
 from ..store.storage_retry import StorageRetry
 from .elastic import Control, ElasticSize
 from .expected import UnknownRay, check, sentence
-from .filesystem import RetryingCheckpoint, behind
+from .filesystem import RetryingCheckpoint
 
 __all__ = [  # beside what is defined here
     "ControllerCallback",
@@ -49,6 +52,13 @@ __all__ = [  # beside what is defined here
     "WorkerHealthCheckFailedError",
     "WorkerHealthCheckTimeoutError",
 ]
+
+_PIECE = 8 * 1024 * 1024
+"""Bytes of a checkpoint's file that are read at once."""
+_UPLOAD = "checkpoint_upload_fn"
+"""The parameter of `report` with the function that uploads."""
+_SMALL_AT_ONCE = 8
+"""Files of less than a piece that are uploaded at once."""
 
 
 def train_context() -> Any:
@@ -132,20 +142,33 @@ def stored(name: str) -> RetryingCheckpoint:
 def _upload(
     context: Any, source: ray.train.Checkpoint, path: str, digests: Mapping[str, Any] | None
 ) -> None:
-    """Copy a rank's files of a checkpoint to `path`, and then the digests of them."""
-    from ray.train.v2._internal.execution.storage import _pyarrow_fs_copy_files
+    """Copy a rank's files of a checkpoint to `path`, and then the digests of them.
 
-    bucket = behind(context.storage_context.storage_filesystem)
-    bucket.create_dir(path)
-    _pyarrow_fs_copy_files(
-        source=source.path,
-        destination=path,
-        source_filesystem=source.filesystem,
-        destination_filesystem=bucket,
-    )
+    Not by `pyarrow.fs.copy_files`, as Ray does: it drops the error with which a file is closed.
+    """
+    bucket = bucket_of(context.storage_context.storage_filesystem)
+    folder = bucket.key_of(path)
+    found = source.filesystem.get_file_info(pyarrow.fs.FileSelector(source.path, recursive=True))
+    files = [each for each in found if each.type == pyarrow.fs.FileType.File]
+
+    def copy(file: pyarrow.fs.FileInfo) -> None:
+        name = file.path.removeprefix(source.path.rstrip("/")).strip("/")
+        with (
+            source.filesystem.open_input_stream(file.path) as content,
+            bucket.writing(f"{folder}/{name}", file.size) as append,
+        ):
+            while piece := content.read(_PIECE):
+                append(piece)
+
+    # Large ones have several requests under way each.
+    with ThreadPoolExecutor(_SMALL_AT_ONCE) as pool:
+        list(pool.map(copy, (file for file in files if file.size <= _PIECE)))
+    for file in files:
+        if file.size > _PIECE:
+            copy(file)
     if digests is not None:
-        name = f"{path}/{digest_file(context.get_world_rank())}"
-        write_file(bucket, name, json.dumps(digests).encode())
+        own = f"{folder}/{digest_file(context.get_world_rank())}"
+        bucket.put(own, json.dumps(digests).encode())
 
 
 def worker_actor() -> bytes:
@@ -196,6 +219,39 @@ def keep_checkpoints_apart(
     context._sync_checkpoint_dir_name_across_ranks = agree_on_a_new_one
 
 
+def check_uploads() -> None:
+    """From now on have a report fail whose own function to upload has not written a file.
+
+    pyarrow's `copy_files`, with which it usually copies, drops the error of the last part.
+    """
+    context = train_context()
+    report = context.report
+
+    signature = inspect.signature(report)
+
+    def checked(*values: Any, **options: Any) -> None:
+        given = signature.bind(*values, **options)
+        if given.arguments.get(_UPLOAD) is not None:
+            given.arguments[_UPLOAD] = _checked(given.arguments[_UPLOAD])
+        report(*given.args, **given.kwargs)
+
+    context.report = checked
+
+
+def _checked(upload: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """This function of a report."""
+
+    def written(checkpoint: Any, name: str) -> Any:
+        made = upload(checkpoint, name)
+        own = train_context().storage_context.storage_filesystem
+        if isinstance(made, ray.train.Checkpoint) and made.filesystem == own:
+            bucket = bucket_of(own)
+            raise_unwritten(bucket.uri(bucket.key_of(made.path)))
+        return made
+
+    return written
+
+
 def change_reports(change: Callable[[Mapping[Any, Any]], dict[Any, Any]]) -> None:
     """From now on have what this worker reports changed before it leaves the process.
 
@@ -209,14 +265,6 @@ def change_reports(change: Callable[[Mapping[Any, Any]], dict[Any, Any]]) -> Non
         report(change(metrics) if isinstance(metrics, dict) else metrics, *others, **options)
 
     context.report = changed
-
-
-def write_file(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
-    """Write one small file, its folder included."""
-    if isinstance(filesystem, pyarrow.fs.LocalFileSystem):  # an object store has no folders to make
-        filesystem.create_dir(str(Path(path).parent))
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(content)
 
 
 def _is_local(checkpoint: ray.train.Checkpoint) -> bool:

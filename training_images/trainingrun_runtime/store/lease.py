@@ -1,10 +1,12 @@
 """The run's lease: objects in the bucket that give each driver a fencing token.
 
 `lease/<fencing token>.json` is created conditionally, so each token has exactly one holder, and the
-highest token holds the run. A new driver does not wait for the old one's lease to expire, which
-would cost time after every loss: it takes the next token at once, and the old driver, if it still
-runs, finds the higher token and ends. The names of all objects that a driver writes contain its
-token, so a superseded driver overwrites nothing.
+highest token holds the run. A store may give one token to two all the same, so the object says by a
+nonce whose it is, which each driver reads after it has taken a token and before it renews it. A new
+driver does not wait for the old one's lease to expire, which would cost time after every loss: it
+takes the next token at once, and the old driver, if it still runs, finds the higher token and ends.
+The names of all objects that a driver writes contain its token, so a superseded driver overwrites
+nothing.
 
 A lease also carries how often the run was lost, over all its attempts and drivers.
 """
@@ -144,7 +146,8 @@ class Lease:
             nonce = uuid.uuid4().hex
             lost = LostDriver.of(former)
             lease = cls(bucket, newest + 1, attempt, holder, now, nonce, history, lost)
-            if bucket.create(document_key(FOLDER, lease.fencing_token), lease._content(now)):
+            key = document_key(FOLDER, lease.fencing_token)
+            if bucket.create(key, lease._content(now)) and lease._is_own():
                 return lease
         raise StorageError(f"{_TRIES} concurrent drivers took the lease of {bucket.root} in a row")
 
@@ -152,8 +155,11 @@ class Lease:
         """Write the history, and the time of renewal: no driver waits for a lease to expire.
 
         Raises:
+            Superseded: Another driver has written this fencing token's object.
             StorageError: The store did not answer.
         """
+        if not self._is_own():
+            raise Superseded(f"another driver has the fencing token {self.fencing_token}, too")
         self.bucket.put(document_key(FOLDER, self.fencing_token), self._content(now))
 
     def held(self) -> bool:
@@ -175,6 +181,14 @@ class Lease:
         newest = newest_fencing_token(self.bucket)
         if newest > self.fencing_token:
             raise Superseded(f"driver {newest} holds the run; this is driver {self.fencing_token}")
+
+    def _is_own(self) -> bool:
+        """Whether the object of this fencing token is what this driver has written.
+
+        One that is gone or unreadable is nobody else's.
+        """
+        found = document(self.bucket, self.fencing_token).get("nonce", self.nonce)
+        return bool(found == self.nonce)
 
     def _content(self, now: float) -> bytes:
         return json.dumps(

@@ -177,8 +177,8 @@ def commit(bucket: Bucket, manifest: Manifest) -> None:
     """Write a checkpoint's manifest. Call it after the last of its files is in the bucket.
 
     Raises:
-        StorageError: It could not be written, or another manifest has this fencing token and
-            index, which means that two drivers hold the same fencing token.
+        StorageError: It could not be written, or another manifest is there that has this fencing
+            token and index, which means that two drivers hold the same fencing token.
     """
     content = manifest.model_dump_json(by_alias=True).encode()
     if not bucket.create(manifest.key, content):

@@ -30,6 +30,13 @@ class DamagedError(StorageError):
     """An object is not what was committed, which is certain, too."""
 
 
+class TakenError(StorageError):
+    """The store answers that there is such an object, or that another request is under way.
+
+    A pass, not a proof: it is tried again.
+    """
+
+
 class LastingError(StorageError):
     """An error that usually persists until a person corrects its cause."""
 
@@ -54,6 +61,10 @@ class DeniedError(LastingError):
 
 class UnusableError(LastingError):
     """The store lacks a feature that is needed, or an object is not as expected."""
+
+
+class LackingError(UnusableError):
+    """The store cannot keep two drivers apart, and will not be able to while a run waits."""
 
 
 class EndpointError(LastingError):
@@ -145,6 +156,12 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
             f"{at} redirects elsewhere; correct storage.endpoint, or set storage.region to that of "
             "the bucket"
         )
+    left_out = _first(_LEFT_OUT, text)
+    if left_out is not None:
+        return UnusableError(
+            f"the store of {at} lists objects without their {left_out}; use another store or a "
+            "newer version of this one"
+        )
     if status == "405" or _NO_STORES_ANSWER.search(text):
         return no_store(at)
     if code in _SKEWED:
@@ -153,8 +170,8 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
         )
     if status == "501" or code == "NotImplemented":
         return UnusableError(
-            f"the store of {at} lacks what a run needs, such as conditional writes "
-            "(If-None-Match); use another store"
+            f"the store of {at} cannot do what a run needs: it answers {_asked(text)} with "
+            f"{code or 'HTTP 501'}; use another store"
         )
     if code in _UNKNOWN_USER or status == "401" or type(error).__name__ == "UnauthenticatedError":
         return CredentialsError(
@@ -178,6 +195,18 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
     ):
         return RefusedError(f"{at} refuses a request: {detail}; see the store's log")
     return StorageError(f"{at} answered with an error: {detail}")
+
+
+def _asked(text: str) -> str:
+    """The request that an error of obstore is about, in the words of S3."""
+    url = _first(r"Error performing [A-Z]+ (\S+) in ", text) or ""
+    if "list-type=" in url or "list request" in text:
+        return "a list of objects (ListObjectsV2)"
+    if "?delete" in url:
+        return "a delete of several objects (DeleteObjects)"
+    if "uploads=" in url or "uploadId=" in url:
+        return "an upload in parts (CreateMultipartUpload)"
+    return f"a {_first(r'Error performing ([A-Z]+) ', text) or 'request'} of an object"
 
 
 def _tls(at: str, text: str, cause: str) -> StorageError | None:
@@ -251,6 +280,8 @@ _PYARROW = ("AWS Error", "google::cloud::Status", "Azure Error", _NO_BUCKET_OF_P
 
 _NO_STORES_ANSWER = re.compile(r"Got invalid \w+ response")
 """Of an answer with status 200 that is not XML; one of 502 or 503 may be HTML of a proxy."""
+_LEFT_OUT = r"Got invalid list response: missing field `(\w+)`"
+"""Of a list of objects in XML; HTML is taken for an empty one."""
 _PLAIN_TO_TLS = re.compile(r"HTTP request to an HTTPS server|plain HTTP request was sent to HTTPS")
 """What servers in Go, and nginx, answer."""
 

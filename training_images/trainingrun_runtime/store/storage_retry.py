@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from trainingrun_protocol.contract import STORAGE_PATIENCE_ENV
 
-from .storage_errors import AbsentError, DamagedError, UnusableError, recognize
+from .storage_errors import AbsentError, DamagedError, LackingError, UnusableError, recognize
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_CERTAIN = AbsentError | DamagedError | LackingError
 DEFAULT_LIMIT_S = 300.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 10.0
 
@@ -62,7 +63,7 @@ class StorageRetry:
         """The request's result.
 
         Raises:
-            AbsentError, DamagedError: a retry cannot change them.
+            AbsentError, DamagedError, LackingError: a retry cannot change them.
             StorageError: a lasting error persisted for `limit_s`.
         """
         wait, lasting_since, reported = FIRST_WAIT_S, None, False
@@ -71,7 +72,7 @@ class StorageRetry:
                 answer = request()
             except Exception as error:
                 found = recognize(error)
-                if found is None or isinstance(found, AbsentError | DamagedError):
+                if found is None or isinstance(found, _CERTAIN):
                     raise
                 now = self._clock()
                 lasting_since = (lasting_since or now) if found.lasting else None

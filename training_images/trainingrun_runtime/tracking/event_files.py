@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 from ..store.bucket import Bucket
-from ..store.storage_errors import StorageError
 
 log = logging.getLogger(__name__)
 
@@ -78,5 +77,5 @@ class EventFiles:
     def _try(self) -> None:
         try:
             self.send()
-        except (StorageError, OSError) as error:
+        except Exception as error:  # the next time sends them
             log.warning("event files in %s are not uploaded yet: %s", self._folder, error)

@@ -6,6 +6,7 @@ period. A folder has the ids of the processes that handle the notice, one for ea
 pod. All of it is in `state_directory()`.
 """
 
+import logging
 import os
 import threading
 import time
@@ -16,7 +17,11 @@ from trainingrun_protocol.contract import PREEMPTION_NOTICE_FILE, SAVED_FILE, WA
 
 from ..state_directory import state_directory
 
+log = logging.getLogger(__name__)
+
 POLL_S = 0.1
+_AGAIN_S = 1.0
+"""Seconds after which a notice is tried again that could not be read or answered."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class PreemptionNoticeWatcher:
     """Watches for this pod's notice in a thread.
 
     Args:
-        on_notice: called once with the notice, in the watcher's thread.
+        on_notice: called with the notice, in the watcher's thread, until it raises no error.
     """
 
     def __init__(self, on_notice: Callable[[PreemptionNotice], None]) -> None:
@@ -95,6 +100,10 @@ class PreemptionNoticeWatcher:
                 text = (self._folder / PREEMPTION_NOTICE_FILE).read_text().strip()
             except FileNotFoundError:
                 continue
+            except (OSError, UnicodeError) as error:
+                log.warning("a preemption notice cannot be read: %s", error)
+                self._stop.wait(_AGAIN_S)
+                continue
             if not text:
                 continue  # created, not written yet
             try:
@@ -102,7 +111,12 @@ class PreemptionNoticeWatcher:
             except ValueError:
                 deadline = time.time() + 30
             self.notice = PreemptionNotice(deadline=deadline, pre_stop=True)
-            self._on_notice(self.notice)
+            try:
+                self._on_notice(self.notice)
+            except Exception:  # the node goes away whatever keeps the answer from being given
+                log.exception("a preemption notice was not answered; it is tried again")
+                self._stop.wait(_AGAIN_S)
+                continue
             return
 
 

@@ -27,8 +27,9 @@ from ..known_errors.failure_causes import (
     is_collective_error,
 )
 from ..output import announced
-from ..ray_internals import quiet_logs, replaced_functions
-from ..store.bucket import Bucket, start_client
+from ..ray_internals import replaced_functions
+from ..store.bucket import Bucket
+from ..store.clients import start_client
 from ..tracking import tracking
 from . import leaving_a_rank, user_code
 from .deepspeed_import import leave_out_extension

@@ -221,6 +221,7 @@ class Worker:
         if ray.train.get_context().get_local_world_size() > 1:
             training.number_local_ranks(nodes.total_on_own_node(WORKER_RESOURCE))
         training.attach_checksums(_digest, self.storage_retry)
+        training.check_uploads()
         self._standstill = StandstillWatcher(self.coordinator, self.rank, self.group)
         self._use = UseReporter(self.coordinator, self.rank, self.group)
         training.change_reports(self._reported)

@@ -1,0 +1,165 @@
+"""How a store's client is opened: by `obstore`, with the environment's credentials.
+
+Every request is bounded (see `CLIENT` and `RETRIES`): a driver must not block on a store that does
+not answer.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import obstore
+from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
+
+from .storage_errors import CA_ENV, EndpointError, StorageError, explain
+
+_CONNECT = {"connect_timeout": timedelta(seconds=3)}
+CLIENT = {**_CONNECT, "timeout": timedelta(seconds=10)}
+# The ranks of a pod may share a slow line: then a request for 8 MB lasts long, and all is well.
+READS = {**_CONNECT, "read_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=5)}
+"""Of `stream`. `read_timeout` begins anew with each byte that arrives."""
+WRITES = {**_CONNECT, "timeout": timedelta(seconds=60)}
+"""Of `writing`, whose answer comes once all bytes are sent."""
+RETRIES = {
+    "max_retries": 4,
+    "retry_timeout": timedelta(seconds=10),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=2),
+        "base": 2,
+    },
+}
+_AZURE = ("az", "abfs", "abfss")
+
+
+_started = False
+"""Whether this process has the client's threads."""
+_forked = False
+"""Whether it was forked from one that had them."""
+
+
+def requires_client() -> None:
+    """Call before each request.
+
+    Raises:
+        RuntimeError: This process was forked from one that has made a request. The client's threads
+            are not in it, so that it would wait for the answer for ever.
+    """
+    global _started
+    if _forked:
+        raise RuntimeError(
+            "a process that is forked cannot use the bucket, as the one that it is forked from "
+            "does; start it by spawn or forkserver, such as multiprocessing_context='spawn' of a "
+            "DataLoader"
+        )
+    _started = True
+
+
+def _mark_forked() -> None:
+    global _forked
+    _forked = _forked or _started
+
+
+os.register_at_fork(after_in_child=_mark_forked)
+
+
+def start_client() -> None:
+    """Start the threads of the stores' client, of which a process has one set.
+
+    Its first request starts them, and they keep the priority of the thread that makes it.
+    """
+    requires_client()
+    with suppress(FileNotFoundError):
+        obstore.head(MemoryStore(), "none")
+
+
+def open_store(
+    uri: str, endpoint: str | None, region: str | None, client: Mapping[str, timedelta]
+) -> Any:
+    """The obstore store for a folder.
+
+    Raises:
+        StorageError: the URI is not one that `Bucket.open` takes, or a folder cannot be made.
+    """
+    parts = urlsplit(uri)
+    name, path = parts.netloc, unquote(parts.path)
+    try:
+        if parts.scheme == "file":
+            return LocalStore(path, mkdir=True)
+        if not name:
+            raise StorageError(f"storage.uri names no bucket; write {parts.scheme}://bucket/path")
+        options: dict[str, Any] = {
+            "prefix": path.strip("/") or None,
+            "client_options": {**client, **_authorities()},
+            "retry_config": RETRIES,
+        }
+        if parts.scheme == "s3":
+            options |= {k: v for k, v in (("endpoint", endpoint), ("region", region)) if v}
+            allow_http = bool(endpoint and endpoint.startswith("http://"))
+            options["client_options"]["allow_http"] = allow_http
+            return S3Store(name, **options)
+        if parts.scheme == "gs":
+            return GCSStore(name, **options)
+        if parts.scheme in _AZURE:
+            return AzureStore(bucket_of(parts), account_name=_azure_account(uri), **options)
+    except StorageError:
+        raise
+    except Exception as error:
+        raise explain(error, uri.rstrip("/"), endpoint) from None
+    raise StorageError(f"storage.uri starts with {parts.scheme}://; use s3, gs, az, abfs or file")
+
+
+def _authorities() -> dict[str, bytes]:
+    """Certificates that the client trusts beside those of the system."""
+    file = os.environ.get(CA_ENV)
+    if not file:
+        return {}
+    try:
+        content = Path(file).read_bytes()
+    except OSError as error:
+        raise EndpointError(
+            f"{CA_ENV} is {file}, which cannot be read ({error.strerror}); mount the certificates "
+            "there, or correct it in training.env"
+        ) from None
+    if b"-----BEGIN CERTIFICATE-----" not in content:
+        raise EndpointError(f"{CA_ENV} is {file}, which has no certificate in it; write it as PEM")
+    return {"root_certificate": content}
+
+
+def speaks_tls(endpoint: str | None) -> bool:
+    """Whether an http:// endpoint, which has closed the connection, waits for TLS."""
+    parts = urlsplit(endpoint or "")
+    if parts.scheme != "http" or not parts.hostname:
+        return False
+    anybody = ssl.create_default_context()
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((parts.hostname, parts.port or 80), timeout=2) as connection,
+            anybody.wrap_socket(connection),
+        ):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def bucket_of(parts: SplitResult) -> str:
+    """The bucket of a URI; of `abfss://container@account.dfs.core.windows.net`, the container."""
+    return parts.netloc.partition("@")[0]
+
+
+def _azure_account(uri: str) -> str:
+    named = urlsplit(uri).netloc.partition("@")[2].partition(".")[0]
+    account = named or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    if not account:
+        raise EndpointError(
+            "the URI names no storage account; write abfss://container@account.dfs.core.windows.net"
+            "/folder, or set AZURE_STORAGE_ACCOUNT_NAME in training.env"
+        )
+    return account
