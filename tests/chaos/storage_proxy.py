@@ -2,6 +2,8 @@
 
 Environment: TARGET is the real gateway's address; MODE what it does:
 `503`, `429`: it answers so, as S3 does when it is overloaded; `throttled`: every second time;
+`conflicts`: every second time 409, as S3 and Azure do where requests meet;
+`forgetful`: files of checkpoints are taken and not kept;
 `read-only`: what would change something is refused; `slow`: each answer takes DELAY_S, 2 s, longer;
 `hanging`: nothing is answered at all.
 """
@@ -41,6 +43,10 @@ async def answer(request: web.Request) -> web.StreamResponse:
             return refused(503, "SlowDown", "Please reduce your request rate.")
         case "429":
             return refused(429, "TooManyRequests", "Please reduce your request rate.")
+        case "conflicts" if next(COUNT) % 2:
+            return refused(409, "OperationAborted", "A conflicting operation is in progress.")
+        case "forgetful" if request.method == "PUT" and "/checkpoints/" in request.path:
+            return web.Response(status=200, headers={"ETag": '"forgotten"'})
         case "throttled" if next(COUNT) % 2:
             return refused(503, "SlowDown", "Please reduce your request rate.")
     # The signature is over the path, the headers and the host as they came.

@@ -87,3 +87,18 @@ def test_a_bucket_that_refuses_writes_is_still_read(url):
 def test_a_bucket_that_does_nothing_says_so_or_not(url, mode, says):
     with behind(url, mode, timeout="2s") as store, pytest.raises(BaseError, match=says):
         obstore.get(store, "it")
+
+
+def test_a_bucket_in_conflict_answers_so_every_second_time(url):
+    with behind(url, "conflicts") as store:
+        obstore.put(store, "conflicts/it", b"1")
+        with pytest.raises(BaseError, match="OperationAborted"):
+            obstore.put(store, "conflicts/it", b"1")
+
+
+def test_a_forgetful_bucket_keeps_all_but_files_of_checkpoints(url):
+    with behind(url, "forgetful") as store:
+        obstore.put(store, "forgetful/lease/1", b"1")
+        obstore.put(store, "forgetful/checkpoints/1", b"1")
+        names = [found["path"] for part in obstore.list(store, "forgetful") for found in part]
+    assert names == ["forgetful/lease/1"]

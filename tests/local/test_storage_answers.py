@@ -15,11 +15,13 @@ from trainingrun_runtime.store.bucket_check import check
 from trainingrun_runtime.store.storage_errors import (
     CredentialsError,
     EndpointError,
+    LackingError,
     RefusedError,
     StorageError,
     StoreFullError,
     UnusableError,
 )
+from trainingrun_runtime.store.storage_retry import StorageRetry
 
 CONSOLE = "<!doctype html><html><title>Console</title></html>"
 
@@ -220,9 +222,27 @@ def without_conditions(status: int, text: str) -> Answer:
 def test_a_store_without_conditional_writes_is_said_so(status: int, text: str, said: str) -> None:
     with answering(without_conditions(status, text)) as port:
         found = refusal(f"http://127.0.0.1:{port}")
-    assert isinstance(found, UnusableError)
+        with pytest.raises(LackingError):  # no wait changes it
+            StorageRetry(lambda _: None, sleep=_no_wait)(
+                lambda: check(opened(f"http://127.0.0.1:{port}"))
+            )
+    assert isinstance(found, LackingError)
     assert said in str(found)
     assert "use a store that supports conditional writes" in str(found)
+
+
+def _no_wait(seconds: float) -> None:
+    raise AssertionError(f"it waits for {seconds} s")
+
+
+def test_a_list_without_what_a_run_reads_is_said_so() -> None:
+    """Some gateways leave out the size of folders."""
+    listed = "<ListBucketResult><Contents><Key>x/a/</Key></Contents></ListBucketResult>"
+    with (
+        answering(lambda _: (200, listed)) as port,
+        pytest.raises(UnusableError, match="lists objects without their Size"),
+    ):
+        opened(f"http://127.0.0.1:{port}").list()
 
 
 def test_a_container_of_an_azure_account_is_opened_as_it_is_copied_from_the_portal() -> None:

@@ -374,6 +374,6 @@ def _bucket(uri: str | None, endpoint: str | None) -> Finding:
     return Finding(
         Verdict.OK,
         "bucket",
-        f"{uri} can be written with this shell's credentials, and honors conditional writes; pods "
-        "have credentials of their own",
+        f"{uri} can be written with this shell's credentials, in parts too, and honors "
+        "conditional writes; pods have credentials of their own",
     )
