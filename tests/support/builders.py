@@ -116,8 +116,9 @@ def a_ray_cluster(
     replicas: int | None = None,
     removed: Sequence[str] = (),
     version: str = "1",
+    head: str | None = None,
 ) -> dict[str, Any]:
-    """The RayCluster of an attempt; `failure`: why KubeRay cannot create a pod.
+    """The RayCluster of an attempt; `failure`: why KubeRay cannot create a pod; `head`: its name.
 
     With `replicas` it has a group of so many workers, and KubeRay deletes the pods in `removed`.
     """
@@ -139,7 +140,10 @@ def a_ray_cluster(
             **({} if replicas is None else {"resourceVersion": version}),
         },
         **({} if replicas is None else {"spec": {"workerGroupSpecs": [group]}}),
-        "status": {"conditions": [condition] if failure else []},
+        "status": {
+            "conditions": [condition] if failure else [],
+            "head": {"podName": head or f"digits-{number}-head"},
+        },
     }
 
 

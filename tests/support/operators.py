@@ -355,7 +355,13 @@ class PlaysKubeRay:
                 ],
             }
             self._server.replace(made, "status")
+        self.names_the_head(cluster, f"{name}-head")
         self.says(name, "RUNNING", "Running")
+
+    def names_the_head(self, cluster: dict[str, Any], pod: str) -> None:
+        """Sets the RayCluster's status."""
+        cluster["status"] = {"head": {"podName": pod}}
+        self._server.replace(cluster, "status")
 
     def says(self, name: str, job: str, deployment: str, **status: Any) -> None:
         """Sets the RayJob's status."""

@@ -380,6 +380,11 @@ class SimulatedCluster:
         workers = sum(_role(pod) == WORKER for pod in own)
         for _ in range(group["replicas"] - workers):
             await self._create_pod(cluster, WORKER, group["template"])
+        heads = [pod for pod in self._pods_of(cluster) if _role(pod) != WORKER]
+        name = heads[0]["metadata"]["name"] if heads else ""
+        if ((cluster.get("status") or {}).get("head") or {}).get("podName", "") != name:
+            status = {"status": {"head": {"podName": name}}}
+            await self._patch(f"{self._path_of(cluster)}/status", status)
 
     async def _submit(self, job: Object, cluster: Object) -> None:
         """The driver is submitted once every pod is there."""

@@ -15,18 +15,28 @@ def owned(uid: str, owner: dict | None, controller: bool = True, **fields) -> di
     return {"metadata": {"uid": uid, "ownerReferences": references, **fields}}
 
 
-def a_head(uid: str = "p", owner: dict | None = CLUSTER, address: str = "10.0.0.7", **fields):
+def a_head(
+    uid: str = "p",
+    owner: dict | None = CLUSTER,
+    address: str = "10.0.0.7",
+    name: str = "head",
+    **fields,
+):
     labels = {
         "trainingrun.dev/run-uid": "u",
         "trainingrun.dev/attempt": "1",
         "trainingrun.dev/role": "head",
     }
     status = {"podIP": address, "phase": "Running"}
-    return owned(uid, owner, labels=labels, **fields) | {"status": status}
+    return owned(uid, owner, labels=labels, name=name, **fields) | {"status": status}
+
+
+def a_cluster(owner: dict | None = JOB, head: str = "head", **address: str):
+    return owned("c", owner) | {"status": {"head": {"podName": head, **address}}}
 
 
 def polled(*pods, uid="u", attempt=1, clusters=None, jobs=None):
-    clusters = [owned("c", JOB)] if clusters is None else clusters
+    clusters = [a_cluster()] if clusters is None else clusters
     jobs = [owned("j", RUN)] if jobs is None else jobs
     found = head_of(pods, clusters, jobs, uid, attempt)
     kept = head_of(
@@ -66,7 +76,21 @@ def test_a_pod_that_only_carries_the_labels_of_a_head_is_never_polled():
 
 
 def test_a_ray_cluster_or_ray_job_of_somebody_else_makes_no_head():
-    assert polled(a_head(), clusters=[owned("c", None)]) is None
-    assert polled(a_head(), clusters=[owned("c", JOB | {"uid": "elsewhere"})]) is None
+    assert polled(a_head(), clusters=[a_cluster(None)]) is None
+    assert polled(a_head(), clusters=[a_cluster(JOB | {"uid": "elsewhere"})]) is None
     assert polled(a_head(), jobs=[owned("j", RUN | {"uid": "another"})]) is None
     assert polled(a_head(), jobs=[owned("j", RUN, controller=False)]) is None
+
+
+def test_a_pod_that_names_the_run_s_ray_cluster_as_its_owner_is_never_sent_the_token():
+    """An owner reference is written by whoever creates the pod; KubeRay's status is not."""
+    forged = a_head("forged", name="another", address="10.0.0.66")
+    assert polled(forged) is None
+    assert polled(forged, a_head("real")).pod_uid == "real"
+    assert polled(forged, clusters=[owned("c", JOB)]) is None
+
+
+def test_a_pod_that_has_taken_the_name_of_a_head_that_is_gone_is_not_polled():
+    named = [a_cluster(podIP="10.0.0.7")]
+    assert polled(a_head("forged", address="10.0.0.66"), clusters=named) is None
+    assert polled(a_head("real"), clusters=named).pod_uid == "real"

@@ -367,7 +367,8 @@ def test_workers_that_never_start_end_the_attempt_by_their_number(training: Obse
     seen = training
     for number in range(3):
         assert reconcile(seen, 50).status.attempts[-1].outcome == "Running"
-        both = [a_pod(name, uid=f"{name}-{number}", exit_code=2) for name in ("w-1", "w-2")]
+        made = {"uid": f"w-{number}", "created_at": 40 + number, "exit_code": 2}
+        both = [a_pod(name, **{**made, "uid": f"{name}-{number}"}) for name in ("w-1", "w-2")]
         seen = then(seen, 40 + number, pods=(a_head(), *both))
     message = reconcile(seen, 50).status.attempts[-1].message
     assert message.startswith("6 pods of spec.workers ended before the training began")
@@ -377,7 +378,8 @@ def test_workers_that_never_start_count_by_the_pod() -> None:
     seen = a_training_run(workers={"count": 16, "perPod": 8})
     for number in range(3):
         assert reconcile(seen, 50).status.attempts[-1].outcome == "Running"
-        both = [a_pod(name, uid=f"{name}-{number}", exit_code=2) for name in ("w-1", "w-2")]
+        made = {"uid": f"w-{number}", "created_at": 40 + number, "exit_code": 2}
+        both = [a_pod(name, **{**made, "uid": f"{name}-{number}"}) for name in ("w-1", "w-2")]
         seen = then(seen, 40 + number, pods=(a_head(), *both))
     message = reconcile(seen, 50).status.attempts[-1].message
     assert message.startswith("6 pods of spec.workers ended before the training began")
@@ -415,10 +417,11 @@ def test_a_ray_job_that_the_status_does_not_know_is_the_attempt_just_begun() -> 
     assert (adopted.number, adopted.start_time) == (1, at(3))
 
 
-def test_a_number_that_only_pods_remember_is_not_used_again() -> None:
-    lost = then(Observed(a_run(), pods=(a_head(1),)), 9)
-    assert [a.outcome for a in lost.run.status.attempts] == ["Lost"]
-    assert begins(reconcile(replace(lost, pods=()), 20)) == 2
+def test_pods_of_a_ray_cluster_that_nobody_has_seen_are_no_attempt_and_hold_none_back() -> None:
+    """Whoever creates a pod writes its labels, and the name and UID of its owner."""
+    seen = Observed(a_run(), pods=(a_head(1), a_pod(number=1, terminating_at=5)))
+    assert reconcile(seen, 9).status.attempts == []
+    assert begins(reconcile(seen, 9)) == 1
 
 
 @pytest.mark.parametrize("number", [3, 999_999])

@@ -125,6 +125,8 @@ def lose(seen: Observed, seconds: float, lost: str, made: dict[str, Any]) -> Obs
     metadata = {**going["metadata"], "deletionTimestamp": at(seconds + 30)}
     going = {**going, "metadata": {**metadata, "deletionGracePeriodSeconds": 30}}
     drained = then(replace(seen, pods=(*pods, going)), seconds)
+    born = max(at(seconds + 1), made["metadata"]["creationTimestamp"])
+    made = {**made, "metadata": {**made["metadata"], "creationTimestamp": born}}
     return then(replace(drained, pods=tuple(pods)), seconds, pods=(*pods, made))
 
 

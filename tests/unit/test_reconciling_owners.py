@@ -1,23 +1,28 @@
 """What counts as the run's own is the chain of controllers, by UID. Labels alone decide nothing."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from support.builders import (
     OTHER_UID,
+    T0,
     a_head,
+    a_node,
     a_pod,
     a_progress,
     a_ray_cluster,
     a_ray_job,
     controlled_by,
+    nodes,
     pods,
 )
-from support.reconciled import a_polled_run, reconcile, then
-from trainingrun.reconciling import Observed
-from trainingrun.reconciling.model import Apply, Delete, Plan
+from support.reconciled import a_polled_run, in_the_way, reconcile, then, wanting
+from trainingrun.reconciling import Observed, ReconcileSettings, plan
+from trainingrun.reconciling.model import Apply, Delete, NodePrice, Plan
+from trainingrun.rendering import RenderSettings
 
 HEAD, ONE, TWO = pods()
 
@@ -145,3 +150,142 @@ def test_a_ray_job_that_a_former_leader_created_late_is_deleted(ended: Observed)
     assert isinstance(deletion, Delete)
     assert deletion.ref.name == "digits-1"
     assert reconcile(late, 90).status.attempt == 2
+
+
+# Owner references are written by whoever creates the pod, and prove nothing alone.
+
+
+def forged(role: str = "worker", **pod: Any) -> dict[str, Any]:
+    """Names the run's own RayCluster, with its UID, as its controller."""
+    made = {"role": role, "created_at": 61, "uid": "forged", **pod}
+    return a_pod(**{"name": f"forged-{role}", **made})
+
+
+FORGED = {
+    "worker that died": forged(exit_code=137, ended_at=62),
+    "worker that died by itself": forged(exit_code=1, ended_at=62, termination_message="x"),
+    "worker out of memory": forged(exit_code=137, ended_because="OOMKilled", ended_at=62),
+    "worker evicted": forged(reason="Evicted", exit_code=137, ended_at=62),
+    "worker drained": forged(disruption="EvictionByEvictionAPI", terminating_at=62),
+    "worker refused by its node": forged(reason="OutOfcpu", exit_code=1),
+    "worker of a node that is gone": forged(disruption="DeletionByPodGC", exit_code=137),
+    "worker that lives": forged(),
+    "worker that finds no node": forged(unschedulable="0/3 nodes are available"),
+    "worker that cannot start": forged(waiting=("ErrImagePull", "no such image")),
+    "worker as old as the others": forged(created_at=0, exit_code=1),
+    "head that died": forged("head", exit_code=137, ended_at=62),
+    "head out of memory": forged("head", exit_code=137, ended_because="OOMKilled"),
+    "head that lives": forged("head"),
+    "head that is older": forged("head", created_at=-5),
+    "head that leaves": forged("head", terminating_at=62),
+}
+
+
+@pytest.mark.parametrize("pod", FORGED.values(), ids=FORGED)
+def test_a_pod_beside_all_that_kuberay_keeps_ends_and_counts_nothing(
+    training: Observed, pod: dict[str, Any]
+) -> None:
+    expected = reconcile(training, 66)
+    beside = replace(training, pods=(pod, *training.pods))
+    assert reconcile(beside, 66) == expected
+    many = [
+        {**pod, "metadata": {**pod["metadata"], "name": f"forged-{n}", "uid": f"forged-{n}"}}
+        for n in range(7)
+    ]
+    assert reconcile(replace(training, pods=(*many, *training.pods)), 66) == expected
+    gone = then(beside, 66, pods=training.pods)
+    assert reconcile(gone, 70).status.to_dict() == reconcile(training, 70).status.to_dict()
+
+
+def test_a_node_that_only_a_forged_pod_is_on_is_none_of_the_run_s(training: Observed) -> None:
+    beside = replace(
+        training,
+        pods=(*training.pods, forged(node="elsewhere", terminating_at=20, grace=0)),
+        nodes=nodes(a_node("elsewhere", ready=False)),
+    )
+    plan = reconcile(beside, 66)
+    assert plan.actions == ()
+    assert plan.status.disruptions.node_losses == 0
+
+
+def test_pods_that_were_forged_before_a_loss_are_not_counted_after_it(training: Observed) -> None:
+    """They wait until a place is free, which KubeRay fills with a new pod."""
+    waiting = [forged(name=f"forged-{n}", uid=f"forged-{n}", created_at=31) for n in range(5)]
+    lost = a_pod(
+        "worker-1", node="spot-1", exit_code=137, ended_at=70, termination_message="killed"
+    )
+    spare_budget = replace(a_polled_run(), pods=(HEAD, lost, TWO, *waiting))
+    seen = then(spare_budget, 71)
+    assert seen.run.status.disruptions.worker_failures == 1
+    died = [
+        forged(name=f"forged-{n}", uid=f"forged-{n}", created_at=31, exit_code=1) for n in range(5)
+    ]
+    seen = then(replace(seen, pods=(HEAD, TWO, *died)), 75)
+    successor = a_pod("worker-3", node="spot-3", created_at=76)
+    seen = then(replace(seen, pods=(HEAD, TWO, successor, *died)), 80)
+    assert seen.run.status.disruptions.worker_failures == 1
+    assert seen.run.status.attempts[-1].outcome == "Running"
+
+
+def test_the_pods_in_which_the_driver_has_ranks_are_the_run_s_own_whatever_is_older(
+    training: Observed,
+) -> None:
+    rows = [{"rank": 0, "pod": "worker-1"}, {"rank": 1, "pod": "worker-2"}]
+    known = replace(training, progress=a_progress(ranks=rows))
+    older = [forged(name=f"a{n}", uid=f"forged-{n}", created_at=-9, exit_code=1) for n in range(3)]
+    assert reconcile(replace(known, pods=(*older, *known.pods)), 66) == reconcile(known, 66)
+
+
+def test_a_head_counts_as_one_only_once_kuberay_names_it() -> None:
+    """Between the RayCluster and its head somebody else's pod may be there."""
+    begun = a_polled_run()
+    unnamed = a_ray_cluster()
+    unnamed["status"]["head"] = {}
+    early = forged("head", created_at=-1)
+    run = begun.run.model_copy(deep=True)
+    run.status.seen.pop("head")
+    seen = then(replace(begun, run=run, ray_clusters=(unnamed,), pods=(early,)), 31)
+    assert "head" not in seen.run.status.seen
+    seen = then(replace(seen, ray_clusters=begun.ray_clusters, pods=(early, *begun.pods)), 32)
+    assert seen.run.status.seen["head"] == HEAD["metadata"]["uid"]
+    assert reconcile(replace(seen, pods=begun.pods), 34).status.disruptions.head_losses == 0
+
+
+def test_no_worker_is_replaced_while_kuberay_may_soon_name_the_next_head() -> None:
+    """Its status lags behind the pods: workers may have joined the new head already."""
+    new = a_head(uid="next", created_at=62)
+    new["metadata"]["name"] = "digits-1-head-2"
+    joined = replace(a_polled_run(), pods=(new, ONE, TWO))
+    assert reconcile(joined, 66).actions == ()
+    named = replace(joined, ray_clusters=(a_ray_cluster(head="digits-1-head-2"),))
+    assert reconcile(named, 66).status.seen["head"] == "next"
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_pods_of_a_ray_cluster_that_is_not_there_end_no_attempt_of_a_suspended_run(
+    training: Observed, number: int
+) -> None:
+    gone = {"ray_jobs": (), "ray_clusters": (), "pods": ()}
+    asked = then(wanting(training, suspend=True), 66)
+    over = replace(asked, progress=a_progress(state="Suspended"))
+    suspended = then(then(over, 70, **gone), 75)
+    assert in_the_way(reconcile(suspended, 76)).status == "False"
+    pod = forged(number=number, name=f"digits-{number}-x", ray_cluster="nobody-has-seen-it")
+    seen = suspended
+    for seconds in (80, 90, 100):
+        seen = then(then(seen, seconds, pods=(pod,)), seconds + 5, pods=())
+    assert [one.number for one in seen.run.status.attempts] == [1]
+    assert seen.run.status.phase == "Suspended"
+    assert begun(reconcile(wanting(replace(seen, pods=(pod,))), 120)) == ["digits-2"]
+
+
+def test_what_a_forged_pod_requests_costs_the_run_nothing() -> None:
+    price = NodePrice(labels={"type": "big"}, per_hour=3600.0)
+    settings = ReconcileSettings(prices=(price,))
+    node = a_node("spot-1", labels={"type": "big"}, allocatable={"cpu": 8.0})
+    seen = replace(a_polled_run(), nodes=nodes(node))
+    beside = replace(seen, pods=(*seen.pods, forged(requests={"cpu": "8"}, node="spot-1")))
+    now = T0 + timedelta(seconds=66)
+    assert plan(beside, RenderSettings(), settings, now) == plan(
+        seen, RenderSettings(), settings, now
+    )

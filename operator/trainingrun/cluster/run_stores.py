@@ -237,7 +237,7 @@ FIELDS: Mapping[str, Fields] = {
         **_OBJECT,
         "metadata": _METADATA,
         "spec": {"headGroupSpec": _POD_GROUP, "workerGroupSpecs": _WORKER_GROUP},
-        "status": {"conditions": _CONDITIONS},
+        "status": {"conditions": _CONDITIONS, "head": _whole("podName", "podIP")},
     },
     "Pod": {
         **_OBJECT,

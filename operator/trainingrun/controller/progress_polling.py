@@ -3,10 +3,10 @@
 Pulled, not pushed: training pods need no way into the cluster's API. The rate is bounded for the
 whole cluster, so that a thousand runs cost no more than fifty; each is then polled less often.
 
-A run's head is the pod whose chain of owners leads to the run. Labels alone decide nothing: whoever
-may create pods can label one like a run's head. Its document is read with bounded cost, since the
-pod runs the user's code: what a healthy runtime could exceed is cut (see
-`trainingrun_protocol.wire`), and what it never sends is refused.
+A run's head is the pod that KubeRay's status names and whose chain of owners leads to the run.
+Labels and owner references alone decide nothing: whoever creates a pod writes them. The head's
+document is read with bounded cost, since the pod runs the user's code: what a healthy runtime could
+exceed is cut (see `trainingrun_protocol.wire`), and what it never sends is refused.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from trainingrun_protocol.progress import Progress
 
 from ..cluster.api_client import text_of
 from ..cluster.object_store import Object
+from ..reconciling import pod_status
 from ..reconciling.pod_status import controller_uid
 from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TOKEN_KEY_LABEL
 from .work_queue import Key
@@ -393,12 +394,13 @@ def head_of(
 ) -> Target | None:
     """The attempt's head among a run's pods, if it runs, has an address and is the run's own.
 
-    Its controller is a RayCluster, whose controller is a RayJob, whose controller is the run `uid`.
-    One that is terminating is polled as well, while there is no other: it may have final progress.
+    Its controller is a RayCluster, whose controller is a RayJob, whose controller is the run `uid`,
+    and that RayCluster's status names it: the run's token is sent to no other pod. One that is
+    terminating is polled as well, while there is no other: it may have final progress.
     """
     jobs = {job["metadata"]["uid"] for job in ray_jobs if controller_uid(job, "TrainingRun") == uid}
     clusters = {
-        cluster["metadata"]["uid"]
+        cluster["metadata"]["uid"]: pod_status.named_head(cluster)
         for cluster in ray_clusters
         if controller_uid(cluster, "RayJob") in jobs
     }
@@ -411,7 +413,8 @@ def head_of(
             continue
         if not wanted.items() <= metadata.get("labels", {}).items():
             continue
-        if controller_uid(pod, "RayCluster") not in clusters:
+        named = clusters.get(controller_uid(pod, "RayCluster") or "")
+        if named is None or not named.is_of(metadata["name"], address):
             continue
         host = f"[{address}]" if ":" in address else address
         key = metadata["labels"].get(TOKEN_KEY_LABEL, "")

@@ -24,6 +24,7 @@ OF_ONE_ATTEMPT: dict[str, Any] = {
     "workers_wait_since": None,
     "crashed_heads": 0,
     "crashed_workers": 0,
+    "lost_places": [],
 }
 """What is forgotten between two attempts."""
 
@@ -47,7 +48,8 @@ class CountedDisruption(Model):
     ended: str | None = None
     """When the container ended, by the kubelet's clock; only of one that ran out of memory."""
     created_at: str | None = None
-    """When its pod was created; only of one that ran out of memory."""
+    """When its pod was created, see `members.LostPlace`; not of a head that did not run out of
+    memory."""
     number: int | None = None
     """Of its entry in status.disruptions.history."""
     recorded: bool = False
@@ -181,6 +183,9 @@ class Bookkeeping(Model):
     """Number of the newest entry in status.disruptions.history."""
     interruption: Interruption | None = None
     """The losses whose cost is not known yet."""
+    lost_places: list[tuple[str, str]] = Field(default_factory=list)
+    """Of workers that are no longer in `counted`, when the pod was created and when its loss was
+    seen: see `members.LostPlace`."""
     lost_nodes: dict[str, str] = Field(default_factory=dict)
     """Nodes that were lost, with the time; kept across attempts, for a while."""
     hostnames: dict[str, str] = Field(default_factory=dict)

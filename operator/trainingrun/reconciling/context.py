@@ -2,7 +2,8 @@
 
 What the run owns is what its chain of controllers says, by UID: a pod of a RayCluster, of a RayJob,
 of this run. The UID of an attempt's RayCluster is remembered in the status, so that its pods are
-still the run's own once it or its RayJob is gone.
+still the run's own once it or its RayJob is gone. Of these pods the attempt's own are those in
+`members`: whoever creates a pod writes its owner references.
 
 What is read from a pod for sorting is remembered by its UID and resource version, so that a
 reconcile of a thousand pods that have not changed costs a thousand dictionary reads.
@@ -23,6 +24,7 @@ from ..rendering.platforms import RenderSettings
 from . import pod_status
 from .bookkeeping import Bookkeeping
 from .findings import Draft
+from .members import Candidate, Evidence, LostPlace, foreign_pods
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_status import Controller, controller, controller_uid
 from .texts import written
@@ -62,6 +64,8 @@ class PodSummary(NamedTuple):
     """What it takes of its node, by resource; None: it has none yet, or has ended."""
     scheduled: str
     """When it got its node, as Kubernetes writes it."""
+    candidate: Candidate
+    """What decides whether it is the run's own."""
 
 
 class PodIndex:
@@ -239,9 +243,9 @@ class ReconcileContext:
         return self.observed.kuberay != "missing" and self.is_absent_for_certain("RayJob")
 
     @cached_property
-    def _pods(self) -> dict[int, PodIndex]:
-        """The run's own pods by attempt: those that one of its RayClusters controls, by UID."""
-        attempts: dict[int, PodIndex] = defaultdict(PodIndex)
+    def _candidates(self) -> dict[int, list[tuple[Object, PodSummary]]]:
+        """By attempt, the pods that one of the run's RayClusters controls, by UID."""
+        attempts: dict[int, list[tuple[Object, PodSummary]]] = defaultdict(list)
         run_uid, ray_clusters = self.run.metadata.uid, self._own_cluster_uids
         for pod in self.observed.pods:
             known = _summary(pod)
@@ -249,8 +253,50 @@ class ReconcileContext:
             if known.run_uid != run_uid or known.attempt is None or owner is None:
                 continue
             if owner.uid in ray_clusters:
-                attempts[known.attempt].add(pod, known)
+                attempts[known.attempt].append((pod, known))
         return attempts
+
+    @cached_property
+    def _pods(self) -> dict[int, PodIndex]:
+        """The run's own pods by attempt, see `members`."""
+        attempts = {}
+        for number, found in self._candidates.items():
+            index = attempts[number] = PodIndex()
+            strangers: frozenset[str] = frozenset()
+            if self.clusters(number) or self.run.status.running_attempt is not None:
+                candidates = [known.candidate for _, known in found]
+                strangers = foreign_pods(candidates, self._evidence(number))
+            for pod, known in found:
+                if known.uid not in strangers:
+                    index.add(pod, known)
+        return attempts
+
+    def _evidence(self, number: int) -> Evidence:
+        """What says, beside their owner references, which pods are an attempt's own."""
+        known = self.written if number == self.run.status.attempt else Bookkeeping()
+        workers = (known.workers or self.run.spec.total_workers) // self.run.spec.workers.per_pod
+        replicas = self.worker_group(number).get("replicas") or 0
+        lost, progress, here = known.counted, self.progress(number), set[str]()
+        if progress is not None:
+            named = (*(row.pod for row in progress.ranks), *progress.spare_pods)
+            # KubeRay gives no second pod the name of one that was lost.
+            here = {pod for pod in named if pod} - {one.pod or "" for one in lost.values()}
+        return Evidence(
+            named_heads={
+                pod_status.uid(item): pod_status.named_head(item) for item in self.clusters(number)
+            },
+            known=frozenset((*lost, *((known.head,) if known.head else ()))),
+            joined=frozenset(here),
+            kept=max(workers + self.run.spec.workers.standby, replicas),
+            lost=(
+                *(LostPlace("", created, seen) for created, seen in known.lost_places),
+                *(
+                    LostPlace(key, one.created_at, one.time)
+                    for key, one in lost.items()
+                    if one.created_at and is_of_a_pod(key)
+                ),
+            ),
+        )
 
     def index(self, number: int) -> PodIndex:
         """The pods of one attempt, sorted."""
@@ -269,25 +315,19 @@ class ReconcileContext:
         """The run's own RayClusters of one attempt."""
         return [item for item in self._own_clusters.values() if attempt_of(item) == number]
 
-    @cached_property
+    @property
     def pods_left(self) -> list[Object]:
-        """Every pod of the run, of whatever attempt: its own, and those whose RayCluster is gone,
-        which can belong to nobody else.
+        """Every pod of the run, of whatever attempt, by the UID of its RayCluster. Of one that
+        nobody has seen a name says nothing.
         """
-        own = self._own_cluster_uids
-        there = {pod_status.uid(item) for item in self.observed.ray_clusters}
-        found = []
-        for pod in self.observed.pods:
-            known = _summary(pod)
-            owner = known.controller
-            if known.run_uid != self.run.metadata.uid or known.attempt is None or owner is None:
-                continue
-            if owner.uid in own or (
-                owner.uid not in there
-                and owner.name.startswith(f"{names.ray_job_name(self.run, known.attempt)}-")
-            ):
-                found.append(pod)
-        return found
+        return [pod for found in self._candidates.values() for pod, _ in found]
+
+    def head_is_gone(self, number: int) -> bool:
+        """Whether the attempt has no head pod that lives, nor one that KubeRay may name soon."""
+        if not pod_status.absent(self.head(number)):
+            return False
+        found = self._candidates.get(number, ())
+        return not any(known.head and known.candidate.living for _, known in found)
 
     @cached_property
     def clusters_left(self) -> list[Object]:
@@ -487,19 +527,19 @@ class ReconcileContext:
         return {}
 
     def newest_number(self) -> int:
-        """The highest attempt of which anything is left in the cluster; 0: none.
-
-        Of what has lost its owner the number counts only where it can be true: nothing comes after
-        the attempt that follows the one in the status.
+        """The highest attempt that has a RayJob; 0: none has. What has lost its owner proves no
+        attempt: whoever creates it writes its labels and its owner's name.
         """
-        following = self.run.status.attempt + 1
-        left = {attempt_of(item) for item in (*self.pods_left, *self.clusters_left)}
-        known = [*self.own_jobs, *(number for number in left if number and number <= following)]
-        return max(known, default=0)
+        return max(self.own_jobs, default=0)
 
     def job_ref(self, job: Object) -> Ref:
         """A reference to this RayJob, with its UID."""
         return pod_status.ref(job, RAY_API, "RayJob")
+
+
+def is_of_a_pod(key: str) -> bool:
+    """Whether a key of `Bookkeeping.counted` is a pod's UID."""
+    return ":" not in key and "/" not in key
 
 
 def trains(progress: Progress | None) -> bool:
@@ -549,6 +589,15 @@ def _read(pod: Object) -> PodSummary:
         ready=well and pod_status.ready(pod),
         requests=pod_status.requests(pod) if pod_status.holds_its_node(pod) else None,
         scheduled=_scheduled(pod),
+        candidate=Candidate(
+            uid=pod_status.uid(pod),
+            name=pod_status.name(pod),
+            owner=pod_status.controller_uid(pod, "RayCluster") or "",
+            head=labels.get(names.ROLE_LABEL) == names.HEAD,
+            created=pod_status.creation_text(pod),
+            living=not pod_status.absent(pod),
+            address=pod.get("status", {}).get("podIP"),
+        ),
     )
 
 

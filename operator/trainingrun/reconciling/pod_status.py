@@ -255,6 +255,26 @@ def scheduled_at(pod: Object) -> datetime | None:
     return None
 
 
+class NamedHead(NamedTuple):
+    """A head pod as KubeRay's status names it."""
+
+    name: str
+    address: str | None
+    """Its IP address; None: KubeRay does not know it yet."""
+
+    def is_of(self, name: str, address: str | None) -> bool:
+        """Whether it is this pod. A later pod may have got the name of one that is gone, but not
+        its address.
+        """
+        return name == self.name and (self.address is None or address in (None, self.address))
+
+
+def named_head(ray_cluster: Object) -> NamedHead | None:
+    """The head pod in a RayCluster's status; None: it names none yet."""
+    head = (ray_cluster.get("status") or {}).get("head") or {}
+    return NamedHead(head["podName"], head.get("podIP") or None) if head.get("podName") else None
+
+
 class Controller(NamedTuple):
     """The object that controls another one."""
 

@@ -10,6 +10,7 @@ from ..builders import a_pod, a_ray_cluster, a_ray_job
 from . import kuberay
 from .fault_groups import fault
 from .machines import Node, Pod
+from .world import is_forged
 
 if TYPE_CHECKING:
     from .story import Story
@@ -327,6 +328,62 @@ def somebody_copies_a_pod(story: Story, choice: int) -> None:
         disruption="EvictionByEvictionAPI" if choice % 7 == 0 else None,
     )
     _put_in(story, "Pod", pod, f"copy-{choice}")
+
+
+@fault("forged")
+def somebody_forges_an_owner(story: Story, choice: int) -> None:
+    """A pod that names the run's RayCluster as its controller, beside all pods that it keeps."""
+    world = story.world
+    found = world.foreign.setdefault("Pod", [])
+    if not world.clusters or not world.trains_well() or len(found) >= MOST_COPIES:
+        return
+    cluster = world.clusters[-1]
+    workers = [pod for pod in world.pods if pod.cluster == cluster.uid and not pod.is_head]
+    if len([pod for pod in workers if not pod.terminating]) < world.count + world.standby:
+        return
+    role = ("worker", "head")[choice % 2]
+    pod = a_pod(
+        f"forged-{story.steps}-{choice}",
+        uid=f"forged-{story.steps}-{choice}",
+        number=cluster.number,
+        role=role,
+        node=_node(story, choice).name,
+        ray_cluster=cluster.uid,
+        created_at=world.now,
+        exit_code=(None, 1, 137)[choice // 2 % 3],
+        ended_because=("Error", "OOMKilled")[choice // 6 % 2],
+        termination_message="it broke",
+        terminating_at=world.now if choice // 12 % 3 == 1 else None,
+        disruption="EvictionByEvictionAPI" if choice // 36 % 3 == 1 else None,
+        reason="Evicted" if choice // 108 % 3 == 1 else None,
+    )
+    found.append(pod)
+
+
+@fault("forged")
+def forged_pods_end(story: Story, choice: int) -> None:
+    """Those that live have waited for a moment at which a place may be free."""
+    for pod in story.world.foreign.get("Pod", ()):
+        if is_forged(pod):
+            ended = a_pod(exit_code=137, ended_because=("Error", "OOMKilled")[choice % 2])
+            pod["status"] = ended["status"] | {"phase": "Failed"}
+
+
+@fault("forged")
+def somebody_forges_the_next_attempt(story: Story, choice: int) -> None:
+    """A pod of a RayCluster that is not there, named as one of the next attempt's."""
+    found = story.world.foreign.setdefault("Pod", [])
+    if len(found) < MOST_COPIES:
+        number = story.status.get("attempt", 0) + 1
+        name = f"next-{story.steps}-{choice}"
+        role, node = ("worker", "head")[choice % 2], _node(story, choice).name
+        made = {"number": number, "uid": name, "ray_cluster": f"nobody-{choice}"}
+        found.append(a_pod(name, role=role, node=node, created_at=story.world.now, **made))
+
+
+@fault("forged")
+def forged_pods_are_deleted(story: Story, choice: int) -> None:
+    story.world.foreign.pop("Pod", None)
 
 
 @fault("foreign")

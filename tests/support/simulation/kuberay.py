@@ -46,6 +46,8 @@ def _reconcile_job(world: World, number: int, job: dict[str, Any]) -> None:
         cluster = world.add_cluster(number, job)
         status.update(jobStatus="", jobDeploymentStatus="Initializing")
     _replace_pods(world, cluster)
+    heads = [pod for pod in world.pods if pod.cluster == cluster.uid and pod.is_head]
+    cluster.object["status"]["head"] = {"podName": heads[0].name if heads else ""}
     _submit(world, job, cluster)
 
 

@@ -28,13 +28,13 @@ from trainingrun.reconciling.model import (
     ScaleWorkers,
     key_of,
 )
-from trainingrun.reconciling.pod_status import controller_uid
+from trainingrun.reconciling.pod_status import controller_uid, named_head
 from trainingrun.rendering import RenderSettings
 from trainingrun_protocol.progress import Progress
 
 from ..builders import T0, a_run
 from .machines import Pod
-from .world import World
+from .world import World, is_forged
 
 RENDER, SETTINGS = RenderSettings(), ReconcileSettings()
 
@@ -228,8 +228,11 @@ class Operator:
         number = str(self.status.get("attempt", 0))
         found = None
         own = {pod.uid: pod.object for pod in self.world.pods}
+        clusters = self._view("RayCluster", self._clusters())
+        heads = {one["metadata"]["uid"]: named_head(one) for one in clusters}
         for pod in self._view("Pod", own):
-            if not controller_uid(pod, "RayCluster"):
+            named = heads.get(controller_uid(pod, "RayCluster") or "")
+            if named is None or named.name != pod["metadata"]["name"]:
                 continue
             labels = pod["metadata"]["labels"]
             if labels["trainingrun.dev/role"] != "head" or pod["status"]["phase"] != "Running":
@@ -367,7 +370,11 @@ class Operator:
     def _delete(self, kind: str, uid: str | None, grace_s: int | None) -> None:
         world = self.world
         self.writes += 1
-        foreign = [found["metadata"]["uid"] for found in world.foreign.get(kind, ())]
+        foreign = [
+            found["metadata"]["uid"]
+            for found in world.foreign.get(kind, ())
+            if not is_forged(found)  # it says that it is the run's
+        ]
         assert uid not in foreign, f"deletes {kind} {uid}, which is not the run's own"
         self._forget(kind, uid)  # also what is not there: the API server answers 404
         if kind == "TrainingRun":

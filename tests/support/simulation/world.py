@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trainingrun.reconciling.pod_status import controller_uid
+
 from ..builders import at, controlled_by
 from . import kuberay
 from .driver import Bucket, Driver
@@ -275,6 +277,11 @@ class World:
         for pod in self.pods:
             if pod.cluster not in clusters:
                 pod.leave(self.now)
+        self.foreign["Pod"] = [
+            pod
+            for pod in self.foreign.get("Pod", ())
+            if not is_forged(pod) or controller_uid(pod, "RayCluster") in clusters
+        ]
 
     def _kubelets(self) -> None:
         heads = {pod.cluster: pod for pod in self.pods if pod.is_head and pod.alive}
@@ -347,6 +354,11 @@ class World:
             return
         workers = [p for p in self.pods if p.cluster == driver.head.cluster and not p.is_head]
         driver.go_on(self.now, passed, workers)
+
+
+def is_forged(pod: dict[str, Any]) -> bool:
+    """Whether somebody has made it that names a RayCluster of the run as its controller."""
+    return str(pod["metadata"]["name"]).startswith("forged-")
 
 
 def _ray_job(manifest: dict[str, Any], uid: str, now: float) -> dict[str, Any]:

@@ -62,7 +62,8 @@ def request_suspension(context: ReconcileContext, draft: Draft, attempt: Attempt
             bookkeeping={"suspend_asked": None} if draft.bookkeeping.suspend_asked else {}
         )
     head = context.head(attempt.number)
-    if head is None or not pod_status.running(head) or not _driver_is_up(context, attempt):
+    without = context.head_is_gone(attempt.number) if head is None else not pod_status.running(head)
+    if without or not _driver_is_up(context, attempt):
         if not context.is_absent_for_certain("Pod", "RayJob"):
             return Findings()  # a driver may be there
         # No driver has reported, so nothing was trained that a checkpoint could keep.

@@ -15,7 +15,7 @@ from ...api.reasons import EventReason
 from ...api.status import LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, CountedDisruption, RuleCount
-from ..context import ReconcileContext
+from ..context import ReconcileContext, is_of_a_pod
 from ..findings import Draft, Findings
 from ..model import Object, RunEvent
 from ..texts import parsed, written
@@ -35,6 +35,10 @@ it is written later than that."""
 MOST_COUNTED = 100
 """Losses remembered of what is gone, the newest: as many as the records of one document, which may
 name it. What is still there is remembered besides, or it would be counted once more."""
+
+MOST_LOST_PLACES = 100
+"""Lost workers of which the times are remembered, the newest: a pod that was forged before them is
+none of the attempt's."""
 
 MOST_LOST_NODES = 100
 """Lost nodes remembered, the newest: pods exclude so many at most."""
@@ -141,7 +145,7 @@ class Losses:
             node: On which it happened.
             termination_message: How its container ended.
             ended: When the container ended, where it ran out of memory.
-            created_at: When the pod was created, where it ran out of memory.
+            created_at: When the pod was created.
             facts: What failures.rules ask for.
             recorded: Whether the driver has told of it, and no pod or node has.
         """
@@ -153,9 +157,13 @@ class Losses:
             self._put(key, known)
         facts = _all_of(known.facts if known else None, facts)
         if known and PRECEDENCE[reason] <= PRECEDENCE[known.reason]:
+            changed: dict[str, Any] = {}
             if facts != known.facts:
-                ruled = self._ruled(known.reason, facts, node, message)
-                self._put(key, known.model_copy(update=ruled))
+                changed = self._ruled(known.reason, facts, node, message)
+            if created_at is not None and known.created_at is None:
+                changed["created_at"] = created_at
+            if changed:
+                self._put(key, known.model_copy(update=changed))
             return
         if known:
             self._count(known.reason, -1)
@@ -183,15 +191,15 @@ class Losses:
         )
         self.events.append(RunEvent("Warning", EventReason(reason.value), message))
 
-    def explain(self, key: str, pod: str, reason: LossReason, by: str | None = None) -> None:
+    def explain(self, pod: Object, reason: LossReason, by: str | None = None) -> None:
         """Remember a pod whose end another loss explains; if it was counted, it no longer is.
 
         Args:
-            key: UID of the pod.
-            pod: Its name.
+            pod: The pod.
             reason: Of the other loss.
             by: Key of the other loss, where it takes over what is known of the cost.
         """
+        key = pod_status.uid(pod)
         known = self._counted.get(key)
         if known and (known.collateral or known.forgiven):
             return
@@ -203,7 +211,16 @@ class Losses:
             other = self._counted.get(by or "")
             self._history.remove(known.number, explained_by=other.number if other else None)
         time = known.time if known else self._written
-        self._put(key, CountedDisruption(reason=reason, time=time, pod=pod, collateral=True))
+        self._put(
+            key,
+            CountedDisruption(
+                reason=reason,
+                time=time,
+                pod=pod_status.name(pod),
+                created_at=pod_status.creation_text(pod) or None,
+                collateral=True,
+            ),
+        )
 
     def lose_spare(
         self, key: str, pods: Sequence[Object], reason: LossReason, message: str
@@ -214,7 +231,12 @@ class Losses:
         for one, pod in ((key, pods[0]), *((pod_status.uid(pod), pod) for pod in pods)):
             name = pod_status.name(pod)
             known = CountedDisruption(
-                reason=reason, time=self._written, pod=name, collateral=True, spare=True
+                reason=reason,
+                time=self._written,
+                pod=name,
+                created_at=pod_status.creation_text(pod) or None,
+                collateral=True,
+                spare=True,
             )
             if one not in self._counted:
                 self._put(one, known)
@@ -320,8 +342,11 @@ class Losses:
         free = paid(self._counted.values())
         free.subtract(self._paid_before)
         crashed_heads, crashed_workers = 0, 0
-        for key in self._dropped:
+        places = list(self._bookkeeping.lost_places)
+        for key in sorted(self._dropped):
             known = self._counted.pop(key)
+            if known.created_at and is_of_a_pod(key):
+                places.append((known.created_at, known.time))
             crashed_heads += ended_by_itself(known, LossReason.HEAD_LOST)
             crashed_workers += ended_by_itself(known, LossReason.WORKER_LOST)
         changes = dict(self.changes)
@@ -330,6 +355,7 @@ class Losses:
                 "counted": self._counted,
                 "crashed_heads": self._bookkeeping.crashed_heads + crashed_heads,
                 "crashed_workers": self._bookkeeping.crashed_workers + crashed_workers,
+                "lost_places": sorted(places, key=lambda place: place[1])[-MOST_LOST_PLACES:],
             }
         if self._lost_nodes:
             changes |= self._nodes()

@@ -85,7 +85,7 @@ def explain(
     """Remember pods that end because of a loss that is counted elsewhere."""
     losses = Losses(context, draft)
     for pod in pods:
-        losses.explain(pod_status.uid(pod), pod_status.name(pod), reason)
+        losses.explain(pod, reason)
     return losses.findings()
 
 
@@ -116,9 +116,7 @@ def _lose_node(
     )
     for pod in pods:
         losses.adopt_record(pod_status.uid(pod), pod_status.name(pod), node)
-        losses.explain(
-            pod_status.uid(pod), pod_status.name(pod), LossReason.NODE_LOST, by=f"node:{node}"
-        )
+        losses.explain(pod, LossReason.NODE_LOST, by=f"node:{node}")
 
 
 def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> None:
@@ -150,7 +148,7 @@ def _record_suspension_by_queue(
         message = "The queue took the capacity back"
         losses.count_disruption(f"queue:{head}", LossReason.PREEMPTED, context.now, message)
     for pod in left:
-        losses.explain(pod_status.uid(pod), pod_status.name(pod), LossReason.PREEMPTED)
+        losses.explain(pod, LossReason.PREEMPTED)
     losses.changes["head"] = None
     # The driver records its workers' notices: the same preemption again.
     progress = context.progress(attempt)
@@ -194,7 +192,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         return  # it has done nothing yet, and is made anew, for other nodes
     uid, name = pod_status.uid(pod), pod_status.name(pod)
     if name in context.removed_pods(attempt) and uid not in losses:
-        losses.explain(uid, name, reason)  # KubeRay deletes it on request, before the training
+        losses.explain(pod, reason)  # KubeRay deletes it on request, before the training
         return
     if reason is LossReason.NODE_LOST and node:
         # A pod that is explained was there when its node was lost; the node may be back by now.
@@ -211,7 +209,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         context, losses, attempt, pod
     ):
         # KubeRay and the operator delete such workers; they ended with the head.
-        losses.explain(uid, name, LossReason.HEAD_LOST)
+        losses.explain(pod, LossReason.HEAD_LOST)
         return
     losses.adopt_record(uid, name, node)
     termination_message = pod_status.termination_message(pod)
@@ -219,6 +217,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
     if termination_message:
         message += f" ({termination_message})"
     memory = reason is LossReason.OUT_OF_MEMORY
+    spared = pod_status.is_head(pod) and not memory  # it has no worker's place
     losses.count_disruption(
         uid,
         reason,
@@ -228,7 +227,7 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         node=node,
         termination_message=termination_message,
         ended=(pod_status.ray_ending(pod) or {}).get("finishedAt") if memory else None,
-        created_at=pod["metadata"].get("creationTimestamp") if memory else None,
+        created_at=None if spared else pod_status.creation_text(pod) or None,
         facts=signs.facts(pod),
     )
 

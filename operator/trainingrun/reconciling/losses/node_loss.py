@@ -205,14 +205,14 @@ def replace_workers_of_lost_head(context: ReconcileContext, draft: Draft, attemp
         or context.suspended_by_queue(attempt)
     ):
         return Findings()
-    if context.unknown("Pod"):
-        return Findings()  # a head that is missing here may exist
+    if context.unknown("Pod", "RayCluster"):
+        return Findings()  # a head that is missing here may exist, or be named
     head, index = context.head(attempt), context.index(attempt)
     if head is not None and pod_status.terminating(head) and not _forced(head):
         return Findings()  # it is deleted gracefully, and its workers get their notice through it
     if head is None and not context.is_absent_for_certain("Pod"):
         return Findings()
-    headless = pod_status.absent(head)
+    headless = context.head_is_gone(attempt)
     head_created = str(head["metadata"].get("creationTimestamp") or "") if head else ""
     if not headless and not "" < index.oldest_worker < head_created:
         return Findings()
