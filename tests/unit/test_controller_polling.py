@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import gzip
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -288,6 +289,74 @@ async def test_heads_that_hang_keep_no_other_run_waiting():
             assert time.monotonic() - began < 1.5
             for key in bad:
                 poller.unfollow(key)
+
+
+async def times_of(
+    poller: Poller, asked: list[str], name: str, beside: list[tuple[str, str]], polls: int
+) -> list[str]:
+    """Which heads are asked from when another tenant's run is followed until its last poll."""
+    for key in beside:
+        poller.follow(key, "u", 1)
+    await until(lambda: len(asked) >= len(beside))
+    start = len(asked)
+    poller.follow(("team-a", name), "u", 1)
+    await until(lambda: asked[start:].count(name) >= polls)
+    return asked[start:]
+
+
+async def test_slow_heads_of_one_namespace_keep_no_run_of_another_one_waiting():
+    """They answer in time, and each time late: 60 of them, for which there are 5 places."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        name = request.path.split("/")[1]
+        asked.append(name)
+        await asyncio.sleep(0 if name == "good" else 0.7)
+        return web.Response(body=a_document(step=len(asked)))
+
+    async with a_head(answer) as url:
+        options = {"concurrency": 4, "per_second": 1000.0, "every_s": 0.02}
+        async with a_poller(lambda name: f"{url}/{name}", **options) as poller:
+            slow = [("team-b", f"slow-{number}") for number in range(60)]
+            for key in slow[:10]:  # more are not needed to know which ones are slow
+                poller.follow(key, "u", 1)
+            await until(lambda: len(set(asked)) == 10)
+            order = await times_of(poller, asked, "good", slow, polls=8)
+    # In a queue that all share each poll of it would come after one of each of the 60.
+    assert len(order) <= 8 + 4 * 8 + 60, order
+
+
+async def test_many_runs_of_one_namespace_take_no_other_one_s_share_of_the_rate():
+    asked: list[str] = []
+
+    def answer(request: web.Request) -> web.Response:
+        asked.append(request.path.split("/")[1])
+        return web.Response(body=a_document(step=len(asked)))
+
+    async with (
+        a_head(answer) as url,
+        a_poller(lambda name: f"{url}/{name}", per_second=40.0) as poller,
+    ):
+        many = [("team-b", f"many-{number}") for number in range(100)]
+        order = await times_of(poller, asked, "good", many, polls=3)
+    # Ten begin together, and one of them is the other tenant's. In a queue that all share 100 polls
+    # would come before each of its own.
+    assert len(order) <= 150, order
+
+
+async def test_a_head_that_answers_slowly_is_asked_less_often():
+    asked: list[float] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(time.monotonic())
+        await asyncio.sleep(0.2)
+        return web.Response(body=a_document(step=len(asked)))
+
+    async with a_head(answer) as url, a_poller(lambda name: url) as poller:
+        poller.follow(KEY, "u", 1)
+        await until(lambda: len(asked) >= 3)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert min(pauses) >= 0.2 + 5 * 0.2 * 0.8, "five times what its answer takes"
 
 
 async def test_an_occasion_is_polled_for_once_and_nobody_waits_for_the_answer():

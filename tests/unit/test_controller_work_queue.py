@@ -136,3 +136,17 @@ async def test_a_run_is_quick_again_after_a_quick_reconcile():
     queue.forget(A)
     assert not queue._lanes.is_slow(("ns", "another"))
     queue.close()
+
+
+async def test_many_runs_of_one_namespace_hold_up_no_run_of_another_one():
+    queue = WorkQueue(parallel=1)
+    many = [("many", str(number)) for number in range(500)]
+    for key in many:
+        queue.add(key)
+    queue.add(A)
+    order = []
+    for _ in range(3):
+        order.append(await queue.get())
+        queue.done(order[-1])
+    assert order == [many[0], A, many[1]], "namespaces take turns, in order within each"
+    queue.close()

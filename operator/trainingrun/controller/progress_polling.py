@@ -2,6 +2,7 @@
 
 Pulled, not pushed: training pods need no way into the cluster's API. The rate is bounded for the
 whole cluster, so that a thousand runs cost no more than fifty; each is then polled less often.
+Namespaces share it, see `poll_turns`.
 
 A run's head is the pod that KubeRay's status names and whose chain of owners leads to the run.
 Labels and owner references alone decide nothing: whoever creates a pod writes them. The head's
@@ -13,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 import os
 import random
 import time
@@ -32,14 +32,17 @@ from ..cluster.object_store import Object
 from ..reconciling import pod_status
 from ..reconciling.pod_status import controller_uid
 from ..rendering.names import ATTEMPT_LABEL, HEAD, ROLE_LABEL, RUN_UID_LABEL, TOKEN_KEY_LABEL
+from .poll_turns import PollTurns
 from .work_queue import Key
 
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 5
 """Tokens that are tried with one head: one for each of the operator's keys, newest first."""
-TOGETHER_S = 0.25
-"""Polls begin at multiples of this: with many runs, ten at a time cost half of ten one by one."""
+SLOW_S = 0.5
+"""A head that takes longer to answer is slow."""
+PAUSE_FOR = 5.0
+"""A head is asked again after so many times what its answer took, at the earliest."""
 
 MAX_BYTES = 2**18
 """A longer document is refused. 100 records of 1,000 characters fit; parsing one that is as long
@@ -85,6 +88,8 @@ class _Followed:
     """Since when this pod is polled."""
     answer: _Answer | None = None
     """The last one of this pod."""
+    took_s: float = 0.0
+    """How long that one took."""
     pod_uid: str = ""
     token_key: str = ""
     token: int = 0
@@ -134,8 +139,8 @@ class Poller:
             tokens_of: The bearer tokens of a run's UID, newest first.
             every_s: Seconds between two polls of one run.
             per_second: Polls per second over all runs.
-            concurrency: Polls at the same time; a quarter as many to heads that did not answer
-                the last one, so that they cannot keep the others waiting.
+            concurrency: Polls at the same time; a quarter as many to heads that were slow, or did
+                not answer the last one, so that they cannot keep the others waiting.
             timeout_s: Longest wait for an answer.
             on_change: Called for a run whose document changed, whose polls begin to fail or work,
                 or for which `poll_once` is done.
@@ -153,12 +158,9 @@ class Poller:
         )
         self._resolve, self._tokens_of = resolve, tokens_of
         self._every_s, self._timeout_s = every_s, timeout_s
-        self._spacing_s = 1.0 / per_second
-        self._slots = asyncio.Semaphore(concurrency)
-        self._slots_of_failing = asyncio.Semaphore(max(1, concurrency // 4))
+        self._turns = PollTurns(per_second, concurrency)
         self._on_change, self._count, self._may_act = on_change, count, may_act
         self._runs: dict[Key, _Followed] = {}
-        self._next_turn = 0.0
 
     @property
     def patience_s(self) -> float:
@@ -232,6 +234,7 @@ class Poller:
         for key in list(self._runs):
             self.forget(key)
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._turns.close()
         await self._session.close()
 
     def _known(self, key: Key, uid: str, attempt: int) -> _Followed:
@@ -246,29 +249,27 @@ class Poller:
 
     @staticmethod
     def _nothing_failed(run: _Followed) -> None:
-        run.failing_since = run.answer = None
+        run.failing_since, run.answer, run.took_s = None, None, 0.0
 
     async def _keep_polling(self, key: Key, run: _Followed) -> None:
         while True:
-            await self._turn()
-            if await self._poll(key, run):
+            silent = run.answer is not None and run.answer.error is not None
+            async with self._turns.turn(key[0], slow=silent or run.took_s > SLOW_S):
+                changed = await self._poll(key, run)
+            if changed:
                 self._on_change(*key)
+            # Of a silent head the next answer is awaited: how long it is silent is a sign.
+            silent = run.answer is not None and run.answer.error is not None
+            pause_s = self._every_s if silent else max(self._every_s, PAUSE_FOR * run.took_s)
             # Jittered, so that runs that started together do not stay together.
-            await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # noqa: S311
+            await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _poll_now(self, key: Key, run: _Followed) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.patience_s):
+            async with asyncio.timeout(self.patience_s), self._turns.at_once(key[0]):
                 await self._poll(key, run)
         # After this task has ended: whoever reconciles then finds it done.
         asyncio.get_running_loop().call_soon(self._on_change, *key)
-
-    async def _turn(self) -> None:
-        """Waits for this poll's place in the cluster's rate."""
-        now = time.monotonic()
-        self._next_turn = max(self._next_turn + self._spacing_s, now)
-        begin = math.ceil(self._next_turn / TOGETHER_S) * TOGETHER_S
-        await asyncio.sleep(begin - now)
 
     async def _poll(self, key: Key, run: _Followed) -> bool:
         """One poll; whether there is something new."""
@@ -285,8 +286,9 @@ class Poller:
             run.polled_since = run.polled_since or time.monotonic()
             before = run.answer
             failing = before is not None and before.error is not None
-            async with self._slots_of_failing if failing else self._slots:
-                answer = await self._fetch(target, run)
+            asked_at = time.monotonic()
+            answer = await self._fetch(target, run)
+            run.took_s = time.monotonic() - asked_at
             self._count(answer.outcome)
             run.answer = answer
             if answer.error is not None:

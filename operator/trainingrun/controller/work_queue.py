@@ -1,12 +1,15 @@
 """Which runs to reconcile next: each at most once in the queue, and never by two workers at a time.
 
 What made a run be queued is not kept: a worker reads everything anew. Events that come while a
-run is being reconciled queue it again, so none are lost.
+run is being reconciled queue it again, so none are lost. Namespaces take turns: however many runs
+of one are queued, a run of another one waits for a few reconciles.
 """
 
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
+
+from .fair_queue import FairQueue
 
 Key = tuple[str, str]
 """Namespace and name of a run."""
@@ -39,8 +42,8 @@ class WorkQueue:
         """
         self._initial_s, self._max_s = retry_initial_s, retry_max_s
         self._lanes = _Lanes(parallel, slow_s, self._wake_one)
-        self._ready: deque[Key] = deque()
-        self._ready_slow: deque[Key] = deque()
+        self._ready: FairQueue[Key] = FairQueue()
+        self._ready_slow: FairQueue[Key] = FairQueue()
         self._waiting: set[Key] = set()  # in _ready, or to be put there when its worker is done
         self._working: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -60,7 +63,7 @@ class WorkQueue:
             self._make_ready(key)
 
     async def get(self) -> Key:
-        """The run that waits longest of those that may begin; waits until there is one."""
+        """The run that is to begin; waits until there is one."""
         while (key := self._next()) is None:
             getter = asyncio.get_running_loop().create_future()
             self._getters.append(getter)
@@ -109,12 +112,12 @@ class WorkQueue:
     def _next(self) -> Key | None:
         """Takes out the run that is to begin; None: there is none, or as many run as may."""
         while self._ready and self._lanes.has_room(slow=False):
-            key = self._ready.popleft()
+            key = self._ready.pop()
             if not self._lanes.is_slow(key):
                 return key
-            self._ready_slow.append(key)
+            self._ready_slow.put(key[0], key)
         if self._ready_slow and self._lanes.has_room(slow=True):
-            return self._ready_slow.popleft()
+            return self._ready_slow.pop()
         return None
 
     def _end(self, key: Key) -> None:
@@ -125,7 +128,7 @@ class WorkQueue:
         self._wake_one()
 
     def _make_ready(self, key: Key) -> None:
-        self._ready.append(key)
+        self._ready.put(key[0], key)
         self._wake_one()
 
     def _wake_one(self) -> None:
