@@ -350,7 +350,7 @@ class PlaysKubeRay:
                         "imageID": "",
                         "ready": True,
                         "restartCount": 0,
-                        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                        "state": {"running": {"startedAt": made["metadata"]["creationTimestamp"]}},
                     }
                 ],
             }

@@ -127,6 +127,22 @@ def test_a_restarted_operator_says_what_the_former_one_said_until_it_has_tried(
     assert again.status == stalled.run.status, "since when it fails is as it was"
 
 
+def test_an_edit_does_not_unsay_a_refusal_that_goes_on(left: Observed) -> None:
+    """All is tried anew after it, and the first failure may not say yet that it is refused."""
+    stalled = then(replace(left, failing=(failing("RayJob", "digits-1", verb="delete"),)), 62)
+    edited = then(replace(stalled, failing=(), acted=False), 70)
+    anew = replace(
+        failing("RayJob", "digits-1", "DELETE /x: 500", "delete", refused=False),
+        since=T0 + timedelta(seconds=71),
+    )
+    again = reconcile(replace(edited, failing=(anew,), acted=True), 72)
+    assert again.status == stalled.run.status
+    assert again.requeue_after_s is not None
+    assert again.requeue_after_s <= 10, "then it is said as it is"
+    worked = reconcile(replace(edited, failing=(), acted=True), 72)
+    assert condition(worked, "Stalled").status == "False"
+
+
 def test_an_error_of_the_operator_itself_is_in_the_status_of_the_run(left: Observed) -> None:
     now = T0 + timedelta(seconds=62)
     error = f"KeyError: {ENDLESS}"

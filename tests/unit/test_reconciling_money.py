@@ -24,7 +24,7 @@ from support.builders import (
 from support.reconciled import as_kept, begins, condition
 from trainingrun.api.status import Cost, RunStatus
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
-from trainingrun.reconciling.model import NodePrice, RequestSuspend
+from trainingrun.reconciling.model import Delete, NodePrice, RequestSuspend
 from trainingrun.rendering import RenderSettings
 
 INSTANCE = "node.kubernetes.io/instance-type"
@@ -250,6 +250,40 @@ def test_a_run_continues_once_its_budget_is_larger_than_what_it_has_cost(
     suspended = later(gone, 140)
     edited = replace(suspended, run=a_run(status=suspended.run.status, budget=budget))
     assert begins(priced(later(edited, 200), 201)) == begun
+
+
+def deleted(planned: Plan) -> list[str]:
+    """The RayJobs that are deleted."""
+    return [one.ref.name for one in planned.actions if isinstance(one, Delete)]
+
+
+RAISED = {"kind": "Application", "message": "ValueError: no"}
+
+
+@pytest.mark.parametrize(
+    ("restarts", "phase"),
+    [(3, "Recovering"), (0, "Failed")],
+    ids=["between attempts", "at the end"],
+)
+@pytest.mark.parametrize(("action", "freed"), [("Suspend", ["digits-1"]), ("Warn", [])])
+def test_a_spent_budget_frees_the_pods_of_a_failed_attempt_that_are_kept(
+    restarts: int, phase: str, action: str, freed: list[str]
+) -> None:
+    backoff = {"initialSeconds": 600, "maxSeconds": 600}
+    failures = {"keepFailedPodsSeconds": 600, "maxRestarts": restarts, "backoff": backoff}
+    begun = on_priced_nodes(budget={**BUDGET, "action": action}, failures=failures)
+    trains = later(replace(begun, progress=trained(70, 30)), 71)
+    raised = replace(trains, progress=a_progress(state="Failed", failure=RAISED))
+    over = (a_ray_job(status="FAILED", deployment="Failed"),)
+    kept = later(later(raised, 80, ray_jobs=over), 82)
+    planned = priced(kept, 84)
+    assert (planned.status.phase, deleted(planned)) == (phase, [])
+    assert planned.requeue_after_s == pytest.approx(2 / 73.8 * 3600 - 74, abs=2.5)
+    spent = later(kept, 130)
+    assert spent.run.status.cost
+    assert spent.run.status.cost.amount
+    assert spent.run.status.cost.amount >= 2
+    assert deleted(priced(spent, 131)) == freed
 
 
 def test_a_spent_budget_that_only_warns_lets_the_run_continue() -> None:

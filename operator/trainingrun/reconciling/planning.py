@@ -211,6 +211,7 @@ def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
     """
     if kept := keeping.keep_pods(context, builder.draft):
         builder.add(kept)
+        builder.add(cost.record(context, builder.draft))  # a budget may end that
         return
     _clean_up(context, builder)
     builder.add(cost.record(context, builder.draft))

@@ -1,6 +1,7 @@
 """How long the pods of an attempt that failed are kept, so that somebody can look into them.
 
-They are freed as soon as anything else needs them gone: the next attempt, a suspension, a deletion.
+They are freed as soon as anything else needs them gone: the next attempt, a suspension, a deletion,
+also one that spec.budget asks for, of a run that has ended too.
 Kept is only what trains no more by two signs that last: the attempt's end is written, and its
 driver has ended. An attempt that the operator ends while its driver may live is deleted at once.
 """
@@ -23,7 +24,9 @@ def keep_pods(context: ReconcileContext, draft: Draft) -> Findings | None:
     """What the status says while the newest attempt's pods are kept; None: they are to be freed."""
     attempt, spec = draft.status.last_attempt, context.run.spec
     keep_s = spec.failures.keep_failed_pods_seconds
-    if not keep_s or spec.suspend or attempt is None or attempt.outcome not in ("Failed", "Lost"):
+    if not keep_s or context.suspends or attempt is None:
+        return None
+    if attempt.outcome not in ("Failed", "Lost"):
         return None
     job, number = context.job(attempt.number), attempt.number
     if job is None or pod_status.terminating(job) or attempt.end_time is None:

@@ -41,9 +41,13 @@ def report(context: ReconcileContext, draft: Draft, actions: Sequence[Action]) -
     known = [one for one in context.observed.failing if one.key in planned]
     found = [one for one in known if one.refused or _lasts(one, context.now)]
     if not found:
-        kept = None if context.observed.acted else _as_before(context, actions)
-        if kept is not None or known or draft.bookkeeping.failing_since is None:
-            return kept or Findings()
+        # An edit has it tried anew: what was said of it goes on until it works or is said again.
+        goes_on = bool(known) or not context.observed.acted
+        kept = (_as_before(context, actions) if goes_on else None) or Findings()
+        if known:
+            return kept._replace(requeue_within_s=TRANSIENT_S)
+        if goes_on or draft.bookkeeping.failing_since is None:
+            return kept
         return Findings(bookkeeping={"failing_since": None})
     since = draft.bookkeeping.failing_since or written(min(one.since for one in found))
     blocker = _sentence(found, since)

@@ -34,7 +34,7 @@ def record(context: ReconcileContext, draft: Draft) -> Findings:
     has_ended = draft.status.has_ended
     changed = held != meter.held or (has_ended and not context.run.status.has_ended)
     budget, wait_s = context.run.spec.budget, None
-    if budget is not None and not has_ended and meter.spent < budget.amount:
+    if budget is not None and meter.spent < budget.amount:
         # Money is spent with the clock alone, which else writes nothing.
         now = counted_until(meter, context.now).spent
         changed = changed or now >= budget.amount
